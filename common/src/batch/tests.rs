@@ -1,0 +1,190 @@
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn the_guides_figures() {
+    assert_eq!(effective_batch(2, 4, 1), 8);
+    assert_eq!(effective_batch(1, 4, 1), 4);
+    assert_eq!(effective_batch(2, 8, 1), 16);
+    assert_eq!(effective_batch(4, 4, 1), 16);
+    // The same figures the other way round: the batch is given and the accumulation follows.
+    for (batch, micro, steps) in [(8, 2, 4), (4, 1, 4), (16, 2, 8), (16, 4, 4)] {
+        let partition = Partition::new(batch, 1, Some(micro)).unwrap();
+        assert_eq!(
+            (partition.micro_batch(), partition.grad_accum_steps()),
+            (micro, steps)
+        );
+    }
+    assert_eq!(Partition::new(8, 2, Some(2)).unwrap().grad_accum_steps(), 2);
+}
+
+#[test]
+fn a_product_that_overflows_saturates() {
+    assert_eq!(effective_batch(usize::MAX, 2, 1), usize::MAX);
+}
+
+#[test]
+fn refusals() {
+    assert_eq!(Partition::new(0, 1, None), Err(BatchError::ZeroEffectiveBatch));
+    assert_eq!(Partition::new(1, 0, None), Err(BatchError::ZeroRanks));
+    assert_eq!(Partition::new(1, 1, Some(0)), Err(BatchError::ZeroMicroBatch));
+    let error = Partition::new(3, 4, None).unwrap_err();
+    assert_eq!(
+        error,
+        BatchError::FewerSamplesThanRanks {
+            effective_batch: 3,
+            ranks: 4
+        }
+    );
+    assert!(error.to_string().contains("train.effective_batch"), "{error}");
+}
+
+#[test]
+#[should_panic(expected = "share 3 of 3 parts")]
+fn a_rank_beyond_the_last_is_a_bug() {
+    Partition::new(9, 3, None).unwrap().rank_range(3);
+}
+
+#[test]
+fn display_tells_the_cut() {
+    let show = |batch, ranks, micro| Partition::new(batch, ranks, micro).unwrap().to_string();
+    assert_eq!(show(128, 2, None), "128 = 2 ranks x 64 x 1 accumulation");
+    assert_eq!(show(128, 2, Some(16)), "128 = 2 ranks x 16 x 4 accumulation");
+    assert_eq!(show(8, 1, Some(2)), "8 = 1 rank x 2 x 4 accumulation");
+    assert_eq!(show(10, 3, None), "10 = 3 ranks x (4, 3, 3)");
+    assert_eq!(
+        show(10, 2, Some(3)),
+        "10 = 2 ranks x 5 in up to 2 micro-batches of 2 to 3"
+    );
+    assert_eq!(
+        show(10, 3, Some(2)),
+        "10 = 3 ranks x (4, 3, 3) in up to 2 micro-batches of 1 to 2"
+    );
+    assert_eq!(show(1001, 100, None), "1001 = 100 ranks x (1 of 11, 99 of 10)");
+    assert_eq!(
+        Partition::new(64, 4, None).unwrap().for_samples(2).to_string(),
+        "2 = 4 ranks x (1, 1, 0, 0)"
+    );
+    assert_eq!(
+        show(3, 2, Some(1)),
+        "3 = 2 ranks x (2, 1) in up to 2 micro-batches of 1"
+    );
+}
+
+#[test]
+fn a_short_step_keeps_the_limit() {
+    let partition = Partition::new(64, 4, None).unwrap();
+    let short = partition.for_samples(2);
+    assert_eq!(short.micro_ranges(0), vec![0..1; 1]);
+    assert_eq!(short.micro_ranges(1), vec![1..2; 1]);
+    assert!(short.micro_ranges(2).is_empty() && short.micro_ranges(3).is_empty());
+    assert_eq!(
+        (
+            short.micro_batch(),
+            short.smallest_micro_batch(),
+            short.grad_accum_steps()
+        ),
+        (1, 1, 1)
+    );
+    let none = partition.for_samples(0);
+    assert_eq!(
+        (
+            none.micro_batch(),
+            none.smallest_micro_batch(),
+            none.grad_accum_steps()
+        ),
+        (0, 0, 0)
+    );
+    // A longer step takes more pieces rather than larger ones.
+    let long = partition.for_samples(128);
+    assert_eq!((long.micro_batch(), long.grad_accum_steps()), (16, 2));
+}
+
+/// Any effective batch, ranks up to it, and any micro-batch limit.
+fn partitions() -> impl Strategy<Value = Partition> {
+    (1usize..2000, prop::option::of(1usize..200))
+        .prop_flat_map(|(batch, micro)| (Just(batch), 1..=batch.min(70), Just(micro)))
+        .prop_map(|(batch, ranks, micro)| Partition::new(batch, ranks, micro).unwrap())
+}
+
+fn check(partition: &Partition) -> Result<(), TestCaseError> {
+    let mut next = 0;
+    let (mut largest, mut smallest, mut busiest) = (0, usize::MAX, 0);
+    for rank in 0..partition.ranks() {
+        let range = partition.rank_range(rank);
+        prop_assert_eq!(range.start, next, "ranks follow each other");
+        let micro = partition.micro_ranges(rank);
+        prop_assert_eq!(
+            micro.len(),
+            range.len().div_ceil(partition.limit),
+            "as few pieces as the limit allows"
+        );
+        for piece in &micro {
+            prop_assert_eq!(piece.start, next, "micro-batches follow each other");
+            prop_assert!(!piece.is_empty() && piece.len() <= partition.limit);
+            next = piece.end;
+        }
+        prop_assert_eq!(next, range.end);
+        let sizes = micro.iter().map(Range::len);
+        prop_assert!(
+            sizes.clone().max().unwrap_or(0) - sizes.clone().min().unwrap_or(0) <= 1,
+            "balanced"
+        );
+        largest = largest.max(sizes.clone().max().unwrap_or(0));
+        smallest = smallest.min(sizes.min().unwrap_or(usize::MAX));
+        busiest = busiest.max(micro.len());
+    }
+    prop_assert_eq!(next, partition.effective_batch(), "every sample exactly once");
+    prop_assert_eq!(partition.micro_batch(), largest);
+    prop_assert_eq!(
+        partition.smallest_micro_batch(),
+        if smallest == usize::MAX { 0 } else { smallest }
+    );
+    prop_assert_eq!(partition.grad_accum_steps(), busiest);
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn shares_cover_everything_once(total in 0usize..5000, parts in 1usize..300) {
+        let shares: Vec<_> = (0..parts).map(|index| share(total, parts, index)).collect();
+        let mut next = 0;
+        for piece in &shares {
+            prop_assert_eq!(piece.start, next);
+            next = piece.end;
+        }
+        prop_assert_eq!(next, total);
+        let sizes: Vec<_> = shares.iter().map(Range::len).collect();
+        prop_assert!(sizes.is_sorted_by(|a, b| a >= b), "larger first");
+        prop_assert!(sizes[0] - sizes[parts - 1] <= 1);
+    }
+
+    #[test]
+    fn shares_do_not_overflow(total: usize, parts in 1usize.., pick: usize) {
+        let piece = share(total, parts, pick % parts);
+        prop_assert!(piece.start <= piece.end && piece.end <= total);
+    }
+
+    #[test]
+    fn a_partition_is_exact(partition in partitions()) {
+        check(&partition)?;
+    }
+
+    #[test]
+    fn a_short_or_long_step_is_exact(partition in partitions(), samples in 0usize..4000) {
+        let step = partition.for_samples(samples);
+        prop_assert_eq!(step.effective_batch(), samples);
+        check(&step)?;
+    }
+
+    #[test]
+    fn an_even_cut_multiplies_back(micro in 1usize..64, steps in 1usize..64, ranks in 1usize..64) {
+        let batch = effective_batch(micro, steps, ranks);
+        let partition = Partition::new(batch, ranks, Some(micro)).unwrap();
+        prop_assert_eq!((partition.micro_batch(), partition.smallest_micro_batch()), (micro, micro));
+        prop_assert_eq!(partition.grad_accum_steps(), steps);
+    }
+}

@@ -1,0 +1,130 @@
+//! The one table of exit codes. Both binaries map every outcome through [`ExitStatus`]; scripts and batch
+//! systems rely on these numbers.
+
+/// How a command ended, as its exit code tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ExitStatus {
+    /// Everything asked for was done (0).
+    Success,
+    /// The command line, the recipe or the data are wrong (2); nothing was started or overwritten.
+    Usage,
+    /// Out of memory even with micro-batches of one sample (3).
+    OutOfMemory,
+    /// A worker failed (4); its own code stands in `result.json` and in the launcher's banner.
+    WorkerFailed,
+    /// The workers could not find each other (5).
+    Rendezvous,
+    /// Stopped on request with a checkpoint written; start it again to go on (75, as in `EX_TEMPFAIL`).
+    Requeue,
+    /// Killed by this signal (128 + n).
+    Signal(i32),
+    /// The code of a launched program that is not dtrain's own trainer, passed through.
+    Program(i32),
+}
+
+impl ExitStatus {
+    /// The exit code. A code or signal that does not fit into a byte becomes 255, never 0.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Usage => 2,
+            Self::OutOfMemory => 3,
+            Self::WorkerFailed => 4,
+            Self::Rendezvous => 5,
+            Self::Requeue => 75,
+            Self::Signal(signal) => signal
+                .checked_add(128)
+                .and_then(|code| u8::try_from(code).ok())
+                .unwrap_or(255),
+            Self::Program(code) => u8::try_from(code).unwrap_or(255),
+        }
+    }
+
+    /// What the launcher returns when a worker of dtrain's own trainer exits with `code`: 2, 3, 5 and 75 keep
+    /// their meaning, 0 is success and everything else is [`ExitStatus::WorkerFailed`].
+    pub fn from_worker_code(code: i32) -> Self {
+        match code {
+            0 => Self::Success,
+            2 => Self::Usage,
+            3 => Self::OutOfMemory,
+            5 => Self::Rendezvous,
+            75 => Self::Requeue,
+            _ => Self::WorkerFailed,
+        }
+    }
+
+    /// One clause that says what the code means, for banners and `result.json`.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Success => "success".into(),
+            Self::Usage => "the command line, the recipe or the data are wrong".into(),
+            Self::OutOfMemory => "out of memory even with micro-batches of one sample".into(),
+            Self::WorkerFailed => "a worker failed".into(),
+            Self::Rendezvous => "the workers could not connect to each other".into(),
+            Self::Requeue => "stopped on request with a checkpoint written; start it again to go on".into(),
+            Self::Signal(signal) => format!("killed by signal {signal}"),
+            Self::Program(0) => "the program succeeded".into(),
+            Self::Program(code) => format!("the program exited with code {code}"),
+        }
+    }
+}
+
+impl From<ExitStatus> for std::process::ExitCode {
+    fn from(status: ExitStatus) -> Self {
+        Self::from(status.code())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ExitStatus::{self, *};
+
+    #[test]
+    fn codes_are_the_documented_ones() {
+        let table = [
+            (Success, 0),
+            (Usage, 2),
+            (OutOfMemory, 3),
+            (WorkerFailed, 4),
+            (Rendezvous, 5),
+            (Requeue, 75),
+            (Signal(9), 137),
+            (Signal(15), 143),
+            (Program(42), 42),
+            (Program(0), 0),
+        ];
+        for (status, code) in table {
+            assert_eq!(status.code(), code, "{status:?}");
+        }
+    }
+
+    #[test]
+    fn a_failure_never_becomes_zero() {
+        for status in [Program(256), Program(-1), Signal(128), Signal(i32::MAX)] {
+            assert_eq!(status.code(), 255, "{status:?}");
+        }
+    }
+
+    #[test]
+    fn worker_codes_keep_their_meaning() {
+        for (code, expected) in [
+            (0, Success),
+            (2, Usage),
+            (3, OutOfMemory),
+            (5, Rendezvous),
+            (75, Requeue),
+        ] {
+            assert_eq!(ExitStatus::from_worker_code(code), expected);
+            assert_eq!(i32::from(expected.code()), code);
+        }
+        for code in [1, 4, 42, 101, 134, -1] {
+            assert_eq!(ExitStatus::from_worker_code(code), WorkerFailed, "{code}");
+        }
+    }
+
+    #[test]
+    fn descriptions_name_the_number() {
+        assert!(Signal(11).describe().contains("11"));
+        assert!(Program(42).describe().contains("42"));
+    }
+}

@@ -1,0 +1,136 @@
+//! Files that are there whole or not at all.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Writes `bytes` to `path` so that a reader, also after a crash, sees the old content or the new, never a part:
+/// a temporary file beside it, flushed to disk, renamed over it, and the folder flushed.
+///
+/// # Errors
+/// The first operation that fails; `path` is then as it was and no temporary file stays.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = folder_of(path)?;
+    let mut temporary = tempfile::Builder::new()
+        .prefix(".dtrain-")
+        .suffix(".tmp")
+        // The usual mode of a new file (the umask applies), not the private one of temporary files: run directories
+        // are shared.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder)?;
+    temporary.write_all(bytes)?;
+    temporary.as_file().sync_all()?;
+    temporary.persist(path).map_err(|error| error.error)?;
+    sync_folder(folder)
+}
+
+/// Makes `link` a symbolic link to `target`, replacing an earlier link in one step. `target` is stored as given:
+/// a relative one is relative to the link's folder.
+///
+/// # Errors
+/// The first operation that fails, also when `link` is a folder; `link` is then as it was.
+pub fn symlink_atomic(target: &Path, link: &Path) -> io::Result<()> {
+    let folder = folder_of(link)?;
+    tempfile::Builder::new()
+        .prefix(".dtrain-")
+        .suffix(".tmp")
+        .make_in(folder, |path| std::os::unix::fs::symlink(target, path))?
+        .into_temp_path()
+        .persist(link)
+        .map_err(|error| error.error)?;
+    sync_folder(folder)
+}
+
+/// The folder that holds `path`; `.` for a bare name.
+fn folder_of(path: &Path) -> io::Result<&Path> {
+    match path.parent() {
+        None => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{} names no file", path.display()),
+        )),
+        Some(folder) if folder.as_os_str().is_empty() => Ok(Path::new(".")),
+        Some(folder) => Ok(folder),
+    }
+}
+
+/// Makes a rename within `folder` last through a power cut.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<PathBuf> {
+        let mut names: Vec<_> = fs::read_dir(folder)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn writes_and_replaces_leaving_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        write_atomic(&path, b"one").unwrap();
+        write_atomic(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(names(folder.path()), [PathBuf::from("a.json")]);
+    }
+
+    #[test]
+    fn a_written_file_has_the_usual_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        write_atomic(&folder.path().join("ours"), b"x").unwrap();
+        fs::write(folder.path().join("usual"), b"x").unwrap();
+        let mode = |name: &str| {
+            fs::metadata(folder.path().join(name))
+                .unwrap()
+                .permissions()
+                .mode()
+        };
+        assert_eq!(mode("ours"), mode("usual"));
+    }
+
+    #[test]
+    fn a_failed_write_leaves_no_trace() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("taken");
+        fs::create_dir(&path).unwrap();
+        assert!(
+            write_atomic(&path, b"x").is_err(),
+            "a folder is not replaced by a file"
+        );
+        assert_eq!(names(folder.path()), [PathBuf::from("taken")]);
+        assert!(write_atomic(&folder.path().join("no/such/folder"), b"x").is_err());
+        assert!(write_atomic(Path::new("/"), b"x").is_err());
+    }
+
+    #[test]
+    fn links_are_replaced_in_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("latest");
+        symlink_atomic(Path::new("step-1"), &link).unwrap();
+        symlink_atomic(Path::new("step-2"), &link).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new("step-2"));
+        assert_eq!(names(folder.path()), [PathBuf::from("latest")]);
+    }
+
+    #[test]
+    fn a_link_does_not_replace_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("latest");
+        fs::create_dir(&path).unwrap();
+        assert!(symlink_atomic(Path::new("step-1"), &path).is_err());
+        assert_eq!(names(folder.path()), [PathBuf::from("latest")]);
+    }
+}

@@ -1,0 +1,23 @@
+//! What every part of dtrain agrees on: the recipe, the environment contract, batch and learning-rate
+//! arithmetic, memory arithmetic, units, the GPU inventory, the run directory and the checkpoint manifest.
+//!
+//! This crate holds no tensors, links no libtorch and contains no `unsafe`: the launcher and the worker both
+//! stand on it, and the launcher must start in milliseconds.
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod env;
+pub mod exit;
+pub mod files;
+pub mod gpu;
+pub mod lr;
+pub mod manifest;
+pub mod memory;
+pub mod recipe;
+pub mod result;
+pub mod run_dir;
+pub mod units;
+
+mod numbers;
+
+pub use recipe::{Recipe, RecipeError};

@@ -1,0 +1,348 @@
+//! `manifest.json` of a checkpoint: what the checkpoint is and which files belong to it.
+//!
+//! The manifest is written last, into a folder that is renamed into place afterwards, so a folder whose manifest
+//! reads and whose files have their sizes is a whole checkpoint. [`Manifest::verify`] checks the content too.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::files::write_atomic;
+use crate::numbers;
+use crate::recipe::Recipe;
+
+/// The newest format this version reads, and the one it writes.
+pub const FORMAT: u32 = 1;
+/// Name of the manifest within a checkpoint's folder.
+pub const FILE_NAME: &str = "manifest.json";
+/// No manifest is larger; a file that is was not written by dtrain.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// One file of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Plain file name within the checkpoint's folder.
+    pub name: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// SHA-256 of the content, in lower-case hexadecimal.
+    pub sha256: String,
+}
+
+/// The content of `manifest.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of this layout; [`FORMAT`].
+    pub format: u32,
+    /// Version of dtrain that wrote the checkpoint.
+    pub dtrain: String,
+    /// Version of libtorch that wrote it.
+    pub libtorch: String,
+    /// The recipe's task.
+    pub task: String,
+    /// The model's name.
+    pub model: String,
+    /// Outputs of the classifier.
+    pub classes: usize,
+    /// Number of parameters, buffers not counted.
+    pub parameters: u64,
+    /// Optimizer steps committed.
+    pub step: u64,
+    /// Epoch of the sample that is next, from 0.
+    pub epoch: u64,
+    /// Steps of that epoch already committed.
+    pub step_in_epoch: u64,
+    /// Samples trained on.
+    pub samples: u64,
+    /// Ranks at the time; a checkpoint resumes on any number.
+    pub world_size: usize,
+    /// The recipe as resolved.
+    pub recipe: Recipe,
+    /// The last figures, by name; NaN is written as `null`.
+    #[serde(with = "numbers::metrics", default)]
+    pub metrics: BTreeMap<String, f64>,
+    /// Every other file of the checkpoint.
+    pub files: Vec<FileEntry>,
+}
+
+/// Why a checkpoint cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// The folder has no manifest.
+    #[error("{} holds no {FILE_NAME}, so it is not a whole checkpoint; name a folder such as RUN/checkpoints/step-00000120", dir.display())]
+    Missing {
+        /// The checkpoint's folder.
+        dir: PathBuf,
+    },
+    /// A file could not be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// `read` or `write`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The manifest is too large to be one.
+    #[error("{} is larger than any manifest ({} MiB); it was not written by dtrain", path.display(), MAX_BYTES >> 20)]
+    TooLarge {
+        /// The manifest.
+        path: PathBuf,
+    },
+    /// The manifest is not JSON of the expected shape.
+    #[error("{} is not a checkpoint manifest: {source}", path.display())]
+    Json {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong and where.
+        source: serde_json::Error,
+    },
+    /// The checkpoint was written by a newer dtrain.
+    #[error(
+        "{} has format {format} and this dtrain reads formats up to {FORMAT}; use the newer dtrain that wrote it",
+        path.display()
+    )]
+    NewerFormat {
+        /// The manifest.
+        path: PathBuf,
+        /// Its format.
+        format: u32,
+    },
+    /// The format is none that ever was.
+    #[error("{} has format {format}, which no dtrain writes", path.display())]
+    UnknownFormat {
+        /// The manifest.
+        path: PathBuf,
+        /// Its format.
+        format: u32,
+    },
+    /// An entry's name could lead out of the folder, or stands twice.
+    #[error("{} lists a file {name:?}; names must be plain, different file names in the checkpoint's own folder", path.display())]
+    FileName {
+        /// The manifest.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// An entry's checksum is no SHA-256.
+    #[error("{} lists {sha256:?} as the checksum of {name:?}; expected 64 lower-case hexadecimal digits", path.display())]
+    ChecksumForm {
+        /// The manifest.
+        path: PathBuf,
+        /// The file.
+        name: String,
+        /// The text in the checksum's place.
+        sha256: String,
+    },
+    /// A file is not as long as the manifest says.
+    #[error("{} has {got} bytes and its manifest says {expected}; the checkpoint is damaged, use an earlier one", path.display())]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// Bytes by the manifest.
+        expected: u64,
+        /// Bytes found.
+        got: u64,
+    },
+    /// A file's content is not what was written.
+    #[error("{} does not have the checksum of its manifest; the checkpoint is damaged, use an earlier one", path.display())]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+        /// SHA-256 by the manifest.
+        expected: String,
+        /// SHA-256 found.
+        got: String,
+    },
+}
+
+impl Manifest {
+    /// Reads the manifest of the checkpoint in `dir`. The files it lists are not looked at.
+    ///
+    /// # Errors
+    /// [`ManifestError`], whatever the file holds.
+    pub fn read(dir: &Path) -> Result<Self, ManifestError> {
+        let path = dir.join(FILE_NAME);
+        let file = File::open(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound if dir.is_dir() => ManifestError::Missing { dir: dir.into() },
+            _ => io_error("read", &path, source),
+        })?;
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|source| io_error("read", &path, source))?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(ManifestError::TooLarge { path });
+        }
+        Self::parse(&bytes, &path)
+    }
+
+    fn parse(bytes: &[u8], path: &Path) -> Result<Self, ManifestError> {
+        // The format first: the rest of a newer one may look different.
+        #[derive(Deserialize)]
+        struct Format {
+            format: u32,
+        }
+        let json = |source| ManifestError::Json {
+            path: path.into(),
+            source,
+        };
+        let Format { format } = serde_json::from_slice(bytes).map_err(json)?;
+        match format {
+            FORMAT => {}
+            0 => {
+                return Err(ManifestError::UnknownFormat {
+                    path: path.into(),
+                    format,
+                });
+            }
+            _ => {
+                return Err(ManifestError::NewerFormat {
+                    path: path.into(),
+                    format,
+                });
+            }
+        }
+        let manifest: Self = serde_json::from_slice(bytes).map_err(json)?;
+        manifest.check_entries(path)?;
+        Ok(manifest)
+    }
+
+    /// Writes the manifest into `dir`, whole or not at all.
+    ///
+    /// # Errors
+    /// [`ManifestError`] for entries that would not read back, or when the file cannot be written.
+    pub fn write(&self, dir: &Path) -> Result<(), ManifestError> {
+        let path = dir.join(FILE_NAME);
+        self.check_entries(&path)?;
+        let mut json = serde_json::to_vec_pretty(self).map_err(|source| ManifestError::Json {
+            path: path.clone(),
+            source,
+        })?;
+        json.push(b'\n');
+        write_atomic(&path, &json).map_err(|source| io_error("write", &path, source))
+    }
+
+    /// Checks that every file is there with its size, which takes no time.
+    ///
+    /// # Errors
+    /// [`ManifestError`] naming the first file that is not.
+    pub fn check_sizes(&self, dir: &Path) -> Result<(), ManifestError> {
+        self.check_entries(&dir.join(FILE_NAME))?;
+        for entry in &self.files {
+            let path = dir.join(&entry.name);
+            let meta = std::fs::metadata(&path).map_err(|source| io_error("read", &path, source))?;
+            if !meta.is_file() {
+                return Err(io_error("read", &path, io::Error::other("not a file")));
+            }
+            if meta.len() != entry.bytes {
+                return Err(ManifestError::Size {
+                    path,
+                    expected: entry.bytes,
+                    got: meta.len(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks every file's size and checksum.
+    ///
+    /// # Errors
+    /// [`ManifestError`] naming the first file that is not as it was written.
+    pub fn verify(&self, dir: &Path) -> Result<(), ManifestError> {
+        self.check_sizes(dir)?;
+        for entry in &self.files {
+            let path = dir.join(&entry.name);
+            let (bytes, sha256) = sha256_file(&path).map_err(|source| io_error("read", &path, source))?;
+            if bytes != entry.bytes {
+                return Err(ManifestError::Size {
+                    path,
+                    expected: entry.bytes,
+                    got: bytes,
+                });
+            }
+            if sha256 != entry.sha256 {
+                return Err(ManifestError::Checksum {
+                    path,
+                    expected: entry.sha256.clone(),
+                    got: sha256,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_entries(&self, path: &Path) -> Result<(), ManifestError> {
+        let mut names = std::collections::BTreeSet::new();
+        for FileEntry { name, sha256, .. } in &self.files {
+            let plain = !name.is_empty()
+                && name != "."
+                && name != ".."
+                && name != FILE_NAME
+                && !name.contains(|c: char| c == '/' || c == '\\' || c.is_control());
+            if !plain || !names.insert(name) {
+                return Err(ManifestError::FileName {
+                    path: path.into(),
+                    name: name.clone(),
+                });
+            }
+            if sha256.len() != 64
+                || !sha256
+                    .bytes()
+                    .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+            {
+                return Err(ManifestError::ChecksumForm {
+                    path: path.into(),
+                    name: name.clone(),
+                    sha256: sha256.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn io_error(action: &'static str, path: &Path, source: io::Error) -> ManifestError {
+    ManifestError::Io {
+        action,
+        path: path.into(),
+        source,
+    }
+}
+
+/// Size in bytes and SHA-256 (lower-case hexadecimal) of a file's content.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn sha256_file(path: impl AsRef<Path>) -> io::Result<(u64, String)> {
+    let mut file = File::open(path)?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 18];
+    let mut bytes = 0;
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => {
+                hasher.update(&buffer[..count]);
+                bytes += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let hex = hasher
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    Ok((bytes, hex))
+}
+
+#[cfg(test)]
+mod tests;

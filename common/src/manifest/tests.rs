@@ -1,0 +1,241 @@
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn recipe() -> Recipe {
+    Recipe::load("demo", &[]).unwrap()
+}
+
+fn sample() -> Manifest {
+    Manifest {
+        format: FORMAT,
+        dtrain: "0.1.0".into(),
+        libtorch: "2.11.0".into(),
+        task: "classify".into(),
+        model: "resnet18".into(),
+        classes: 10,
+        parameters: 11_181_642,
+        step: 120,
+        epoch: 1,
+        step_in_epoch: 2,
+        samples: 7680,
+        world_size: 2,
+        recipe: recipe(),
+        metrics: [("loss".to_string(), 0.1 + 0.2)].into(),
+        files: Vec::new(),
+    }
+}
+
+/// A folder with one file and its manifest.
+fn checkpoint() -> (tempfile::TempDir, Manifest) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("model.safetensors"), b"abc").unwrap();
+    let (bytes, sha256) = sha256_file(dir.path().join("model.safetensors")).unwrap();
+    let mut manifest = sample();
+    manifest.files.push(FileEntry {
+        name: "model.safetensors".into(),
+        bytes,
+        sha256,
+    });
+    manifest.write(dir.path()).unwrap();
+    (dir, manifest)
+}
+
+fn parse(text: &str) -> Result<Manifest, ManifestError> {
+    Manifest::parse(text.as_bytes(), Path::new("manifest.json"))
+}
+
+#[test]
+fn sha256_is_the_standard_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    fs::write(&path, b"abc").unwrap();
+    let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    assert_eq!(sha256_file(&path).unwrap(), (3, abc.to_string()));
+    fs::write(&path, b"").unwrap();
+    let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    assert_eq!(sha256_file(&path).unwrap(), (0, empty.to_string()));
+    // Longer than the buffer: a million times "a".
+    fs::write(&path, vec![b'a'; 1_000_000]).unwrap();
+    let million = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
+    assert_eq!(sha256_file(&path).unwrap(), (1_000_000, million.to_string()));
+}
+
+#[test]
+fn round_trips_and_verifies() {
+    let (dir, manifest) = checkpoint();
+    let read = Manifest::read(dir.path()).unwrap();
+    assert_eq!(read, manifest);
+    read.check_sizes(dir.path()).unwrap();
+    read.verify(dir.path()).unwrap();
+    assert!(read.recipe.differences(&recipe()).is_empty());
+}
+
+#[test]
+fn a_metric_that_is_not_a_number_reads_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut manifest = sample();
+    manifest.metrics.insert("loss".into(), f64::NEG_INFINITY);
+    manifest.write(dir.path()).unwrap();
+    assert!(Manifest::read(dir.path()).unwrap().metrics["loss"].is_nan());
+}
+
+#[test]
+fn damage_is_found() {
+    let (dir, manifest) = checkpoint();
+    let file = dir.path().join("model.safetensors");
+    fs::write(&file, b"abd").unwrap();
+    manifest.check_sizes(dir.path()).unwrap();
+    let error = manifest.verify(dir.path()).unwrap_err();
+    assert!(matches!(error, ManifestError::Checksum { .. }), "{error}");
+    assert!(error.to_string().contains("model.safetensors"), "{error}");
+    fs::write(&file, b"ab").unwrap();
+    assert!(matches!(
+        manifest.verify(dir.path()),
+        Err(ManifestError::Size {
+            expected: 3,
+            got: 2,
+            ..
+        })
+    ));
+    fs::remove_file(&file).unwrap();
+    assert!(matches!(
+        manifest.verify(dir.path()),
+        Err(ManifestError::Io { .. })
+    ));
+    fs::create_dir(&file).unwrap();
+    assert!(matches!(
+        manifest.verify(dir.path()),
+        Err(ManifestError::Io { .. })
+    ));
+}
+
+#[test]
+fn what_is_no_checkpoint_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(matches!(
+        Manifest::read(dir.path()),
+        Err(ManifestError::Missing { .. })
+    ));
+    assert!(matches!(
+        Manifest::read(&dir.path().join("no")),
+        Err(ManifestError::Io { .. })
+    ));
+    let path = dir.path().join(FILE_NAME);
+    fs::write(&path, vec![b' '; MAX_BYTES as usize + 1]).unwrap();
+    assert!(matches!(
+        Manifest::read(dir.path()),
+        Err(ManifestError::TooLarge { .. })
+    ));
+    fs::write(&path, b"{\"format\": 1}").unwrap();
+    let error = Manifest::read(dir.path()).unwrap_err();
+    assert!(matches!(error, ManifestError::Json { .. }), "{error}");
+    assert!(error.to_string().contains("missing field"), "{error}");
+}
+
+#[test]
+fn a_newer_format_is_its_own_error() {
+    let error = parse(r#"{"format": 2, "shape": "unknown"}"#).unwrap_err();
+    assert!(
+        matches!(error, ManifestError::NewerFormat { format: 2, .. }),
+        "{error}"
+    );
+    assert!(matches!(
+        parse(r#"{"format": 0}"#),
+        Err(ManifestError::UnknownFormat { format: 0, .. })
+    ));
+    assert!(matches!(
+        parse(r#"{"format": -1}"#),
+        Err(ManifestError::Json { .. })
+    ));
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    let (dir, manifest) = checkpoint();
+    let good = manifest.files[0].clone();
+    for name in [
+        "",
+        ".",
+        "..",
+        "../x",
+        "/etc/passwd",
+        "a/b",
+        "a\\b",
+        "a\0b",
+        "a\nb",
+        FILE_NAME,
+    ] {
+        let mut manifest = manifest.clone();
+        manifest.files[0].name = name.into();
+        assert!(
+            matches!(manifest.write(dir.path()), Err(ManifestError::FileName { .. })),
+            "{name:?}"
+        );
+        assert!(
+            matches!(manifest.verify(dir.path()), Err(ManifestError::FileName { .. })),
+            "{name:?}"
+        );
+        let text = serde_json::to_string(&manifest).unwrap();
+        assert!(
+            matches!(parse(&text), Err(ManifestError::FileName { .. })),
+            "{name:?}"
+        );
+    }
+    let mut twice = manifest.clone();
+    twice.files.push(good);
+    assert!(matches!(
+        twice.write(dir.path()),
+        Err(ManifestError::FileName { .. })
+    ));
+    for sha256 in ["", "abc", &"A".repeat(64), &"g".repeat(64), &"0".repeat(65)] {
+        let mut manifest = manifest.clone();
+        manifest.files[0].sha256 = sha256.into();
+        assert!(
+            matches!(
+                manifest.write(dir.path()),
+                Err(ManifestError::ChecksumForm { .. })
+            ),
+            "{sha256:?}"
+        );
+    }
+    assert_eq!(
+        Manifest::read(dir.path()).unwrap(),
+        manifest,
+        "a refused write changes nothing"
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        prop_assert!(Manifest::parse(&bytes, Path::new("manifest.json")).is_err());
+    }
+
+    /// A valid manifest with some bytes changed or cut off.
+    #[test]
+    fn any_damage_is_read_or_refused(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+        keep in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = serde_json::to_vec(&sample()).unwrap();
+        for (index, byte) in &changes {
+            let index = index.index(bytes.len());
+            bytes[index] = *byte;
+        }
+        let _ = Manifest::parse(&bytes, Path::new("manifest.json"));
+        bytes.truncate(keep.index(bytes.len()));
+        prop_assert!(Manifest::parse(&bytes, Path::new("manifest.json")).is_err(), "a part is never a manifest");
+    }
+}
+
+#[test]
+fn deep_nesting_is_refused_not_a_crash() {
+    for text in ["[".repeat(1 << 20), "{\"format\":".repeat(1 << 18)] {
+        assert!(parse(&text).is_err());
+    }
+}

@@ -1,0 +1,28 @@
+//! The recipes that come with dtrain.
+
+use super::Recipe;
+
+const EMBEDDED: &[(&str, &str)] = &[
+    ("demo", include_str!("../../recipes/demo.toml")),
+    ("cifar100", include_str!("../../recipes/cifar100.toml")),
+];
+
+impl Recipe {
+    /// Name and text of every embedded recipe, which [`Recipe::load`] finds by name.
+    pub fn embedded() -> &'static [(&'static str, &'static str)] {
+        EMBEDDED
+    }
+
+    /// The learning rate to train with: the stated one, scaled to the effective batch by the recipe's rule.
+    pub fn learning_rate(&self) -> f64 {
+        match self.optim.reference_batch {
+            Some(reference) => crate::lr::scaled_lr(
+                self.optim.lr,
+                reference,
+                self.train.effective_batch,
+                self.optim.scaling,
+            ),
+            None => self.optim.lr,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The one error of a recipe: where, which key, what is wrong and what to do.
+
+use std::fmt;
+
+/// What is wrong with a recipe. Its text reads `a.toml:12: train.epocs: unknown key; ...`, or begins with
+/// `--set key=value: ` when the value came from an override.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecipeError(Box<Details>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Details {
+    pub(super) source_name: Option<String>,
+    pub(super) line: Option<usize>,
+    pub(super) key: Option<String>,
+    pub(super) set: Option<String>,
+    pub(super) message: String,
+}
+
+impl From<Details> for RecipeError {
+    fn from(details: Details) -> Self {
+        Self(Box::new(details))
+    }
+}
+
+impl RecipeError {
+    /// An error about a recipe as a whole.
+    pub(super) fn whole(source_name: &str, message: impl Into<String>) -> Self {
+        let (source_name, message) = (Some(source_name.into()), message.into());
+        Details {
+            source_name,
+            message,
+            ..Details::default()
+        }
+        .into()
+    }
+
+    /// An error about a key of a recipe that is already resolved.
+    pub(super) fn key_only(key: &str, message: impl Into<String>) -> Self {
+        Details {
+            key: Some(key.into()),
+            message: message.into(),
+            ..Details::default()
+        }
+        .into()
+    }
+
+    /// The dotted key that is wrong or missing; none for an error of syntax or of the file itself.
+    pub fn key(&self) -> Option<&str> {
+        self.0.key.as_deref()
+    }
+
+    /// The line, from 1, where the key stands (or its section, when it is missing). None when it came from an override
+    /// or the file could not be read.
+    pub fn line(&self) -> Option<usize> {
+        self.0.line
+    }
+
+    /// The recipe's file or name; none once the recipe has been resolved.
+    pub fn source_name(&self) -> Option<&str> {
+        self.0.source_name.as_deref()
+    }
+
+    /// The override, `key=value`, that brought the wrong value in.
+    pub fn set(&self) -> Option<&str> {
+        self.0.set.as_deref()
+    }
+
+    /// What is wrong and what to do, without the place.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+}
+
+impl fmt::Display for RecipeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(set) = &self.0.set {
+            write!(f, "--set {set}: ")?;
+            // The override names its key itself unless it replaced a whole section.
+            let named = set.split_once('=').map(|(key, _)| key.trim());
+            if let Some(key) = self.0.key.as_deref().filter(|key| named != Some(key)) {
+                write!(f, "{key}: ")?;
+            }
+            return f.write_str(&self.0.message);
+        }
+        match (&self.0.source_name, self.0.line) {
+            (Some(source), Some(line)) => write!(f, "{source}:{line}: ")?,
+            (Some(source), None) => write!(f, "{source}: ")?,
+            (None, _) => {}
+        }
+        if let Some(key) = &self.0.key {
+            write!(f, "{key}: ")?;
+        }
+        f.write_str(&self.0.message)
+    }
+}
+
+impl std::error::Error for RecipeError {}

@@ -1,0 +1,293 @@
+//! From text and overrides to a recipe: parse, override, check against the schema, read, resolve, validate.
+
+use std::io::Read;
+use std::path::Path;
+
+use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
+
+use super::error::{Details, RecipeError};
+use super::hints::{describe, nearest};
+use super::{Recipe, paths, schema, validate};
+
+/// No recipe is larger; a file that is was named by mistake.
+const MAX_BYTES: u64 = 1 << 20;
+/// Deeper overrides are refused before they are built: tables are taken apart recursively.
+const MAX_DEPTH: usize = 16;
+
+impl Recipe {
+    /// Loads a recipe: `name_or_path` is a file, else the name of an embedded recipe. `overrides` are `a.b=value` with
+    /// a TOML value, or bare text where that is no TOML; they apply in order, later ones win, before anything is
+    /// checked.
+    ///
+    /// # Errors
+    /// [`RecipeError`] naming file, line and key.
+    pub fn load(name_or_path: &str, overrides: &[String]) -> Result<Self, RecipeError> {
+        let path = Path::new(name_or_path);
+        let embedded = Self::embedded().iter().find(|(name, _)| *name == name_or_path);
+        // A folder of the same name must not hide an embedded recipe.
+        let is_folder = path.is_dir();
+        if !is_folder && path.exists() {
+            let text = read(path).map_err(|message| RecipeError::whole(name_or_path, message))?;
+            return Self::parse(name_or_path, &text, overrides);
+        }
+        if let Some((name, text)) = embedded {
+            return Self::parse(&format!("embedded recipe {name}"), text, overrides);
+        }
+        let names: Vec<_> = Self::embedded().iter().map(|(name, _)| *name).collect();
+        let what = if is_folder {
+            "is a folder, not a recipe file"
+        } else {
+            "there is no such file"
+        };
+        let hint = nearest(name_or_path, &names)
+            .map(|name| format!(" Did you mean the embedded recipe `{name}`?"))
+            .unwrap_or_default();
+        Err(RecipeError::whole(
+            name_or_path,
+            format!(
+                "{what}.{hint} Give the path of a recipe or the name of an embedded one: {}",
+                names.join(", ")
+            ),
+        ))
+    }
+
+    /// Reads a recipe from `text`; `source_name` is what errors call it. See [`Recipe::load`].
+    ///
+    /// # Errors
+    /// [`RecipeError`] naming source, line and key.
+    pub fn parse(source_name: &str, text: &str, overrides: &[String]) -> Result<Self, RecipeError> {
+        // Some editors begin a file with a byte order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let mut table: Table = text
+            .parse()
+            .map_err(|error| not_toml(source_name, text, &error))?;
+        let mut origin = Origin {
+            source_name,
+            text,
+            overrides: Vec::new(),
+        };
+        for set in overrides {
+            let applied = apply(set, &mut table).map_err(|message| Details {
+                source_name: Some(source_name.into()),
+                set: Some(set.clone()),
+                message,
+                ..Details::default()
+            })?;
+            origin.overrides.push(applied);
+        }
+        origin.first(schema::check(&table))?;
+        let mut recipe: Self =
+            serde_path_to_error::deserialize(Value::Table(table.clone())).map_err(|error| {
+                let path = error.path().to_string();
+                let path: Vec<String> = path.split('.').map(String::from).collect();
+                origin.error(&Problem {
+                    path,
+                    message: error.into_inner().message().to_string(),
+                })
+            })?;
+        recipe.optim.fill_defaults();
+        origin.first(paths::make_absolute(&mut recipe))?;
+        origin.first(validate::check(&recipe, &table))?;
+        Ok(recipe)
+    }
+
+    /// The recipe as TOML, which reads back as an equal one.
+    ///
+    /// # Errors
+    /// When a value has no form in TOML: a path that is not UTF-8, or a number beyond 2^63.
+    pub fn to_toml(&self) -> Result<String, RecipeError> {
+        let body = toml::to_string(self).map_err(|error| unwritable(&error))?;
+        // The writer puts down integers that no reader takes.
+        body.parse::<Table>().map_err(|error| unwritable(&error))?;
+        Ok(format!(
+            "# The recipe of this run as dtrain {} resolved it.\n{body}",
+            env!("CARGO_PKG_VERSION")
+        ))
+    }
+}
+
+/// The error of a text that is no TOML, or of a number in it that no integer holds.
+fn not_toml(source_name: &str, text: &str, error: &toml::de::Error) -> RecipeError {
+    let offset = error.span().map(|span| span.start);
+    // The grammar allows whole numbers of any length; only then does the text parse here.
+    let document = DeTable::parse(text).ok();
+    let key = offset.and_then(|offset| key_at(document.as_ref()?.get_ref(), offset));
+    let message = match key {
+        Some(_) => format!("the number is too large; whole numbers go up to {}", i64::MAX),
+        None => format!("this is not TOML: {}", error.message()),
+    };
+    let line = offset.map(|offset| line_of(text, offset));
+    Details {
+        source_name: Some(source_name.into()),
+        line,
+        key,
+        set: None,
+        message,
+    }
+    .into()
+}
+
+/// The dotted key of the value at a byte offset.
+fn key_at(table: &DeTable<'_>, offset: usize) -> Option<String> {
+    table.iter().find_map(|(key, value)| {
+        let inner = match value.get_ref() {
+            DeValue::Table(table) => key_at(table, offset)?,
+            _ if value.span().contains(&offset) => return Some(key.get_ref().to_string()),
+            _ => return None,
+        };
+        Some(format!("{}.{inner}", key.get_ref()))
+    })
+}
+
+fn unwritable(error: &dyn std::fmt::Display) -> RecipeError {
+    RecipeError::whole(
+        "the resolved recipe",
+        format!("cannot be written as TOML: {error}"),
+    )
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(|error| format!("cannot be read: {error}"))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(format!(
+            "is larger than {} MiB, which no recipe is",
+            MAX_BYTES >> 20
+        ));
+    }
+    String::from_utf8(bytes).map_err(|_| "is not text in UTF-8".into())
+}
+
+/// Something wrong with one key.
+#[derive(Debug)]
+pub(super) struct Problem {
+    pub(super) path: Vec<String>,
+    pub(super) message: String,
+}
+
+impl Problem {
+    /// A problem with the key at a dotted path of plain names.
+    pub(super) fn at(dotted: &str, message: impl Into<String>) -> Self {
+        Self {
+            path: dotted.split('.').map(String::from).collect(),
+            message: message.into(),
+        }
+    }
+}
+
+struct Override {
+    path: Vec<String>,
+    text: String,
+}
+
+/// Where each value came from.
+struct Origin<'a> {
+    source_name: &'a str,
+    text: &'a str,
+    overrides: Vec<Override>,
+}
+
+impl Origin<'_> {
+    /// The first problem in the order of the file; then those of what is missing and those of overrides.
+    fn first(&self, problems: Vec<Problem>) -> Result<(), RecipeError> {
+        let errors = problems.iter().map(|problem| self.error(problem));
+        // What has no line is something missing, often because its name is misspelt at a line.
+        errors
+            .min_by_key(|error| (error.set().is_some(), error.line().is_none(), error.line()))
+            .map_or(Ok(()), Err)
+    }
+
+    fn error(&self, problem: &Problem) -> RecipeError {
+        let path = &problem.path;
+        let (line, whole) = self.locate(path);
+        let newest = |test: &dyn Fn(&Override) -> bool| self.overrides.iter().rev().find(|set| test(set));
+        // An override decides a value when it sets the value or a table around it, or makes a table that the file lacks.
+        let set = newest(&|set| path.starts_with(&set.path)).or_else(|| {
+            if whole {
+                None
+            } else {
+                newest(&|set| set.path.starts_with(path))
+            }
+        });
+        Details {
+            source_name: Some(self.source_name.into()),
+            line: if set.is_some() { None } else { line },
+            key: Some(path.join(".")),
+            set: set.map(|set| set.text.clone()),
+            message: problem.message.clone(),
+        }
+        .into()
+    }
+
+    /// The line of the longest beginning of `path` that the file holds, and whether that is the whole path.
+    fn locate(&self, path: &[String]) -> (Option<usize>, bool) {
+        let Ok(document) = DeTable::parse(self.text) else {
+            return (None, false);
+        };
+        let mut table = Some(document.get_ref());
+        let mut line = None;
+        for name in path {
+            let Some((key, value)) = table.and_then(|table| table.get_key_value(name.as_str())) else {
+                return (line, false);
+            };
+            line = Some(line_of(self.text, key.span().start));
+            table = match value.get_ref() {
+                DeValue::Table(table) => Some(table),
+                _ => None,
+            };
+        }
+        (line, true)
+    }
+}
+
+/// The line, from 1, of a byte offset.
+fn line_of(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+}
+
+/// Puts one `a.b=value` into the table.
+fn apply(set: &str, table: &mut Table) -> Result<Override, String> {
+    let example = "write key=value, for example train.epochs=3";
+    let Some((key, value)) = set.split_once('=') else {
+        return Err(format!("there is no `=` in it; {example}"));
+    };
+    let path: Vec<String> = key.split('.').map(|name| name.trim().to_string()).collect();
+    if path.iter().any(String::is_empty) {
+        return Err(format!("{:?} is not a key; {example}", key.trim()));
+    }
+    if path.len() > MAX_DEPTH {
+        return Err(format!(
+            "the key has {} parts and none has more than 3; {example}",
+            path.len()
+        ));
+    }
+    let value = value.trim();
+    let value = value
+        .parse::<Value>()
+        .unwrap_or_else(|_| Value::String(value.into()));
+    let (last, parents) = path.split_last().ok_or_else(|| example.to_string())?;
+    let mut target = table;
+    for (depth, name) in parents.iter().enumerate() {
+        let entry = target
+            .entry(name.clone())
+            .or_insert_with(|| Value::Table(Table::new()));
+        target = match entry {
+            Value::Table(inner) => inner,
+            other => {
+                return Err(format!(
+                    "`{}` is {} and holds no further keys",
+                    path[..=depth].join("."),
+                    describe(other)
+                ));
+            }
+        };
+    }
+    target.insert(last.clone(), value);
+    Ok(Override {
+        path,
+        text: set.into(),
+    })
+}

@@ -1,0 +1,117 @@
+//! The paths of a recipe: made absolute when it is loaded, so that a saved recipe works from anywhere, and looked at
+//! before a run.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::error::RecipeError;
+use super::load::Problem;
+use super::{DataKind, Recipe};
+
+/// Makes data.root and model.weights absolute, from the current directory.
+pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (key, path) in [
+        ("data.root", &mut recipe.data.root),
+        ("model.weights", &mut recipe.model.weights),
+    ] {
+        let Some(path) = path else { continue };
+        match std::path::absolute(&*path) {
+            Ok(absolute) => *path = absolute,
+            Err(error) => problems.push(Problem::at(key, format!("cannot be made absolute: {error}"))),
+        }
+    }
+    problems
+}
+
+impl Recipe {
+    /// The checks that need the file system: the data folder with its train and test folders can be listed, and the
+    /// weights can be read. Call it once before anything is started or written.
+    ///
+    /// # Errors
+    /// [`RecipeError`] with the key and the path.
+    pub fn check_paths(&self) -> Result<(), RecipeError> {
+        if self.data.kind == DataKind::Folder {
+            let Some(root) = &self.data.root else {
+                return Err(RecipeError::key_only(
+                    "data.root",
+                    "missing; name the folder that holds the images",
+                ));
+            };
+            list(root).map_err(|message| {
+                let remedy = "set data.root to the folder that holds the train and test folders";
+                RecipeError::key_only("data.root", format!("{message}; {remedy}"))
+            })?;
+            for (key, name) in [("data.train", &self.data.train), ("data.test", &self.data.test)] {
+                let folder = root.join(name);
+                list(&folder).map_err(|message| {
+                    RecipeError::key_only(key, format!("{message}; {}", folders_of(root)))
+                })?;
+            }
+        }
+        if let Some(weights) = &self.model.weights {
+            readable_file(weights).map_err(|message| RecipeError::key_only("model.weights", message))?;
+        }
+        Ok(())
+    }
+}
+
+fn list(folder: &Path) -> Result<(), String> {
+    match std::fs::read_dir(folder) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
+            "the folder {} does not exist{}",
+            folder.display(),
+            home_hint(folder)
+        )),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            Err(format!("{} is not a folder", folder.display()))
+        }
+        Err(error) => Err(format!(
+            "the folder {} cannot be listed: {error}",
+            folder.display()
+        )),
+    }
+}
+
+fn readable_file(path: &Path) -> Result<(), String> {
+    match std::fs::File::open(path).and_then(|file| file.metadata()) {
+        Ok(meta) if meta.is_file() => Ok(()),
+        Ok(_) => Err(format!("{} is not a file", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
+            "the file {} does not exist{}",
+            path.display(),
+            home_hint(path)
+        )),
+        Err(error) => Err(format!("the file {} cannot be read: {error}", path.display())),
+    }
+}
+
+/// Only a shell expands `~`.
+fn home_hint(path: &Path) -> &'static str {
+    if path.iter().any(|part| part == "~") {
+        "; `~` is not expanded in a recipe, write the whole path"
+    } else {
+        ""
+    }
+}
+
+/// What sub-folders there are, for a user who has the wrong name.
+fn folders_of(root: &Path) -> String {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let folders = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
+    let mut names: Vec<String> = folders
+        .filter_map(|path: PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned()))
+        .collect();
+    names.sort();
+    match names.len() {
+        0 => format!("{} holds no folders", root.display()),
+        1..=8 => format!("{} holds {}", root.display(), names.join(", ")),
+        count => format!(
+            "{} holds {} and {} more",
+            root.display(),
+            names[..8].join(", "),
+            count - 8
+        ),
+    }
+}

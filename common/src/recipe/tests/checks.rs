@@ -1,0 +1,181 @@
+//! Settings that do not fit together, and paths that are not there.
+
+use super::errors::{LINES, by_set};
+use super::*;
+
+#[test]
+fn settings_without_effect_are_refused() {
+    for (sets, key) in [
+        (&["data.classes=5"][..], "data.classes"),
+        (&["data.train_samples=5"], "data.train_samples"),
+        (&["data.test_samples=5"], "data.test_samples"),
+        (&["data.kind=generated"], "data.root"),
+        (&["optim.momentum=0.9"], "optim.momentum"),
+        (&["optim.nesterov=false"], "optim.nesterov"),
+        (&["optim.name=sgd", "optim.betas=[0.9, 0.99]"], "optim.betas"),
+        (&["optim.name=sgd", "optim.eps=1e-8"], "optim.eps"),
+        (
+            &["optim.schedule.name=constant", "optim.schedule.min_lr=0"],
+            "optim.schedule.min_lr",
+        ),
+    ] {
+        let error = by_set(sets);
+        assert_eq!(error.key(), Some(key), "{error}");
+        assert!(error.message().contains("has no effect"), "{error}");
+    }
+    let error = parse(SMALL, &["data.train=x"]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("--set data.train=x: this setting has no effect"),
+        "{error}"
+    );
+    // The value that spoils it came from an override; the setting that loses its effect stands in the file.
+    assert_eq!(by_set(&["data.kind=generated"]).line(), Some(3));
+}
+
+#[test]
+fn settings_must_fit_together() {
+    for (sets, key, part) in [
+        (
+            &["optim.scaling=linear"][..],
+            "optim.scaling",
+            "optim.reference_batch",
+        ),
+        (
+            &["optim.schedule.min_lr=0.01"],
+            "optim.schedule.min_lr",
+            "0.01 is above the learning rate, which is 0.001",
+        ),
+        (
+            &[
+                "optim.scaling=linear",
+                "optim.reference_batch=256",
+                "optim.schedule.min_lr=0.0006",
+            ],
+            "optim.schedule.min_lr",
+            "which is 0.0005 after scaling",
+        ),
+        (
+            &[
+                "optim.scaling=linear",
+                "optim.reference_batch=1",
+                "optim.lr=1e308",
+            ],
+            "optim.lr",
+            "infinite",
+        ),
+        (
+            &["optim.name=sgd", "optim.nesterov=true"],
+            "optim.nesterov",
+            "optim.momentum above 0",
+        ),
+        (
+            &["optim.schedule.warmup=11 epochs"],
+            "optim.schedule.warmup",
+            "longer than the run of 10 epochs",
+        ),
+        (
+            &["train.steps=5", "optim.schedule.warmup=6 steps"],
+            "optim.schedule.warmup",
+            "a warm-up of 6 steps is longer than the run of 5 steps",
+        ),
+    ] {
+        let error = by_set(sets);
+        assert_eq!(error.key(), Some(key), "{error}");
+        assert!(error.message().contains(part), "{error}");
+    }
+    let generated = |set: &str| parse(SMALL, &[set]);
+    // 2000 samples in batches of 128: 16 steps.
+    assert!(generated("optim.schedule.warmup=16 steps").is_ok());
+    assert_eq!(
+        generated("optim.schedule.warmup=17 steps").unwrap_err().key(),
+        Some("optim.schedule.warmup")
+    );
+    let error = parse(SMALL, &["train.last_batch=drop", "data.train_samples=100"]).unwrap_err();
+    assert_eq!(error.key(), Some("train.last_batch"));
+    assert!(
+        parse(LINES, &["optim.schedule.warmup=10 epochs"]).is_ok(),
+        "the whole run may be warm-up"
+    );
+}
+
+#[test]
+fn what_is_planned_says_so() {
+    for (set, key) in [
+        ("ema.decay=0.9999", "ema"),
+        ("stage=[{ name = \"full\" }]", "stage"),
+        ("optim.group=[{ match = \"*\" }]", "optim.group"),
+        ("precision.loss_scale=65536.0", "precision.loss_scale"),
+        ("memory.budget=auto", "memory.budget"),
+        ("memory.recompute=off", "memory.recompute"),
+        ("memory.shard_optimizer=false", "memory.shard_optimizer"),
+        ("checkpoint.best=max accuracy", "checkpoint.best"),
+        ("task=segment", "task"),
+        ("model.name=resnet50", "model.name"),
+        ("optim.schedule.name=linear", "optim.schedule.name"),
+        ("precision.amp=bf16", "precision.amp"),
+        ("precision.amp=fp16", "precision.amp"),
+        ("checkpoint.every=10 min", "checkpoint.every"),
+    ] {
+        let error = by_set(&[set]);
+        assert_eq!(error.key(), Some(key), "{error}");
+        assert_eq!(error.set(), Some(set), "{error}");
+        assert!(
+            error.message().contains("is not built in this version"),
+            "{error}"
+        );
+    }
+    let error = parse(&format!("{SMALL}[[stage]]\nname = \"full\"\n"), &[]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a.toml:6: stage: this setting is not built in this version of dtrain; remove it"
+    );
+}
+
+#[test]
+fn paths_are_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let recipe = |sets: &[&str]| {
+        let mut sets = sets.to_vec();
+        let first = format!("data.root={}", root.display());
+        sets.insert(0, &first);
+        parse(LINES, &sets).unwrap()
+    };
+    let error = |sets: &[&str]| recipe(sets).check_paths().unwrap_err();
+
+    let missing = error(&["data.root=/no/such/folder"]);
+    assert_eq!(
+        missing.to_string(),
+        "data.root: the folder /no/such/folder does not exist; set data.root to the folder that holds the train and \
+         test folders"
+    );
+    assert!(
+        error(&["data.root=~/x"])
+            .to_string()
+            .contains("`~` is not expanded")
+    );
+    assert!(error(&[]).to_string().contains("holds no folders"));
+    std::fs::create_dir(root.join("train")).unwrap();
+    std::fs::create_dir(root.join("val")).unwrap();
+    let test = error(&[]);
+    assert_eq!(test.key(), Some("data.test"));
+    assert!(test.to_string().ends_with("holds train, val"), "{test}");
+    recipe(&["data.test=val"]).check_paths().unwrap();
+    std::fs::write(root.join("test"), "").unwrap();
+    assert!(error(&[]).to_string().contains("is not a folder"));
+
+    let weights = root.join("w.safetensors");
+    let set = format!("model.weights={}", weights.display());
+    assert_eq!(error(&["data.test=val", &set]).key(), Some("model.weights"));
+    std::fs::create_dir(&weights).unwrap();
+    assert!(
+        error(&["data.test=val", &set])
+            .to_string()
+            .contains("is not a file")
+    );
+    std::fs::remove_dir(&weights).unwrap();
+    std::fs::write(&weights, "x").unwrap();
+    recipe(&["data.test=val", &set]).check_paths().unwrap();
+}

@@ -1,0 +1,399 @@
+//! Every kind of error of a recipe: place, key and text.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The text with line numbers that the tests below count on.
+pub(super) const LINES: &str = "\
+task = \"classify\"
+[data]
+root = \"/data/x\"
+[train]
+epochs = 10
+[optim]
+lr = 1e-3
+schedule = { name = \"cosine\",
+  warmup = \"1 epoch\" }
+";
+
+/// Replaces one line of `LINES` (from 1) and returns the error.
+fn at_line(line: usize, text: &str) -> RecipeError {
+    let mut lines: Vec<&str> = LINES.lines().collect();
+    lines[line - 1] = text;
+    parse(&lines.join("\n"), &[]).unwrap_err()
+}
+
+pub(super) fn by_set(overrides: &[&str]) -> RecipeError {
+    parse(LINES, overrides).unwrap_err()
+}
+
+#[test]
+fn an_unknown_key_names_file_line_key_and_the_nearest() {
+    let error = at_line(5, "epocs = 10");
+    assert_eq!(
+        (error.source_name(), error.line(), error.key()),
+        (Some("a.toml"), Some(5), Some("train.epocs"))
+    );
+    assert_eq!(
+        error.to_string(),
+        "a.toml:5: train.epocs: unknown key; did you mean `epochs`? [train] takes effective_batch, epochs, steps, \
+         seed, last_batch"
+    );
+}
+
+#[test]
+fn unknown_keys_are_explained() {
+    for (line, text, key, parts) in [
+        (
+            5,
+            "batch_size = 1",
+            "train.batch_size",
+            &["did you mean `effective_batch`?"][..],
+        ),
+        (5, "lr = 1", "train.lr", &["it belongs in [optim]"]),
+        (
+            5,
+            "name = 1",
+            "train.name",
+            &["it belongs in one of [model], [optim], [optim.schedule]"],
+        ),
+        (
+            5,
+            "zzz = 1",
+            "train.zzz",
+            &["unknown key; [train] takes effective_batch"],
+        ),
+        (5, "\"a.b\" = 1", "train.a.b", &["unknown key"]),
+        (
+            2,
+            "[dta]",
+            "dta",
+            &["did you mean `data`?", "a recipe takes task, data, model"],
+        ),
+        (1, "tsk = \"classify\"", "tsk", &["did you mean `task`?"]),
+        (
+            9,
+            "  warmpu = \"1 epoch\" }",
+            "optim.schedule.warmpu",
+            &["did you mean `warmup`?", "[optim.schedule] takes"],
+        ),
+    ] {
+        let error = at_line(line, text);
+        assert_eq!((error.key(), error.line()), (Some(key), Some(line)), "{error}");
+        for part in parts {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+}
+
+#[test]
+fn wrong_values_say_what_was_expected_and_what_was_found() {
+    for (text, key, expected) in [
+        (
+            "epochs = \"ten\"",
+            "train.epochs",
+            "expected a whole number of at least 1, got the text \"ten\"",
+        ),
+        (
+            "epochs = 2.0",
+            "train.epochs",
+            "expected a whole number of at least 1, got the number 2.0",
+        ),
+        (
+            "epochs = 0",
+            "train.epochs",
+            "expected a whole number of at least 1, got the whole number 0",
+        ),
+        ("epochs = -1", "train.epochs", "got the whole number -1"),
+        ("epochs = true", "train.epochs", "got true"),
+        ("epochs = [1, 2]", "train.epochs", "got the list [1, 2]"),
+        ("epochs = { a = 1 }", "train.epochs", "got a section"),
+        ("epochs = 2024-01-01", "train.epochs", "got the date 2024-01-01"),
+        (
+            "effective_batch = 0",
+            "train.effective_batch",
+            "expected a whole number of at least 1",
+        ),
+        ("seed = -1", "train.seed", "expected a whole number of at least 0"),
+        (
+            "steps = 0",
+            "train.steps",
+            "expected a whole number of at least 1",
+        ),
+        (
+            "last_batch = \"kep\"",
+            "train.last_batch",
+            "expected one of \"keep\", \"drop\", got the text \"kep\"; did you mean \"keep\"?",
+        ),
+    ] {
+        let error = at_line(5, text);
+        assert_eq!((error.key(), error.line()), (Some(key), Some(5)), "{error}");
+        assert!(error.message().contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn every_range_is_checked() {
+    for set in [
+        "optim.lr=nan",
+        "optim.lr=inf",
+        "optim.lr=-1e-3",
+        "optim.lr=fast",
+        "optim.reference_batch=0",
+        "optim.weight_decay=-0.1",
+        "optim.betas=[0.9, 1.0]",
+        "optim.betas=[-0.1, 0.9]",
+        "optim.betas=[0.9]",
+        "optim.betas=0.9",
+        "optim.eps=0",
+        "optim.clip=0",
+        "optim.clip=inf",
+        "optim.schedule.min_lr=-1",
+        "optim.schedule.warmup=5",
+        "optim.schedule.warmup=5 eras",
+        "optim.schedule.warmup=-1 epochs",
+        "data.image_size=0",
+        "data.image_size=4097",
+        "data.workers=0",
+        "data.workers=many",
+        "data.mean=[0, nan, 0]",
+        "data.mean=[0, 0]",
+        "data.std=[1, 1, 0]",
+        "data.train=/abs",
+        "data.train=",
+        "data.train=../up",
+        "data.test=a/../b",
+        "data.test=.",
+        "data.root=",
+        "data.kind=zip",
+        "model.weights=",
+        "memory.micro_batch=0",
+        "memory.micro_batch=automatic",
+        "checkpoint.every=0 epochs",
+        "checkpoint.every=0 steps",
+        "checkpoint.keep=0",
+        "log.every_steps=0",
+        "train.seed=1e3",
+    ] {
+        let error = by_set(&[set]);
+        let key = set.split_once('=').unwrap().0;
+        assert_eq!(
+            (error.key(), error.line(), error.set()),
+            (Some(key), None, Some(set)),
+            "{error}"
+        );
+        assert!(
+            error.to_string().starts_with(&format!("--set {set}: ")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn sections_must_be_sections() {
+    let error = parse("task = \"classify\"\ndata = 3\n", &[]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a.toml:2: data: expected a section [data], got the whole number 3"
+    );
+    let error = parse(&format!("{SMALL}[[model]]\nname = \"resnet18\"\n"), &[]).unwrap_err();
+    assert_eq!((error.key(), error.line()), (Some("model"), Some(6)), "{error}");
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let error = parse("[data]\nkind = \"generated\"\n", &[]).unwrap_err();
+    assert_eq!(error.key(), Some("task"));
+    assert!(error.to_string().contains("task = \"classify\""), "{error}");
+    assert_eq!(parse("task = \"classify\"", &[]).unwrap_err().key(), Some("data"));
+    assert_eq!(parse("", &[]).unwrap_err().key(), Some("task"));
+
+    let error = at_line(3, "image_size = 32");
+    assert_eq!(
+        (error.key(), error.line()),
+        (Some("data.root"), Some(2)),
+        "the section's line: {error}"
+    );
+    let error = at_line(5, "seed = 1");
+    assert_eq!(
+        (error.key(), error.line()),
+        (Some("train.epochs"), Some(4)),
+        "{error}"
+    );
+    let error = at_line(7, "name = \"sgd\"");
+    assert_eq!(
+        (error.key(), error.line()),
+        (Some("optim.lr"), Some(6)),
+        "{error}"
+    );
+}
+
+#[test]
+fn syntax_errors_have_their_line() {
+    for (line, text) in [
+        (5, "epochs = "),
+        (5, "epochs 10"),
+        (6, "[optim"),
+        (5, "epochs = 1\nepochs = 2"),
+    ] {
+        let error = at_line(line, text);
+        assert_eq!(error.key(), None);
+        let found = error.line().unwrap();
+        assert!(found == line || found == line + 1, "{found}: {error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with(&format!("a.toml:{found}: this is not TOML: ")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_number_beyond_64_bits_has_its_key() {
+    let error = at_line(5, "steps = 9999999999999999999999");
+    assert_eq!(
+        (error.line(), error.key()),
+        (Some(5), Some("train.steps")),
+        "{error}"
+    );
+    assert!(error.to_string().contains("too large"), "{error}");
+    let error = at_line(9, "  min_lr = 9999999999999999999999 }");
+    assert_eq!(
+        (error.line(), error.key()),
+        (Some(9), Some("optim.schedule.min_lr")),
+        "{error}"
+    );
+    // In an override it is no TOML value and so a text.
+    let error = by_set(&["train.steps=9999999999999999999999"]);
+    assert!(
+        error
+            .message()
+            .ends_with("got the text \"9999999999999999999999\""),
+        "{error}"
+    );
+}
+
+#[test]
+fn overrides_must_be_well_formed() {
+    for (set, part) in [
+        ("", "there is no `=`"),
+        ("train.epochs", "there is no `=`"),
+        ("=3", "is not a key"),
+        ("train.=3", "is not a key"),
+        (".train=3", "is not a key"),
+        ("train..epochs=3", "is not a key"),
+        (
+            "task.name=x",
+            "`task` is the text \"classify\" and holds no further keys",
+        ),
+        ("train.epochs.x=1", "`train.epochs` is the whole number 10"),
+        ("data.nothing.x=1", "unknown key"),
+        ("nothing.x.y=1", "unknown key"),
+    ] {
+        let error = by_set(&[set]);
+        assert_eq!((error.set(), error.line()), (Some(set), None), "{error}");
+        assert!(
+            error.to_string().starts_with(&format!("--set {set}: ")),
+            "{error}"
+        );
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    assert!(
+        by_set(&[&format!("{}=1", "a.".repeat(100_000) + "a")])
+            .to_string()
+            .contains("parts")
+    );
+}
+
+#[test]
+fn of_several_overrides_the_one_that_decides_is_named() {
+    let error = by_set(&["train.epochs=1", "train.epochs=x", "train.seed=2"]);
+    assert_eq!(error.set(), Some("train.epochs=x"));
+    let error = by_set(&["optim={ lr = -1 }"]);
+    assert_eq!(
+        error.to_string(),
+        "--set optim={ lr = -1 }: optim.lr: expected a number of at least 0, got the whole number -1"
+    );
+}
+
+#[test]
+fn the_first_error_of_the_file_is_reported() {
+    let text = "task = \"classify\"\n[train]\nepocs = 1\n[data]\nkid = \"generated\"\n";
+    assert_eq!(parse(text, &[]).unwrap_err().line(), Some(3));
+}
+
+#[test]
+fn a_file_that_cannot_be_a_recipe_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    for (path, part) in [
+        (write("binary.toml", &[0xff, 0xfe, 0]), "is not text in UTF-8"),
+        (
+            write("large.toml", &vec![b'#'; (1 << 20) + 1]),
+            "is larger than 1 MiB",
+        ),
+    ] {
+        let error = Recipe::load(&path, &[]).unwrap_err();
+        assert!(
+            error.to_string().starts_with(&path) && error.to_string().contains(part),
+            "{error}"
+        );
+    }
+    let error = Recipe::load("demmo", &[]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "demmo: there is no such file. Did you mean the embedded recipe `demo`? Give the path of a recipe or the \
+         name of an embedded one: demo, cifar100"
+    );
+    let error = Recipe::load("cifar", &[]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("Did you mean the embedded recipe `cifar100`?"),
+        "{error}"
+    );
+    assert!(Recipe::load("", &[]).is_err());
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text: String, set: String) {
+        let _ = parse(&text, &[]);
+        let _ = parse(SMALL, &[&set]);
+    }
+
+    /// Any value at any key: a valid recipe or an error that names the key or one that hangs on it.
+    #[test]
+    fn any_value_at_any_key(
+        key in prop::sample::select(keys::schema_keys()),
+        value in prop::sample::select(vec![
+            "0", "1", "-1", "2.5", "1e300", "nan", "true", "[]", "[1, 2, 3]", "[0.5, 0.5]", "{}", "auto", "text",
+            "5 steps", "1 epoch", "9223372036854775807", "2024-01-01", "\"\"",
+        ]),
+    ) {
+        for text in [SMALL, LINES] {
+            let set = format!("{key}={value}");
+            match parse(text, &[&set]) {
+                Ok(recipe) => round_trip(&recipe),
+                Err(error) => prop_assert!(error.key().is_some(), "{}", error),
+            }
+        }
+    }
+}
+
+#[test]
+fn deep_nesting_is_refused_not_a_crash() {
+    for text in [
+        format!("task = {}1{}", "[".repeat(100_000), "]".repeat(100_000)),
+        format!("{}a = 1", "a.".repeat(100_000)),
+        format!("[{}a]\n", "a.".repeat(100_000)),
+    ] {
+        assert!(parse(&text, &[]).is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! `result.json` of a run directory: how the run ended and what it reached. The worker fills in the training
+//! figures, the launcher the outcome.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::files::write_atomic;
+use crate::numbers;
+
+/// The first worker that failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Failure {
+    /// Its rank.
+    pub rank: usize,
+    /// The host it ran on.
+    pub host: String,
+    /// Its exit code, when it exited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The name of the signal that killed it, such as `SIGSEGV`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
+    /// What it reported itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// When it was seen, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+}
+
+/// The content of `result.json`. What is not known is left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunResult {
+    /// Exit code of the command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<u8>,
+    /// Why it ended, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The first failure, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// Restarts of the worker group.
+    pub restarts: u32,
+    /// Wall time of the command in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wall_s: Option<f64>,
+    /// Workers on this node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nproc: Option<usize>,
+    /// Optimizer steps committed, over all attempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// Passes over the training set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
+    /// Samples trained on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
+    /// The last evaluation and the last training loss, by name; NaN is written as `null`.
+    #[serde(with = "numbers::metrics", skip_serializing_if = "BTreeMap::is_empty")]
+    pub final_metrics: BTreeMap<String, f64>,
+    /// Training throughput of all workers together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_per_s: Option<f64>,
+    /// From the launch command to the start of the first step, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub startup_ms: Option<f64>,
+    /// Highest memory use in bytes, by rank.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub peak_memory_bytes: Vec<u64>,
+    /// Images that could not be read and were left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped_images: Option<u64>,
+}
+
+impl RunResult {
+    /// Reads `path`; `None` when there is no such file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or (`InvalidData`, naming the path) does not hold a result.
+    pub fn read(path: &Path) -> io::Result<Option<Self>> {
+        let bytes = match std::fs::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{} is not a result file: {error}", path.display()),
+            )
+        })
+    }
+
+    /// Writes `path` whole or not at all.
+    ///
+    /// # Errors
+    /// When the file cannot be written; an earlier one then stays.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let mut json = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+        json.push(b'\n');
+        write_atomic(path, &json)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn full() -> RunResult {
+        RunResult {
+            exit_code: Some(4),
+            reason: Some("a worker failed".into()),
+            failure: Some(Failure {
+                rank: 1,
+                host: "node0".into(),
+                exit_code: None,
+                signal: Some("SIGKILL".into()),
+                message: Some("no \"message\"\n".into()),
+                at_ms: 1_763_676_000_123,
+            }),
+            restarts: 2,
+            wall_s: Some(12.5),
+            nproc: Some(2),
+            steps: Some(100),
+            epochs: Some(1.5),
+            samples: Some(12_800),
+            final_metrics: [("accuracy".to_string(), 0.5), ("loss".to_string(), 1e-9)].into(),
+            samples_per_s: Some(1000.25),
+            startup_ms: Some(812.0),
+            peak_memory_bytes: vec![1 << 40, 7],
+            skipped_images: Some(3),
+        }
+    }
+
+    #[test]
+    fn round_trips_through_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("result.json");
+        assert_eq!(RunResult::read(&path).unwrap(), None);
+        for result in [RunResult::default(), full()] {
+            result.write(&path).unwrap();
+            assert_eq!(RunResult::read(&path).unwrap(), Some(result));
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_is_left_out() {
+        assert_eq!(
+            serde_json::to_string(&RunResult::default()).unwrap(),
+            r#"{"restarts":0}"#
+        );
+        assert_eq!(
+            serde_json::from_str::<RunResult>("{}").unwrap(),
+            RunResult::default()
+        );
+    }
+
+    #[test]
+    fn a_loss_that_is_not_a_number_does_not_spoil_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("result.json");
+        let mut result = full();
+        result.final_metrics.insert("loss".into(), f64::INFINITY);
+        result.samples_per_s = Some(f64::NAN);
+        result.write(&path).unwrap();
+        let read = RunResult::read(&path).unwrap().unwrap();
+        assert!(read.final_metrics["loss"].is_nan());
+        assert_eq!(read.samples_per_s, None);
+        assert_eq!(read.final_metrics["accuracy"], 0.5);
+    }
+
+    #[test]
+    fn a_file_that_is_no_result_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("result.json");
+        std::fs::write(&path, "{\"restarts\": -1}").unwrap();
+        let error = RunResult::read(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(error.to_string().contains("result.json"), "{error}");
+    }
+}

@@ -1,0 +1,347 @@
+//! The run directory: where each file of a run lies, and the rules by which a run may begin or go on in a folder.
+//!
+//! Invariant: a refusal writes nothing, and no run ever overwrites another's.
+
+mod error;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+
+use crate::files::write_atomic;
+use crate::manifest::Manifest;
+use crate::recipe::Recipe;
+
+pub use error::{Differences, RunDirError};
+
+/// The folder of one run. Cheap; makes and reads nothing by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunDir {
+    root: PathBuf,
+}
+
+/// Whether a run may go on from an earlier checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resume {
+    /// From the newest checkpoint in the run directory, if there is one.
+    Auto,
+    /// Never: the run directory must be new.
+    Never,
+    /// From this checkpoint's folder.
+    From(PathBuf),
+}
+
+impl FromStr for Resume {
+    type Err = std::convert::Infallible;
+
+    /// `auto`, `never`, or a path (write `./auto` for a folder of that name).
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "auto" => Self::Auto,
+            "never" => Self::Never,
+            path => Self::From(path.into()),
+        })
+    }
+}
+
+/// How a prepared run begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Start {
+    /// From the beginning.
+    Fresh,
+    /// From the checkpoint in this folder.
+    Resume(PathBuf),
+}
+
+const STEP_PREFIX: &str = "step-";
+
+impl RunDir {
+    /// The run directory at `root`.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// The folder itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// `recipe.toml`: the recipe as resolved.
+    pub fn recipe(&self) -> PathBuf {
+        self.root.join("recipe.toml")
+    }
+
+    /// `plan.json`: predicted memory and the partition chosen.
+    pub fn plan(&self) -> PathBuf {
+        self.root.join("plan.json")
+    }
+
+    /// `metrics.jsonl`: one JSON object for each step and evaluation.
+    pub fn metrics(&self) -> PathBuf {
+        self.root.join("metrics.jsonl")
+    }
+
+    /// `result.json`: see [`crate::result::RunResult`].
+    pub fn result(&self) -> PathBuf {
+        self.root.join("result.json")
+    }
+
+    /// The folder of all checkpoints.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.root.join("checkpoints")
+    }
+
+    /// The folder of the checkpoint after `step` optimizer steps: `checkpoints/step-00000120`.
+    pub fn checkpoint(&self, step: u64) -> PathBuf {
+        self.checkpoints().join(format!("{STEP_PREFIX}{step:08}"))
+    }
+
+    /// `checkpoints/latest`: a symbolic link to the newest checkpoint's folder.
+    pub fn latest(&self) -> PathBuf {
+        self.checkpoints().join("latest")
+    }
+
+    /// The folder of all logs.
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
+    /// The folder of one rank's logs in one attempt: `logs/attempt_0/rank_0`.
+    pub fn rank_logs(&self, attempt: u32, rank: usize) -> PathBuf {
+        self.logs()
+            .join(format!("attempt_{attempt}"))
+            .join(format!("rank_{rank}"))
+    }
+
+    /// Where one rank writes its error in one attempt.
+    pub fn error_file(&self, attempt: u32, rank: usize) -> PathBuf {
+        self.rank_logs(attempt, rank).join("error.json")
+    }
+
+    /// Where a run goes that names no directory: `runs/<name>-20261120-214512`, in local time. `recipe_name` is the
+    /// recipe's path or name; its folder and extension do not count.
+    pub fn default_root(recipe_name: &str, now: SystemTime) -> PathBuf {
+        let stem = Path::new(recipe_name)
+            .file_stem()
+            .map(|stem| stem.to_string_lossy())
+            .unwrap_or_default();
+        let plain = |c: char| {
+            if c.is_ascii_alphanumeric() || "._-".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        };
+        let name: String = stem.chars().map(plain).take(80).collect();
+        let name = if name.is_empty() { "run" } else { name.as_str() };
+        // A clock outside the years that a calendar has still gets a folder.
+        let now = Timestamp::try_from(now).unwrap_or(Timestamp::UNIX_EPOCH);
+        let stamp = Zoned::new(now, TimeZone::system())
+            .strftime("%Y%m%d-%H%M%S")
+            .to_string();
+        Path::new("runs").join(format!("{name}-{stamp}"))
+    }
+
+    /// Makes the folder for a run of `recipe`, or opens that of an earlier run of the same experiment, and writes
+    /// recipe.toml. Call it once, before any worker starts.
+    ///
+    /// # Errors
+    /// [`RunDirError`] when the folder may not be used; nothing has been written then.
+    pub fn prepare(&self, recipe: &Recipe, resume: &Resume) -> Result<Start, RunDirError> {
+        let start = self.decide(recipe, resume)?;
+        let toml = recipe.to_toml()?;
+        fs::create_dir_all(&self.root).map_err(|source| io_error("create the folder", &self.root, source))?;
+        let path = self.recipe();
+        write_atomic(&path, toml.as_bytes()).map_err(|source| io_error("write", &path, source))?;
+        Ok(start)
+    }
+
+    /// The rules; reads only.
+    fn decide(&self, recipe: &Recipe, resume: &Resume) -> Result<Start, RunDirError> {
+        let holds_run = match self.first_entry()? {
+            None => false,
+            Some(_) if exists(&self.recipe())? || exists(&self.checkpoints())? => true,
+            Some(entry) => {
+                return Err(RunDirError::NotARun {
+                    path: self.root.clone(),
+                    entry,
+                });
+            }
+        };
+        match resume {
+            Resume::From(checkpoint) => {
+                let manifest = Manifest::read(checkpoint)?;
+                manifest.check_sizes(checkpoint)?;
+                same_experiment(recipe, &manifest, checkpoint)?;
+                if holds_run {
+                    self.owns(checkpoint)?;
+                    self.compare_saved(recipe)?;
+                }
+                // A link such as `latest` moves on during the run, perhaps before every rank has read through it.
+                let fixed = if checkpoint.is_symlink() {
+                    real(checkpoint)?
+                } else {
+                    checkpoint.clone()
+                };
+                Ok(Start::Resume(fixed))
+            }
+            _ if !holds_run => Ok(Start::Fresh),
+            Resume::Never => Err(RunDirError::HoldsRun {
+                path: self.root.clone(),
+            }),
+            Resume::Auto => {
+                let saved = self.compare_saved(recipe)?;
+                match self.newest_checkpoint()? {
+                    Some((checkpoint, manifest)) => {
+                        same_experiment(recipe, &manifest, &checkpoint)?;
+                        Ok(Start::Resume(checkpoint))
+                    }
+                    None if saved => Ok(Start::Fresh),
+                    None => Err(RunDirError::UnknownRun {
+                        path: self.root.clone(),
+                    }),
+                }
+            }
+        }
+    }
+
+    /// An entry of the folder; none when the folder is empty or absent.
+    fn first_entry(&self) -> Result<Option<String>, RunDirError> {
+        let entry = match fs::read_dir(&self.root) {
+            Ok(mut entries) => entries.next().transpose(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !self.root.is_symlink() => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                return Err(RunDirError::NotAFolder {
+                    path: self.root.clone(),
+                });
+            }
+            Err(error) => Err(error),
+        };
+        let entry = entry.map_err(|source| io_error("list the folder", &self.root, source))?;
+        Ok(entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
+    }
+
+    /// Compares with the recipe that the folder's run was started with; false when there is none.
+    fn compare_saved(&self, recipe: &Recipe) -> Result<bool, RunDirError> {
+        let path = self.recipe();
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(source) => return Err(io_error("read", &path, source)),
+        };
+        let saved = Recipe::parse(&path.to_string_lossy(), &text, &[]).map_err(|source| {
+            RunDirError::SavedRecipe {
+                path: self.root.clone(),
+                source,
+            }
+        })?;
+        match recipe.differences(&saved) {
+            none if none.is_empty() => Ok(true),
+            differences => Err(RunDirError::Differs {
+                path: self.root.clone(),
+                differences,
+            }),
+        }
+    }
+
+    /// The newest whole checkpoint: `latest`, else that of the highest step whose manifest reads and whose files have
+    /// their sizes.
+    ///
+    /// # Errors
+    /// [`RunDirError::Io`] when the checkpoints cannot be listed. A checkpoint that is not whole is no error.
+    pub fn newest_checkpoint(&self) -> Result<Option<(PathBuf, Manifest)>, RunDirError> {
+        if let Some(found) = self.latest_target().and_then(whole) {
+            return Ok(Some(found));
+        }
+        let folder = self.checkpoints();
+        let entries = match fs::read_dir(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|source| io_error("list the folder", &folder, source))?,
+        };
+        let mut steps = Vec::new();
+        for entry in entries {
+            let name = entry
+                .map_err(|source| io_error("list the folder", &folder, source))?
+                .file_name();
+            steps.extend(name.to_str().and_then(step_of));
+        }
+        steps.sort_unstable();
+        Ok(steps
+            .into_iter()
+            .rev()
+            .find_map(|step| whole(self.checkpoint(step))))
+    }
+
+    /// The checkpoint that `latest` points to, as a path without the link, when it lies in this run's folder.
+    fn latest_target(&self) -> Option<PathBuf> {
+        let target = fs::read_link(self.latest()).ok()?;
+        let step = step_of(target.file_name()?.to_str()?)?;
+        let checkpoint = self.checkpoint(step);
+        let same = fs::canonicalize(self.latest()).ok()? == fs::canonicalize(&checkpoint).ok()?;
+        same.then_some(checkpoint)
+    }
+
+    /// Refuses a checkpoint that is not among this run's.
+    fn owns(&self, checkpoint: &Path) -> Result<(), RunDirError> {
+        let folder = self.checkpoints();
+        if exists(&folder)? && real(checkpoint)?.parent() == Some(real(&folder)?.as_path()) {
+            return Ok(());
+        }
+        Err(RunDirError::CheckpointElsewhere {
+            checkpoint: checkpoint.into(),
+            path: self.root.clone(),
+        })
+    }
+}
+
+/// The step of a checkpoint folder's name, when it is spelt as [`RunDir::checkpoint`] spells it.
+fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix(STEP_PREFIX)?.parse().ok()?;
+    (name == format!("{STEP_PREFIX}{step:08}")).then_some(step)
+}
+
+fn whole(checkpoint: PathBuf) -> Option<(PathBuf, Manifest)> {
+    let manifest = Manifest::read(&checkpoint).ok()?;
+    manifest.check_sizes(&checkpoint).ok()?;
+    Some((checkpoint, manifest))
+}
+
+fn same_experiment(recipe: &Recipe, manifest: &Manifest, checkpoint: &Path) -> Result<(), RunDirError> {
+    match recipe.differences(&manifest.recipe) {
+        none if none.is_empty() => Ok(()),
+        differences => Err(RunDirError::CheckpointDiffers {
+            path: checkpoint.into(),
+            differences,
+        }),
+    }
+}
+
+/// The path without links.
+fn real(path: &Path) -> Result<PathBuf, RunDirError> {
+    fs::canonicalize(path).map_err(|source| io_error("find", path, source))
+}
+
+fn exists(path: &Path) -> Result<bool, RunDirError> {
+    // A link that points nowhere is there too: writing would go through it.
+    match path.symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(io_error("look at", path, source)),
+    }
+}
+
+fn io_error(action: &'static str, path: &Path, source: io::Error) -> RunDirError {
+    RunDirError::Io {
+        action,
+        path: path.into(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests;

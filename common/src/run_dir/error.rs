@@ -1,0 +1,107 @@
+//! Why a run may not use a folder.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::manifest::ManifestError;
+use crate::recipe::RecipeError;
+
+/// Settings that differ: key, value asked for, value found.
+pub type Differences = Vec<(String, String, String)>;
+
+/// Why a run may not use a folder. Nothing has been written.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirError {
+    /// The path is taken by something that is no folder.
+    #[error("{} is not a folder; choose another --run-dir", path.display())]
+    NotAFolder {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The folder holds files that are not a run's.
+    #[error(
+        "{} is not empty and holds no run of dtrain (it holds {entry:?}); choose another --run-dir",
+        path.display()
+    )]
+    NotARun {
+        /// The folder.
+        path: PathBuf,
+        /// One of its entries.
+        entry: String,
+    },
+    /// The folder holds a run and the new one must not go on from it.
+    #[error("{} holds another run, which is not overwritten; choose another --run-dir", path.display())]
+    HoldsRun {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The folder holds checkpoints and nothing that tells of which experiment.
+    #[error(
+        "{} holds checkpoints but neither a recipe.toml nor a manifest that reads, so it cannot be told which run they \
+         belong to; choose another --run-dir",
+        path.display()
+    )]
+    UnknownRun {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The folder's run is another experiment.
+    #[error("{} holds a run of another experiment: {}; choose another --run-dir", path.display(), list(differences))]
+    Differs {
+        /// The folder.
+        path: PathBuf,
+        /// What differs.
+        differences: Differences,
+    },
+    /// The checkpoint is of another experiment.
+    #[error("the checkpoint {} is of another experiment: {}; resume it with its own recipe", path.display(), list(differences))]
+    CheckpointDiffers {
+        /// The checkpoint's folder.
+        path: PathBuf,
+        /// What differs.
+        differences: Differences,
+    },
+    /// The run directory holds a run and the checkpoint is not one of its own.
+    #[error(
+        "the checkpoint {} does not belong to the run in {}; choose another --run-dir to go on from it",
+        checkpoint.display(),
+        path.display()
+    )]
+    CheckpointElsewhere {
+        /// The checkpoint's folder.
+        checkpoint: PathBuf,
+        /// The run directory.
+        path: PathBuf,
+    },
+    /// The checkpoint to resume from cannot be used.
+    #[error("cannot resume: {0}")]
+    Checkpoint(#[from] ManifestError),
+    /// The recipe of the run in the folder does not read.
+    #[error("cannot tell which experiment {} holds: {source}; choose another --run-dir", path.display())]
+    SavedRecipe {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with its recipe.
+        source: RecipeError,
+    },
+    /// The new run's recipe cannot be saved.
+    #[error("{0}")]
+    Recipe(#[from] RecipeError),
+    /// The file system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+fn list(differences: &Differences) -> String {
+    let items = differences
+        .iter()
+        .map(|(key, mine, theirs)| format!("{key} is {theirs} there and {mine} here"));
+    items.collect::<Vec<_>>().join(", ")
+}

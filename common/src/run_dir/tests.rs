@@ -1,0 +1,328 @@
+#![allow(clippy::unwrap_used)]
+
+mod from;
+
+use std::time::Duration;
+
+use super::*;
+use crate::files::symlink_atomic;
+use crate::manifest::{FORMAT, FileEntry, sha256_file};
+
+struct Place {
+    _folder: tempfile::TempDir,
+    run: RunDir,
+}
+
+/// A run directory that does not exist yet.
+fn place() -> Place {
+    let folder = tempfile::tempdir().unwrap();
+    let run = RunDir::new(folder.path().join("runs/a"));
+    Place { _folder: folder, run }
+}
+
+fn recipe(sets: &[&str]) -> Recipe {
+    let sets: Vec<String> = sets.iter().map(|set| set.to_string()).collect();
+    Recipe::load("demo", &sets).unwrap()
+}
+
+/// Writes a whole checkpoint of `recipe` into `dir`.
+fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
+    fs::create_dir_all(dir).unwrap();
+    let file = dir.join("model.safetensors");
+    fs::write(&file, step.to_string()).unwrap();
+    let (bytes, sha256) = sha256_file(&file).unwrap();
+    let manifest = Manifest {
+        format: FORMAT,
+        dtrain: "0.1.0".into(),
+        libtorch: "2.11.0".into(),
+        task: "classify".into(),
+        model: recipe.model.name.to_string(),
+        classes: 10,
+        parameters: 1,
+        step,
+        epoch: 0,
+        step_in_epoch: step,
+        samples: step * 64,
+        world_size: 1,
+        recipe: recipe.clone(),
+        metrics: Default::default(),
+        files: vec![FileEntry {
+            name: "model.safetensors".into(),
+            bytes,
+            sha256,
+        }],
+    };
+    manifest.write(dir).unwrap();
+}
+
+/// Every path below `root` with its content or link target.
+fn snapshot(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    let Ok(entries) = fs::read_dir(root) else {
+        return found;
+    };
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_symlink() {
+            found.push((
+                path.clone(),
+                fs::read_link(&path)
+                    .unwrap()
+                    .into_os_string()
+                    .into_encoded_bytes(),
+            ));
+        } else if path.is_dir() {
+            found.push((path.clone(), Vec::new()));
+            found.extend(snapshot(&path));
+        } else {
+            found.push((path.clone(), fs::read(&path).unwrap()));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Expects a refusal that leaves everything below the run directory's parent as it was.
+fn refused(run: &RunDir, recipe: &Recipe, resume: &Resume) -> RunDirError {
+    let parent = run.root().parent().unwrap();
+    let before = snapshot(parent);
+    let error = run.prepare(recipe, resume).unwrap_err();
+    assert_eq!(snapshot(parent), before, "{error}");
+    error
+}
+
+fn saved(run: &RunDir) -> Recipe {
+    Recipe::load(run.recipe().to_str().unwrap(), &[]).unwrap()
+}
+
+#[test]
+fn files_lie_where_the_design_says() {
+    let run = RunDir::new("r");
+    for (path, expected) in [
+        (run.root().to_path_buf(), "r"),
+        (run.recipe(), "r/recipe.toml"),
+        (run.plan(), "r/plan.json"),
+        (run.metrics(), "r/metrics.jsonl"),
+        (run.result(), "r/result.json"),
+        (run.checkpoints(), "r/checkpoints"),
+        (run.checkpoint(120), "r/checkpoints/step-00000120"),
+        (run.checkpoint(1_234_567_890), "r/checkpoints/step-1234567890"),
+        (run.latest(), "r/checkpoints/latest"),
+        (run.logs(), "r/logs"),
+        (run.rank_logs(0, 1), "r/logs/attempt_0/rank_1"),
+        (run.error_file(2, 3), "r/logs/attempt_2/rank_3/error.json"),
+    ] {
+        assert_eq!(path, Path::new(expected));
+    }
+}
+
+#[test]
+fn default_names_are_plain_and_dated() {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_211_112);
+    for (recipe, start) in [
+        ("demo", "runs/demo-2026112"),
+        ("recipes/my net.toml", "runs/my_net-2026112"),
+        ("..", "runs/run-2026112"),
+        ("", "runs/run-2026112"),
+    ] {
+        let root = RunDir::default_root(recipe, now).to_str().unwrap().to_string();
+        assert!(root.starts_with(start), "{root}");
+        let stamp = &root[root.len() - 15..];
+        assert!(
+            stamp
+                .bytes()
+                .enumerate()
+                .all(|(i, b)| if i == 8 { b == b'-' } else { b.is_ascii_digit() }),
+            "{root}"
+        );
+    }
+    let long = RunDir::default_root(&"x".repeat(1000), now);
+    assert!(long.file_name().unwrap().len() < 120);
+}
+
+#[test]
+fn resume_reads() {
+    assert_eq!("auto".parse(), Ok(Resume::Auto));
+    assert_eq!("never".parse(), Ok(Resume::Never));
+    assert_eq!(
+        "runs/a/checkpoints/latest".parse(),
+        Ok(Resume::From("runs/a/checkpoints/latest".into()))
+    );
+}
+
+#[test]
+fn a_new_or_empty_folder_starts_fresh() {
+    for resume in [Resume::Auto, Resume::Never] {
+        let place = place();
+        assert_eq!(place.run.prepare(&recipe(&[]), &resume).unwrap(), Start::Fresh);
+        assert_eq!(saved(&place.run), recipe(&[]));
+    }
+    let place = place();
+    fs::create_dir_all(place.run.root()).unwrap();
+    assert_eq!(
+        place.run.prepare(&recipe(&[]), &Resume::Never).unwrap(),
+        Start::Fresh
+    );
+}
+
+#[test]
+fn a_run_without_checkpoints_starts_again() {
+    let place = place();
+    place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
+    assert_eq!(
+        place
+            .run
+            .prepare(&recipe(&["train.epochs=9"]), &Resume::Auto)
+            .unwrap(),
+        Start::Fresh
+    );
+    assert_eq!(saved(&place.run).train.epochs, Some(9), "the new length is saved");
+}
+
+#[test]
+fn a_folder_that_is_no_run_is_left_alone() {
+    let place = place();
+    fs::create_dir_all(place.run.root()).unwrap();
+    fs::write(place.run.root().join("thesis.tex"), "years of work").unwrap();
+    for resume in [Resume::Auto, Resume::Never] {
+        let error = refused(&place.run, &recipe(&[]), &resume);
+        assert!(matches!(error, RunDirError::NotARun { .. }), "{error}");
+        assert!(error.to_string().contains("thesis.tex"), "{error}");
+    }
+}
+
+#[test]
+fn a_path_that_is_no_folder_is_refused() {
+    let place = place();
+    fs::create_dir_all(place.run.root().parent().unwrap()).unwrap();
+    fs::write(place.run.root(), "a file").unwrap();
+    assert!(matches!(
+        refused(&place.run, &recipe(&[]), &Resume::Auto),
+        RunDirError::NotAFolder { .. }
+    ));
+    fs::remove_file(place.run.root()).unwrap();
+    std::os::unix::fs::symlink("nowhere", place.run.root()).unwrap();
+    assert!(matches!(
+        refused(&place.run, &recipe(&[]), &Resume::Auto),
+        RunDirError::Io { .. }
+    ));
+}
+
+#[test]
+fn never_refuses_any_run() {
+    let place = place();
+    place.run.prepare(&recipe(&[]), &Resume::Never).unwrap();
+    let error = refused(&place.run, &recipe(&[]), &Resume::Never);
+    assert!(
+        error
+            .to_string()
+            .contains("holds another run, which is not overwritten; choose another --run-dir")
+    );
+    // Checkpoints alone make a run too.
+    fs::remove_file(place.run.recipe()).unwrap();
+    write_checkpoint(&place.run.checkpoint(1), 1, &recipe(&[]));
+    assert!(matches!(
+        refused(&place.run, &recipe(&[]), &Resume::Never),
+        RunDirError::HoldsRun { .. }
+    ));
+}
+
+#[test]
+fn auto_refuses_another_experiment_and_names_what_differs() {
+    let place = place();
+    place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
+    let error = refused(
+        &place.run,
+        &recipe(&["optim.lr=0.5", "model.name=resnet34"]),
+        &Resume::Auto,
+    );
+    let text = error.to_string();
+    assert!(
+        text.contains("model.name is \"resnet18\" there and \"resnet34\" here"),
+        "{text}"
+    );
+    assert!(text.contains("optim.lr is 0.001 there and 0.5 here"), "{text}");
+}
+
+#[test]
+fn auto_takes_latest_else_the_highest_whole_step() {
+    let place = place();
+    let run = &place.run;
+    let recipe = recipe(&[]);
+    run.prepare(&recipe, &Resume::Auto).unwrap();
+    for step in [9, 10, 200] {
+        write_checkpoint(&run.checkpoint(step), step, &recipe);
+    }
+    let auto = || run.prepare(&recipe, &Resume::Auto).unwrap();
+    assert_eq!(auto(), Start::Resume(run.checkpoint(200)));
+
+    symlink_atomic(Path::new("step-00000010"), &run.latest()).unwrap();
+    assert_eq!(auto(), Start::Resume(run.checkpoint(10)));
+    // A link that points nowhere, to a part of a checkpoint, or out of the run.
+    symlink_atomic(Path::new("step-00000011"), &run.latest()).unwrap();
+    assert_eq!(auto(), Start::Resume(run.checkpoint(200)));
+    fs::create_dir(run.checkpoint(11)).unwrap();
+    assert_eq!(auto(), Start::Resume(run.checkpoint(200)));
+    let elsewhere = run.root().parent().unwrap().join("step-00000010");
+    write_checkpoint(&elsewhere, 10, &recipe);
+    symlink_atomic(&elsewhere, &run.latest()).unwrap();
+    assert_eq!(auto(), Start::Resume(run.checkpoint(200)));
+
+    // Damaged checkpoints are passed over: a manifest that does not read, a file cut short.
+    fs::write(run.checkpoint(200).join("manifest.json"), "{").unwrap();
+    assert_eq!(auto(), Start::Resume(run.checkpoint(10)));
+    fs::write(run.checkpoint(10).join("model.safetensors"), "").unwrap();
+    assert_eq!(auto(), Start::Resume(run.checkpoint(9)));
+    fs::remove_dir_all(run.checkpoint(9)).unwrap();
+    assert_eq!(auto(), Start::Fresh);
+}
+
+#[test]
+fn names_that_are_no_checkpoint_are_passed_over() {
+    let place = place();
+    let run = &place.run;
+    run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
+    for name in [
+        "step-",
+        "step-+0000009",
+        "step-9",
+        "step-00000009.tmp",
+        "best",
+        "step-99999999999999999999999",
+    ] {
+        write_checkpoint(&run.checkpoints().join(name), 9, &recipe(&[]));
+    }
+    assert_eq!(run.prepare(&recipe(&[]), &Resume::Auto).unwrap(), Start::Fresh);
+}
+
+#[test]
+fn auto_without_a_saved_recipe_goes_by_the_checkpoints() {
+    let place = place();
+    let run = &place.run;
+    write_checkpoint(&run.checkpoint(5), 5, &recipe(&[]));
+    let error = refused(run, &recipe(&["train.seed=2"]), &Resume::Auto);
+    assert!(matches!(error, RunDirError::CheckpointDiffers { .. }), "{error}");
+    assert_eq!(
+        run.prepare(&recipe(&[]), &Resume::Auto).unwrap(),
+        Start::Resume(run.checkpoint(5))
+    );
+
+    fs::remove_file(run.recipe()).unwrap();
+    fs::remove_file(run.checkpoint(5).join("manifest.json")).unwrap();
+    assert!(matches!(
+        refused(run, &recipe(&[]), &Resume::Auto),
+        RunDirError::UnknownRun { .. }
+    ));
+}
+
+#[test]
+fn auto_refuses_a_saved_recipe_that_does_not_read() {
+    let place = place();
+    fs::create_dir_all(place.run.root()).unwrap();
+    fs::write(place.run.recipe(), "task = \"classify\"\nnext = 1\n").unwrap();
+    let error = refused(&place.run, &recipe(&[]), &Resume::Auto);
+    assert!(
+        error.to_string().contains("recipe.toml:2: next: unknown key"),
+        "{error}"
+    );
+}
