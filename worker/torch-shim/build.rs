@@ -1,0 +1,60 @@
+//! Compiles the C++ of `csrc` against libtorch's headers and tells dependents where the libraries lie.
+//!
+//! Dependents with binaries or tests print `DEP_DTRAIN_TORCH_SHIM_RPATHS` as link arguments (cargo does not hand link
+//! arguments down): see worker/build.rs.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+const SOURCES: [&str; 4] = ["context.cpp", "gloo.cpp", "store.cpp", "tensor.cpp"];
+
+/// Where a binary looks for libtorch, relative to itself: in the build folder (`target/<profile>` and, for tests and
+/// examples, `target/<profile>/deps`), then beside itself after it was moved with its libraries.
+const RPATHS: [&str; 5] = [
+    "$ORIGIN/../libtorch/torch/lib",
+    "$ORIGIN/../../libtorch/torch/lib",
+    "$ORIGIN/lib",
+    "$ORIGIN/../lib",
+    "$ORIGIN",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-env-changed=LIBTORCH");
+    println!("cargo:rerun-if-changed=csrc");
+    // torch-sys has found and checked libtorch; only its lib folder is handed down.
+    let lib = PathBuf::from(
+        std::env::var("DEP_TCH_LIBTORCH_LIB").map_err(|_| "torch-sys did not say where libtorch lies; run `cargo xtask setup`")?,
+    );
+    let include = lib.parent().ok_or("libtorch's lib folder has no parent")?.join("include");
+    if !include.join("torch/csrc/distributed/c10d/ProcessGroupGloo.hpp").is_file() {
+        return Err(format!("{} lacks libtorch's headers; run `cargo xtask setup`", include.display()).into());
+    }
+
+    let mut build = cc::Build::new();
+    build
+        .cpp(true)
+        .std("c++17")
+        .define("_GLIBCXX_USE_CXX11_ABI", "1")
+        .define("USE_C10D_GLOO", None)
+        .include("csrc/gloo_declarations")
+        .flag("-isystem")
+        .flag(include.to_str().ok_or("the path of libtorch's headers is not UTF-8")?)
+        .flag("-isystem")
+        .flag(include.join("torch/csrc/api/include").to_str().ok_or("the path of libtorch's headers is not UTF-8")?)
+        .warnings(true)
+        // libtorch's own templates are noisy under -Wextra.
+        .extra_warnings(false);
+    for source in SOURCES {
+        build.file(format!("csrc/{source}"));
+    }
+    build.compile("dtrain_torch_shim");
+
+    let mut rpaths: Vec<String> = RPATHS.map(String::from).into();
+    // A libtorch of the user's own lies where no path relative to the binary leads.
+    rpaths.push(lib.display().to_string());
+    println!("cargo:rpaths={}", rpaths.join(":"));
+    for rpath in &rpaths {
+        println!("cargo:rustc-link-arg=-Wl,-rpath,{rpath}");
+    }
+    Ok(())
+}

@@ -1,0 +1,107 @@
+// The boundary between C++ and Rust: every entry point runs its body inside `guard`, which turns whatever is thrown into a
+// DtError. No exception crosses into Rust.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+
+extern "C" {
+// Keep in step with `ErrorKind` in src/error.rs.
+enum DtErrorKind : int32_t {
+  DT_OK = 0,
+  DT_OUT_OF_MEMORY = 1,
+  DT_TIMEOUT = 2,
+  DT_NETWORK = 3,
+  DT_STORE = 4,
+  DT_INVALID_ARGUMENT = 5,
+  DT_NOT_IMPLEMENTED = 6,
+  DT_LIBRARY_MISSING = 7,
+  DT_OTHER = 8,
+};
+
+// Filled on failure. `message` is malloc'ed, UTF-8 as far as libtorch's messages are, and freed by dt_string_free.
+struct DtError {
+  int32_t kind;
+  char* message;
+};
+}
+
+namespace dtrain {
+
+struct LibraryMissing : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline bool mentions(const std::string& text, const char* word) {
+  return text.find(word) != std::string::npos;
+}
+
+// c10d and Gloo throw several classes for a time-out, some of them plain runtime errors: their words are the only common mark.
+inline bool is_timeout(const std::string& text) {
+  return mentions(text, "timed out") || mentions(text, "Timed out") || mentions(text, "timeout") ||
+      mentions(text, "Timeout");
+}
+
+inline bool is_network(const std::string& text) {
+  return mentions(text, "Connection closed by peer") || mentions(text, "Connection reset") ||
+      mentions(text, "Broken pipe") || mentions(text, "onnection refused") || mentions(text, "Connect timeout") ||
+      mentions(text, "Failed to recv") || mentions(text, "Socket closed") || mentions(text, "unexpected pos");
+}
+
+inline int32_t fail(DtError* error, DtErrorKind kind, const char* message) {
+  if (error != nullptr) {
+    error->kind = kind;
+    error->message = ::strdup(message == nullptr ? "" : message);
+  }
+  return kind;
+}
+
+inline DtErrorKind kind_of(const std::string& text, DtErrorKind otherwise) {
+  if (is_timeout(text)) return DT_TIMEOUT;
+  if (is_network(text)) return DT_NETWORK;
+  return otherwise;
+}
+
+template <typename Body>
+int32_t guard(DtError* error, Body&& body) noexcept {
+  try {
+    body();
+    return DT_OK;
+  } catch (const c10::OutOfMemoryError& e) {
+    return fail(error, DT_OUT_OF_MEMORY, e.what_without_backtrace());
+  } catch (const std::bad_alloc& e) {
+    return fail(error, DT_OUT_OF_MEMORY, e.what());
+  } catch (const c10::DistNetworkError& e) {
+    return fail(error, kind_of(e.msg(), DT_NETWORK), e.what_without_backtrace());
+  } catch (const c10::DistStoreError& e) {
+    return fail(error, kind_of(e.msg(), DT_STORE), e.what_without_backtrace());
+  } catch (const c10::NotImplementedError& e) {
+    return fail(error, DT_NOT_IMPLEMENTED, e.what_without_backtrace());
+  } catch (const c10::ValueError& e) {
+    return fail(error, DT_INVALID_ARGUMENT, e.what_without_backtrace());
+  } catch (const c10::TypeError& e) {
+    return fail(error, DT_INVALID_ARGUMENT, e.what_without_backtrace());
+  } catch (const c10::IndexError& e) {
+    return fail(error, DT_INVALID_ARGUMENT, e.what_without_backtrace());
+  } catch (const c10::Error& e) {
+    // The CPU allocator reports exhaustion as a plain c10::Error.
+    const auto text = std::string(e.what_without_backtrace());
+    if (mentions(text, "allocate memory") || mentions(text, "not enough memory") || mentions(text, "out of memory"))
+      return fail(error, DT_OUT_OF_MEMORY, text.c_str());
+    return fail(error, kind_of(text, DT_OTHER), text.c_str());
+  } catch (const LibraryMissing& e) {
+    return fail(error, DT_LIBRARY_MISSING, e.what());
+  } catch (const std::exception& e) {
+    return fail(error, kind_of(e.what(), DT_OTHER), e.what());
+  } catch (...) {
+    return fail(error, DT_OTHER, "an exception of unknown type");
+  }
+}
+
+} // namespace dtrain

@@ -1,0 +1,137 @@
+// libtorch's process-wide state: CUDA by dlopen, generators, autocast, threads.
+#include "boundary.h"
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Generator.h>
+#include <c10/util/Logging.h>
+#include <torch/version.h>
+
+#include <dlfcn.h>
+
+#include <mutex>
+#include <string>
+
+using dtrain::guard;
+
+namespace {
+
+at::Device device(int32_t index) {
+  return index < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+at::DeviceType device_type(int32_t index) { return index < 0 ? at::kCPU : at::kCUDA; }
+
+// The folder of the libtorch_cpu.so that this process runs on.
+std::string library_folder() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<const void*>(&at::autocast::clear_cache), &info) == 0 || info.dli_fname == nullptr)
+    throw dtrain::LibraryMissing("the path of the loaded libtorch_cpu.so is unknown");
+  const std::string path(info.dli_fname);
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? std::string(".") : path.substr(0, slash);
+}
+
+char* copy(const std::string& text) {
+  char* out = ::strdup(text.c_str());
+  if (out == nullptr) throw std::bad_alloc();
+  return out;
+}
+
+} // namespace
+
+extern "C" {
+
+const char* dt_libtorch_version() { return TORCH_VERSION; }
+
+// libtorch's own log lines (0 info ... 3 fatal only) go to standard error beside the program's.
+int32_t dt_set_log_level(int32_t level, DtError* error) {
+  return guard(error, [&] { FLAGS_caffe2_log_level = level; });
+}
+
+int32_t dt_library_folder(char** out, DtError* error) {
+  return guard(error, [&] { *out = copy(library_folder()); });
+}
+
+// Loads the driver, then libtorch_cuda.so from beside libtorch_cpu.so, so that its registrations reach this process.
+int32_t dt_cuda_load(DtError* error) {
+  return guard(error, [&] {
+    static std::mutex lock;
+    static bool loaded = false;
+    const std::lock_guard<std::mutex> held(lock);
+    if (loaded) return;
+    if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr)
+      throw dtrain::LibraryMissing(std::string("no NVIDIA driver: ") + dlerror());
+    const auto path = library_folder() + "/libtorch_cuda.so";
+    if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
+      throw dtrain::LibraryMissing(std::string("libtorch's CUDA libraries cannot be loaded: ") + dlerror());
+    loaded = true;
+  });
+}
+
+int32_t dt_cuda_device_count(int64_t* out, DtError* error) {
+  return guard(error, [&] { *out = at::hasCUDA() ? static_cast<int64_t>(at::detail::getCUDAHooks().deviceCount()) : 0; });
+}
+
+// device -1 is the CPU, otherwise a CUDA device index. *out is a new at::Tensor (uint8) that the caller owns.
+int32_t dt_rng_get_state(int32_t index, void** out, DtError* error) {
+  return guard(error, [&] {
+    auto generator = at::globalContext().defaultGenerator(device(index));
+    const std::lock_guard<std::mutex> held(generator.mutex());
+    *out = new at::Tensor(generator.get_state());
+  });
+}
+
+int32_t dt_rng_set_state(int32_t index, const void* state, DtError* error) {
+  return guard(error, [&] {
+    auto generator = at::globalContext().defaultGenerator(device(index));
+    const std::lock_guard<std::mutex> held(generator.mutex());
+    generator.set_state(*static_cast<const at::Tensor*>(state));
+  });
+}
+
+int32_t dt_autocast_get(int32_t index, bool* enabled, int32_t* dtype, DtError* error) {
+  return guard(error, [&] {
+    *enabled = at::autocast::is_autocast_enabled(device_type(index));
+    *dtype = static_cast<int32_t>(at::autocast::get_autocast_dtype(device_type(index)));
+  });
+}
+
+int32_t dt_autocast_set(int32_t index, bool enabled, int32_t dtype, DtError* error) {
+  return guard(error, [&] {
+    at::autocast::set_autocast_dtype(device_type(index), static_cast<at::ScalarType>(dtype));
+    at::autocast::set_autocast_enabled(device_type(index), enabled);
+  });
+}
+
+// The cache of cast weights lives as long as the outermost autocast region.
+int32_t dt_autocast_enter(DtError* error) {
+  return guard(error, [&] { at::autocast::increment_nesting(); });
+}
+
+int32_t dt_autocast_leave(DtError* error) {
+  return guard(error, [&] {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  });
+}
+
+// Throws what the tests of the boundary ask for; nothing else calls it.
+int32_t dt_throw(int32_t what, DtError* error) {
+  return guard(error, [&] {
+    switch (what) {
+      case 0: TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate 2.35 GiB.");
+      case 1: throw std::bad_alloc();
+      case 2: TORCH_CHECK_WITH(DistNetworkError, false, "The client socket has timed out after 1s");
+      case 3: TORCH_CHECK_WITH(DistNetworkError, false, "The client socket has failed to connect");
+      case 4: TORCH_CHECK_WITH(DistStoreError, false, "bad key");
+      case 5: TORCH_CHECK_VALUE(false, "a wrong value");
+      case 6: TORCH_CHECK_NOT_IMPLEMENTED(false, "no kernel");
+      case 7: throw dtrain::LibraryMissing("no such library");
+      case 8: throw std::runtime_error("Connection closed by peer [127.0.0.1]:1");
+      case 9: throw 42;
+      default: TORCH_CHECK(false, "a plain error");
+    }
+  });
+}
+
+} // extern "C"

@@ -1,0 +1,68 @@
+// What tch does not offer on tensors: data and gradients as views, and the fused optimizer kernels.
+#include "boundary.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+
+using dtrain::guard;
+
+namespace {
+at::Tensor tensor(const void* pointer) { return *static_cast<const at::Tensor*>(pointer); }
+} // namespace
+
+extern "C" {
+
+int32_t dt_tensor_set_data(const void* target, const void* source, DtError* error) {
+  return guard(error, [&] { tensor(target).set_data(tensor(source)); });
+}
+
+// source may be null: the gradient is dropped.
+int32_t dt_tensor_set_grad(const void* target, const void* source, DtError* error) {
+  return guard(error, [&] {
+    const at::Tensor parameter = tensor(target);
+    if (source == nullptr) {
+      parameter.mutable_grad().reset();
+      return;
+    }
+    const at::Tensor grad = tensor(source);
+    TORCH_CHECK_VALUE(grad.sizes() == parameter.sizes(), "a gradient of shape ", grad.sizes(),
+                      " for a parameter of shape ", parameter.sizes());
+    TORCH_CHECK_VALUE(grad.scalar_type() == parameter.scalar_type() && grad.device() == parameter.device(),
+                      "a gradient must have its parameter's dtype and device");
+    parameter.mutable_grad() = grad;
+  });
+}
+
+struct DtAdamW {
+  double lr, beta1, beta2, weight_decay, eps;
+};
+
+// All tensors are of one shape and updated in place; `step` is a float32 scalar tensor that already counts this step.
+int32_t dt_fused_adamw(const void* parameter, const void* grad, const void* exp_avg, const void* exp_avg_sq,
+                       const void* step, DtAdamW options, DtError* error) {
+  return guard(error, [&] {
+    std::vector<at::Tensor> parameters{tensor(parameter)}, grads{tensor(grad)}, first{tensor(exp_avg)},
+        second{tensor(exp_avg_sq)}, steps{tensor(step)};
+    at::_fused_adamw_(parameters, grads, first, second, {}, steps, options.lr, options.beta1, options.beta2,
+                      options.weight_decay, options.eps, /*amsgrad=*/false, /*maximize=*/false);
+  });
+}
+
+struct DtSgd {
+  double lr, momentum, weight_decay;
+  bool nesterov, first_step;
+};
+
+// `momentum_buffer` may be null where momentum is 0.
+int32_t dt_fused_sgd(const void* parameter, const void* grad, const void* momentum_buffer, DtSgd options,
+                     DtError* error) {
+  return guard(error, [&] {
+    std::vector<at::Tensor> parameters{tensor(parameter)}, grads{tensor(grad)}, buffers;
+    if (momentum_buffer != nullptr) buffers.push_back(tensor(momentum_buffer));
+    at::_fused_sgd_(parameters, grads, buffers, options.weight_decay, options.momentum, options.lr,
+                    /*dampening=*/0.0, options.nesterov, /*maximize=*/false, options.first_step);
+  });
+}
+
+} // extern "C"

@@ -1,0 +1,203 @@
+//! The C functions of `csrc`, one block per file. Every function that returns `i32` returns 0, or a kind and a filled error.
+
+use std::ffi::{c_char, c_void};
+
+#[repr(C)]
+pub(crate) struct DtError {
+    pub(crate) kind: i32,
+    pub(crate) message: *mut c_char,
+}
+
+/// c10d::Store behind a reference count.
+#[repr(C)]
+pub(crate) struct StoreHandle {
+    _private: [u8; 0],
+}
+
+/// c10d::ProcessGroupGloo behind a reference count.
+#[repr(C)]
+pub(crate) struct GlooHandle {
+    _private: [u8; 0],
+}
+
+/// c10d::Work behind a reference count.
+#[repr(C)]
+pub(crate) struct WorkHandle {
+    _private: [u8; 0],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct DtAdamW {
+    pub(crate) lr: f64,
+    pub(crate) beta1: f64,
+    pub(crate) beta2: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) eps: f64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct DtSgd {
+    pub(crate) lr: f64,
+    pub(crate) momentum: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) nesterov: bool,
+    pub(crate) first_step: bool,
+}
+
+/// A borrowed `at::Tensor*`, as `tch::Tensor::as_ptr` gives it.
+pub(crate) type TensorPtr = *const c_void;
+
+// store.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_tcp_store_new(
+        host: *const c_char,
+        port: u16,
+        is_server: bool,
+        timeout_ms: u64,
+        out: *mut *mut StoreHandle,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_store_prefix(
+        store: *mut StoreHandle,
+        prefix: *const c_char,
+        out: *mut *mut StoreHandle,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_store_port(store: *const StoreHandle) -> u16;
+    pub(crate) fn dt_store_set_timeout(store: *mut StoreHandle, timeout_ms: u64, error: *mut DtError) -> i32;
+    pub(crate) fn dt_store_set(
+        store: *mut StoreHandle,
+        key: *const c_char,
+        value: *const u8,
+        length: usize,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_store_get(
+        store: *mut StoreHandle,
+        key: *const c_char,
+        out: *mut *mut u8,
+        length: *mut usize,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_store_add(
+        store: *mut StoreHandle,
+        key: *const c_char,
+        amount: i64,
+        out: *mut i64,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_store_wait(
+        store: *mut StoreHandle,
+        key: *const c_char,
+        timeout_ms: u64,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_store_delete(
+        store: *mut StoreHandle,
+        key: *const c_char,
+        out: *mut bool,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_store_free(store: *mut StoreHandle);
+    pub(crate) fn dt_string_free(text: *mut c_char);
+    pub(crate) fn dt_bytes_free(bytes: *mut u8);
+}
+
+// gloo.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_gloo_new(
+        store: *mut StoreHandle,
+        rank: i32,
+        size: i32,
+        timeout_ms: u64,
+        hostname: *const c_char,
+        interface: *const c_char,
+        out: *mut *mut GlooHandle,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_gloo_all_reduce(
+        group: *mut GlooHandle,
+        in_out: TensorPtr,
+        op: i32,
+        timeout_ms: u64,
+        out: *mut *mut WorkHandle,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_gloo_broadcast(
+        group: *mut GlooHandle,
+        in_out: TensorPtr,
+        root: i32,
+        timeout_ms: u64,
+        out: *mut *mut WorkHandle,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_gloo_all_gather(
+        group: *mut GlooHandle,
+        outputs: *const TensorPtr,
+        size: usize,
+        input: TensorPtr,
+        timeout_ms: u64,
+        out: *mut *mut WorkHandle,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_gloo_reduce_scatter(
+        group: *mut GlooHandle,
+        output: TensorPtr,
+        input: TensorPtr,
+        op: i32,
+        timeout_ms: u64,
+        out: *mut *mut WorkHandle,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_gloo_barrier(
+        group: *mut GlooHandle,
+        timeout_ms: u64,
+        out: *mut *mut WorkHandle,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_gloo_free(group: *mut GlooHandle, error: *mut DtError) -> i32;
+    pub(crate) fn dt_work_wait(work: *mut WorkHandle, timeout_ms: u64, error: *mut DtError) -> i32;
+    pub(crate) fn dt_work_is_completed(work: *mut WorkHandle, out: *mut bool, error: *mut DtError) -> i32;
+    pub(crate) fn dt_work_free(work: *mut WorkHandle);
+}
+
+// context.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_libtorch_version() -> *const c_char;
+    pub(crate) fn dt_set_log_level(level: i32, error: *mut DtError) -> i32;
+    pub(crate) fn dt_library_folder(out: *mut *mut c_char, error: *mut DtError) -> i32;
+    pub(crate) fn dt_cuda_load(error: *mut DtError) -> i32;
+    pub(crate) fn dt_cuda_device_count(out: *mut i64, error: *mut DtError) -> i32;
+    pub(crate) fn dt_rng_get_state(device: i32, out: *mut *mut c_void, error: *mut DtError) -> i32;
+    pub(crate) fn dt_rng_set_state(device: i32, state: TensorPtr, error: *mut DtError) -> i32;
+    pub(crate) fn dt_autocast_get(device: i32, enabled: *mut bool, dtype: *mut i32, error: *mut DtError) -> i32;
+    pub(crate) fn dt_autocast_set(device: i32, enabled: bool, dtype: i32, error: *mut DtError) -> i32;
+    pub(crate) fn dt_autocast_enter(error: *mut DtError) -> i32;
+    pub(crate) fn dt_autocast_leave(error: *mut DtError) -> i32;
+    #[cfg(test)]
+    pub(crate) fn dt_throw(what: i32, error: *mut DtError) -> i32;
+}
+
+// tensor.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_tensor_set_data(target: TensorPtr, source: TensorPtr, error: *mut DtError) -> i32;
+    pub(crate) fn dt_tensor_set_grad(target: TensorPtr, source: TensorPtr, error: *mut DtError) -> i32;
+    pub(crate) fn dt_fused_adamw(
+        parameter: TensorPtr,
+        grad: TensorPtr,
+        exp_avg: TensorPtr,
+        exp_avg_sq: TensorPtr,
+        step: TensorPtr,
+        options: DtAdamW,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_fused_sgd(
+        parameter: TensorPtr,
+        grad: TensorPtr,
+        momentum_buffer: TensorPtr,
+        options: DtSgd,
+        error: *mut DtError,
+    ) -> i32;
+}

@@ -1,0 +1,103 @@
+//! libtorch's fused optimizer kernels: one pass over parameter, gradient and state, on the CPU and on CUDA.
+
+use tch::Tensor;
+
+use crate::error::{ShimError, checked};
+use crate::ffi;
+
+/// The figures of one AdamW update (Loshchilov and Hutter 2019, arXiv 1711.05101).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamW {
+    /// Learning rate of this step.
+    pub lr: f64,
+    /// Decay of the mean and of the mean square of the gradient.
+    pub betas: (f64, f64),
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+    /// Added to the root of the mean square.
+    pub eps: f64,
+}
+
+/// The figures of one SGD update with torch's momentum: v <- momentum v + g, p <- p - lr v.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sgd {
+    /// Learning rate of this step.
+    pub lr: f64,
+    /// Momentum; with 0 there is no buffer.
+    pub momentum: f64,
+    /// Weight decay, added to the gradient.
+    pub weight_decay: f64,
+    /// Nesterov's look-ahead: p <- p - lr (g + momentum v).
+    pub nesterov: bool,
+    /// The first update sets the momentum buffer to the gradient.
+    pub first_step: bool,
+}
+
+/// Updates `parameter`, `exp_avg` and `exp_avg_sq` in place from `grad`; all four of one shape, dtype and device.
+/// `step` is a float32 scalar on the same device that already counts this update (1 at the first).
+///
+/// # Errors
+/// `Other` or `InvalidArgument` where shapes, dtypes or devices differ.
+pub fn adamw(
+    parameter: &Tensor,
+    grad: &Tensor,
+    exp_avg: &Tensor,
+    exp_avg_sq: &Tensor,
+    step: &Tensor,
+    options: AdamW,
+) -> Result<(), ShimError> {
+    let options = ffi::DtAdamW {
+        lr: options.lr,
+        beta1: options.betas.0,
+        beta2: options.betas.1,
+        weight_decay: options.weight_decay,
+        eps: options.eps,
+    };
+    checked("the AdamW update", |error| {
+        // SAFETY: all tensors are live during the call; libtorch checks that they fit each other.
+        unsafe {
+            ffi::dt_fused_adamw(
+                parameter.as_ptr().cast(),
+                grad.as_ptr().cast(),
+                exp_avg.as_ptr().cast(),
+                exp_avg_sq.as_ptr().cast(),
+                step.as_ptr().cast(),
+                options,
+                error,
+            )
+        }
+    })
+}
+
+/// Updates `parameter` and, with momentum, `momentum_buffer` in place from `grad`; all of one shape, dtype and device.
+///
+/// # Errors
+/// `Other` or `InvalidArgument` where shapes, dtypes or devices differ, or a momentum has no buffer.
+pub fn sgd(
+    parameter: &Tensor,
+    grad: &Tensor,
+    momentum_buffer: Option<&Tensor>,
+    options: Sgd,
+) -> Result<(), ShimError> {
+    if options.momentum != 0.0 && momentum_buffer.is_none() {
+        return Err(ShimError::new(
+            "the SGD update",
+            crate::ErrorKind::InvalidArgument,
+            "a momentum needs a momentum buffer",
+        ));
+    }
+    let buffer = momentum_buffer.map_or(std::ptr::null(), |buffer| buffer.as_ptr().cast());
+    let options = ffi::DtSgd {
+        lr: options.lr,
+        momentum: options.momentum,
+        weight_decay: options.weight_decay,
+        nesterov: options.nesterov,
+        first_step: options.first_step,
+    };
+    checked("the SGD update", |error| {
+        // SAFETY: all tensors are live during the call; a null buffer stands for none.
+        unsafe {
+            ffi::dt_fused_sgd(parameter.as_ptr().cast(), grad.as_ptr().cast(), buffer, options, error)
+        }
+    })
+}

@@ -1,0 +1,52 @@
+//! The C++ over libtorch that tch lacks, and its safe Rust face.
+//!
+//! Three levels: `csrc/*.cpp` catches every exception at the boundary, [`ffi`] declares its functions, and the modules
+//! below wrap them in types that cannot be misused. This is the only crate of the workspace that holds C++.
+//!
+//! - [`store`]: c10d's TCPStore, by which ranks find each other
+//! - [`gloo`]: c10d's Gloo process group and its asynchronous work handles
+//! - [`cuda`]: CUDA loaded at run time, never linked
+//! - [`rng`]: the state of libtorch's generators
+//! - [`autocast`]: regions of mixed precision
+//! - [`tensor`]: a parameter's data and gradient as views of other tensors
+//! - [`fused`]: one optimizer update in one kernel
+
+pub mod autocast;
+pub mod cuda;
+mod error;
+mod ffi;
+pub mod fused;
+pub mod gloo;
+pub mod rng;
+pub mod store;
+pub mod tensor;
+
+pub use error::{ErrorKind, ShimError, kind_of};
+
+use std::ffi::CStr;
+
+/// The version of libtorch that the shim was compiled against, for example `2.11.0`.
+pub fn libtorch_version() -> &'static str {
+    // SAFETY: the function returns a pointer to a string literal, which lives as long as the program.
+    let text = unsafe { CStr::from_ptr(ffi::dt_libtorch_version()) };
+    text.to_str().unwrap_or("unknown")
+}
+
+/// Silences libtorch's own log lines short of fatal ones: what they say of lost peers and time-outs reaches the caller as
+/// a typed error, without their C++ stack frames. A `TORCH_CPP_LOG_LEVEL` that the user has set (INFO, WARNING, ERROR)
+/// is followed instead.
+///
+/// # Errors
+/// None known.
+pub fn quiet_logs() -> Result<(), ShimError> {
+    let level = match std::env::var("TORCH_CPP_LOG_LEVEL").as_deref() {
+        Ok("INFO" | "0") => 0,
+        Ok("WARNING" | "1") => 1,
+        Ok("ERROR" | "2") => 2,
+        _ => 3,
+    };
+    error::checked("set libtorch's log level", |error| {
+        // SAFETY: sets an integer; called before other threads use libtorch.
+        unsafe { ffi::dt_set_log_level(level, error) }
+    })
+}

@@ -1,0 +1,203 @@
+//! The safe face against libtorch itself. Ranks are threads here; the conformance suite runs them as processes.
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use dtrain_torch_shim::autocast::Autocast;
+use dtrain_torch_shim::gloo::{Gloo, ReduceOp, Transport};
+use dtrain_torch_shim::store::TcpStore;
+use dtrain_torch_shim::{ErrorKind, cuda, fused, libtorch_version, rng, tensor};
+use tch::{Device, Kind, Tensor};
+
+const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn the_version_is_the_pinned_one() {
+    assert!(libtorch_version().starts_with("2.11."), "{}", libtorch_version());
+}
+
+#[test]
+fn store_serves_clients_and_times_out() {
+    let server = TcpStore::serve("127.0.0.1", 0, LONG).unwrap();
+    let client = TcpStore::connect("127.0.0.1", server.port(), LONG).unwrap();
+    client.set("bytes", &[0, 1, 255]).unwrap();
+    client.set("empty", &[]).unwrap();
+    assert_eq!(server.get("bytes").unwrap(), [0, 1, 255]);
+    assert!(server.get("empty").unwrap().is_empty());
+    assert_eq!(client.add("count", 2).unwrap(), 2);
+    assert_eq!(server.add("count", 3).unwrap(), 5);
+    assert!(client.delete("bytes").unwrap() && !client.delete("bytes").unwrap());
+
+    let inner = client.prefixed("inner").unwrap();
+    inner.set("key", b"inside").unwrap();
+    assert_eq!(server.get("inner/key").unwrap(), b"inside");
+
+    let begun = Instant::now();
+    client.set_timeout(SHORT).unwrap();
+    assert_eq!(client.get("nobody writes this").unwrap_err().kind, ErrorKind::Timeout);
+    assert_eq!(client.wait("nor this", SHORT).unwrap_err().kind, ErrorKind::Timeout);
+    assert!(begun.elapsed() >= SHORT && begun.elapsed() < LONG);
+    assert_eq!(client.set("a\0b", &[]).unwrap_err().kind, ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn a_taken_port_and_an_absent_server_are_errors() {
+    let server = TcpStore::serve("127.0.0.1", 0, LONG).unwrap();
+    let taken = TcpStore::serve("127.0.0.1", server.port(), SHORT).unwrap_err();
+    assert_eq!(taken.kind, ErrorKind::Network, "{taken}");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let absent = TcpStore::connect("127.0.0.1", free, SHORT).unwrap_err();
+    assert!(matches!(absent.kind, ErrorKind::Timeout | ErrorKind::Network), "{absent}");
+}
+
+#[test]
+fn a_lost_server_is_a_network_error() {
+    let server = TcpStore::serve("127.0.0.1", 0, LONG).unwrap();
+    let client = TcpStore::connect("127.0.0.1", server.port(), LONG).unwrap();
+    drop(server);
+    let lost = client.set("key", b"value").and_then(|()| client.get("key")).unwrap_err();
+    assert_eq!(lost.kind, ErrorKind::Network, "{lost}");
+}
+
+#[test]
+fn gloo_reduces_between_two_ranks() {
+    let server = TcpStore::serve("127.0.0.1", 0, LONG).unwrap();
+    let port = server.port();
+    let sums: Vec<Vec<f32>> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..2)
+            .map(|rank| {
+                scope.spawn(move || {
+                    let store = TcpStore::connect("127.0.0.1", port, LONG).unwrap();
+                    let group = Gloo::new(&store, rank, 2, LONG, Transport::Host("127.0.0.1")).unwrap();
+                    let tensor = Tensor::from_slice(&[rank as f32, 10.0]);
+                    group.all_reduce(&tensor, ReduceOp::Sum, LONG).unwrap().wait().unwrap();
+                    group.barrier(LONG).unwrap().wait().unwrap();
+                    group.shutdown().unwrap();
+                    Vec::try_from(tensor).unwrap()
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    assert_eq!(sums, [[1.0, 20.0], [1.0, 20.0]]);
+}
+
+#[test]
+fn a_group_whose_peer_never_comes_times_out() {
+    let server = TcpStore::serve("127.0.0.1", 0, LONG).unwrap();
+    let error = Gloo::new(&server, 0, 2, SHORT, Transport::Host("127.0.0.1")).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Timeout, "{error}");
+}
+
+#[test]
+fn generator_state_is_put_back() {
+    tch::manual_seed(7);
+    let state = rng::state(Device::Cpu).unwrap();
+    let first = Tensor::rand([100], (Kind::Float, Device::Cpu));
+    let second = Tensor::rand([100], (Kind::Float, Device::Cpu));
+    rng::set_state(Device::Cpu, &state).unwrap();
+    let again = Tensor::rand([100], (Kind::Float, Device::Cpu));
+    assert_eq!(first, again);
+    assert_ne!(first, second);
+    assert!(rng::set_state(Device::Cpu, &Tensor::from_slice(&[1u8, 2, 3])).is_err());
+    assert_eq!(rng::state(Device::Mps).unwrap_err().kind, ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn autocast_nests_and_restores() {
+    let (a, b) = (Tensor::ones([4, 4], (Kind::Float, Device::Cpu)), Tensor::eye(4, (Kind::Float, Device::Cpu)));
+    assert_eq!(a.matmul(&b).kind(), Kind::Float);
+    {
+        let _bf16 = Autocast::enter(Device::Cpu, Kind::BFloat16).unwrap();
+        assert_eq!(a.matmul(&b).kind(), Kind::BFloat16);
+        {
+            let _off = Autocast::disabled(Device::Cpu).unwrap();
+            assert_eq!(a.matmul(&b).kind(), Kind::Float);
+        }
+        assert!(Autocast::is_enabled(Device::Cpu).unwrap());
+        {
+            let _half = Autocast::enter(Device::Cpu, Kind::Half).unwrap();
+            assert_eq!(a.matmul(&b).kind(), Kind::Half);
+        }
+        assert_eq!(a.matmul(&b).kind(), Kind::BFloat16);
+    }
+    assert!(!Autocast::is_enabled(Device::Cpu).unwrap());
+    assert_eq!(a.matmul(&b).kind(), Kind::Float);
+    assert_eq!(Autocast::enter(Device::Cpu, Kind::Int).unwrap_err().kind, ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn parameters_and_gradients_are_views_of_flat_buffers() {
+    let options = (Kind::Float, Device::Cpu);
+    let weight = Tensor::rand([2, 3], options).set_requires_grad(true);
+    let bias = Tensor::rand([2], options).set_requires_grad(true);
+    let (data, grad) = (Tensor::zeros([8], options), Tensor::zeros([8], options));
+    for (parameter, offset, length) in [(&weight, 0, 6), (&bias, 6, 2)] {
+        let shape = parameter.size();
+        let view = data.narrow(0, offset, length).view(shape.as_slice());
+        tch::no_grad(|| view.shallow_clone().copy_(parameter));
+        tensor::set_data(parameter, &view).unwrap();
+        tensor::set_grad(parameter, &grad.narrow(0, offset, length).view(shape.as_slice())).unwrap();
+    }
+    let x = Tensor::ones([5, 3], options);
+    for pass in 1..=2 {
+        x.linear(&weight, Some(&bias)).sum(Kind::Float).backward();
+        // Every weight sees 5 ones, every bias 5 samples; the second pass adds.
+        assert_eq!(Vec::<f32>::try_from(&grad).unwrap(), vec![5.0 * pass as f32; 8]);
+    }
+    // An update of the buffer moves the parameters.
+    let _ = tch::no_grad(|| data.shallow_clone().fill_(3.0));
+    assert_eq!(weight.double_value(&[1, 2]), 3.0);
+    assert_eq!(weight.grad().data_ptr(), grad.data_ptr());
+    tensor::clear_grad(&weight).unwrap();
+    assert!(!weight.grad().defined());
+    let wrong = tensor::set_grad(&bias, &Tensor::zeros([3], options)).unwrap_err();
+    assert_eq!(wrong.kind, ErrorKind::InvalidArgument, "{wrong}");
+}
+
+#[test]
+fn fused_updates_are_the_published_formulas() {
+    let tensor = |values: &[f64]| Tensor::from_slice(values);
+    let (p0, g) = ([1.0, -2.0, 0.5], [0.1, 0.2, -0.3]);
+    let (parameter, grad) = (tensor(&p0), tensor(&g));
+    let (m, v, step) = (tensor(&[0.0; 3]), tensor(&[0.0; 3]), Tensor::from(1f32));
+    let (lr, (b1, b2), wd, eps) = (0.01, (0.9, 0.999), 0.1, 1e-8);
+    let options = fused::AdamW { lr, betas: (b1, b2), weight_decay: wd, eps };
+    fused::adamw(&parameter, &grad, &m, &v, &step, options).unwrap();
+    for i in 0..3 {
+        let m = (1.0 - b1) * g[i] / (1.0 - b1);
+        let v = (1.0 - b2) * g[i] * g[i] / (1.0 - b2);
+        let expected = p0[i] * (1.0 - lr * wd) - lr * m / (v.sqrt() + eps);
+        assert!((parameter.double_value(&[i as i64]) - expected).abs() < 1e-12);
+    }
+
+    let (parameter, buffer) = (tensor(&p0), tensor(&[0.0; 3]));
+    let mut options = fused::Sgd { lr, momentum: 0.9, weight_decay: wd, nesterov: true, first_step: true };
+    assert_eq!(fused::sgd(&parameter, &grad, None, options).unwrap_err().kind, ErrorKind::InvalidArgument);
+    let (mut p, mut b) = (p0, [0.0; 3]);
+    for pass in 0..2 {
+        options.first_step = pass == 0;
+        // The kernel may use its gradient as scratch space for the weight decay.
+        fused::sgd(&parameter, &tensor(&g), Some(&buffer), options).unwrap();
+        for i in 0..3 {
+            let d = g[i] + wd * p[i];
+            b[i] = if pass == 0 { d } else { 0.9 * b[i] + d };
+            p[i] -= lr * (d + 0.9 * b[i]);
+            assert!((parameter.double_value(&[i as i64]) - p[i]).abs() < 1e-12);
+        }
+    }
+}
+
+#[test]
+fn cuda_is_loaded_or_says_what_is_missing() {
+    match cuda::load() {
+        Ok(()) => assert!(cuda::device_count().is_ok()),
+        Err(error) => {
+            assert_eq!(error.kind, ErrorKind::LibraryMissing, "{error}");
+            assert!(error.message.contains("driver") || error.message.contains("libtorch"), "{error}");
+            assert_eq!(cuda::device_count().unwrap(), 0);
+        }
+    }
+    assert!(cuda::library_folder().unwrap().join("libtorch_cpu.so").is_file());
+}
