@@ -23,11 +23,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=csrc");
     // torch-sys has found and checked libtorch; only its lib folder is handed down.
     let lib = PathBuf::from(
-        std::env::var("DEP_TCH_LIBTORCH_LIB").map_err(|_| "torch-sys did not say where libtorch lies; run `cargo xtask setup`")?,
+        std::env::var("DEP_TCH_LIBTORCH_LIB")
+            .map_err(|_| "torch-sys did not say where libtorch lies; run `cargo xtask setup`")?,
     );
-    let include = lib.parent().ok_or("libtorch's lib folder has no parent")?.join("include");
-    if !include.join("torch/csrc/distributed/c10d/ProcessGroupGloo.hpp").is_file() {
-        return Err(format!("{} lacks libtorch's headers; run `cargo xtask setup`", include.display()).into());
+    let include = lib
+        .parent()
+        .ok_or("libtorch's lib folder has no parent")?
+        .join("include");
+    if !include
+        .join("torch/csrc/distributed/c10d/ProcessGroupGloo.hpp")
+        .is_file()
+    {
+        return Err(format!(
+            "{} lacks libtorch's headers; run `cargo xtask setup`",
+            include.display()
+        )
+        .into());
     }
 
     let mut build = cc::Build::new();
@@ -38,9 +49,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         .define("USE_C10D_GLOO", None)
         .include("csrc/gloo_declarations")
         .flag("-isystem")
-        .flag(include.to_str().ok_or("the path of libtorch's headers is not UTF-8")?)
+        .flag(
+            include
+                .to_str()
+                .ok_or("the path of libtorch's headers is not UTF-8")?,
+        )
         .flag("-isystem")
-        .flag(include.join("torch/csrc/api/include").to_str().ok_or("the path of libtorch's headers is not UTF-8")?)
+        .flag(
+            include
+                .join("torch/csrc/api/include")
+                .to_str()
+                .ok_or("the path of libtorch's headers is not UTF-8")?,
+        )
         .warnings(true)
         // libtorch's own templates are noisy under -Wextra.
         .extra_warnings(false);

@@ -59,7 +59,12 @@ impl Autocast {
             // SAFETY: no pointers beside the error's.
             unsafe { ffi::dt_autocast_enter(error) }
         })?;
-        Ok(Self { device: index, was_enabled, was_dtype, _not_send: PhantomData })
+        Ok(Self {
+            device: index,
+            was_enabled,
+            was_dtype,
+            _not_send: PhantomData,
+        })
     }
 
     /// Whether autocast is on for `device` on this thread.

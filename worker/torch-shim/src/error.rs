@@ -41,7 +41,11 @@ pub struct ShimError {
 
 impl ShimError {
     pub(crate) fn new(op: &'static str, kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { op, kind, message: message.into() }
+        Self {
+            op,
+            kind,
+            message: message.into(),
+        }
     }
 
     /// Whether an allocation was refused.
@@ -51,8 +55,14 @@ impl ShimError {
 }
 
 /// Calls `body` with a place for the error and turns what it left there into a `Result`.
-pub(crate) fn checked(op: &'static str, body: impl FnOnce(*mut ffi::DtError) -> i32) -> Result<(), ShimError> {
-    let mut error = ffi::DtError { kind: 0, message: std::ptr::null_mut() };
+pub(crate) fn checked(
+    op: &'static str,
+    body: impl FnOnce(*mut ffi::DtError) -> i32,
+) -> Result<(), ShimError> {
+    let mut error = ffi::DtError {
+        kind: 0,
+        message: std::ptr::null_mut(),
+    };
     if body(&mut error) == 0 {
         return Ok(());
     }
@@ -61,12 +71,19 @@ pub(crate) fn checked(op: &'static str, body: impl FnOnce(*mut ffi::DtError) -> 
     } else {
         // SAFETY: a failed call leaves a malloc'ed, NUL-terminated string that is ours to free, once.
         unsafe {
-            let text = CStr::from_ptr(error.message).to_string_lossy().trim_end().to_owned();
+            let text = CStr::from_ptr(error.message)
+                .to_string_lossy()
+                .trim_end()
+                .to_owned();
             ffi::dt_string_free(error.message);
             text
         }
     };
-    Err(ShimError { op, kind: kind(error.kind), message })
+    Err(ShimError {
+        op,
+        kind: kind(error.kind),
+        message,
+    })
 }
 
 /// Keep in step with `DtErrorKind` in csrc/boundary.h.
@@ -85,8 +102,13 @@ fn kind(code: i32) -> ErrorKind {
 
 /// A C string for the boundary; a NUL inside is an invalid argument.
 pub(crate) fn c_string(op: &'static str, text: &str) -> Result<std::ffi::CString, ShimError> {
-    std::ffi::CString::new(text)
-        .map_err(|_| ShimError::new(op, ErrorKind::InvalidArgument, format!("{text:?} holds a NUL byte")))
+    std::ffi::CString::new(text).map_err(|_| {
+        ShimError::new(
+            op,
+            ErrorKind::InvalidArgument,
+            format!("{text:?} holds a NUL byte"),
+        )
+    })
 }
 
 /// What kind of failure an error of tch's own is; tch keeps nothing of the C++ exception but its words.

@@ -172,7 +172,12 @@ unsafe extern "C" {
     pub(crate) fn dt_cuda_device_count(out: *mut i64, error: *mut DtError) -> i32;
     pub(crate) fn dt_rng_get_state(device: i32, out: *mut *mut c_void, error: *mut DtError) -> i32;
     pub(crate) fn dt_rng_set_state(device: i32, state: TensorPtr, error: *mut DtError) -> i32;
-    pub(crate) fn dt_autocast_get(device: i32, enabled: *mut bool, dtype: *mut i32, error: *mut DtError) -> i32;
+    pub(crate) fn dt_autocast_get(
+        device: i32,
+        enabled: *mut bool,
+        dtype: *mut i32,
+        error: *mut DtError,
+    ) -> i32;
     pub(crate) fn dt_autocast_set(device: i32, enabled: bool, dtype: i32, error: *mut DtError) -> i32;
     pub(crate) fn dt_autocast_enter(error: *mut DtError) -> i32;
     pub(crate) fn dt_autocast_leave(error: *mut DtError) -> i32;

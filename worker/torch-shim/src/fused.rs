@@ -97,7 +97,13 @@ pub fn sgd(
     checked("the SGD update", |error| {
         // SAFETY: all tensors are live during the call; a null buffer stands for none.
         unsafe {
-            ffi::dt_fused_sgd(parameter.as_ptr().cast(), grad.as_ptr().cast(), buffer, options, error)
+            ffi::dt_fused_sgd(
+                parameter.as_ptr().cast(),
+                grad.as_ptr().cast(),
+                buffer,
+                options,
+                error,
+            )
         }
     })
 }

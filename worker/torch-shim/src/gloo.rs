@@ -74,7 +74,8 @@ impl Gloo {
             Transport::Host(name) => (Some(c_string(op, name)?), None),
             Transport::Interface(name) => (None, Some(c_string(op, name)?)),
         };
-        let pointer = |text: &Option<std::ffi::CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+        let pointer =
+            |text: &Option<std::ffi::CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
         let mut out = ptr::null_mut();
         checked(op, |error| {
             // SAFETY: the store handle is live and the group takes its own reference; strings are null or NUL-terminated.
@@ -122,7 +123,12 @@ impl Gloo {
     ///
     /// # Errors
     /// `InvalidArgument` for tensors or dtypes that Gloo does not take. Failures of the network come from the work.
-    pub fn all_reduce(&self, tensor: &Tensor, op: ReduceOp, timeout: Duration) -> Result<GlooWork, ShimError> {
+    pub fn all_reduce(
+        &self,
+        tensor: &Tensor,
+        op: ReduceOp,
+        timeout: Duration,
+    ) -> Result<GlooWork, ShimError> {
         self.start("all_reduce", &[tensor], |group, out, error| {
             // SAFETY: all pointers are live during the call; the work keeps its own reference to the tensor.
             unsafe { ffi::dt_gloo_all_reduce(group, raw(tensor), op as i32, millis(timeout), out, error) }
@@ -184,7 +190,15 @@ impl Gloo {
         self.start("reduce_scatter", &[output, input], |group, out, error| {
             // SAFETY: as in all_reduce.
             unsafe {
-                ffi::dt_gloo_reduce_scatter(group, raw(output), raw(input), op as i32, millis(timeout), out, error)
+                ffi::dt_gloo_reduce_scatter(
+                    group,
+                    raw(output),
+                    raw(input),
+                    op as i32,
+                    millis(timeout),
+                    out,
+                    error,
+                )
             }
         })
     }
@@ -258,5 +272,6 @@ fn raw(tensor: &Tensor) -> TensorPtr {
 }
 
 fn index(op: &'static str, value: usize) -> Result<i32, ShimError> {
-    i32::try_from(value).map_err(|_| ShimError::new(op, ErrorKind::InvalidArgument, format!("{value} is too large")))
+    i32::try_from(value)
+        .map_err(|_| ShimError::new(op, ErrorKind::InvalidArgument, format!("{value} is too large")))
 }

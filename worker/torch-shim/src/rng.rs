@@ -40,6 +40,10 @@ pub(crate) fn device_index(op: &'static str, device: Device) -> Result<i32, Shim
         Device::Cpu => Ok(-1),
         Device::Cuda(index) => i32::try_from(index)
             .map_err(|_| ShimError::new(op, ErrorKind::InvalidArgument, format!("there is no GPU {index}"))),
-        other => Err(ShimError::new(op, ErrorKind::InvalidArgument, format!("{other:?} is not supported"))),
+        other => Err(ShimError::new(
+            op,
+            ErrorKind::InvalidArgument,
+            format!("{other:?} is not supported"),
+        )),
     }
 }

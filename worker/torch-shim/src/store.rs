@@ -37,7 +37,13 @@ impl TcpStore {
         Self::new("connect to the store", host, port, false, timeout)
     }
 
-    fn new(op: &'static str, host: &str, port: u16, server: bool, timeout: Duration) -> Result<Self, ShimError> {
+    fn new(
+        op: &'static str,
+        host: &str,
+        port: u16,
+        server: bool,
+        timeout: Duration,
+    ) -> Result<Self, ShimError> {
         let host = c_string(op, host)?;
         let mut out = ptr::null_mut();
         checked(op, |error| {
@@ -98,7 +104,15 @@ impl TcpStore {
         let key = c_string(op, key)?;
         checked(op, |error| {
             // SAFETY: value is valid for its length and copied during the call.
-            unsafe { ffi::dt_store_set(self.handle.as_ptr(), key.as_ptr(), value.as_ptr(), value.len(), error) }
+            unsafe {
+                ffi::dt_store_set(
+                    self.handle.as_ptr(),
+                    key.as_ptr(),
+                    value.as_ptr(),
+                    value.len(),
+                    error,
+                )
+            }
         })
     }
 
@@ -175,5 +189,7 @@ impl Drop for TcpStore {
 
 /// Milliseconds for the boundary, rounded up so that a short time-out never becomes none.
 pub(crate) fn millis(timeout: Duration) -> u64 {
-    u64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(i64::MAX as u64 / 2_000_000)
+    u64::try_from(timeout.as_nanos().div_ceil(1_000_000))
+        .unwrap_or(u64::MAX)
+        .min(i64::MAX as u64 / 2_000_000)
 }

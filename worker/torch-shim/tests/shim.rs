@@ -35,10 +35,19 @@ fn store_serves_clients_and_times_out() {
 
     let begun = Instant::now();
     client.set_timeout(SHORT).unwrap();
-    assert_eq!(client.get("nobody writes this").unwrap_err().kind, ErrorKind::Timeout);
-    assert_eq!(client.wait("nor this", SHORT).unwrap_err().kind, ErrorKind::Timeout);
+    assert_eq!(
+        client.get("nobody writes this").unwrap_err().kind,
+        ErrorKind::Timeout
+    );
+    assert_eq!(
+        client.wait("nor this", SHORT).unwrap_err().kind,
+        ErrorKind::Timeout
+    );
     assert!(begun.elapsed() >= SHORT && begun.elapsed() < LONG);
-    assert_eq!(client.set("a\0b", &[]).unwrap_err().kind, ErrorKind::InvalidArgument);
+    assert_eq!(
+        client.set("a\0b", &[]).unwrap_err().kind,
+        ErrorKind::InvalidArgument
+    );
 }
 
 #[test]
@@ -46,9 +55,16 @@ fn a_taken_port_and_an_absent_server_are_errors() {
     let server = TcpStore::serve("127.0.0.1", 0, LONG).unwrap();
     let taken = TcpStore::serve("127.0.0.1", server.port(), SHORT).unwrap_err();
     assert_eq!(taken.kind, ErrorKind::Network, "{taken}");
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let absent = TcpStore::connect("127.0.0.1", free, SHORT).unwrap_err();
-    assert!(matches!(absent.kind, ErrorKind::Timeout | ErrorKind::Network), "{absent}");
+    assert!(
+        matches!(absent.kind, ErrorKind::Timeout | ErrorKind::Network),
+        "{absent}"
+    );
 }
 
 #[test]
@@ -56,7 +72,10 @@ fn a_lost_server_is_a_network_error() {
     let server = TcpStore::serve("127.0.0.1", 0, LONG).unwrap();
     let client = TcpStore::connect("127.0.0.1", server.port(), LONG).unwrap();
     drop(server);
-    let lost = client.set("key", b"value").and_then(|()| client.get("key")).unwrap_err();
+    let lost = client
+        .set("key", b"value")
+        .and_then(|()| client.get("key"))
+        .unwrap_err();
     assert_eq!(lost.kind, ErrorKind::Network, "{lost}");
 }
 
@@ -71,7 +90,11 @@ fn gloo_reduces_between_two_ranks() {
                     let store = TcpStore::connect("127.0.0.1", port, LONG).unwrap();
                     let group = Gloo::new(&store, rank, 2, LONG, Transport::Host("127.0.0.1")).unwrap();
                     let tensor = Tensor::from_slice(&[rank as f32, 10.0]);
-                    group.all_reduce(&tensor, ReduceOp::Sum, LONG).unwrap().wait().unwrap();
+                    group
+                        .all_reduce(&tensor, ReduceOp::Sum, LONG)
+                        .unwrap()
+                        .wait()
+                        .unwrap();
                     group.barrier(LONG).unwrap().wait().unwrap();
                     group.shutdown().unwrap();
                     Vec::try_from(tensor).unwrap()
@@ -101,12 +124,18 @@ fn generator_state_is_put_back() {
     assert_eq!(first, again);
     assert_ne!(first, second);
     assert!(rng::set_state(Device::Cpu, &Tensor::from_slice(&[1u8, 2, 3])).is_err());
-    assert_eq!(rng::state(Device::Mps).unwrap_err().kind, ErrorKind::InvalidArgument);
+    assert_eq!(
+        rng::state(Device::Mps).unwrap_err().kind,
+        ErrorKind::InvalidArgument
+    );
 }
 
 #[test]
 fn autocast_nests_and_restores() {
-    let (a, b) = (Tensor::ones([4, 4], (Kind::Float, Device::Cpu)), Tensor::eye(4, (Kind::Float, Device::Cpu)));
+    let (a, b) = (
+        Tensor::ones([4, 4], (Kind::Float, Device::Cpu)),
+        Tensor::eye(4, (Kind::Float, Device::Cpu)),
+    );
     assert_eq!(a.matmul(&b).kind(), Kind::Float);
     {
         let _bf16 = Autocast::enter(Device::Cpu, Kind::BFloat16).unwrap();
@@ -124,7 +153,10 @@ fn autocast_nests_and_restores() {
     }
     assert!(!Autocast::is_enabled(Device::Cpu).unwrap());
     assert_eq!(a.matmul(&b).kind(), Kind::Float);
-    assert_eq!(Autocast::enter(Device::Cpu, Kind::Int).unwrap_err().kind, ErrorKind::InvalidArgument);
+    assert_eq!(
+        Autocast::enter(Device::Cpu, Kind::Int).unwrap_err().kind,
+        ErrorKind::InvalidArgument
+    );
 }
 
 #[test]
@@ -163,7 +195,12 @@ fn fused_updates_are_the_published_formulas() {
     let (parameter, grad) = (tensor(&p0), tensor(&g));
     let (m, v, step) = (tensor(&[0.0; 3]), tensor(&[0.0; 3]), Tensor::from(1f32));
     let (lr, (b1, b2), wd, eps) = (0.01, (0.9, 0.999), 0.1, 1e-8);
-    let options = fused::AdamW { lr, betas: (b1, b2), weight_decay: wd, eps };
+    let options = fused::AdamW {
+        lr,
+        betas: (b1, b2),
+        weight_decay: wd,
+        eps,
+    };
     fused::adamw(&parameter, &grad, &m, &v, &step, options).unwrap();
     for i in 0..3 {
         let m = (1.0 - b1) * g[i] / (1.0 - b1);
@@ -173,8 +210,17 @@ fn fused_updates_are_the_published_formulas() {
     }
 
     let (parameter, buffer) = (tensor(&p0), tensor(&[0.0; 3]));
-    let mut options = fused::Sgd { lr, momentum: 0.9, weight_decay: wd, nesterov: true, first_step: true };
-    assert_eq!(fused::sgd(&parameter, &grad, None, options).unwrap_err().kind, ErrorKind::InvalidArgument);
+    let mut options = fused::Sgd {
+        lr,
+        momentum: 0.9,
+        weight_decay: wd,
+        nesterov: true,
+        first_step: true,
+    };
+    assert_eq!(
+        fused::sgd(&parameter, &grad, None, options).unwrap_err().kind,
+        ErrorKind::InvalidArgument
+    );
     let (mut p, mut b) = (p0, [0.0; 3]);
     for pass in 0..2 {
         options.first_step = pass == 0;
@@ -195,7 +241,10 @@ fn cuda_is_loaded_or_says_what_is_missing() {
         Ok(()) => assert!(cuda::device_count().is_ok()),
         Err(error) => {
             assert_eq!(error.kind, ErrorKind::LibraryMissing, "{error}");
-            assert!(error.message.contains("driver") || error.message.contains("libtorch"), "{error}");
+            assert!(
+                error.message.contains("driver") || error.message.contains("libtorch"),
+                "{error}"
+            );
             assert_eq!(cuda::device_count().unwrap(), 0);
         }
     }

@@ -1,0 +1,57 @@
+//! Checkpoints that cannot be written or read.
+
+use std::io;
+use std::path::PathBuf;
+
+use dtrain_common::manifest::ManifestError;
+use tch::TchError;
+use thiserror::Error;
+
+use crate::models::ModelError;
+
+/// A checkpoint that cannot be written or read.
+#[derive(Debug, Error)]
+pub enum CheckpointError {
+    /// A file or folder.
+    #[error("the checkpoint cannot {action} {}: {source}{}", path.display(), hint(source))]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The manifest, or a file that does not agree with it.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// The model's file.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A tensor file that is damaged or holds other tensors than the run needs.
+    #[error("{}: {reason}", path.display())]
+    Tensors {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tensor operation.
+    #[error(transparent)]
+    Torch(#[from] TchError),
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull => "; free some space, earlier checkpoints are intact",
+        io::ErrorKind::PermissionDenied => "; the run directory must be writable",
+        _ => "",
+    }
+}
+
+impl CheckpointError {
+    pub(super) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { action, path, source }
+    }
+}

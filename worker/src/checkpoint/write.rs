@@ -1,0 +1,144 @@
+//! Writing a checkpoint: beside its place, synced, renamed, then `latest` switched and old ones removed.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use dtrain_common::files::symlink_atomic;
+use dtrain_common::manifest::{FileEntry, Manifest, sha256_file};
+use dtrain_common::run_dir::RunDir;
+use tch::Tensor;
+
+use super::error::CheckpointError;
+use super::{MODEL_FILE, OPTIMIZER_FILE, STEPS};
+use crate::engine::Arena;
+use crate::models::{Registry, save_state, write_tensors};
+use crate::optim::Optimizer;
+
+/// What a checkpoint holds.
+pub struct Snapshot<'a> {
+    /// The model's parameters and buffers.
+    pub registry: &'a Registry,
+    /// The layout of the optimizer's state.
+    pub arena: &'a Arena,
+    /// The optimizer.
+    pub optimizer: &'a dyn Optimizer,
+    /// Everything else; its `files` are filled here.
+    pub manifest: Manifest,
+}
+
+/// Writes the checkpoint of `manifest.step`, points `latest` at it and removes all but the newest `keep`. Returns its folder.
+/// One process at a time writes into a run directory: rank 0.
+///
+/// # Errors
+/// Where the disk is full, for example. The previous checkpoint and `latest` are untouched then.
+pub fn write(run_dir: &RunDir, snapshot: Snapshot<'_>, keep: usize) -> Result<PathBuf, CheckpointError> {
+    let step = snapshot.manifest.step;
+    let folder = run_dir.checkpoint(step);
+    let parent = run_dir.checkpoints();
+    fs::create_dir_all(&parent).map_err(CheckpointError::io("make the folder", &parent))?;
+    let partial = parent.join(format!(".partial-{step:08}"));
+    remove_dir(&partial)?;
+
+    let written = fill(&partial, snapshot).and_then(|()| put_in_place(&partial, &folder));
+    if let Err(error) = written {
+        // What is half written is of no use, and the space may be what lacks.
+        let _ = fs::remove_dir_all(&partial);
+        return Err(error);
+    }
+    sync(&parent)?;
+    let name = folder.file_name().map(PathBuf::from).unwrap_or_default();
+    symlink_atomic(&name, &run_dir.latest()).map_err(CheckpointError::io("point latest at", &folder))?;
+    prune(run_dir, keep)?;
+    Ok(folder)
+}
+
+fn fill(partial: &Path, snapshot: Snapshot<'_>) -> Result<(), CheckpointError> {
+    let Snapshot {
+        registry,
+        arena,
+        optimizer,
+        mut manifest,
+    } = snapshot;
+    fs::create_dir(partial).map_err(CheckpointError::io("make the folder", partial))?;
+    save_state(registry, &partial.join(MODEL_FILE))?;
+
+    let mut state = vec![(STEPS.to_owned(), Tensor::from(optimizer.steps() as i64))];
+    for (index, buffer) in arena.buffers().iter().enumerate() {
+        for (kind, whole) in optimizer.state(index) {
+            for slot in &buffer.slots {
+                state.push((format!("{kind}.{}", slot.name), slot.view(whole)?));
+            }
+        }
+    }
+    let named: Vec<(&str, Tensor)> = state
+        .iter()
+        .map(|(name, tensor)| (name.as_str(), tensor.shallow_clone()))
+        .collect();
+    write_tensors(&partial.join(OPTIMIZER_FILE), &named)?;
+
+    manifest.files = Vec::new();
+    for name in [MODEL_FILE, OPTIMIZER_FILE] {
+        let path = partial.join(name);
+        sync(&path)?;
+        let (bytes, sha256) = sha256_file(&path).map_err(CheckpointError::io("read back", &path))?;
+        manifest.files.push(FileEntry {
+            name: name.to_owned(),
+            bytes,
+            sha256,
+        });
+    }
+    manifest.write(partial)?;
+    sync(partial)
+}
+
+/// A checkpoint of the same step, left by a run that was resumed from an earlier one, gives way.
+fn put_in_place(partial: &Path, folder: &Path) -> Result<(), CheckpointError> {
+    let old = folder.with_extension("old");
+    remove_dir(&old)?;
+    if folder.exists() {
+        fs::rename(folder, &old).map_err(CheckpointError::io("move", folder))?;
+    }
+    fs::rename(partial, folder).map_err(CheckpointError::io("rename", partial))?;
+    remove_dir(&old)
+}
+
+/// Removes the oldest checkpoints beyond `keep`, never the newest.
+fn prune(run_dir: &RunDir, keep: usize) -> Result<(), CheckpointError> {
+    let parent = run_dir.checkpoints();
+    let list = fs::read_dir(&parent).map_err(CheckpointError::io("list", &parent))?;
+    let mut folders: Vec<PathBuf> = list
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.is_dir() && !path.is_symlink() && is_step(path))
+        .collect();
+    folders.sort();
+    let excess = folders.len().saturating_sub(keep.max(1));
+    for folder in &folders[..excess] {
+        remove_dir(folder)?;
+    }
+    Ok(())
+}
+
+fn is_step(path: &Path) -> bool {
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    name.strip_prefix("step-")
+        .is_some_and(|digits| digits.len() >= 8 && digits.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn remove_dir(path: &Path) -> Result<(), CheckpointError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(CheckpointError::io("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn sync(path: &Path) -> Result<(), CheckpointError> {
+    File::open(path)
+        .and_then(|file| file.sync_all())
+        .map_err(CheckpointError::io("sync", path))
+}

@@ -1,0 +1,134 @@
+//! What can go wrong between ranks.
+
+use std::time::Duration;
+
+use dtrain_torch_shim::{ErrorKind, ShimError};
+use thiserror::Error;
+
+/// A collective operation that failed.
+#[derive(Debug, Clone, Error)]
+pub enum CollectiveError {
+    /// The tensors do not fit the operation; nothing was sent.
+    #[error("{op} on rank {rank}: {reason}")]
+    InvalidTensor {
+        /// The operation.
+        op: &'static str,
+        /// The rank that called it.
+        rank: usize,
+        /// What does not fit.
+        reason: String,
+    },
+    /// A peer did not come within the time-out.
+    #[error(
+        "{op} number {sequence} on rank {rank} waited {after:?} for its peers ({bytes} bytes): a rank hangs, is much slower \
+         than the others, or called another operation"
+    )]
+    TimedOut {
+        /// The operation.
+        op: &'static str,
+        /// The rank that waited.
+        rank: usize,
+        /// Which operation of the group it was, counted from 1.
+        sequence: u64,
+        /// The size of its tensor.
+        bytes: usize,
+        /// The time-out.
+        after: Duration,
+    },
+    /// A peer's connection broke: it died or left the group.
+    #[error("{op} number {sequence} on rank {rank}: a peer is gone ({message})")]
+    PeerLost {
+        /// The operation.
+        op: &'static str,
+        /// The rank that noticed.
+        rank: usize,
+        /// Which operation of the group it was, counted from 1.
+        sequence: u64,
+        /// The transport's words.
+        message: String,
+    },
+    /// Memory ran out.
+    #[error("{op} on rank {rank}: out of memory ({message})")]
+    OutOfMemory {
+        /// The operation.
+        op: &'static str,
+        /// The rank that ran out.
+        rank: usize,
+        /// libtorch's words.
+        message: String,
+    },
+    /// Anything else that the backend reports.
+    #[error("{op} number {sequence} on rank {rank}: {message}")]
+    Backend {
+        /// The operation.
+        op: &'static str,
+        /// The rank that called it.
+        rank: usize,
+        /// Which operation of the group it was, counted from 1.
+        sequence: u64,
+        /// The backend's words.
+        message: String,
+    },
+}
+
+/// Which operation an error belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Operation {
+    pub(crate) op: &'static str,
+    pub(crate) rank: usize,
+    pub(crate) sequence: u64,
+    pub(crate) bytes: usize,
+    pub(crate) timeout: Duration,
+}
+
+impl Operation {
+    pub(crate) fn error(self, error: ShimError) -> CollectiveError {
+        let Self {
+            op,
+            rank,
+            sequence,
+            bytes,
+            timeout,
+        } = self;
+        let message = error.message;
+        match error.kind {
+            ErrorKind::Timeout => CollectiveError::TimedOut {
+                op,
+                rank,
+                sequence,
+                bytes,
+                after: timeout,
+            },
+            ErrorKind::Network => CollectiveError::PeerLost {
+                op,
+                rank,
+                sequence,
+                message,
+            },
+            ErrorKind::OutOfMemory => CollectiveError::OutOfMemory { op, rank, message },
+            ErrorKind::InvalidArgument => CollectiveError::InvalidTensor {
+                op,
+                rank,
+                reason: message,
+            },
+            _ => CollectiveError::Backend {
+                op,
+                rank,
+                sequence,
+                message,
+            },
+        }
+    }
+
+    pub(crate) fn torch(self, error: tch::TchError) -> CollectiveError {
+        let Self {
+            op, rank, sequence, ..
+        } = self;
+        CollectiveError::Backend {
+            op,
+            rank,
+            sequence,
+            message: error.to_string(),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Collective operations between the ranks of a run.
+//!
+//! A [`ProcessGroup`] starts operations and returns a [`Work`] for each. Every rank calls the same operations on tensors
+//! of the same shape and dtype in the same order; several may be in flight. Tensors are dense and contiguous and must not
+//! be read or written between the start of an operation and the end of its `wait`.
+//!
+//! Backends: [`SingleGroup`] (one process, no communication) and [`GlooGroup`] (CPU processes over TCP). All of them pass
+//! the one conformance suite of the tests.
+
+mod checks;
+mod error;
+mod gloo;
+mod rendezvous;
+mod single;
+
+use std::time::Duration;
+
+use tch::Tensor;
+
+pub use dtrain_torch_shim::gloo::ReduceOp;
+pub use error::CollectiveError;
+pub use gloo::GlooGroup;
+pub use rendezvous::{Rendezvous, RendezvousError};
+pub use single::SingleGroup;
+
+/// How long an operation waits for its peers unless the group was told otherwise. Long enough for one rank to write a
+/// checkpoint or to read a slow file system while the others wait.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// The ranks of a run and what they can do together.
+pub trait ProcessGroup: Send {
+    /// This process's rank, 0-based.
+    fn rank(&self) -> usize;
+
+    /// The number of ranks.
+    fn size(&self) -> usize;
+
+    /// The backend's name, for messages.
+    fn backend(&self) -> &'static str;
+
+    /// How long operations started from now on wait for their peers.
+    fn set_timeout(&mut self, timeout: Duration);
+
+    /// Reduces `tensor` over all ranks, in place: every rank ends with the same bits.
+    ///
+    /// # Errors
+    /// `InvalidTensor` before anything is sent; failures of peers and network come from the work.
+    fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError>;
+
+    /// Copies rank `root`'s tensor to all ranks, in place.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::all_reduce`]; `InvalidTensor` also for a root that is no rank.
+    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError>;
+
+    /// Collects every rank's `input` into `output` in the order of ranks; `output` has `size` times the elements of
+    /// `input`.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::all_reduce`].
+    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError>;
+
+    /// Reduces `input` over all ranks and leaves the `rank`-th of `size` equal parts in `output`.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::all_reduce`].
+    fn reduce_scatter(
+        &self,
+        output: &Tensor,
+        input: &Tensor,
+        op: ReduceOp,
+    ) -> Result<Box<dyn Work>, CollectiveError>;
+
+    /// Ends when every rank has called it.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::all_reduce`].
+    fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError>;
+
+    /// Leaves the group in good order: waits for all ranks, then closes the connections. A group that is merely dropped
+    /// leaves its connections to the end of the process.
+    ///
+    /// # Errors
+    /// As a barrier.
+    fn shutdown(self: Box<Self>) -> Result<(), CollectiveError>;
+}
+
+/// An operation under way.
+pub trait Work: Send {
+    /// Whether the operation has ended, well or badly; never blocks.
+    ///
+    /// # Errors
+    /// None known.
+    fn is_completed(&self) -> Result<bool, CollectiveError>;
+
+    /// Waits until the operation has ended and its result is in the tensors.
+    ///
+    /// # Errors
+    /// `TimedOut` where a peer did not come in time, `PeerLost` where one died. The contents of the tensors are
+    /// undefined then, and the group is of no further use.
+    fn wait(self: Box<Self>) -> Result<(), CollectiveError>;
+}
+
+/// An operation that has ended already.
+pub(crate) struct Done;
+
+impl Work for Done {
+    fn is_completed(&self) -> Result<bool, CollectiveError> {
+        Ok(true)
+    }
+
+    fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! How the ranks of a run find each other: the store of torchrun's environment contract, then a group.
+
+use std::time::Duration;
+
+use dtrain_common::env::WorkerEnv;
+use dtrain_torch_shim::gloo::Transport;
+use dtrain_torch_shim::store::TcpStore;
+use dtrain_torch_shim::{ErrorKind, ShimError};
+use thiserror::Error;
+
+use super::{CollectiveError, GlooGroup, ProcessGroup, SingleGroup};
+
+/// How long the ranks wait for each other to start. Rank 0 may be looking through a large data folder meanwhile.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
+/// How long rank 0 stays to let its peers read why it refused the run.
+const REFUSAL_LINGER: Duration = Duration::from_secs(2);
+
+const OPENING: &str = "opening";
+const OPENING_READ: &str = "opening-read";
+
+/// The ranks did not find each other.
+#[derive(Debug, Error)]
+pub enum RendezvousError {
+    /// Rank 0 cannot serve the store.
+    #[error(
+        "rank 0 cannot serve the store on port {port}: {source}; another program may hold the port, or another run"
+    )]
+    Serve {
+        /// MASTER_PORT.
+        port: u16,
+        /// The cause.
+        source: ShimError,
+    },
+    /// A rank cannot reach the store.
+    #[error("rank {rank} cannot reach the store of rank 0 at {address}: {source}")]
+    Connect {
+        /// This rank.
+        rank: usize,
+        /// MASTER_ADDR:MASTER_PORT.
+        address: String,
+        /// The cause.
+        source: ShimError,
+    },
+    /// Rank 0 ended before it said how the run begins.
+    #[error("rank {rank}: rank 0 ended before the run began ({source})")]
+    NoOpening {
+        /// This rank.
+        rank: usize,
+        /// The cause.
+        source: ShimError,
+    },
+    /// Rank 0 refused the run; it has said why itself.
+    #[error("rank 0 refused the run: {0}")]
+    Refused(String),
+    /// The store works, but the ranks cannot connect to each other.
+    #[error("the ranks cannot connect to each other: {0}")]
+    Group(#[from] CollectiveError),
+}
+
+/// A run's ranks on the way to a group. Use in this order: [`Rendezvous::open`], then on rank 0 [`Rendezvous::announce`]
+/// or [`Rendezvous::refuse`] and on the others [`Rendezvous::opening`], then [`Rendezvous::connect`].
+#[derive(Debug)]
+pub struct Rendezvous {
+    env: WorkerEnv,
+    /// None for a single process.
+    store: Option<TcpStore>,
+}
+
+impl Rendezvous {
+    /// Serves (rank 0) or reaches (the others) the store at `MASTER_ADDR:MASTER_PORT`; a single process needs none. Where
+    /// the launcher's agent serves the store (`TORCHELASTIC_USE_AGENT_STORE`), every rank is a client.
+    ///
+    /// # Errors
+    /// `Serve` or `Connect`.
+    pub fn open(env: WorkerEnv) -> Result<Self, RendezvousError> {
+        if env.world_size == 1 {
+            return Ok(Self { env, store: None });
+        }
+        let (host, port) = (env.master_addr.as_str(), env.master_port);
+        let store = if env.rank == 0 && !env.use_agent_store {
+            TcpStore::serve(host, port, CONNECT_TIMEOUT)
+                .map_err(|source| RendezvousError::Serve { port, source })?
+        } else {
+            TcpStore::connect(host, port, CONNECT_TIMEOUT).map_err(|source| RendezvousError::Connect {
+                rank: env.rank,
+                address: format!("{host}:{port}"),
+                source,
+            })?
+        };
+        // Attempts share an agent's store: keys of an earlier one must not be taken for this one's.
+        let store = store
+            .prefixed(&format!("dtrain/{}/{}", env.run_id, env.restart_count))
+            .map_err(|source| RendezvousError::Connect {
+                rank: env.rank,
+                address: host.into(),
+                source,
+            })?;
+        Ok(Self {
+            env,
+            store: Some(store),
+        })
+    }
+
+    /// Rank 0: hands every other rank what it needs to begin (an opaque message).
+    ///
+    /// # Errors
+    /// `NoOpening` where the store is gone.
+    pub fn announce(&self, message: &[u8]) -> Result<(), RendezvousError> {
+        self.write_opening(b'+', message)
+    }
+
+    /// Rank 0: tells the others that the run does not begin, and stays until they have read it (at most two seconds), so
+    /// that they end in silence instead of with errors of a lost connection.
+    pub fn refuse(&self, reason: &str) {
+        let Some(store) = &self.store else { return };
+        if self.write_opening(b'-', reason.as_bytes()).is_err() {
+            return;
+        }
+        let begun = std::time::Instant::now();
+        let peers = self.env.world_size as i64 - 1;
+        while store.add(OPENING_READ, 0).is_ok_and(|read| read < peers) && begun.elapsed() < REFUSAL_LINGER {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn write_opening(&self, mark: u8, message: &[u8]) -> Result<(), RendezvousError> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let mut value = Vec::with_capacity(message.len() + 1);
+        value.push(mark);
+        value.extend_from_slice(message);
+        store
+            .set(OPENING, &value)
+            .map_err(|source| RendezvousError::NoOpening {
+                rank: self.env.rank,
+                source,
+            })
+    }
+
+    /// The other ranks: waits for rank 0's message.
+    ///
+    /// # Errors
+    /// `Refused` with rank 0's reason; `NoOpening` where rank 0 died.
+    pub fn opening(&self) -> Result<Vec<u8>, RendezvousError> {
+        let rank = self.env.rank;
+        let lost = |source| RendezvousError::NoOpening { rank, source };
+        let store = self.store.as_ref().ok_or_else(|| {
+            lost(ShimError {
+                op: "read from the store",
+                kind: ErrorKind::InvalidArgument,
+                message: "a single process has no store".into(),
+            })
+        })?;
+        let mut value = store.get(OPENING).map_err(lost)?;
+        store.add(OPENING_READ, 1).map_err(lost)?;
+        match value.first() {
+            Some(b'+') => {
+                value.remove(0);
+                Ok(value)
+            }
+            _ => Err(RendezvousError::Refused(
+                String::from_utf8_lossy(value.get(1..).unwrap_or_default()).into_owned(),
+            )),
+        }
+    }
+
+    /// Connects all ranks. Keep the rendezvous as long as the group: rank 0's store serves it.
+    ///
+    /// # Errors
+    /// `Group` where a peer does not come.
+    pub fn connect(&self) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+        let Some(store) = &self.store else {
+            return Ok(Box::new(SingleGroup));
+        };
+        let interface = std::env::var("GLOO_SOCKET_IFNAME")
+            .ok()
+            .filter(|name| !name.is_empty());
+        let transport = match &interface {
+            Some(name) => Transport::Interface(name),
+            // On one machine the loopback address works whatever the host name resolves to.
+            None if self.env.local_world_size == self.env.world_size => Transport::Host("127.0.0.1"),
+            None => Transport::Default,
+        };
+        let group = GlooGroup::connect(
+            store,
+            self.env.rank,
+            self.env.world_size,
+            CONNECT_TIMEOUT,
+            transport,
+        )?;
+        Ok(Box::new(group))
+    }
+}

@@ -1,0 +1,223 @@
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+
+use image::ImageFormat;
+use proptest::prelude::*;
+
+use super::super::test_images::{encoded, folder, gradient, png, put, real};
+use super::*;
+
+fn quiet(index: &ImageIndex, depth: Depth, threads: usize) -> CheckReport {
+    check(index, depth, threads, &mut |_, _| ())
+}
+
+/// A set of 202 images in two classes of which two are bad: one cut short, one a text.
+fn spoilt() -> (tempfile::TempDir, ImageIndex) {
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", &[("a", 101), ("b", 101)]);
+    let whole = png(8, 8);
+    put(root.path().join("train/a/050.png"), &whole[..whole.len() - 20]);
+    put(root.path().join("train/b/007.png"), b"<html>moved</html>");
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    (root, index)
+}
+
+#[test]
+fn bad_images_are_named_and_left_out() {
+    let (root, index) = spoilt();
+    let mut calls = Vec::new();
+    let report = check(&index, Depth::Full, 2, &mut |done, total| {
+        calls.push((done, total))
+    });
+    assert_eq!(calls.last(), Some(&(202, 202)));
+    assert_eq!(report.checked, 202);
+    assert_eq!(
+        report.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(),
+        [50, 108]
+    );
+    assert_eq!(
+        report.bad[0].path,
+        root.path().join("train/a/050.png").display().to_string()
+    );
+    assert!(
+        report.bad[0].reason.starts_with("damaged: "),
+        "{}",
+        report.bad[0].reason
+    );
+    assert!(
+        report.bad[1].reason.contains("begins with \"<html>moved<\""),
+        "{}",
+        report.bad[1].reason
+    );
+    let kept = report.apply(&index).unwrap();
+    assert_eq!(kept.class_counts(), [100, 100]);
+    assert!(
+        kept.samples
+            .iter()
+            .all(|sample| sample.1 != "a/050.png" && sample.1 != "b/007.png")
+    );
+    assert_eq!(kept.classes, index.classes);
+    // The header of the one that is cut short is whole.
+    let quick = quiet(&index, Depth::Header, 2);
+    assert_eq!(quick.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(), [108]);
+    for threads in [0, 1, 3, 500] {
+        assert_eq!(quiet(&index, Depth::Full, threads), report);
+    }
+}
+
+#[test]
+fn more_than_one_percent_is_an_error() {
+    let (root, mut index) = spoilt();
+    index
+        .samples
+        .retain(|sample| sample.1 != "a/000.png" && sample.1 != "a/001.png");
+    assert!(
+        quiet(&index, Depth::Full, 2).apply(&index).is_ok(),
+        "2 of 200 are 1%"
+    );
+    index.samples.retain(|sample| sample.1 != "a/002.png");
+    let text = quiet(&index, Depth::Full, 2)
+        .apply(&index)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.starts_with("2 of 199 images cannot be used, and more than 1%"),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!(
+            "\n  {}: damaged",
+            root.path().join("train/a/050.png").display()
+        )),
+        "{text}"
+    );
+    assert!(text.contains("b/007.png: not an image"), "{text}");
+}
+
+#[test]
+fn many_bad_images_are_listed_in_part() {
+    let root = tempfile::tempdir().unwrap();
+    for number in 0..8 {
+        put(root.path().join(format!("train/a/{number}.png")), b"");
+    }
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    let text = quiet(&index, Depth::Header, 2)
+        .apply(&index)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.starts_with("8 of 8 images") && text.contains("a/4.png: the file is empty"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("a/5.png") && text.ends_with("and 3 more"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_class_without_images_left_is_an_error() {
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", &[("a", 150)]);
+    put(root.path().join("train/rare/1.png"), b"");
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    let text = quiet(&index, Depth::Full, 2)
+        .apply(&index)
+        .unwrap_err()
+        .to_string();
+    assert!(text.starts_with("no image of class `rare` can be used"), "{text}");
+    assert!(text.contains("rare/1.png: the file is empty"), "{text}");
+    // A class that had none before, as in a test split, is not lost.
+    let mut index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    index.samples.pop();
+    assert_eq!(quiet(&index, Depth::Full, 2).apply(&index).unwrap(), index);
+}
+
+#[test]
+fn files_that_cannot_be_opened_are_bad() {
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", &[("a", 2)]);
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    fs::remove_file(index.path(0)).unwrap();
+    for depth in [Depth::Header, Depth::Full] {
+        let report = quiet(&index, depth, 1);
+        assert_eq!(report.bad.len(), 1);
+        assert!(
+            report.bad[0]
+                .reason
+                .starts_with("the file cannot be read: No such file"),
+            "{}",
+            report.bad[0].reason
+        );
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_without_permission_is_bad() {
+    use std::os::unix::fs::PermissionsExt;
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", &[("a", 1)]);
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    fs::set_permissions(index.path(0), fs::Permissions::from_mode(0o000)).unwrap();
+    if File::open(index.path(0)).is_ok() {
+        println!("skipped: this user may read everything");
+        return;
+    }
+    assert!(quiet(&index, Depth::Full, 1).bad[0].reason.contains("denied"));
+}
+
+#[test]
+fn a_header_far_into_the_file_is_found() {
+    // TIFF keeps its directory behind the pixels.
+    let root = tempfile::tempdir().unwrap();
+    let tiff = encoded(gradient(300, 300), ImageFormat::Tiff);
+    assert!(tiff.len() as u64 > 2 * HEADER_BYTES);
+    put(root.path().join("train/a/1.tif"), &tiff);
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    assert_eq!(quiet(&index, Depth::Header, 1).bad, []);
+}
+
+#[test]
+fn nothing_to_check_is_no_error() {
+    let index = ImageIndex {
+        root: "r".into(),
+        split: "s".to_owned(),
+        classes: vec![],
+        samples: vec![],
+    };
+    assert_eq!(
+        quiet(&index, Depth::Full, 4),
+        CheckReport {
+            bad: vec![],
+            checked: 0
+        }
+    );
+}
+
+#[test]
+fn the_depth_follows_the_size() {
+    assert_eq!(Depth::for_len(10_000), Depth::Full);
+    assert_eq!(Depth::for_len(10_001), Depth::Header);
+}
+
+#[test]
+fn a_real_set_is_good() {
+    let Some(root) = real("cifar100") else { return };
+    let index = ImageIndex::scan(&root, "test", None).unwrap();
+    assert_eq!(
+        quiet(&index, Depth::Full, 2),
+        CheckReport {
+            bad: vec![],
+            checked: 1000
+        }
+    );
+}
+
+proptest! {
+    #[test]
+    fn one_percent_is_exact(bad in 0usize..1000, total in 1usize..50_000) {
+        prop_assert_eq!(too_many_bad(bad, total), bad as f64 / total as f64 > 0.01);
+    }
+}

@@ -1,0 +1,330 @@
+#![allow(clippy::unwrap_used)]
+
+use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb, Rgba};
+use proptest::prelude::*;
+
+use super::super::test_images::{encoded, gradient, png, real};
+use super::*;
+
+fn decode(bytes: &[u8]) -> Result<(Vec<u8>, (u32, u32)), SampleError> {
+    let (mut raw, mut rgb) = (vec![7; 5], vec![7; 5]);
+    let size = rgb8(bytes, &mut raw, &mut rgb)?;
+    assert_eq!(rgb.len(), (size.0 * size.1 * 3) as usize);
+    Ok((rgb, size))
+}
+
+/// A PNG file with chosen header fields and raw (uncompressed) scan lines, made by hand because the encoder writes
+/// neither 1-bit nor palette images.
+fn raw_png(
+    width: u32,
+    height: u32,
+    bits: u8,
+    color: u8,
+    extra: &[(&[u8; 4], &[u8])],
+    lines: &[u8],
+) -> Vec<u8> {
+    fn chunk(kind: &[u8; 4], body: &[u8], out: &mut Vec<u8>) {
+        let mut data = kind.to_vec();
+        data.extend(body);
+        let crc = !data.iter().fold(!0u32, |crc, &byte| {
+            (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+                if crc & 1 == 1 {
+                    crc >> 1 ^ 0xedb8_8320
+                } else {
+                    crc >> 1
+                }
+            })
+        });
+        out.extend((body.len() as u32).to_be_bytes());
+        out.extend(data);
+        out.extend(crc.to_be_bytes());
+    }
+    let mut header = Vec::new();
+    header.extend(width.to_be_bytes());
+    header.extend(height.to_be_bytes());
+    header.extend([bits, color, 0, 0, 0]);
+    let (mut a, mut b) = (1u32, 0u32);
+    for &byte in lines {
+        a = (a + u32::from(byte)) % 65521;
+        b = (b + a) % 65521;
+    }
+    let len = lines.len() as u16;
+    let mut zlib = vec![0x78, 0x01, 1];
+    zlib.extend(len.to_le_bytes());
+    zlib.extend((!len).to_le_bytes());
+    zlib.extend(lines);
+    zlib.extend((b << 16 | a).to_be_bytes());
+    let mut out = b"\x89PNG\r\n\x1a\n".to_vec();
+    chunk(b"IHDR", &header, &mut out);
+    for (kind, body) in extra {
+        chunk(kind, body, &mut out);
+    }
+    chunk(b"IDAT", &zlib, &mut out);
+    chunk(b"IEND", &[], &mut out);
+    out
+}
+
+#[test]
+fn lossless_formats_give_the_very_pixels() {
+    let image = gradient(13, 7);
+    for format in [
+        ImageFormat::Png,
+        ImageFormat::Bmp,
+        ImageFormat::Tiff,
+        ImageFormat::WebP,
+    ] {
+        let bytes = encoded(image.clone(), format);
+        assert_eq!(header(&bytes).unwrap(), (13, 7), "{format:?}");
+        assert_eq!(decode(&bytes).unwrap(), (image.to_vec(), (13, 7)), "{format:?}");
+    }
+}
+
+#[test]
+fn jpeg_gives_nearly_the_pixels() {
+    let image = gradient(64, 48);
+    let (rgb, size) = decode(&encoded(image.clone(), ImageFormat::Jpeg)).unwrap();
+    assert_eq!(size, (64, 48));
+    let error: u32 = rgb
+        .iter()
+        .zip(image.iter())
+        .map(|(a, b)| u32::from(a.abs_diff(*b)))
+        .sum();
+    assert!(
+        error < 4 * rgb.len() as u32,
+        "mean error {}",
+        error as f32 / rgb.len() as f32
+    );
+}
+
+#[test]
+fn grey_and_16_bits_become_rgb() {
+    let grey = GrayImage::from_raw(2, 1, vec![3, 200]).unwrap();
+    assert_eq!(
+        decode(&encoded(grey, ImageFormat::Png)).unwrap().0,
+        [3, 3, 3, 200, 200, 200]
+    );
+    let grey16 = ImageBuffer::<Luma<u16>, _>::from_raw(4, 1, vec![0u16, 128, 129, 65535]).unwrap();
+    let bytes = encoded(DynamicImage::ImageLuma16(grey16), ImageFormat::Png);
+    assert_eq!(
+        decode(&bytes).unwrap().0,
+        [0, 0, 0, 0, 0, 0, 1, 1, 1, 255, 255, 255]
+    );
+    let rgb16 = ImageBuffer::<Rgb<u16>, _>::from_raw(1, 1, vec![0u16, 257 * 77, 65535]).unwrap();
+    for format in [ImageFormat::Png, ImageFormat::Tiff] {
+        assert_eq!(
+            decode(&encoded(DynamicImage::ImageRgb16(rgb16.clone()), format))
+                .unwrap()
+                .0,
+            [0, 77, 255]
+        );
+    }
+}
+
+#[test]
+fn transparent_pixels_lie_on_white() {
+    let rgba = image::RgbaImage::from_raw(3, 1, vec![10, 20, 30, 255, 10, 20, 30, 0, 0, 0, 0, 51]).unwrap();
+    let bytes = encoded(rgba, ImageFormat::Png);
+    assert_eq!(
+        decode(&bytes).unwrap().0,
+        [10, 20, 30, 255, 255, 255, 204, 204, 204]
+    );
+    let grey = ImageBuffer::<LumaA<u8>, _>::from_raw(2, 1, vec![9u8, 255, 9, 0]).unwrap();
+    let bytes = encoded(DynamicImage::ImageLumaA8(grey), ImageFormat::Png);
+    assert_eq!(decode(&bytes).unwrap().0, [9, 9, 9, 255, 255, 255]);
+    let rgba16 = ImageBuffer::<Rgba<u16>, _>::from_raw(1, 1, vec![65535u16, 0, 0, 0]).unwrap();
+    let bytes = encoded(DynamicImage::ImageRgba16(rgba16), ImageFormat::Png);
+    assert_eq!(decode(&bytes).unwrap().0, [255, 255, 255]);
+    let grey16 = ImageBuffer::<LumaA<u16>, _>::from_raw(1, 1, vec![514u16, 65535]).unwrap();
+    let bytes = encoded(DynamicImage::ImageLumaA16(grey16), ImageFormat::Png);
+    assert_eq!(decode(&bytes).unwrap().0, [2, 2, 2]);
+}
+
+#[test]
+fn one_bit_and_palette_png_are_looked_up() {
+    // One line: filter byte 0, then the bits 101.
+    let one_bit = raw_png(3, 1, 1, 0, &[], &[0, 0b1010_0000]);
+    assert_eq!(
+        decode(&one_bit).unwrap().0,
+        [255, 255, 255, 0, 0, 0, 255, 255, 255]
+    );
+    let colors = [10, 20, 30, 40, 50, 60];
+    let palette = raw_png(2, 1, 8, 3, &[(b"PLTE", &colors)], &[0, 1, 0]);
+    assert_eq!(decode(&palette).unwrap().0, [40, 50, 60, 10, 20, 30]);
+    let transparent = raw_png(
+        2,
+        1,
+        8,
+        3,
+        &[(b"PLTE", &colors), (b"tRNS", &[0, 255])],
+        &[0, 1, 0],
+    );
+    assert_eq!(decode(&transparent).unwrap().0, [40, 50, 60, 255, 255, 255]);
+}
+
+#[test]
+fn the_name_does_not_matter_and_one_pixel_is_an_image() {
+    assert_eq!(decode(&png(1, 1)).unwrap().1, (1, 1));
+    assert_eq!(
+        decode(&encoded(gradient(1, 1), ImageFormat::Jpeg)).unwrap().1,
+        (1, 1)
+    );
+}
+
+#[test]
+fn files_that_are_no_images_say_what_they_are() {
+    let error = |bytes: &[u8]| {
+        let text = decode(bytes).unwrap_err().to_string();
+        assert_eq!(header(bytes).unwrap_err().to_string(), text);
+        text
+    };
+    assert_eq!(error(b""), "the file is empty");
+    assert_eq!(
+        error(b"hello, world and more"),
+        "not an image: the file begins with \"hello, world\", and PNG, JPEG, BMP, TIFF and WebP are read"
+    );
+    assert!(error(&[0, 1, 2, 0xff]).contains("begins with 00 01 02 ff"));
+    assert!(error(b"GIF89a\x01\0\x01\0\0\0\0").contains("the format Gif is not read"));
+}
+
+#[test]
+fn files_cut_short_are_found() {
+    let image = gradient(64, 64);
+    for format in [
+        ImageFormat::Png,
+        ImageFormat::Bmp,
+        ImageFormat::Tiff,
+        ImageFormat::WebP,
+        ImageFormat::Jpeg,
+    ] {
+        let bytes = encoded(image.clone(), format);
+        for keep in [4, 20, bytes.len() / 2, bytes.len() * 9 / 10] {
+            let error = decode(&bytes[..keep]).map(|(_, size)| size).unwrap_err();
+            assert!(!error.to_string().is_empty());
+            println!("{format:?} {keep}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_jpeg_with_something_after_its_end_or_a_preview_before_is_whole() {
+    let whole = encoded(gradient(32, 32), ImageFormat::Jpeg);
+    let mut trailing = whole.clone();
+    trailing.extend([0; 100]);
+    assert_eq!(decode(&trailing).unwrap().1, (32, 32));
+    // An embedded preview has its own end marker, which must not pass for the file's.
+    let preview = encoded(gradient(8, 8), ImageFormat::Jpeg);
+    let mut with_preview = vec![0xff, SOI, 0xff, 0xe5];
+    with_preview.extend((preview.len() as u16 + 2).to_be_bytes());
+    with_preview.extend(&preview);
+    with_preview.extend(&whole[2..]);
+    assert_eq!(decode(&with_preview).unwrap().1, (32, 32));
+    with_preview.truncate(with_preview.len() - 30);
+    assert!(
+        decode(&with_preview)
+            .unwrap_err()
+            .to_string()
+            .contains("cut short")
+    );
+}
+
+#[test]
+fn a_huge_size_in_the_header_costs_no_memory() {
+    let bomb = raw_png(60_000, 60_000, 8, 2, &[], &[0]);
+    let error = decode(&bomb).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            SampleError::TooLarge {
+                width: 60_000,
+                height: 60_000,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(matches!(header(&bomb), Err(SampleError::TooLarge { .. })));
+    // Grey takes a third of the room, but its RGB copy does not.
+    assert!(matches!(
+        header(&raw_png(20_000, 20_000, 8, 0, &[], &[0])),
+        Err(SampleError::TooLarge { .. })
+    ));
+    assert!(header(&raw_png(u32::MAX, u32::MAX, 8, 2, &[], &[0])).is_err());
+    assert!(header(&raw_png(0, 4, 8, 2, &[], &[0])).is_err());
+}
+
+#[test]
+fn floating_point_tiff_is_refused() {
+    let image = ImageBuffer::<Rgb<f32>, _>::from_raw(1, 1, vec![0.5f32; 3]).unwrap();
+    let error = decode(&encoded(DynamicImage::ImageRgb32F(image), ImageFormat::Tiff)).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("floating-point samples is not read; convert"),
+        "{error}"
+    );
+}
+
+#[test]
+fn real_images_decode_and_satellite_bands_are_refused() {
+    let files = |folder: std::path::PathBuf, ending: &str| -> Vec<std::path::PathBuf> {
+        let mut files: Vec<_> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        files.retain(|file| file.to_str().unwrap().ends_with(ending));
+        files.sort();
+        files
+    };
+    if let Some(folder) = real("chase") {
+        for file in files(folder, "L.jpg") {
+            assert_eq!(decode(&std::fs::read(file).unwrap()).unwrap().1, (999, 960));
+        }
+    }
+    if let Some(folder) = real("omniglot/Sanskrit/character29") {
+        for file in files(folder, ".png") {
+            let (rgb, size) = decode(&std::fs::read(file).unwrap()).unwrap();
+            assert_eq!(size, (105, 105));
+            let ink = rgb.iter().filter(|&&value| value == 0).count();
+            assert!(rgb.iter().all(|&value| value == 0 || value == 255) && ink > 100 && ink < rgb.len() / 4);
+        }
+    }
+    if let Some(folder) = real("heights") {
+        for file in files(folder.join("img"), ".tif") {
+            let error = decode(&std::fs::read(file).unwrap()).unwrap_err();
+            assert!(
+                error.to_string().starts_with("a file of four 16-bit channels"),
+                "{error}"
+            );
+        }
+        for file in files(folder.join("lab"), ".tif") {
+            assert!(matches!(
+                decode(&std::fs::read(file).unwrap()),
+                Err(SampleError::Unsupported { .. })
+            ));
+        }
+    }
+}
+
+proptest! {
+    /// Whatever a byte is changed to, decoding ends with an image or an error.
+    #[test]
+    fn damage_never_panics(format in 0usize..5, at: prop::sample::Index, value: u8, cut: prop::sample::Index) {
+        let formats = [ImageFormat::Png, ImageFormat::Bmp, ImageFormat::Tiff, ImageFormat::WebP, ImageFormat::Jpeg];
+        let mut bytes = encoded(gradient(9, 9), formats[format]);
+        let place = at.index(bytes.len());
+        bytes[place] = value;
+        let keep = cut.index(bytes.len()) + 1;
+        let (mut raw, mut rgb) = (Vec::new(), Vec::new());
+        let _ = header(&bytes[..keep]);
+        for bytes in [&bytes[..], &bytes[..keep]] {
+            if let Ok((width, height)) = rgb8(bytes, &mut raw, &mut rgb) {
+                prop_assert_eq!(rgb.len() as u64, u64::from(width) * u64::from(height) * 3);
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_an_image_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(rgb8(&bytes, &mut Vec::new(), &mut Vec::new()).is_err());
+    }
+}

@@ -1,0 +1,267 @@
+//! A set of images made by formula: something to train on where there is no data.
+//!
+//! A class is a kind of pattern (stripes, checks, rings, spots) with a direction, a coarseness and two colours. The
+//! classes' parameters follow a low-discrepancy sequence, so that a few classes lie far apart and a thousand are
+//! still distinct. An image of the class has its own phase, place, contrast, brightness, small deviations of all
+//! parameters, a faint second pattern and noise: enough that the first steps of a network are near chance, and that
+//! it learns within a few epochs.
+//!
+//! An image depends on (seed, split, sample) alone, and on the class, which is the sample's number modulo the number
+//! of classes; at another size it is the same picture, with its own noise. Trigonometric functions come from the
+//! platform's mathematical library, so two kinds of machine may differ in the last bit.
+
+use std::f32::consts::{PI, TAU};
+
+use rand_chacha::rand_core::Rng;
+
+use super::dataset::Dataset;
+use super::error::SampleError;
+use super::fit::Normalize;
+use super::rng::{Domain, SampleRng, between, coin, keyed, unit};
+
+/// Which part of the generated set: the same classes, other images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// The images to train on.
+    Train,
+    /// The images to evaluate on.
+    Test,
+}
+
+/// The generated set. Its augmentation is a horizontal flip with probability one half.
+#[derive(Debug, Clone)]
+pub struct Generated {
+    classes: Vec<Class>,
+    samples: usize,
+    image_size: usize,
+    seed: u64,
+    split: Split,
+    normalize: Normalize,
+}
+
+impl Generated {
+    /// `samples` images of `classes` classes, normalised with [`Normalize::default`].
+    ///
+    /// # Panics
+    /// If `classes` or `image_size` is 0.
+    pub fn new(classes: usize, samples: usize, image_size: usize, seed: u64, split: Split) -> Self {
+        assert!(
+            classes > 0 && image_size > 0,
+            "a generated set has classes, and images of at least one pixel"
+        );
+        let mut rng = keyed(Domain::GeneratedClasses, seed, 0, 0);
+        let shifts = std::array::from_fn(|_| unit(&mut rng));
+        let classes = (0..classes).map(|number| Class::new(number, &shifts)).collect();
+        Self {
+            classes,
+            samples,
+            image_size,
+            seed,
+            split,
+            normalize: Normalize::default(),
+        }
+    }
+
+    /// The same set, normalised otherwise.
+    pub fn with_normalize(self, normalize: Normalize) -> Self {
+        Self { normalize, ..self }
+    }
+}
+
+impl Dataset for Generated {
+    fn len(&self) -> usize {
+        self.samples
+    }
+
+    fn classes(&self) -> usize {
+        self.classes.len()
+    }
+
+    fn image_size(&self) -> usize {
+        self.image_size
+    }
+
+    fn label(&self, index: usize) -> u32 {
+        assert!(index < self.samples, "sample {index} of {}", self.samples);
+        (index % self.classes.len()) as u32
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        augment: Option<&mut SampleRng>,
+        out: &mut [f32],
+    ) -> Result<(), SampleError> {
+        let size = self.image_size;
+        assert_eq!(out.len(), 3 * size * size, "room for one image of {size}x{size}");
+        let class = &self.classes[self.label(index) as usize];
+        let split = match self.split {
+            Split::Train => 0,
+            Split::Test => 1,
+        };
+        let mut rng = keyed(Domain::GeneratedImage, self.seed, split, index as u64);
+        let picture = Picture::new(class, &mut rng);
+        let flip = augment.is_some_and(coin);
+        for y in 0..size {
+            for x in 0..size {
+                let place = |pixel: usize| (pixel as f32 + 0.5) / size as f32;
+                let color = picture.color(place(x), place(y));
+                let column = if flip { size - 1 - x } else { x };
+                let noise = rng.next_u32().to_le_bytes();
+                for c in 0..3 {
+                    // The sum of two bytes: a triangle from -1 to 1, the same for neighbouring channels in part.
+                    let grain = (f32::from(noise[c]) + f32::from(noise[c + 1])) / 255.0 - 1.0;
+                    let value = (color[c] + picture.noise * grain).clamp(0.0, 1.0);
+                    out[(c * size + y) * size + column] = self.normalize.value(c, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn describe(&self, index: usize) -> String {
+        let split = match self.split {
+            Split::Train => "training",
+            Split::Test => "test",
+        };
+        format!("generated {split} image {index} (class {})", self.label(index))
+    }
+}
+
+/// The kinds of pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Stripes,
+    Checks,
+    Rings,
+    Spots,
+}
+
+/// What the images of one class have in common.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Class {
+    kind: Kind,
+    /// Direction in radians, from 0 to pi.
+    angle: f32,
+    /// Waves, rings or spots across the image.
+    waves: f32,
+    /// Hues of the pattern and of the ground, from 0 to 1 round the circle.
+    hue: f32,
+    ground_hue: f32,
+}
+
+impl Class {
+    /// Waves across the image: at 32 pixels the finest is still about 6 pixels long.
+    const WAVES: (f32, f32) = (1.5, 5.5);
+
+    fn new(number: usize, shifts: &[f32; 4]) -> Self {
+        // Multiples of the inverse powers of the root of x^5 = x + 1: the best spread known in four dimensions.
+        const STEPS: [f64; 4] = [
+            0.856_674_883_854_503,
+            0.733_891_856_627_126,
+            0.628_706_721_069_447,
+            0.538_597_254_859_107,
+        ];
+        let [angle, waves, hue, ground] = std::array::from_fn(|axis| {
+            (number as f64 * STEPS[axis] + f64::from(shifts[axis])).fract() as f32
+        });
+        let kind = [Kind::Stripes, Kind::Checks, Kind::Rings, Kind::Spots][number % 4];
+        let (fewest, most) = Self::WAVES;
+        Self {
+            kind,
+            angle: angle * PI,
+            waves: fewest * (most / fewest).powf(waves),
+            hue,
+            // Never the hue of the pattern itself.
+            ground_hue: hue + 0.25 + 0.5 * ground,
+        }
+    }
+}
+
+/// One image: the class's parameters with this image's deviations.
+struct Picture {
+    kind: Kind,
+    cos: f32,
+    sin: f32,
+    waves: f32,
+    phase: (f32, f32),
+    center: (f32, f32),
+    contrast: f32,
+    pattern: [f32; 3],
+    ground: [f32; 3],
+    /// A faint wave across everything that tells nothing: its wave vector, phase and strength.
+    veil: (f32, f32, f32, f32),
+    noise: f32,
+}
+
+impl Picture {
+    fn new(class: &Class, rng: &mut SampleRng) -> Self {
+        let angle = class.angle + between(rng, -0.12, 0.12);
+        let brightness = between(rng, 0.55, 0.95);
+        let veil_angle = between(rng, 0.0, TAU);
+        let veil_waves = between(rng, 1.0, 6.0) * TAU;
+        Self {
+            kind: class.kind,
+            cos: angle.cos(),
+            sin: angle.sin(),
+            waves: class.waves * between(rng, 0.92, 1.08),
+            phase: (between(rng, 0.0, TAU), between(rng, 0.0, TAU)),
+            center: (between(rng, 0.2, 0.8), between(rng, 0.2, 0.8)),
+            contrast: between(rng, 0.35, 1.0),
+            pattern: rgb(
+                class.hue + between(rng, -0.08, 0.08),
+                between(rng, 0.2, 0.7),
+                brightness,
+            ),
+            ground: rgb(
+                class.ground_hue + between(rng, -0.08, 0.08),
+                between(rng, 0.1, 0.6),
+                brightness * between(rng, 0.4, 1.0),
+            ),
+            veil: (
+                veil_angle.cos() * veil_waves,
+                veil_angle.sin() * veil_waves,
+                between(rng, 0.0, TAU),
+                between(rng, 0.0, 0.12),
+            ),
+            noise: between(rng, 0.05, 0.25),
+        }
+    }
+
+    /// The colour at a place, before noise; coordinates run from 0 to 1.
+    fn color(&self, x: f32, y: f32) -> [f32; 3] {
+        let (dx, dy) = (x - self.center.0, y - self.center.1);
+        let along = TAU * self.waves * (dx * self.cos + dy * self.sin);
+        let across = TAU * self.waves * (dy * self.cos - dx * self.sin);
+        // From -1 to 1.
+        let strength = match self.kind {
+            Kind::Stripes => (along + self.phase.0).sin(),
+            Kind::Checks => (along + self.phase.0).sin() * (across + self.phase.1).sin(),
+            // Ellipses, so that they too have a direction.
+            Kind::Rings => (along.hypot(0.6 * across) + self.phase.0).sin(),
+            Kind::Spots => {
+                let (u, v) = (
+                    (0.5 * along + self.phase.0).sin(),
+                    (0.9 * across + self.phase.1).sin(),
+                );
+                2.0 * (1.0 - 1.4 * (u * u + v * v)).max(0.0) - 1.0
+            }
+        };
+        let share = 0.5 + 0.5 * self.contrast * strength;
+        let veil = self.veil.3 * (self.veil.0 * x + self.veil.1 * y + self.veil.2).sin();
+        std::array::from_fn(|c| self.ground[c] + share * (self.pattern[c] - self.ground[c]) + veil)
+    }
+}
+
+/// A colour from hue (of which the fraction counts), saturation and value, each from 0 to 1.
+fn rgb(hue: f32, saturation: f32, value: f32) -> [f32; 3] {
+    std::array::from_fn(|c| {
+        // Each channel is full within a sixth of the circle of its own hue and fades over the next sixth.
+        let distance = (hue - c as f32 / 3.0 + 0.5).rem_euclid(1.0) - 0.5;
+        let amount = (2.0 - 6.0 * distance.abs()).clamp(0.0, 1.0);
+        value * (1.0 - saturation * (1.0 - amount))
+    })
+}
+
+#[cfg(test)]
+mod tests;

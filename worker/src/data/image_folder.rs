@@ -1,0 +1,304 @@
+//! The list of images under `root/split/class/`.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{DataError, listed};
+
+/// File name endings that are taken for images, in any case. What a file holds is decided by its content.
+pub const EXTENSIONS: [&str; 7] = ["png", "jpg", "jpeg", "bmp", "tif", "tiff", "webp"];
+
+/// One image: its class and its path below `root/split`, with `/` between names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample(
+    /// Number of the class.
+    pub u32,
+    /// Path below the split's folder.
+    pub String,
+);
+
+/// The classes and images of one split, in an order that depends on names alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageIndex {
+    /// The data set's folder.
+    pub root: PathBuf,
+    /// The split's folder below the root, such as `train`.
+    pub split: String,
+    /// Class names; a class's number is its place here.
+    pub classes: Vec<String>,
+    /// The images, sorted by class and then by path.
+    pub samples: Vec<Sample>,
+}
+
+impl ImageIndex {
+    /// Lists `root/split/<class>/**/*.png` and the like.
+    ///
+    /// Classes are the folders of the split, sorted by name; images are sorted by path, also those nested deeper below
+    /// a class. Hidden names (with a leading dot) and files of other kinds are ignored. Links are followed,
+    /// except to the split's folder and those above it, in which the images of other classes lie; a folder that is
+    /// reached twice within a class is listed once.
+    ///
+    /// `classes` are the classes of the training split when another split is listed: they give the numbers, and the
+    /// other split may lack some but must not have more.
+    ///
+    /// # Errors
+    /// A folder that is missing or cannot be listed, no class folders, class folders without images, unknown classes,
+    /// names that are not UTF-8.
+    pub fn scan(root: &Path, split: &str, classes: Option<&[String]>) -> Result<Self, DataError> {
+        let folder = root.join(split);
+        let entries = list(&folder).map_err(|error| folder_error(error, root, &folder))?;
+        let found: Vec<&Entry> = entries.iter().filter(|entry| entry.is_folder).collect();
+        if found.is_empty() {
+            let loose_images = entries.iter().filter(|entry| entry.is_image()).count();
+            return Err(DataError::NoClasses {
+                path: folder,
+                loose_images,
+            });
+        }
+        let names: Vec<String> = found.iter().map(|entry| entry.name.clone()).collect();
+        if let Some(known) = classes {
+            let known: HashSet<&String> = known.iter().collect();
+            let unknown: Vec<String> = names
+                .iter()
+                .filter(|name| !known.contains(name))
+                .cloned()
+                .collect();
+            if !unknown.is_empty() {
+                return Err(DataError::UnknownClasses {
+                    path: folder,
+                    classes: unknown,
+                });
+            }
+        }
+        let classes = classes.map_or_else(|| names.clone(), <[String]>::to_vec);
+
+        let real = folder
+            .canonicalize()
+            .map_err(|source| DataError::UnreadableFolder {
+                path: folder.clone(),
+                source,
+            })?;
+        let above: HashSet<PathBuf> = real.ancestors().map(Path::to_path_buf).collect();
+        let mut samples = Vec::new();
+        let mut empty = Vec::new();
+        for (number, class) in (0u32..).zip(&classes) {
+            if !names.contains(class) {
+                continue;
+            }
+            let before = samples.len();
+            let mut paths = Vec::new();
+            let mut visited = above.clone();
+            list_images(&folder.join(class), class, &mut visited, &mut paths)?;
+            paths.sort_unstable();
+            samples.extend(paths.into_iter().map(|path| Sample(number, path)));
+            if samples.len() == before {
+                empty.push(class.clone());
+            }
+        }
+        if !empty.is_empty() {
+            return Err(DataError::EmptyClasses {
+                path: folder,
+                classes: empty,
+            });
+        }
+        Ok(Self {
+            root: root.to_path_buf(),
+            split: split.to_owned(),
+            classes,
+            samples,
+        })
+    }
+
+    /// How many images there are.
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// True if there are no images.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// The path of one image.
+    ///
+    /// # Panics
+    /// If `index` is not below [`ImageIndex::len`].
+    pub fn path(&self, index: usize) -> PathBuf {
+        let mut path = self.root.join(&self.split);
+        path.push(&self.samples[index].1);
+        path
+    }
+
+    /// How many images each class has.
+    pub fn class_counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.classes.len()];
+        for sample in &self.samples {
+            counts[sample.0 as usize] += 1;
+        }
+        counts
+    }
+
+    /// For the other ranks, which must not scan for themselves: a folder may change, or be listed differently,
+    /// between two looks at it.
+    ///
+    /// # Errors
+    /// [`DataError::NotUnicode`] if the root's path is not UTF-8.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, DataError> {
+        if self.root.to_str().is_none() {
+            return Err(DataError::NotUnicode {
+                path: self.root.clone(),
+            });
+        }
+        serde_json::to_vec(self).map_err(|error| DataError::Index {
+            reason: error.to_string(),
+        })
+    }
+
+    /// The inverse of [`ImageIndex::to_bytes`].
+    ///
+    /// # Errors
+    /// [`DataError::Index`] if the bytes are not an index or name a class that is not in it.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, DataError> {
+        let index: Self = serde_json::from_slice(bytes).map_err(|error| DataError::Index {
+            reason: error.to_string(),
+        })?;
+        match index
+            .samples
+            .iter()
+            .find(|sample| sample.0 as usize >= index.classes.len())
+        {
+            Some(Sample(class, path)) => {
+                let reason = format!("{path} is of class {class} of {}", index.classes.len());
+                Err(DataError::Index { reason })
+            }
+            None => Ok(index),
+        }
+    }
+}
+
+/// One visible name in a folder.
+struct Entry {
+    name: String,
+    is_folder: bool,
+}
+
+impl Entry {
+    fn is_image(&self) -> bool {
+        let extension = Path::new(&self.name)
+            .extension()
+            .and_then(|extension| extension.to_str());
+        !self.is_folder
+            && extension.is_some_and(|it| EXTENSIONS.iter().any(|known| it.eq_ignore_ascii_case(known)))
+    }
+}
+
+/// The visible entries of a folder by name. A link that leads nowhere counts as a file, so that a lost image is
+/// reported when it is read instead of being missed in silence.
+fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
+    let unreadable = |source| DataError::UnreadableFolder {
+        path: folder.to_path_buf(),
+        source,
+    };
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let kind = entry.file_type().map_err(unreadable)?;
+        let is_folder = if kind.is_symlink() {
+            entry.path().is_dir()
+        } else {
+            kind.is_dir()
+        };
+        match name.into_string() {
+            Ok(name) => entries.push(Entry { name, is_folder }),
+            // Other files are ignored whatever their names; only what would be used must be nameable.
+            Err(name) => {
+                let lossy = Entry {
+                    name: name.to_string_lossy().into_owned(),
+                    is_folder,
+                };
+                if is_folder || lossy.is_image() {
+                    return Err(DataError::NotUnicode { path: entry.path() });
+                }
+            }
+        }
+    }
+    entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+/// Adds the images below `folder` to `paths`, each as `prefix/...`.
+fn list_images(
+    folder: &Path,
+    prefix: &str,
+    visited: &mut HashSet<PathBuf>,
+    paths: &mut Vec<String>,
+) -> Result<(), DataError> {
+    let real = folder
+        .canonicalize()
+        .map_err(|source| DataError::UnreadableFolder {
+            path: folder.to_path_buf(),
+            source,
+        })?;
+    if !visited.insert(real) {
+        return Ok(());
+    }
+    for entry in list(folder)? {
+        let path = format!("{prefix}/{}", entry.name);
+        if entry.is_folder {
+            list_images(&folder.join(&entry.name), &path, visited, paths)?;
+        } else if entry.is_image() {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Turns a failure to list the split's folder itself into one that says what is there instead.
+fn folder_error(error: DataError, root: &Path, folder: &Path) -> DataError {
+    let DataError::UnreadableFolder { path, source } = error else {
+        return error;
+    };
+    match source.kind() {
+        io::ErrorKind::NotFound => {
+            let hint = match list(root) {
+                Ok(entries) => {
+                    let folders: Vec<String> = entries
+                        .into_iter()
+                        .filter(|entry| entry.is_folder)
+                        .map(|entry| entry.name)
+                        .collect();
+                    let there = if folders.is_empty() {
+                        "has no folders".to_owned()
+                    } else {
+                        format!("has the folders {}", listed(&folders))
+                    };
+                    format!(
+                        "{} {there}: set data.root, data.train and data.test to what is there",
+                        root.display()
+                    )
+                }
+                Err(_) => "set data.root to the folder that holds the splits".to_owned(),
+            };
+            DataError::MissingFolder {
+                path: folder.to_path_buf(),
+                hint,
+            }
+        }
+        io::ErrorKind::NotADirectory => {
+            let path = if root.is_dir() { path } else { root.to_path_buf() };
+            DataError::NotAFolder { path }
+        }
+        _ => DataError::UnreadableFolder { path, source },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+
+use super::super::test_images::{folder, png, put, real};
+use super::*;
+
+fn scan_error(root: &Path, split: &str, classes: Option<&[String]>) -> String {
+    ImageIndex::scan(root, split, classes).unwrap_err().to_string()
+}
+
+fn paths(index: &ImageIndex) -> Vec<&str> {
+    index.samples.iter().map(|sample| sample.1.as_str()).collect()
+}
+
+#[test]
+fn classes_and_images_are_sorted_and_other_files_ignored() {
+    let root = tempfile::tempdir().unwrap();
+    let train = root.path().join("train");
+    for name in [
+        "dog/b.PNG",
+        "dog/a.jpeg",
+        "cat/deep/er/z.tif",
+        "cat/x.webp",
+        "cat/y.JPG",
+        "Bird/1.bmp",
+        "Bird/2.tiff",
+    ] {
+        put(train.join(name), b"unread");
+    }
+    for other in [
+        "dog/notes.txt",
+        "dog/.hidden.png",
+        ".cache/x.png",
+        "cat/.thumbs/x.png",
+        "cat/png",
+        "readme.md",
+    ] {
+        put(train.join(other), b"unread");
+    }
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    assert_eq!(index.classes, ["Bird", "cat", "dog"]);
+    assert_eq!(
+        paths(&index),
+        [
+            "Bird/1.bmp",
+            "Bird/2.tiff",
+            "cat/deep/er/z.tif",
+            "cat/x.webp",
+            "cat/y.JPG",
+            "dog/a.jpeg",
+            "dog/b.PNG"
+        ]
+    );
+    assert_eq!(
+        index.samples.iter().map(|sample| sample.0).collect::<Vec<_>>(),
+        [0, 0, 1, 1, 1, 2, 2]
+    );
+    assert_eq!(index.class_counts(), [2, 3, 2]);
+    assert_eq!(index.path(6), train.join("dog/b.PNG"));
+    assert_eq!((index.len(), index.is_empty()), (7, false));
+}
+
+#[test]
+fn missing_folders_say_what_is_there() {
+    let root = tempfile::tempdir().unwrap();
+    let text = scan_error(root.path(), "train", None);
+    assert!(
+        text.starts_with(&format!(
+            "there is no folder {}",
+            root.path().join("train").display()
+        )),
+        "{text}"
+    );
+    assert!(text.contains("has no folders: set data.root"), "{text}");
+    folder(root.path(), "training", &[("cat", 1)]);
+    let text = scan_error(root.path(), "train", None);
+    assert!(
+        text.contains("has the folders `training`: set data.root, data.train and data.test"),
+        "{text}"
+    );
+    let text = scan_error(&root.path().join("nowhere"), "train", None);
+    assert!(
+        text.ends_with("set data.root to the folder that holds the splits"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_file_in_place_of_a_folder_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    put(root.path().join("train"), b"");
+    let text = scan_error(root.path(), "train", None);
+    assert!(text.contains("/train is not a folder"), "{text}");
+    let file = root.path().join("train");
+    let text = scan_error(&file, "train", None);
+    assert!(
+        text.starts_with(&format!("{} is not a folder", file.display())),
+        "{text}"
+    );
+}
+
+#[test]
+fn no_class_folders_says_what_was_expected() {
+    let root = tempfile::tempdir().unwrap();
+    put(root.path().join("train/loose.png"), b"");
+    let text = scan_error(root.path(), "train", None);
+    assert!(
+        text.contains(
+            "has no class folders (1 image lies directly in it); expected one folder for each class"
+        )
+    );
+    assert!(text.contains("train/cat/001.png"), "{text}");
+    put(root.path().join("train/looser.png"), b"");
+    assert!(scan_error(root.path(), "train", None).contains("(2 images lie directly in it)"));
+}
+
+#[test]
+fn empty_classes_are_named_and_counted() {
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", &[("good", 1)]);
+    fs::create_dir_all(root.path().join("train/empty")).unwrap();
+    let text = scan_error(root.path(), "train", None);
+    assert!(
+        text.starts_with("1 class folder in ") && text.contains("no images: `empty`; add images (png, jpg"),
+        "{text}"
+    );
+    for number in 0..7 {
+        put(root.path().join(format!("train/e{number}/readme.txt")), b"");
+    }
+    let text = scan_error(root.path(), "train", None);
+    assert!(text.starts_with("8 class folders in "), "{text}");
+    assert!(
+        text.contains("`e0`, `e1`, `e2`, `e3`, `e4` and 3 more; add"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_test_split_takes_the_training_classes() {
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", &[("a", 1), ("b", 1), ("c", 1)]);
+    folder(root.path(), "test", &[("c", 2), ("a", 1)]);
+    let train = ImageIndex::scan(root.path(), "train", None).unwrap();
+    let test = ImageIndex::scan(root.path(), "test", Some(&train.classes)).unwrap();
+    assert_eq!(test.classes, train.classes);
+    assert_eq!(
+        test.samples.iter().map(|sample| sample.0).collect::<Vec<_>>(),
+        [0, 2, 2]
+    );
+    folder(root.path(), "test", &[("zebra", 1)]);
+    let text = scan_error(root.path(), "test", Some(&train.classes));
+    assert!(
+        text.contains("/test has 1 class that the training split lacks: `zebra`;"),
+        "{text}"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn links_are_followed_and_loops_end() {
+    use std::os::unix::fs::symlink;
+    let root = tempfile::tempdir().unwrap();
+    let elsewhere = root.path().join("elsewhere");
+    put(elsewhere.join("pictures/1.png"), b"");
+    put(elsewhere.join("single.png"), b"");
+    let train = root.path().join("train");
+    put(train.join("a/own.png"), b"");
+    symlink(elsewhere.join("single.png"), train.join("a/linked.png")).unwrap();
+    symlink(elsewhere.join("pictures"), train.join("a/more")).unwrap();
+    symlink(elsewhere.join("pictures"), train.join("b")).unwrap();
+    // Loops: to itself, to a folder above, and twice to the same.
+    symlink(&train, train.join("a/up")).unwrap();
+    symlink(train.join("a"), train.join("a/self")).unwrap();
+    symlink("loop", train.join("a/loop")).unwrap();
+    // A lost image is kept, so that it is named when it is read.
+    symlink("nowhere", train.join("b-lost.png")).unwrap();
+    symlink("nowhere", train.join("a/lost.png")).unwrap();
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    assert_eq!(index.classes, ["a", "b"]);
+    assert_eq!(
+        paths(&index),
+        [
+            "a/linked.png",
+            "a/lost.png",
+            "a/more/1.png",
+            "a/own.png",
+            "b/1.png"
+        ]
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_without_permission_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", &[("open", 1), ("shut", 1)]);
+    let shut = root.path().join("train/shut");
+    fs::set_permissions(&shut, fs::Permissions::from_mode(0o000)).unwrap();
+    let listed = fs::read_dir(&shut).is_ok();
+    let result = ImageIndex::scan(root.path(), "train", None);
+    fs::set_permissions(&shut, fs::Permissions::from_mode(0o755)).unwrap();
+    if listed {
+        println!("skipped: this user may read everything");
+        return;
+    }
+    let text = result.unwrap_err().to_string();
+    assert!(
+        text.contains("train/shut cannot be listed") && text.contains("permission"),
+        "{text}"
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn names_that_are_not_utf8_are_refused_if_they_matter() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", &[("a", 1)]);
+    put(
+        root.path()
+            .join("train/a")
+            .join(OsStr::from_bytes(b"notes\xff.txt")),
+        b"",
+    );
+    assert_eq!(ImageIndex::scan(root.path(), "train", None).unwrap().len(), 1);
+    put(
+        root.path().join("train/a").join(OsStr::from_bytes(b"x\xff.png")),
+        b"",
+    );
+    assert!(scan_error(root.path(), "train", None).ends_with("is not valid UTF-8; rename it"));
+}
+
+#[test]
+fn bytes_from_another_version_are_refused() {
+    let text = |bytes: &[u8]| ImageIndex::from_bytes(bytes).unwrap_err().to_string();
+    assert!(text(b"{}").starts_with("the list of images sent between ranks cannot be read"));
+    let out_of_range = br#"{"root":"r","split":"s","classes":["a"],"samples":[[1,"a/x.png"]]}"#;
+    assert!(text(out_of_range).contains("a/x.png is of class 1 of 1"));
+}
+
+#[test]
+fn a_real_set_is_listed() {
+    let Some(root) = real("cifar100") else { return };
+    let train = ImageIndex::scan(&root, "train", None).unwrap();
+    let test = ImageIndex::scan(&root, "test", Some(&train.classes)).unwrap();
+    assert_eq!((train.classes.len(), train.len(), test.len()), (100, 4000, 1000));
+    assert!(train.class_counts().iter().all(|&count| count == 40));
+    assert_eq!(ImageIndex::from_bytes(&train.to_bytes().unwrap()).unwrap(), train);
+}
+
+proptest! {
+    #[test]
+    fn an_index_survives_the_journey(
+        classes in prop::collection::vec("\\PC{0,8}", 1..6),
+        samples in prop::collection::vec((any::<u32>(), "\\PC{0,20}"), 0..20),
+        root in "\\PC{0,12}",
+    ) {
+        let count = classes.len() as u32;
+        let samples = samples.into_iter().map(|(class, path)| Sample(class % count, path)).collect();
+        let index = ImageIndex { root: root.into(), split: "train".to_owned(), classes, samples };
+        prop_assert_eq!(ImageIndex::from_bytes(&index.to_bytes().unwrap()).unwrap(), index);
+    }
+
+    /// Whatever the order in which files are made, the index is the same.
+    #[test]
+    fn the_index_depends_on_names_alone(names in prop::collection::btree_set("[a-c]/[a-zA-Z0-9 ]{1,4}\\.png", 1..12), seed: u64) {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let names: Vec<String> = names.into_iter().collect();
+        for name in &names {
+            put(one.path().join("train").join(name), &png(1, 1));
+        }
+        let order = super::super::order::epoch_order(names.len(), seed, 0);
+        for &at in &order {
+            put(two.path().join("train").join(&names[at as usize]), &png(1, 1));
+        }
+        let (one, two) = (ImageIndex::scan(one.path(), "train", None).unwrap(), ImageIndex::scan(two.path(), "train", None).unwrap());
+        prop_assert_eq!(&one.samples, &two.samples);
+        prop_assert_eq!(one.classes, two.classes);
+        prop_assert_eq!(one.samples.len(), names.len());
+    }
+}

@@ -1,0 +1,163 @@
+//! Bad images, panics, and ends in the middle.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::super::error::SampleError;
+use super::super::rng::SampleRng;
+use super::super::test_images::{folder, png, put};
+use super::super::{ImageFolder, ImageIndex, Normalize};
+use super::numbers::{Numbers, all, options, work};
+use super::*;
+
+#[test]
+fn a_bad_image_has_no_weight_and_is_named() {
+    let set = Numbers {
+        bad: Some(8),
+        ..Numbers::default()
+    };
+    let batch = &all(Arc::new(set), options(3), work(&[&[5, 8, 9, 8]]))[0];
+    assert_eq!(batch.weights, [1.0, 0.0, 1.0, 0.0]);
+    assert_eq!(batch.labels, [5, 1, 2, 1]);
+    assert_eq!(batch.images[3..6], [0.0; 3]);
+    let bad = BadImage {
+        index: 8,
+        path: "number 8".to_owned(),
+        reason: "the file is empty".to_owned(),
+    };
+    assert_eq!(batch.bad, [bad.clone(), bad]);
+}
+
+#[test]
+fn a_file_damaged_after_the_check_costs_one_image() {
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", &[("a", 3)]);
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    put(index.path(1), &png(8, 8)[..40]);
+    let set = ImageFolder::new(index, 8, Normalize::default());
+    let batch = &all(Arc::new(set), options(2), work(&[&[0, 1, 2]]))[0];
+    assert_eq!(batch.weights, [1.0, 0.0, 1.0]);
+    assert!(batch.bad[0].path.ends_with("a/001.png") && batch.bad[0].reason.starts_with("damaged"));
+}
+
+#[test]
+fn dropping_in_the_middle_stops_at_once() {
+    let set = Arc::new(Numbers {
+        slow: true,
+        ..Numbers::default()
+    });
+    let endless = (0..).map(|epoch| MicroBatch {
+        epoch,
+        indices: (0..1000).collect(),
+    });
+    let mut loader = Loader::start(set.clone(), options(4), endless).unwrap();
+    loader.next().unwrap().unwrap();
+    let start = Instant::now();
+    drop(loader);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(Arc::strong_count(&set), 1, "no thread is left");
+    assert!(set.loaded.load(Ordering::SeqCst) < 4000);
+    drop(Loader::start(set, options(2), std::iter::empty()).unwrap());
+}
+
+#[test]
+fn a_panic_in_a_sample_becomes_an_error_at_its_place() {
+    for threads in [1, 3] {
+        let set = Numbers {
+            panics: Some(6),
+            ..Numbers::default()
+        };
+        let mut loader = Loader::start(
+            Arc::new(set),
+            options(threads),
+            work(&[&[1, 2], &[5, 6, 7], &[8]]).into_iter(),
+        )
+        .unwrap();
+        assert_eq!(loader.next().unwrap().unwrap().indices, [1, 2]);
+        let text = loader.next().unwrap().unwrap_err().to_string();
+        assert!(
+            text.starts_with("loading stopped at sample 6: made to fail;"),
+            "{text}"
+        );
+        assert!(loader.next().is_none());
+    }
+}
+
+#[test]
+fn a_sample_out_of_range_becomes_an_error() {
+    let mut loader = Loader::start(
+        Arc::new(Numbers::default()),
+        options(2),
+        work(&[&[1000]]).into_iter(),
+    )
+    .unwrap();
+    assert!(
+        loader
+            .next()
+            .unwrap()
+            .unwrap_err()
+            .to_string()
+            .contains("sample 1000 of 1000")
+    );
+    assert!(loader.next().is_none());
+}
+
+#[test]
+fn a_panic_in_the_plan_becomes_an_error_at_its_place() {
+    let plan = (0..).map(|epoch| {
+        assert!(epoch < 2, "no third batch");
+        MicroBatch {
+            epoch,
+            indices: vec![4],
+        }
+    });
+    let mut loader = Loader::start(Arc::new(Numbers::default()), options(2), plan).unwrap();
+    assert_eq!(loader.next().unwrap().unwrap().indices, [4]);
+    assert_eq!(loader.next().unwrap().unwrap().indices, [4]);
+    let text = loader.next().unwrap().unwrap_err().to_string();
+    assert!(
+        text.starts_with("loading stopped at the plan of the next batch: no third batch"),
+        "{text}"
+    );
+    assert!(loader.next().is_none());
+}
+
+/// A data set whose size cannot even be asked for: the threads end before they do anything.
+struct Hopeless;
+
+impl Dataset for Hopeless {
+    fn len(&self) -> usize {
+        0
+    }
+    fn classes(&self) -> usize {
+        0
+    }
+    fn image_size(&self) -> usize {
+        panic!("no size")
+    }
+    fn label(&self, _: usize) -> u32 {
+        0
+    }
+    fn load(&self, _: usize, _: Option<&mut SampleRng>, _: &mut [f32]) -> Result<(), SampleError> {
+        Ok(())
+    }
+    fn describe(&self, _: usize) -> String {
+        String::new()
+    }
+}
+
+#[test]
+fn threads_that_cannot_work_are_no_hang() {
+    let mut loader = Loader::start(Arc::new(Hopeless), options(2), work(&[&[0]]).into_iter()).unwrap();
+    assert!(
+        loader
+            .next()
+            .unwrap()
+            .unwrap_err()
+            .to_string()
+            .contains("no size")
+    );
+    assert!(loader.next().is_none());
+}

@@ -1,0 +1,168 @@
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::super::{Generated, Split};
+use super::numbers::{Numbers, all, eventually, options, work};
+use super::*;
+
+#[test]
+fn batches_come_in_order_with_their_content() {
+    let batches = all(
+        Arc::new(Numbers::default()),
+        options(2),
+        work(&[&[5, 8], &[], &[999]]),
+    );
+    assert_eq!(batches.len(), 3);
+    assert_eq!(
+        (&*batches[0].indices, &*batches[0].labels, &*batches[0].weights),
+        (&[5, 8][..], &[5, 1][..], &[1.0, 1.0][..])
+    );
+    assert_eq!(
+        (
+            batches[0].images[0],
+            batches[0].images[3],
+            batches[0].images.len()
+        ),
+        (5.0, 8.0, 6)
+    );
+    assert_eq!(
+        batches[1],
+        Batch::default(),
+        "an empty micro-batch is an empty batch"
+    );
+    assert_eq!(batches[2].images[0], 999.0);
+}
+
+#[test]
+fn augmentation_depends_on_seed_epoch_and_sample() {
+    let noise = |seed, epoch, augment| {
+        let work = vec![MicroBatch {
+            epoch,
+            indices: vec![1, 7, 1],
+        }];
+        let batch = &all(
+            Arc::new(Numbers::default()),
+            LoaderOptions {
+                seed,
+                augment,
+                ..options(2)
+            },
+            work,
+        )[0];
+        [batch.images[1], batch.images[4], batch.images[7]]
+    };
+    let first = noise(1, 0, true);
+    assert_eq!(first[0], first[2], "the same sample in the same epoch");
+    assert_ne!(first[0], first[1]);
+    assert_eq!(first, noise(1, 0, true));
+    assert_ne!(first, noise(2, 0, true));
+    assert_ne!(first, noise(1, 1, true));
+    assert_eq!(noise(1, 0, false), [0.0; 3]);
+}
+
+#[test]
+fn no_more_is_loaded_than_may_wait() {
+    let set = Arc::new(Numbers::default());
+    let endless = (0..).map(|epoch| MicroBatch {
+        epoch,
+        indices: vec![1; 4],
+    });
+    let mut loader = Loader::start(set.clone(), options(4), endless).unwrap();
+    assert!(eventually(|| set.loaded.load(Ordering::SeqCst) == 12));
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(set.loaded.load(Ordering::SeqCst), 12, "3 batches of 4");
+    loader.next().unwrap().unwrap();
+    assert!(eventually(|| set.loaded.load(Ordering::SeqCst) == 16));
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(set.loaded.load(Ordering::SeqCst), 16);
+}
+
+#[test]
+fn one_batch_is_shared_by_all_threads() {
+    let set = Arc::new(Numbers {
+        held: AtomicBool::new(true),
+        ..Numbers::default()
+    });
+    let once = LoaderOptions {
+        prefetch_batches: 1,
+        ..options(4)
+    };
+    let mut loader = Loader::start(set.clone(), once, work(&[&[1; 16]]).into_iter()).unwrap();
+    assert!(
+        eventually(|| set.running.load(Ordering::SeqCst) == 4),
+        "four threads are at the same batch"
+    );
+    set.held.store(false, Ordering::SeqCst);
+    assert_eq!(loader.next().unwrap().unwrap().labels, [1; 16]);
+    assert!(loader.next().is_none());
+    assert!(loader.next().is_none());
+}
+
+#[test]
+fn memory_is_used_again_and_nothing_of_it_shows() {
+    let set = Arc::new(Numbers {
+        bad: Some(3),
+        ..Numbers::default()
+    });
+    let plan = work(&[&[900; 50], &[1, 3], &[2; 9]]);
+    let fresh = all(set.clone(), options(2), plan.clone());
+    let mut loader = Loader::start(
+        set,
+        LoaderOptions {
+            prefetch_batches: 1,
+            ..options(2)
+        },
+        plan.into_iter(),
+    )
+    .unwrap();
+    let mut addresses = Vec::new();
+    for expected in fresh {
+        let batch = loader.next().unwrap().unwrap();
+        assert_eq!(batch, expected);
+        addresses.push(batch.images.as_ptr());
+        // Before the next batch is opened there is nothing to take; so this one may or may not be used at once.
+        loader.recycle(batch);
+    }
+    for _ in 0..10 {
+        loader.recycle(Batch {
+            images: vec![0.0; 9],
+            ..Batch::default()
+        });
+    }
+    assert!(loader.shared.lock().spare.len() <= 2);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Order and content are those of one thread with one batch at a time, whatever the threads do.
+    #[test]
+    fn content_is_independent_of_threads(
+        batches in prop::collection::vec(prop::collection::vec(0u32..1000, 0..20), 0..12),
+        threads in 1usize..9,
+        prefetch_batches in 0usize..6,
+        bad in 0usize..1000,
+    ) {
+        let plan: Vec<MicroBatch> = (0..).zip(&batches).map(|(epoch, indices)| MicroBatch { epoch, indices: indices.clone() }).collect();
+        let set = Arc::new(Numbers { slow: true, bad: Some(bad), ..Numbers::default() });
+        let alone = all(set.clone(), LoaderOptions { threads: 0, prefetch_batches: 0, ..options(1) }, plan.clone());
+        let shared = all(set, LoaderOptions { prefetch_batches, ..options(threads) }, plan);
+        prop_assert_eq!(alone.len(), batches.len());
+        prop_assert_eq!(alone, shared);
+    }
+
+    /// The same samples cut otherwise are the same images.
+    #[test]
+    fn content_is_independent_of_the_cut(cut in 1usize..20, threads in 1usize..5) {
+        let set: Arc<dyn Dataset> = Arc::new(Generated::new(5, 100, 6, 1, Split::Train));
+        let indices: Vec<u32> = (0..40).rev().collect();
+        let whole = all(set.clone(), options(threads), vec![MicroBatch { epoch: 2, indices: indices.clone() }]);
+        let pieces = indices.chunks(cut).map(|piece| MicroBatch { epoch: 2, indices: piece.to_vec() }).collect();
+        let images: Vec<f32> = all(set, options(1), pieces).into_iter().flat_map(|batch| batch.images).collect();
+        prop_assert_eq!(&whole[0].images, &images);
+    }
+}

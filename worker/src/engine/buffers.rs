@@ -1,0 +1,172 @@
+//! The model's buffers (BatchNorm's running statistics and counters) in flat tensors, one per dtype, moved once per
+//! optimizer step, whatever its partition.
+//!
+//! Every micro-step finds the buffers as the step began and leaves its own update of them; the step's update is the mean of
+//! these over all micro-batches of all ranks, weighted by their samples. For running averages that is one move towards the
+//! mean statistics of the step's micro-batches, so two ranks, or one rank with two micro-steps, end with the same buffers;
+//! and since every rank holds the same state between two steps, a checkpoint of rank 0 is one of all.
+
+use tch::{Kind, TchError, Tensor};
+
+use super::arena::{ArenaError, pack};
+use super::reducer::ReduceError;
+use crate::collectives::{ProcessGroup, ReduceOp, Work};
+
+/// The flat buffers of a model.
+#[derive(Debug)]
+pub struct Buffers {
+    flats: Vec<Flat>,
+}
+
+#[derive(Debug)]
+struct Flat {
+    /// What the layers see.
+    data: Tensor,
+    /// The values as the step under way began.
+    before: Tensor,
+    /// The step's update, so far.
+    next: Tensor,
+    /// Floating buffers are averaged; of counters the greatest counts.
+    floating: bool,
+}
+
+impl Buffers {
+    /// Moves `buffers` (name and tensor) into flat tensors; every layer that holds one of them sees the new storage.
+    ///
+    /// # Errors
+    /// Where memory runs out.
+    pub fn new<'a>(buffers: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<Self, ArenaError> {
+        let buffers: Vec<_> = buffers.into_iter().collect();
+        let flats = super::arena::kinds(&buffers)
+            .into_iter()
+            .map(|kind| {
+                let (data, _) = pack(
+                    kind,
+                    buffers
+                        .iter()
+                        .filter(|(_, tensor)| tensor.kind() == kind)
+                        .copied(),
+                )?;
+                let (before, next) = (data.f_zeros_like()?, data.f_zeros_like()?);
+                Ok(Flat {
+                    data,
+                    before,
+                    next,
+                    floating: matches!(kind, Kind::Float | Kind::Double),
+                })
+            })
+            .collect::<Result<_, ArenaError>>()?;
+        Ok(Self { flats })
+    }
+
+    /// The flat tensors.
+    pub fn flats(&self) -> impl Iterator<Item = &Tensor> {
+        self.flats.iter().map(|flat| &flat.data)
+    }
+
+    /// A step begins.
+    pub(super) fn begin(&mut self) -> Result<(), TchError> {
+        self.each(|flat| {
+            flat.before.f_copy_(&flat.data)?;
+            if flat.floating {
+                flat.next.f_zero_().map(drop)
+            } else {
+                flat.next.f_copy_(&flat.data)
+            }
+        })
+    }
+
+    /// A micro-step with this share of the step's samples has moved the buffers: its update is taken, and the next
+    /// micro-step finds them as the step began.
+    pub(super) fn take(&mut self, share: f64) -> Result<(), TchError> {
+        self.each(|flat| {
+            if flat.floating {
+                let _ = flat.next.f_add_(&flat.data.f_mul_scalar(share)?)?;
+            } else {
+                flat.next.f_copy_(&flat.data)?;
+            }
+            flat.data.f_copy_(&flat.before)
+        })
+    }
+
+    /// Starts the reductions of the step's update.
+    pub(super) fn start(&self, group: &dyn ProcessGroup) -> Result<Vec<Box<dyn Work>>, ReduceError> {
+        let op = |flat: &Flat| {
+            if flat.floating {
+                ReduceOp::Sum
+            } else {
+                ReduceOp::Max
+            }
+        };
+        self.flats
+            .iter()
+            .map(|flat| Ok(group.all_reduce(&flat.next, op(flat))?))
+            .collect()
+    }
+
+    /// The step commits: the reduced update becomes what the layers see. A step that is dropped does not call it and leaves
+    /// no trace.
+    pub(super) fn commit(&mut self) -> Result<(), TchError> {
+        self.each(|flat| flat.data.f_copy_(&flat.next))
+    }
+
+    fn each(&mut self, change: impl FnMut(&mut Flat) -> Result<(), TchError>) -> Result<(), TchError> {
+        tch::no_grad(|| self.flats.iter_mut().try_for_each(change))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::collectives::SingleGroup;
+
+    fn model() -> (Tensor, Tensor, Buffers) {
+        let mean = Tensor::from_slice(&[1f32, 2.0]);
+        let count = Tensor::from(5i64);
+        let buffers = Buffers::new([("mean", &mean), ("count", &count)]).unwrap();
+        (mean, count, buffers)
+    }
+
+    /// What a BatchNorm does in a micro-step.
+    fn micro_step(mean: &Tensor, count: &Tensor, statistic: f64) {
+        let _ = mean
+            .shallow_clone()
+            .g_mul_scalar_(0.9)
+            .g_add_scalar_(0.1 * statistic);
+        let _ = count.shallow_clone().g_add_scalar_(1);
+    }
+
+    #[test]
+    fn a_step_moves_once_towards_the_mean_of_its_micro_steps() {
+        let (mean, count, mut buffers) = model();
+        buffers.begin().unwrap();
+        for (statistic, share) in [(10.0, 0.75), (30.0, 0.25)] {
+            micro_step(&mean, &count, statistic);
+            buffers.take(share).unwrap();
+            assert_eq!(
+                (mean.double_value(&[0]), count.int64_value(&[])),
+                (1.0, 5),
+                "as the step began"
+            );
+        }
+        assert_eq!(buffers.start(&SingleGroup).unwrap().len(), 2);
+        buffers.commit().unwrap();
+        assert!((mean.double_value(&[0]) - (0.9 + 0.1 * 15.0)).abs() < 1e-6);
+        assert_eq!(count.int64_value(&[]), 6);
+    }
+
+    #[test]
+    fn a_dropped_step_leaves_no_trace() {
+        let (mean, count, mut buffers) = model();
+        buffers.begin().unwrap();
+        micro_step(&mean, &count, f64::NAN);
+        buffers.take(1.0).unwrap();
+        // The next step begins without a commit.
+        buffers.begin().unwrap();
+        assert_eq!((mean.double_value(&[1]), count.int64_value(&[])), (2.0, 5));
+        // A rank without samples in a step counts nothing of its own.
+        buffers.commit().unwrap();
+        assert_eq!((mean.double_value(&[1]), count.int64_value(&[])), (0.0, 5));
+    }
+}

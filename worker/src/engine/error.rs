@@ -1,0 +1,91 @@
+//! What ends a training early.
+
+use std::io;
+
+use tch::TchError;
+use thiserror::Error;
+
+use super::arena::ArenaError;
+use super::reducer::ReduceError;
+use crate::checkpoint::CheckpointError;
+use crate::collectives::CollectiveError;
+use crate::data::DataError;
+use crate::models::ModelError;
+use crate::optim::OptimError;
+
+/// A training that cannot go on.
+#[derive(Debug, Error)]
+pub enum TrainError {
+    /// Data that cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The loader ended before the run did.
+    #[error("the loader ended before the run did; this is a bug of dtrain")]
+    LoaderEnded,
+    /// More images than the limit turned out to be unreadable during the run.
+    #[error(
+        "{bad} of {total} training images could not be read, which is more than 1%; the first ones are named above. Mend \
+         or remove them and start again: the run resumes from its last checkpoint"
+    )]
+    TooManyBad {
+        /// Unreadable images met so far, by all ranks.
+        bad: u64,
+        /// Images of the training set.
+        total: u64,
+    },
+    /// The gradient was not finite for many steps in a row.
+    #[error(
+        "the loss or its gradient was not finite for {steps} steps in a row (the last at step {step}); lower optim.lr, set \
+         optim.clip, or look for broken values in the data"
+    )]
+    NonFinite {
+        /// How many.
+        steps: u64,
+        /// The last of them.
+        step: u64,
+    },
+    /// In the model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// In the reduction.
+    #[error(transparent)]
+    Reduce(#[from] ReduceError),
+    /// Between the ranks.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// In the update.
+    #[error(transparent)]
+    Optim(#[from] OptimError),
+    /// In the arena.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// In a tensor operation.
+    #[error(transparent)]
+    Torch(#[from] TchError),
+    /// A checkpoint could not be written.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// metrics.jsonl could not be written.
+    #[error("metrics.jsonl cannot be written: {0}")]
+    Metrics(#[source] io::Error),
+}
+
+impl TrainError {
+    /// Whether memory ran out, on the device or on the host.
+    pub fn is_out_of_memory(&self) -> bool {
+        use dtrain_torch_shim::ErrorKind::OutOfMemory;
+        let torch = |error: &TchError| dtrain_torch_shim::kind_of(error) == OutOfMemory;
+        match self {
+            Self::Torch(error)
+            | Self::Model(ModelError::Torch(error))
+            | Self::Arena(ArenaError::Torch(error))
+            | Self::Reduce(ReduceError::Torch(error))
+            | Self::Optim(OptimError::Torch(error)) => torch(error),
+            Self::Optim(OptimError::Kernel(error)) => error.is_out_of_memory(),
+            Self::Collective(error) | Self::Reduce(ReduceError::Collective(error)) => {
+                matches!(error, CollectiveError::OutOfMemory { .. })
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The training engine: the parameter arena, the reduction of gradients, schedules, and the step loop.
+
+mod arena;
+mod buffers;
+mod error;
+mod evaluate;
+mod plan;
+mod reducer;
+mod schedule;
+mod status;
+mod step;
+mod stop;
+mod trainer;
+
+pub use arena::{Arena, ArenaError, FlatBuffer, Slot};
+pub use buffers::Buffers;
+pub use error::TrainError;
+pub use plan::{PlanError, PlanFile, Position, RunPlan};
+pub use reducer::{ReduceError, reduce};
+pub use schedule::{Decay, Schedule};
+pub use status::Status;
+pub use stop::StopFlag;
+pub use trainer::{Outcome, Parts, Summary, Trainer};

@@ -1,0 +1,342 @@
+//! The plan of a run: how many steps, which samples in each, and how they are cut up over the ranks. Pure arithmetic.
+
+use std::fmt;
+
+use dtrain_common::batch::{BatchError, Partition};
+use dtrain_common::recipe::{LastBatch, Recipe, ScheduleName};
+use serde::Serialize;
+use thiserror::Error;
+
+use super::schedule::{Decay, Schedule};
+use crate::data::{MicroBatch, epoch_order};
+
+/// A run's plan, the same on every rank.
+#[derive(Debug, Clone)]
+pub struct RunPlan {
+    /// How a full step is cut up.
+    pub partition: Partition,
+    /// Samples of the training set.
+    pub train_samples: u64,
+    /// Steps of one epoch.
+    pub steps_per_epoch: u64,
+    /// Steps of the run.
+    pub total_steps: u64,
+    /// The learning rate of every step.
+    pub schedule: Schedule,
+    /// A checkpoint is written, after an evaluation, every so many steps and at the end.
+    pub checkpoint_every: u64,
+    seed: u64,
+    last_batch: LastBatch,
+}
+
+/// A plan that cannot be made.
+#[derive(Debug, Error)]
+pub enum PlanError {
+    /// The effective batch cannot be cut up.
+    #[error("train.effective_batch: {0}")]
+    Batch(#[from] BatchError),
+    /// An epoch has no step.
+    #[error(
+        "the training set has {samples} samples, fewer than train.effective_batch = {effective_batch}, and \
+         train.last_batch = \"drop\" leaves no step; lower the batch or keep the last one"
+    )]
+    NoSteps {
+        /// Samples of the training set.
+        samples: u64,
+        /// The recipe's batch.
+        effective_batch: usize,
+    },
+    /// The warm-up is longer than the run.
+    #[error(
+        "optim.schedule.warmup is {warmup} steps, but the run has {total} only; shorten it or lengthen the run"
+    )]
+    Warmup {
+        /// Steps of warm-up.
+        warmup: u64,
+        /// Steps of the run.
+        total: u64,
+    },
+    /// A micro-batch is too small for the model.
+    #[error(
+        "a micro-batch of {smallest} sample would occur ({partition}), but BatchNorm needs at least {least} samples where \
+         the last feature map is one pixel: raise train.effective_batch or memory.micro_batch, use fewer ranks, larger \
+         images{remedy}"
+    )]
+    MicroBatch {
+        /// The smallest micro-batch of the plan.
+        smallest: usize,
+        /// The model's least.
+        least: usize,
+        /// Where it occurs.
+        partition: Partition,
+        /// A further remedy where it is the short last step.
+        remedy: &'static str,
+    },
+}
+
+/// Where a run stands: between two steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    /// The epoch of the next step, counted from 0.
+    pub epoch: u64,
+    /// The next step within that epoch, counted from 0.
+    pub step_in_epoch: u64,
+}
+
+impl RunPlan {
+    /// The plan of `recipe` for `ranks` processes and a training set of `train_samples`, on a model whose training
+    /// micro-batches have at least `min_micro_batch` samples.
+    ///
+    /// # Errors
+    /// Where the figures do not go together; each error names the key and the remedy.
+    pub fn new(
+        recipe: &Recipe,
+        ranks: usize,
+        train_samples: u64,
+        min_micro_batch: usize,
+    ) -> Result<Self, PlanError> {
+        let train = &recipe.train;
+        let partition = Partition::new(train.effective_batch, ranks, recipe.memory.micro_batch.limit())?;
+        let steps_per_epoch = train.steps_per_epoch(train_samples);
+        if steps_per_epoch == 0 {
+            let effective_batch = train.effective_batch;
+            return Err(PlanError::NoSteps {
+                samples: train_samples,
+                effective_batch,
+            });
+        }
+        let total_steps = train.total_steps(steps_per_epoch);
+        let schedule = &recipe.optim.schedule;
+        let warmup_steps = schedule.warmup.map_or(0, |span| span.steps(steps_per_epoch));
+        if warmup_steps > total_steps {
+            return Err(PlanError::Warmup {
+                warmup: warmup_steps,
+                total: total_steps,
+            });
+        }
+        let plan = Self {
+            partition,
+            train_samples,
+            steps_per_epoch,
+            total_steps,
+            schedule: Schedule {
+                peak: recipe.learning_rate(),
+                warmup_steps,
+                total_steps,
+                decay: match schedule.name {
+                    ScheduleName::Constant => Decay::Constant,
+                    ScheduleName::Cosine => Decay::Cosine {
+                        min_lr: schedule.min_lr.unwrap_or(0.0),
+                    },
+                },
+            },
+            checkpoint_every: recipe.checkpoint.every.steps(steps_per_epoch).max(1),
+            seed: train.seed,
+            last_batch: train.last_batch,
+        };
+        plan.check_micro_batches(min_micro_batch)?;
+        Ok(plan)
+    }
+
+    fn check_micro_batches(&self, least: usize) -> Result<(), PlanError> {
+        let full_steps = self.step_samples(0) == self.partition.effective_batch();
+        let last = self
+            .partition
+            .for_samples(self.step_samples(self.steps_per_epoch - 1));
+        let occurring = [
+            (full_steps, &self.partition, ""),
+            (true, &last, ", or set train.last_batch = \"drop\""),
+        ];
+        for (occurs, partition, remedy) in occurring {
+            let smallest = partition.smallest_micro_batch();
+            if occurs && smallest < least {
+                return Err(PlanError::MicroBatch {
+                    smallest,
+                    least,
+                    partition: *partition,
+                    remedy,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a run stands after `done` steps.
+    pub fn position(&self, done: u64) -> Position {
+        Position {
+            epoch: done / self.steps_per_epoch,
+            step_in_epoch: done % self.steps_per_epoch,
+        }
+    }
+
+    /// The number of samples of the step with this number within its epoch.
+    pub fn step_samples(&self, step_in_epoch: u64) -> usize {
+        let batch = self.partition.effective_batch() as u64;
+        let left = self.train_samples.saturating_sub(step_in_epoch * batch);
+        left.min(batch) as usize
+    }
+
+    /// Samples seen by all ranks after `done` steps.
+    pub fn samples_after(&self, done: u64) -> u64 {
+        let Position { epoch, step_in_epoch } = self.position(done);
+        let batch = self.partition.effective_batch() as u64;
+        let per_epoch = match self.last_batch {
+            LastBatch::Keep => self.train_samples,
+            LastBatch::Drop => self.steps_per_epoch * batch,
+        };
+        epoch * per_epoch + (step_in_epoch * batch).min(per_epoch)
+    }
+
+    /// Epochs of the run, the last one possibly cut short.
+    pub fn epochs(&self) -> u64 {
+        self.total_steps.div_ceil(self.steps_per_epoch)
+    }
+
+    /// The micro-batches of `rank`, from the step after `done` to the end of the run. They depend on the seed alone: the
+    /// samples of a step are the same whatever the number of ranks and the micro-batch.
+    pub fn micro_batches(&self, rank: usize, done: u64) -> impl Iterator<Item = MicroBatch> + Send + 'static {
+        let plan = self.clone();
+        let mut current: Option<(u64, Vec<u32>)> = None;
+        (done..self.total_steps).flat_map(move |step| {
+            let Position { epoch, step_in_epoch } = plan.position(step);
+            let order = match current.take() {
+                Some((of, order)) if of == epoch => order,
+                _ => epoch_order(plan.train_samples as usize, plan.seed, epoch),
+            };
+            let first = step_in_epoch as usize * plan.partition.effective_batch();
+            let samples = plan.step_samples(step_in_epoch);
+            let step_indices = &order[first..first + samples];
+            let ranges = plan.partition.for_samples(samples).micro_ranges(rank);
+            let work: Vec<MicroBatch> = ranges
+                .into_iter()
+                .map(|range| MicroBatch {
+                    epoch,
+                    indices: step_indices[range].to_vec(),
+                })
+                .collect();
+            current = Some((epoch, order));
+            work
+        })
+    }
+}
+
+impl fmt::Display for RunPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "effective batch {}; {} steps per epoch, {} in all; learning rate {:.4e}",
+            self.partition, self.steps_per_epoch, self.total_steps, self.schedule.peak
+        )
+    }
+}
+
+/// RUN_DIR/plan.json: the partition chosen, and the memory that is certain before the first step.
+#[derive(Debug, Serialize)]
+pub struct PlanFile {
+    /// Samples per optimizer step, over all ranks.
+    pub effective_batch: usize,
+    /// Ranks.
+    pub nproc: usize,
+    /// The largest micro-batch.
+    pub micro_batch: usize,
+    /// Micro-steps per step of the busiest rank.
+    pub grad_accum_steps: usize,
+    /// The cutting in words.
+    pub partition: String,
+    /// Where the tensors lie.
+    pub device: String,
+    /// The learning rate after scaling.
+    pub learning_rate: f64,
+    /// Steps of warm-up.
+    pub warmup_steps: u64,
+    /// Steps of one epoch.
+    pub steps_per_epoch: u64,
+    /// Steps of the run.
+    pub total_steps: u64,
+    /// Samples of the training and test sets.
+    pub train_samples: u64,
+    /// Samples of the test set.
+    pub test_samples: u64,
+    /// Trainable parameters.
+    pub parameters: u64,
+    /// Predicted, not measured: bytes per rank by owner. Activations are not predicted in this version.
+    pub predicted_bytes: dtrain_common::memory::StateBytes,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    fn recipe(batch: usize, more: &str) -> Recipe {
+        let text = format!(
+            "task = \"classify\"\n[data]\nkind = \"generated\"\n[train]\neffective_batch = {batch}\nepochs = 3\n{more}"
+        );
+        Recipe::parse("test", &text, &[]).unwrap()
+    }
+
+    /// The samples of every step, as all ranks together load them.
+    fn steps(plan: &RunPlan, ranks: usize, done: u64) -> Vec<Vec<u32>> {
+        let mut work: Vec<_> = (0..ranks).map(|rank| plan.micro_batches(rank, done)).collect();
+        (done..plan.total_steps)
+            .map(|step| {
+                let samples = plan.step_samples(plan.position(step).step_in_epoch);
+                let partition = plan.partition.for_samples(samples);
+                let of_rank = |(rank, work): (usize, &mut _)| {
+                    let micro_steps = partition.micro_ranges(rank).len();
+                    Iterator::take(work, micro_steps)
+                        .flat_map(|micro: MicroBatch| micro.indices)
+                        .collect::<Vec<_>>()
+                };
+                work.iter_mut().enumerate().flat_map(of_rank).collect()
+            })
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn steps_hold_the_same_samples_however_they_are_cut(
+            samples in 1u64..200, batch in 1usize..40, ranks in 1usize..6, micro in 1usize..12, drop: bool
+        ) {
+            prop_assume!(ranks <= batch && (!drop || samples >= batch as u64));
+            let last = if drop { "last_batch = \"drop\"" } else { "" };
+            let cut = format!("{last}\n[memory]\nmicro_batch = {micro}");
+            let one = RunPlan::new(&recipe(batch, last), 1, samples, 1).unwrap();
+            let many = RunPlan::new(&recipe(batch, &cut), ranks, samples, 1).unwrap();
+            let whole = steps(&one, 1, 0);
+            prop_assert_eq!(&whole, &steps(&many, ranks, 0));
+            let seen: usize = whole.iter().map(Vec::len).sum();
+            prop_assert_eq!(seen as u64, many.samples_after(many.total_steps));
+
+            // A resumed run goes on with the sample that was next, on any number of ranks.
+            let done = one.total_steps / 2;
+            prop_assert_eq!(&whole[done as usize..], &steps(&many, ranks, done)[..]);
+            let before: usize = whole[..done as usize].iter().map(Vec::len).sum();
+            prop_assert_eq!(before as u64, many.samples_after(done));
+        }
+    }
+
+    #[test]
+    fn figures_that_do_not_go_together_are_named() {
+        let plan = |recipe: &Recipe, ranks, samples, least| RunPlan::new(recipe, ranks, samples, least);
+        let error = plan(&recipe(8, ""), 9, 100, 1).unwrap_err();
+        assert!(matches!(error, PlanError::Batch(_)), "{error}");
+        let error = plan(&recipe(8, "last_batch = \"drop\""), 1, 7, 1).unwrap_err();
+        assert!(matches!(error, PlanError::NoSteps { samples: 7, .. }), "{error}");
+        let warmup = "[optim]\nschedule = { name = \"cosine\", warmup = \"50 steps\" }";
+        let error = plan(&recipe(8, warmup), 1, 16, 1).unwrap_err();
+        assert!(
+            matches!(error, PlanError::Warmup { warmup: 50, total: 6 }),
+            "{error}"
+        );
+        // 17 samples leave a last step of one.
+        let error = plan(&recipe(8, ""), 1, 17, 2).unwrap_err();
+        assert!(
+            matches!(error, PlanError::MicroBatch { smallest: 1, .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains("last_batch"), "{error}");
+        assert!(plan(&recipe(8, "last_batch = \"drop\""), 1, 17, 2).is_ok());
+    }
+}

@@ -1,0 +1,296 @@
+//! The training loop: steps, and between them evaluations, checkpoints and requests to stop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use dtrain_common::manifest::{FORMAT, Manifest};
+use dtrain_common::recipe::Recipe;
+use dtrain_common::result::RunResult;
+use dtrain_common::run_dir::RunDir;
+use tch::Device;
+
+use super::arena::Arena;
+use super::buffers::Buffers;
+use super::error::TrainError;
+use super::plan::RunPlan;
+use super::status::Status;
+use super::stop::StopFlag;
+use crate::checkpoint::{self, Snapshot};
+use crate::collectives::ProcessGroup;
+use crate::data::{Dataset, Loader, LoaderOptions, too_many_bad};
+use crate::metrics::{EvalRecord, MetricsLog, Progress, StepRecord};
+use crate::models::Registry;
+use crate::optim::Optimizer;
+use crate::tasks::Task;
+
+/// A run whose gradient is not finite this often in a row will not recover.
+const MAX_SKIPPED_IN_A_ROW: u64 = 20;
+
+/// What a training is made of.
+pub struct Parts<'a> {
+    /// The recipe, for the checkpoints' manifests.
+    pub recipe: &'a Recipe,
+    /// Where the run writes.
+    pub run_dir: &'a RunDir,
+    /// The ranks.
+    pub group: &'a dyn ProcessGroup,
+    /// Model and loss.
+    pub task: &'a dyn Task,
+    /// The model's tensors.
+    pub registry: &'a Registry,
+    /// Parameters and gradients in flat buffers.
+    pub arena: Arena,
+    /// The model's buffers in flat tensors.
+    pub buffers: Buffers,
+    /// The optimizer over the arena.
+    pub optimizer: Box<dyn Optimizer>,
+    /// The plan.
+    pub plan: RunPlan,
+    /// Training samples.
+    pub train_set: Arc<dyn Dataset>,
+    /// Test samples.
+    pub test_set: Arc<dyn Dataset>,
+    /// How images are loaded.
+    pub loader_options: LoaderOptions,
+    /// Where tensors lie.
+    pub device: Device,
+    /// Requests to stop.
+    pub stop: StopFlag,
+    /// Steps that were taken before, by the checkpoint this run resumes from.
+    pub done: u64,
+    /// metrics.jsonl, on rank 0.
+    pub metrics: Option<MetricsLog>,
+    /// What people see.
+    pub progress: Progress,
+    /// When the launch command was given, if it said so.
+    pub launched: Option<SystemTime>,
+}
+
+/// How a training ended in good order.
+#[derive(Debug)]
+pub enum Outcome {
+    /// All steps were taken.
+    Finished(Summary),
+    /// Stopped on request; a checkpoint was written.
+    Stopped(Summary),
+}
+
+/// The figures of a training that ended in good order.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// For result.json.
+    pub result: RunResult,
+    /// The newest checkpoint, on rank 0.
+    pub checkpoint: Option<PathBuf>,
+}
+
+/// A training under way.
+pub struct Trainer<'a> {
+    recipe: &'a Recipe,
+    run_dir: &'a RunDir,
+    pub(super) group: &'a dyn ProcessGroup,
+    pub(super) task: &'a dyn Task,
+    registry: &'a Registry,
+    pub(super) arena: Arena,
+    pub(super) buffers: Buffers,
+    pub(super) optimizer: Box<dyn Optimizer>,
+    pub(super) plan: RunPlan,
+    pub(super) batches: Loader,
+    pub(super) test_set: Arc<dyn Dataset>,
+    pub(super) loader_options: LoaderOptions,
+    pub(super) image_size: usize,
+    classes: usize,
+    pub(super) device: Device,
+    pub(super) stop: StopFlag,
+    pub(super) clip: Option<f64>,
+    /// Steps taken since the beginning of the run.
+    pub(super) done: u64,
+    metrics: Option<MetricsLog>,
+    progress: Progress,
+    launched: Option<SystemTime>,
+    bad_images: u64,
+    skipped_in_a_row: u64,
+    summary: Summary,
+}
+
+impl<'a> Trainer<'a> {
+    /// Starts the loader; the first step can be taken.
+    ///
+    /// # Errors
+    /// `Data` where the system refuses a thread.
+    pub fn new(parts: Parts<'a>) -> Result<Self, TrainError> {
+        let work = parts.plan.micro_batches(parts.group.rank(), parts.done);
+        let batches = Loader::start(Arc::clone(&parts.train_set), parts.loader_options, work)?;
+        Ok(Self {
+            batches,
+            image_size: parts.train_set.image_size(),
+            classes: parts.train_set.classes(),
+            clip: parts.recipe.optim.clip,
+            recipe: parts.recipe,
+            run_dir: parts.run_dir,
+            group: parts.group,
+            task: parts.task,
+            registry: parts.registry,
+            arena: parts.arena,
+            buffers: parts.buffers,
+            optimizer: parts.optimizer,
+            plan: parts.plan,
+            test_set: parts.test_set,
+            loader_options: parts.loader_options,
+            device: parts.device,
+            stop: parts.stop,
+            done: parts.done,
+            metrics: parts.metrics,
+            progress: parts.progress,
+            launched: parts.launched,
+            bad_images: 0,
+            skipped_in_a_row: 0,
+            summary: Summary::default(),
+        })
+    }
+
+    /// Trains to the end of the run or to the first request to stop.
+    ///
+    /// # Errors
+    /// See [`TrainError`]; where memory runs out, [`TrainError::is_out_of_memory`] says so.
+    pub fn run(mut self) -> Result<Outcome, TrainError> {
+        let begun = Instant::now();
+        let first = self.done;
+        self.summary.result.startup_ms = self
+            .launched
+            .and_then(|launched| launched.elapsed().ok())
+            .map(|elapsed| elapsed.as_secs_f64() * 1e3);
+        let mut training_s = 0.0;
+        let mut stopped = false;
+        while self.done < self.plan.total_steps && !stopped {
+            let (record, status) = self.step()?;
+            training_s += record.step_ms / 1e3;
+            self.report(&record)?;
+            self.watch(&record, &status)?;
+            stopped = status.stop > 0.0;
+            let last = self.done == self.plan.total_steps;
+            if last || self.done.is_multiple_of(self.plan.checkpoint_every) {
+                let evaluation = self.evaluate()?;
+                self.report_evaluation(&evaluation)?;
+                self.save(Some(&evaluation))?;
+            } else if stopped {
+                self.save(None)?;
+            }
+        }
+
+        let result = &mut self.summary.result;
+        let samples = self.plan.samples_after(self.done);
+        result.steps = Some(self.done);
+        result.epochs = Some(self.done as f64 / self.plan.steps_per_epoch as f64);
+        result.samples = Some(samples);
+        if training_s > 0.0 {
+            let own = samples - self.plan.samples_after(first);
+            result.samples_per_s = Some(own as f64 / training_s);
+        }
+        result.skipped_images = Some(self.bad_images);
+        tracing::debug!("trained for {:.3} s", begun.elapsed().as_secs_f64());
+        let unfinished = self.done < self.plan.total_steps;
+        Ok(if stopped && unfinished {
+            Outcome::Stopped(self.summary)
+        } else {
+            Outcome::Finished(self.summary)
+        })
+    }
+
+    fn report(&mut self, record: &StepRecord) -> Result<(), TrainError> {
+        if let Some(metrics) = &mut self.metrics {
+            metrics.step(record).map_err(TrainError::Metrics)?;
+        }
+        self.progress.step(record, Instant::now());
+        self.summary
+            .result
+            .final_metrics
+            .insert("train_loss".into(), record.loss);
+        Ok(())
+    }
+
+    fn report_evaluation(&mut self, record: &EvalRecord) -> Result<(), TrainError> {
+        if let Some(metrics) = &mut self.metrics {
+            metrics.eval(record).map_err(TrainError::Metrics)?;
+        }
+        self.progress.note(format!(
+            "epoch {}: test loss {:.4}, accuracy {:.2}% of {} samples",
+            record.epoch,
+            record.loss,
+            record.accuracy * 100.0,
+            record.samples
+        ));
+        let metrics = &mut self.summary.result.final_metrics;
+        metrics.insert("loss".into(), record.loss);
+        metrics.insert("accuracy".into(), record.accuracy);
+        Ok(())
+    }
+
+    /// Ends a run that will not recover; all ranks see the same figures and end together.
+    fn watch(&mut self, record: &StepRecord, status: &Status) -> Result<(), TrainError> {
+        self.skipped_in_a_row = if record.skipped {
+            self.skipped_in_a_row + 1
+        } else {
+            0
+        };
+        if self.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW {
+            return Err(TrainError::NonFinite {
+                steps: self.skipped_in_a_row,
+                step: record.step,
+            });
+        }
+        self.bad_images += status.bad_images as u64;
+        let total = self.plan.train_samples;
+        if too_many_bad(self.bad_images as usize, total as usize) {
+            return Err(TrainError::TooManyBad {
+                bad: self.bad_images,
+                total,
+            });
+        }
+        Ok(())
+    }
+
+    /// Rank 0 writes; the others go on and meet it in the next reduction. The buffers are one on all ranks already.
+    fn save(&mut self, evaluation: Option<&EvalRecord>) -> Result<(), TrainError> {
+        if self.group.rank() != 0 {
+            return Ok(());
+        }
+        let position = self.plan.position(self.done);
+        let metrics = evaluation
+            .map(|record| {
+                [
+                    ("loss".to_owned(), record.loss),
+                    ("accuracy".to_owned(), record.accuracy),
+                ]
+                .into()
+            })
+            .unwrap_or_default();
+        let manifest = Manifest {
+            format: FORMAT,
+            dtrain: env!("CARGO_PKG_VERSION").to_owned(),
+            libtorch: dtrain_torch_shim::libtorch_version().to_owned(),
+            task: self.recipe.task.to_string(),
+            model: self.recipe.model.name.to_string(),
+            classes: self.classes,
+            parameters: self.arena.parameters(),
+            step: self.done,
+            epoch: position.epoch,
+            step_in_epoch: position.step_in_epoch,
+            samples: self.plan.samples_after(self.done),
+            world_size: self.group.size(),
+            recipe: self.recipe.clone(),
+            metrics,
+            files: Vec::new(),
+        };
+        let snapshot = Snapshot {
+            registry: self.registry,
+            arena: &self.arena,
+            optimizer: self.optimizer.as_ref(),
+            manifest,
+        };
+        let folder = checkpoint::write(self.run_dir, snapshot, self.recipe.checkpoint.keep)?;
+        self.summary.checkpoint = Some(folder);
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! How a worker fails, and with which exit code.
+
+use std::io;
+use std::path::PathBuf;
+
+use dtrain_common::env::EnvError;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::recipe::RecipeError;
+use dtrain_common::run_dir::RunDirError;
+use tch::TchError;
+use thiserror::Error;
+
+use crate::checkpoint::CheckpointError;
+use crate::collectives::RendezvousError;
+use crate::data::DataError;
+use crate::engine::{ArenaError, PlanError, TrainError};
+use crate::models::ModelError;
+
+/// A worker that cannot begin or go on.
+#[derive(Debug, Error)]
+pub enum WorkerError {
+    /// The environment contract is broken.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// The recipe.
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
+    /// The run directory.
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    /// The data.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The figures of the recipe do not go together.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The checkpoint to resume from.
+    #[error("cannot resume: {0}")]
+    Resume(#[source] CheckpointError),
+    /// The model or its weights.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Fewer GPUs than workers.
+    #[error(
+        "rank {rank} is worker {local_rank} of its machine, which shows it {visible} GPU(s); start at most {visible} worker(s) \
+         there, or set CUDA_VISIBLE_DEVICES= (empty) to train on the CPU"
+    )]
+    NoGpu {
+        /// This rank.
+        rank: usize,
+        /// Its number on its machine.
+        local_rank: usize,
+        /// GPUs that it sees.
+        visible: usize,
+    },
+    /// The ranks did not find each other.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// Rank 0's message to the others was not understood.
+    #[error("rank 0's opening cannot be read ({0}); all ranks must run the same version of dtrain")]
+    Opening(#[from] serde_json::Error),
+    /// The training.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// A file of the run directory.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Signal handlers could not be installed.
+    #[error("cannot listen for signals: {0}")]
+    Signals(#[source] io::Error),
+    /// A tensor operation during the set-up.
+    #[error(transparent)]
+    Torch(#[from] TchError),
+}
+
+impl From<ArenaError> for WorkerError {
+    fn from(error: ArenaError) -> Self {
+        Self::Train(error.into())
+    }
+}
+
+impl WorkerError {
+    /// The exit code's meaning.
+    pub fn exit_status(&self) -> ExitStatus {
+        match self {
+            _ if self.is_out_of_memory() => ExitStatus::OutOfMemory,
+            Self::Env(_)
+            | Self::Recipe(_)
+            | Self::RunDir(_)
+            | Self::Data(_)
+            | Self::Plan(_)
+            | Self::Resume(_)
+            | Self::Model(_)
+            | Self::NoGpu { .. }
+            | Self::Train(TrainError::Data(_) | TrainError::TooManyBad { .. })
+            | Self::Rendezvous(RendezvousError::Refused(_)) => ExitStatus::Usage,
+            Self::Rendezvous(_) => ExitStatus::Rendezvous,
+            _ => ExitStatus::Program(1),
+        }
+    }
+
+    /// Whether memory ran out.
+    pub fn is_out_of_memory(&self) -> bool {
+        let torch =
+            |error: &TchError| dtrain_torch_shim::kind_of(error) == dtrain_torch_shim::ErrorKind::OutOfMemory;
+        match self {
+            Self::Train(error) => error.is_out_of_memory(),
+            Self::Torch(error) | Self::Model(ModelError::Torch(error)) => torch(error),
+            _ => false,
+        }
+    }
+
+    /// Whether rank 0 has said it already, so that this rank may end in silence.
+    pub fn is_said_by_rank_0(&self) -> bool {
+        matches!(self, Self::Rendezvous(RendezvousError::Refused(_)))
+    }
+}

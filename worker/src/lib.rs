@@ -1,0 +1,20 @@
+//! The dtrain trainer: data-parallel training on libtorch.
+//!
+//! [`run`] is a worker's whole life: it finds its peers, builds what the recipe asks for, trains, and says how it ended.
+//! The parts stand on their own: [`collectives`] knows no models, [`models`] no ranks, [`data`] no tensors.
+
+pub mod checkpoint;
+pub mod collectives;
+pub mod data;
+mod device;
+pub mod engine;
+mod error;
+pub mod metrics;
+pub mod models;
+pub mod optim;
+mod setup;
+pub mod tasks;
+mod worker;
+
+pub use error::WorkerError;
+pub use worker::{Request, run};

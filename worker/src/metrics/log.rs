@@ -1,0 +1,111 @@
+//! metrics.jsonl: one JSON object per line, appended as the run goes on.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+
+use dtrain_common::files::write_atomic;
+use serde::Serialize;
+
+use super::{EvalRecord, StepRecord};
+
+/// The open file. Only rank 0 has one.
+#[derive(Debug)]
+pub struct MetricsLog {
+    file: File,
+}
+
+impl MetricsLog {
+    /// Opens the file for a run that goes on after `done` steps: lines of later steps, which a resumed run makes again,
+    /// are dropped, as is a last line that was cut off.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or written.
+    pub fn open(path: &Path, done: u64) -> io::Result<Self> {
+        match File::open(path) {
+            Ok(file) => {
+                let mut kept = Vec::new();
+                for line in BufReader::new(file).split(b'\n') {
+                    let line = line?;
+                    if step_of(&line).is_some_and(|step| step <= done) {
+                        kept.extend_from_slice(&line);
+                        kept.push(b'\n');
+                    }
+                }
+                write_atomic(path, &kept)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Self {
+            file: OpenOptions::new().create(true).append(true).open(path)?,
+        })
+    }
+
+    /// Appends a step.
+    ///
+    /// # Errors
+    /// Where the disk is full, for example.
+    pub fn step(&mut self, record: &StepRecord) -> io::Result<()> {
+        self.append(record)
+    }
+
+    /// Appends an evaluation, as `{"eval": {...}}`.
+    ///
+    /// # Errors
+    /// As [`MetricsLog::step`].
+    pub fn eval(&mut self, record: &EvalRecord) -> io::Result<()> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            eval: &'a EvalRecord,
+        }
+        self.append(&Line { eval: record })
+    }
+
+    /// One write per line, so that a reader never sees half of one.
+    fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(line)?;
+        bytes.push(b'\n');
+        self.file.write_all(&bytes)
+    }
+}
+
+fn step_of(line: &[u8]) -> Option<u64> {
+    let value: serde_json::Value = serde_json::from_slice(line).ok()?;
+    value.get("eval").unwrap_or(&value).get("step")?.as_u64()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_resumed_run_drops_what_it_will_make_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let eval = |step| EvalRecord {
+            step,
+            epoch: 1,
+            loss: 1.0,
+            accuracy: 0.5,
+            samples: 10,
+            eval_ms: 1.0,
+        };
+        {
+            let mut log = MetricsLog::open(&path, 0).unwrap();
+            for step in 1..=4 {
+                log.eval(&eval(step)).unwrap();
+                log.append(&serde_json::json!({"step": step})).unwrap();
+            }
+            log.file.write_all(b"{\"step\": 2, \"lo").unwrap();
+        }
+        drop(MetricsLog::open(&path, 2).unwrap());
+        let text = std::fs::read_to_string(&path).unwrap();
+        let steps: Vec<_> = text
+            .lines()
+            .map(|line| step_of(line.as_bytes()).unwrap())
+            .collect();
+        assert_eq!(steps, [1, 1, 2, 2]);
+    }
+}

@@ -1,0 +1,205 @@
+//! What people see: a bar that moves on a terminal, plain lines in a log. Standard error only, rank 0 only.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use dtrain_common::env::DTRAIN_PROGRESS;
+
+use super::StepRecord;
+
+/// Where the progress goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Surface {
+    /// A terminal of our own: frames overwrite each other in place.
+    Terminal,
+    /// The launcher shows our frames on its terminal: a frame is text ended by a carriage return.
+    Launcher,
+    /// A file or a pipe: lines, every so many steps.
+    Lines,
+    /// Another rank speaks.
+    Silent,
+}
+
+impl Surface {
+    /// The surface of this process.
+    pub fn detect(rank: usize) -> Self {
+        if rank != 0 {
+            Self::Silent
+        } else if std::env::var(DTRAIN_PROGRESS).is_ok_and(|value| value == "terminal") {
+            Self::Launcher
+        } else if io::stderr().is_terminal() {
+            Self::Terminal
+        } else {
+            Self::Lines
+        }
+    }
+}
+
+/// Frames follow each other at most this fast.
+const FRAME_INTERVAL: Duration = Duration::from_millis(100);
+const BAR_WIDTH: usize = 24;
+
+/// The progress of a run.
+#[derive(Debug)]
+pub struct Progress {
+    surface: Surface,
+    total_steps: u64,
+    total_epochs: u64,
+    /// A line goes out every so many steps.
+    every_steps: u64,
+    /// When this process began to train, and after which step.
+    begun: Instant,
+    first_step: u64,
+    last_frame: Option<Instant>,
+}
+
+impl Progress {
+    /// A run of `total_steps` in `total_epochs` that goes on after `done` steps.
+    pub fn new(surface: Surface, total_steps: u64, total_epochs: u64, every_steps: u64, done: u64) -> Self {
+        Self {
+            surface,
+            total_steps,
+            total_epochs,
+            every_steps,
+            begun: Instant::now(),
+            first_step: done,
+            last_frame: None,
+        }
+    }
+
+    /// Says something that stays.
+    pub fn note(&self, text: impl Display) {
+        match self.surface {
+            Surface::Silent => {}
+            Surface::Terminal => say(&format!("\x1b[2K{text}\n")),
+            Surface::Launcher | Surface::Lines => say(&format!("{text}\n")),
+        }
+    }
+
+    /// After every step.
+    pub fn step(&mut self, record: &StepRecord, now: Instant) {
+        let due = record.step.is_multiple_of(self.every_steps)
+            || record.step == self.total_steps
+            || record.step == self.first_step + 1;
+        match self.surface {
+            Surface::Silent => {}
+            Surface::Lines => {
+                if due {
+                    say(&format!("{}\n", self.line(record)));
+                }
+            }
+            Surface::Terminal | Surface::Launcher => {
+                let fresh = self.last_frame.is_none_or(|last| now - last >= FRAME_INTERVAL);
+                if fresh || record.step == self.total_steps {
+                    self.last_frame = Some(now);
+                    let clear = if self.surface == Surface::Terminal {
+                        "\x1b[2K"
+                    } else {
+                        ""
+                    };
+                    say(&format!("{clear}{}\r", self.frame(record, now)));
+                }
+            }
+        }
+    }
+
+    fn line(&self, record: &StepRecord) -> String {
+        let skipped = if record.skipped {
+            "  (skipped: not finite)"
+        } else {
+            ""
+        };
+        format!(
+            "step {}/{}  epoch {}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {:.0} img/s{skipped}",
+            record.step,
+            self.total_steps,
+            record.epoch,
+            self.total_epochs,
+            record.loss,
+            record.lr,
+            record.grad_norm,
+            record.samples_per_s,
+        )
+    }
+
+    fn frame(&self, record: &StepRecord, now: Instant) -> String {
+        let share = record.step as f64 / self.total_steps.max(1) as f64;
+        let filled = ((share * BAR_WIDTH as f64) as usize).min(BAR_WIDTH);
+        let bar: String = (0..BAR_WIDTH)
+            .map(|cell| if cell < filled { '#' } else { '-' })
+            .collect();
+        format!(
+            "[{bar}] {:3.0}%  {}  ETA {}",
+            share * 100.0,
+            self.line(record),
+            self.eta(record.step, now)
+        )
+    }
+
+    /// From the mean duration of the steps of this process.
+    fn eta(&self, step: u64, now: Instant) -> String {
+        let made = step.saturating_sub(self.first_step).max(1);
+        let left = self.total_steps.saturating_sub(step);
+        let seconds = (now - self.begun).as_secs_f64() / made as f64 * left as f64;
+        let seconds = seconds.round() as u64;
+        let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        if hours > 0 {
+            format!("{hours}:{minutes:02}:{seconds:02}")
+        } else {
+            format!("{minutes}:{seconds:02}")
+        }
+    }
+}
+
+/// A reader that has gone away must not end a training.
+fn say(text: &str) {
+    let mut out = io::stderr().lock();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::WaitMs;
+
+    fn record(step: u64) -> StepRecord {
+        StepRecord {
+            step,
+            epoch: 2,
+            samples: 256,
+            loss: 3.21098,
+            lr: 1e-3,
+            grad_norm: 1.5,
+            loss_scale: 1.0,
+            samples_per_s: 312.4,
+            step_ms: 10.0,
+            wait_ms: WaitMs::default(),
+            memory: Default::default(),
+            skipped: step == 7,
+        }
+    }
+
+    #[test]
+    fn frames_and_lines_say_the_same() {
+        let progress = Progress::new(Surface::Lines, 100, 4, 10, 0);
+        let line = "step 25/100  epoch 2/4  loss 3.2110  lr 1.000e-3  grad 1.500  312 img/s";
+        assert_eq!(progress.line(&record(25)), line);
+        let now = progress.begun + Duration::from_secs(50);
+        assert_eq!(
+            progress.frame(&record(25), now),
+            format!("[######------------------]  25%  {line}  ETA 2:30")
+        );
+        assert!(progress.line(&record(7)).ends_with("(skipped: not finite)"));
+    }
+
+    #[test]
+    fn the_time_left_counts_this_process_alone() {
+        let progress = Progress::new(Surface::Lines, 20_000, 4, 10, 100);
+        assert_eq!(
+            progress.eta(110, progress.begun + Duration::from_secs(10)),
+            "5:31:30"
+        );
+    }
+}

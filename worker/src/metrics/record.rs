@@ -1,0 +1,60 @@
+//! The lines of metrics.jsonl.
+
+use dtrain_common::memory::MemoryReport;
+use serde::Serialize;
+
+/// One optimizer step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StepRecord {
+    /// The step, counted from 1.
+    pub step: u64,
+    /// The epoch that it belongs to, counted from 1.
+    pub epoch: u64,
+    /// Samples seen by all ranks since the beginning of the run.
+    pub samples: u64,
+    /// Mean loss over the step's samples, before the update.
+    pub loss: f64,
+    /// Learning rate of the update.
+    pub lr: f64,
+    /// L2 norm of the mean gradient, before clipping.
+    pub grad_norm: f64,
+    /// Factor by which losses were scaled against underflow: 1 in full precision.
+    pub loss_scale: f64,
+    /// Samples per second of all ranks over this step.
+    pub samples_per_s: f64,
+    /// Duration of the step.
+    pub step_ms: f64,
+    /// What the step waited for on this rank.
+    pub wait_ms: WaitMs,
+    /// Memory of rank 0, in bytes.
+    pub memory: MemoryReport,
+    /// Present and true where the update was left out because the gradient was not finite.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub skipped: bool,
+}
+
+/// Milliseconds of waiting within a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct WaitMs {
+    /// For the loader.
+    pub data: f64,
+    /// For the other ranks.
+    pub comm: f64,
+}
+
+/// One evaluation on the whole test set.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EvalRecord {
+    /// The step after which it was made.
+    pub step: u64,
+    /// The epoch that the step ended or belongs to, counted from 1.
+    pub epoch: u64,
+    /// Mean loss over the samples.
+    pub loss: f64,
+    /// Share of samples classified rightly.
+    pub accuracy: f64,
+    /// Number of samples, each counted once.
+    pub samples: u64,
+    /// Duration of the evaluation.
+    pub eval_ms: f64,
+}

@@ -1,0 +1,314 @@
+//! Comparing the tensors of a model with those of a file, and saying in words how they differ.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+
+use safetensors::Dtype;
+use tch::Kind;
+
+use super::recognise::looks_like;
+
+/// A tensor of the model, as far as comparing needs it.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) name: &'a str,
+    pub(super) shape: Vec<usize>,
+    pub(super) kind: Kind,
+}
+
+/// A tensor of the file, as far as comparing needs it.
+#[derive(Clone, Debug)]
+pub(super) struct Found<'a> {
+    pub(super) name: &'a str,
+    pub(super) shape: &'a [usize],
+    pub(super) dtype: Dtype,
+}
+
+/// A tensor whose shape in the file is not that in the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShapeDifference {
+    /// The tensor's name, the same in both.
+    pub name: String,
+    /// Its shape in the file.
+    pub file: Vec<usize>,
+    /// Its shape in the model.
+    pub model: Vec<usize>,
+}
+
+/// How a file's tensors differ from a model's. Its `Display` is the message for the user.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mismatch {
+    /// What kind of network the model is, such as "a resnet18".
+    pub model: String,
+    /// What kind of network the file looks like.
+    pub file: String,
+    /// In the model, but not in the file, with the model's shapes.
+    pub missing: Vec<(String, Vec<usize>)>,
+    /// In the file, but not in the model, with the file's shapes.
+    pub unexpected: Vec<(String, Vec<usize>)>,
+    /// In both, with different shapes.
+    pub shapes: Vec<ShapeDifference>,
+    /// In both, but of a type that is not converted: name, the file's type, the model's type.
+    pub types: Vec<(String, String, String)>,
+}
+
+/// Compares by name. A missing `num_batches_tracked` is no difference: files of before PyTorch 0.4.1 have none.
+pub(super) fn compare(model: &[Wanted<'_>], file: &[Found<'_>]) -> Mismatch {
+    let by_name: HashMap<&str, &Found<'_>> = file.iter().map(|found| (found.name, found)).collect();
+    let mut mismatch = Mismatch {
+        model: looks_like(&model.iter().map(|wanted| wanted.name).collect::<Vec<_>>()),
+        file: looks_like(&file.iter().map(|found| found.name).collect::<Vec<_>>()),
+        ..Mismatch::default()
+    };
+    for wanted in model {
+        let name = wanted.name.to_owned();
+        match by_name.get(wanted.name) {
+            None if is_batch_counter(wanted.name) => {}
+            None => mismatch.missing.push((name, wanted.shape.clone())),
+            Some(found) if found.shape != wanted.shape => mismatch.shapes.push(ShapeDifference {
+                name,
+                file: found.shape.to_vec(),
+                model: wanted.shape.clone(),
+            }),
+            Some(found) if !converts(found.dtype, wanted.kind) => {
+                mismatch
+                    .types
+                    .push((name, found.dtype.to_string(), format!("{:?}", wanted.kind)));
+            }
+            Some(_) => {}
+        }
+    }
+    let known: BTreeSet<&str> = model.iter().map(|wanted| wanted.name).collect();
+    for found in file.iter().filter(|found| !known.contains(found.name)) {
+        mismatch
+            .unexpected
+            .push((found.name.to_owned(), found.shape.to_vec()));
+    }
+    // The first few are shown, and counters tell least about the network.
+    mismatch
+        .unexpected
+        .sort_by_key(|(name, _)| is_batch_counter(name));
+    mismatch
+}
+
+impl Mismatch {
+    /// Whether the file fits the model after all.
+    pub fn is_empty(&self) -> bool {
+        self.missing.is_empty()
+            && self.unexpected.is_empty()
+            && self.shapes.is_empty()
+            && self.types.is_empty()
+    }
+
+    /// Takes out the classifier head (`fc`) where it differs in the number of classes and in nothing else.
+    pub(super) fn take_head(&mut self) -> Vec<ShapeDifference> {
+        let (head, rest) = std::mem::take(&mut self.shapes)
+            .into_iter()
+            .partition(is_other_class_count);
+        self.shapes = rest;
+        head
+    }
+}
+
+/// Whether the tensor counts a batch norm's batches.
+pub(super) fn is_batch_counter(name: &str) -> bool {
+    name.ends_with(".num_batches_tracked")
+}
+
+/// Whether the tensor belongs to the classifier head.
+pub(super) fn is_head(name: &str) -> bool {
+    name.starts_with("fc.")
+}
+
+fn is_other_class_count(difference: &ShapeDifference) -> bool {
+    is_head(&difference.name)
+        && !difference.file.is_empty()
+        && difference.file.len() == difference.model.len()
+        && difference.file[1..] == difference.model[1..]
+}
+
+/// Whether values of the file's type may be put into a tensor of the model's: between floating-point types, and from
+/// whole numbers to the counters.
+fn converts(from: Dtype, to: Kind) -> bool {
+    match to {
+        Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => {
+            matches!(from, Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64)
+        }
+        Kind::Int64 => matches!(from, Dtype::I32 | Dtype::I64),
+        _ => super::tensor_file::kind_of(from) == Some(to),
+    }
+}
+
+/// The first few of a list, and how many more there are.
+fn few<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
+    const SHOWN: usize = 3;
+    let shown: Vec<String> = items.iter().take(SHOWN).map(show).collect();
+    match items.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let with_shape = |(name, shape): &(String, Vec<usize>)| format!("`{name}` {shape:?}");
+        let mut parts = Vec::new();
+        if !self.unexpected.is_empty() {
+            parts.push(format!(
+                "it holds {}, which the model has not",
+                few(&self.unexpected, with_shape)
+            ));
+        }
+        if !self.missing.is_empty() {
+            parts.push(format!("it lacks {}", few(&self.missing, with_shape)));
+        }
+        if !self.shapes.is_empty() {
+            let both =
+                |d: &ShapeDifference| format!("`{}` is {:?}, in the model {:?}", d.name, d.file, d.model);
+            parts.push(format!("in the file {}", few(&self.shapes, both)));
+        }
+        if !self.types.is_empty() {
+            let both =
+                |(name, file, model): &(String, String, String)| format!("`{name}` is {file}, not {model}");
+            parts.push(format!("in the file {}", few(&self.types, both)));
+        }
+        write!(
+            f,
+            "the file does not fit the model, {}: {}.",
+            self.model,
+            parts.join("; ")
+        )?;
+        let only_head = self.missing.is_empty()
+            && self.unexpected.is_empty()
+            && self.types.is_empty()
+            && self.shapes.iter().all(is_other_class_count);
+        if only_head {
+            write!(
+                f,
+                " Only the number of classes differs: the file can start a new training, but not continue one."
+            )
+        } else if self.file == self.model {
+            write!(f, " The file is {} of another make.", self.file)
+        } else {
+            write!(f, " The file looks like {}.", self.file)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn wanted<'a>(name: &'a str, shape: &[usize], kind: Kind) -> Wanted<'a> {
+        Wanted {
+            name,
+            shape: shape.to_vec(),
+            kind,
+        }
+    }
+
+    #[test]
+    fn every_kind_of_difference_is_found() {
+        let model = [
+            wanted("a", &[2, 3], Kind::Float),
+            wanted("b", &[4], Kind::Float),
+            wanted("c", &[4], Kind::Float),
+            wanted("bn.num_batches_tracked", &[], Kind::Int64),
+            wanted("d", &[1], Kind::Float),
+        ];
+        let file = [
+            Found {
+                name: "a",
+                shape: &[3, 2],
+                dtype: Dtype::F32,
+            },
+            Found {
+                name: "b",
+                shape: &[4],
+                dtype: Dtype::I32,
+            },
+            Found {
+                name: "x.num_batches_tracked",
+                shape: &[],
+                dtype: Dtype::I64,
+            },
+            Found {
+                name: "e",
+                shape: &[5],
+                dtype: Dtype::F32,
+            },
+            Found {
+                name: "d",
+                shape: &[1],
+                dtype: Dtype::BF16,
+            },
+        ];
+        let mismatch = compare(&model, &file);
+        assert_eq!(mismatch.missing, [("c".to_owned(), vec![4])]);
+        assert_eq!(
+            mismatch.unexpected,
+            [
+                ("e".to_owned(), vec![5]),
+                ("x.num_batches_tracked".to_owned(), vec![])
+            ]
+        );
+        let shapes = ShapeDifference {
+            name: "a".to_owned(),
+            file: vec![3, 2],
+            model: vec![2, 3],
+        };
+        assert_eq!(mismatch.shapes, [shapes]);
+        assert_eq!(
+            mismatch.types,
+            [("b".to_owned(), "I32".to_owned(), "Float".to_owned())]
+        );
+        let text = mismatch.to_string();
+        for part in [
+            "`e` [5]",
+            "lacks `c` [4]",
+            "`a` is [3, 2], in the model [2, 3]",
+            "`b` is I32, not Float",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+
+    #[test]
+    fn the_head_is_taken_only_where_the_classes_differ() {
+        let difference = |name: &str, file: &[usize], model: &[usize]| ShapeDifference {
+            name: name.to_owned(),
+            file: file.to_vec(),
+            model: model.to_vec(),
+        };
+        let head = [
+            difference("fc.weight", &[1000, 512], &[10, 512]),
+            difference("fc.bias", &[1000], &[10]),
+        ];
+        let wider = difference("fc.weight", &[10, 2048], &[10, 512]);
+        let other = difference("conv1.weight", &[32, 3, 7, 7], &[64, 3, 7, 7]);
+        let shapes = vec![head[0].clone(), other.clone(), head[1].clone(), wider.clone()];
+        let mut mismatch = Mismatch {
+            shapes,
+            ..Mismatch::default()
+        };
+        assert_eq!(mismatch.take_head(), head);
+        assert_eq!(mismatch.shapes, [other, wider]);
+
+        let only_head = Mismatch {
+            shapes: head.to_vec(),
+            ..Mismatch::default()
+        };
+        assert!(
+            only_head
+                .to_string()
+                .contains("Only the number of classes differs")
+        );
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        assert_eq!(few(&[1, 2, 3], |n| n.to_string()), "1, 2, 3");
+        assert_eq!(few(&[1, 2, 3, 4, 5], |n| n.to_string()), "1, 2, 3 and 2 more");
+    }
+}

@@ -1,0 +1,260 @@
+//! The list of a model's tensors, by name, in the order of construction.
+//!
+//! The registry holds a shallow clone of the very tensor that a layer computes with. Whoever replaces a parameter's data
+//! (by a view into a flat buffer, say) through the registry thereby replaces it for the layer.
+
+use std::collections::HashSet;
+
+use tch::{Device, Tensor};
+
+use super::error::ModelError;
+
+/// Whether a tensor is trained or only carried along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Trained: has a gradient and is changed by the optimizer.
+    Parameter,
+    /// Not trained, but part of the model's state: running statistics and counters.
+    Buffer,
+}
+
+/// One named tensor of a model.
+#[derive(Debug)]
+pub struct Entry {
+    name: String,
+    tensor: Tensor,
+    role: Role,
+}
+
+impl Entry {
+    /// The full name in PyTorch's style, such as `layer1.0.conv1.weight`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The tensor that the layer computes with, not a copy of it.
+    pub fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+
+    /// Parameter or buffer.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The number of elements.
+    pub fn elements(&self) -> usize {
+        self.tensor.numel()
+    }
+
+    /// The size of the data in bytes.
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.tensor.kind().elt_size_in_bytes()
+    }
+}
+
+/// All tensors of one model on one device.
+#[derive(Debug)]
+pub struct Registry {
+    device: Device,
+    entries: Vec<Entry>,
+    names: HashSet<String>,
+}
+
+impl Registry {
+    /// An empty registry, whose tensors will live on `device`.
+    pub fn new(device: Device) -> Self {
+        Self {
+            device,
+            entries: Vec::new(),
+            names: HashSet::new(),
+        }
+    }
+
+    /// Where the tensors live.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The outermost scope, from which a model is built.
+    pub fn root(&mut self) -> Scope<'_> {
+        Scope {
+            registry: self,
+            prefix: String::new(),
+        }
+    }
+
+    /// All tensors in construction order, which is the order of torchvision's `state_dict`.
+    pub fn state(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The parameters in construction order.
+    pub fn parameters(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| entry.role == Role::Parameter)
+    }
+
+    /// The buffers in construction order.
+    pub fn buffers(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| entry.role == Role::Buffer)
+    }
+
+    /// The tensor of this full name.
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// The number of parameter elements: what is meant by "a model of 11.7 million parameters".
+    pub fn parameter_count(&self) -> usize {
+        self.parameters().map(Entry::elements).sum()
+    }
+
+    /// The bytes of all parameters.
+    pub fn parameter_bytes(&self) -> usize {
+        self.parameters().map(Entry::bytes).sum()
+    }
+
+    /// The bytes of all buffers.
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffers().map(Entry::bytes).sum()
+    }
+
+    fn add(&mut self, name: String, tensor: &Tensor, role: Role) -> Result<(), ModelError> {
+        if !self.names.insert(name.clone()) {
+            return Err(ModelError::DuplicateName { name });
+        }
+        self.entries.push(Entry {
+            name,
+            tensor: tensor.shallow_clone(),
+            role,
+        });
+        Ok(())
+    }
+}
+
+/// A place in the tree of names, where a layer registers its tensors.
+#[derive(Debug)]
+pub struct Scope<'a> {
+    registry: &'a mut Registry,
+    prefix: String,
+}
+
+impl Scope<'_> {
+    /// The scope one level further in: `sub("0")` of `layer1` is `layer1.0`.
+    pub fn sub(&mut self, name: impl std::fmt::Display) -> Scope<'_> {
+        let prefix = self.full_name(&name.to_string());
+        Scope {
+            registry: self.registry,
+            prefix,
+        }
+    }
+
+    /// The full name of this scope, such as `layer1.0`; empty at the root.
+    pub fn name(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Registers a parameter and returns the tensor to compute with.
+    ///
+    /// The values of `init` are moved to the registry's device; what is returned is a contiguous leaf of the autograd
+    /// graph that requires a gradient.
+    ///
+    /// # Errors
+    /// The name is taken, or libtorch cannot allocate on the device.
+    pub fn parameter(&mut self, name: &str, init: &Tensor) -> Result<Tensor, ModelError> {
+        let tensor = self.place(init)?.f_set_requires_grad(true)?;
+        self.registry
+            .add(self.full_name(name), &tensor, Role::Parameter)?;
+        Ok(tensor)
+    }
+
+    /// Registers a buffer of any type and returns the tensor to compute with, which requires no gradient.
+    ///
+    /// # Errors
+    /// The name is taken, or libtorch cannot allocate on the device.
+    pub fn buffer(&mut self, name: &str, init: &Tensor) -> Result<Tensor, ModelError> {
+        let tensor = self.place(init)?;
+        self.registry.add(self.full_name(name), &tensor, Role::Buffer)?;
+        Ok(tensor)
+    }
+
+    fn place(&self, init: &Tensor) -> Result<Tensor, ModelError> {
+        Ok(init
+            .f_detach()?
+            .f_to_device(self.registry.device)?
+            .f_contiguous()?)
+    }
+
+    fn full_name(&self, name: &str) -> String {
+        if self.prefix.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}.{name}", self.prefix)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tch::Kind;
+
+    use super::*;
+
+    const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+    fn small() -> (Registry, Tensor) {
+        let mut registry = Registry::new(Device::Cpu);
+        let mut root = registry.root();
+        let weight = root
+            .sub("layer1")
+            .sub(0)
+            .parameter("weight", &Tensor::f_ones([2, 3], CPU).unwrap())
+            .unwrap();
+        let counter = Tensor::f_zeros([0i64; 0], (Kind::Int64, Device::Cpu)).unwrap();
+        let _ = root.sub("bn").buffer("num_batches_tracked", &counter).unwrap();
+        let _ = root
+            .parameter("bias", &Tensor::f_zeros([3], CPU).unwrap())
+            .unwrap();
+        (registry, weight)
+    }
+
+    #[test]
+    fn names_roles_and_sizes_in_construction_order() {
+        let (registry, _) = small();
+        let names: Vec<_> = registry.state().iter().map(Entry::name).collect();
+        assert_eq!(names, ["layer1.0.weight", "bn.num_batches_tracked", "bias"]);
+        let parameters: Vec<_> = registry.parameters().map(Entry::name).collect();
+        assert_eq!(parameters, ["layer1.0.weight", "bias"]);
+        assert_eq!(registry.buffers().count(), 1);
+        assert_eq!(registry.parameter_count(), 9);
+        assert_eq!(registry.parameter_bytes(), 36);
+        assert_eq!(registry.buffer_bytes(), 8);
+        assert!(registry.parameters().all(|entry| entry.tensor().requires_grad()));
+        assert!(registry.buffers().all(|entry| !entry.tensor().requires_grad()));
+        assert_eq!(registry.get("bias").unwrap().role(), Role::Parameter);
+        assert!(registry.get("layer1").is_none());
+    }
+
+    #[test]
+    fn a_name_can_be_used_once() {
+        let (mut registry, _) = small();
+        let again = registry
+            .root()
+            .buffer("bias", &Tensor::f_zeros([3], CPU).unwrap());
+        assert!(matches!(again, Err(ModelError::DuplicateName { name }) if name == "bias"));
+        assert_eq!(registry.state().len(), 3);
+    }
+
+    #[test]
+    fn data_replaced_through_the_registry_reaches_the_layer() {
+        let (registry, weight) = small();
+        let flat = Tensor::f_arange(6, CPU).unwrap();
+        let mut registered = registry.get("layer1.0.weight").unwrap().tensor().shallow_clone();
+        registered.f_set_data(&flat.f_view([2, 3]).unwrap()).unwrap();
+        assert_eq!(weight.double_value(&[1, 2]), 5.0);
+        assert!(weight.requires_grad());
+        let _ = flat.shallow_clone().f_fill_(7.0).unwrap();
+        assert_eq!(weight.double_value(&[0, 0]), 7.0);
+    }
+}

@@ -1,0 +1,269 @@
+//! Reading safetensors files, one tensor at a time, so that memory for one tensor is enough.
+//!
+//! A file is 8 bytes with the length of a header, the header (JSON: name, type, shape and place of each tensor), and the
+//! data. Every size is checked against the length of the file before a byte of data is read.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use tch::{Kind, Tensor};
+
+use super::error::{ModelError, WeightsError};
+
+#[cfg(target_endian = "big")]
+compile_error!(
+    "safetensors files are little-endian, and tensors are copied from and to them without conversion"
+);
+
+/// The length field at the start of a file.
+pub(super) const PREFIX_BYTES: u64 = 8;
+
+/// The longest header that the format allows.
+pub(super) const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+/// The start of a zip, which PyTorch's own files are.
+const ZIP_MARK: &[u8] = b"PK\x03\x04";
+
+/// An open file of named tensors, whose header has been read and checked.
+#[derive(Debug)]
+pub struct TensorFile {
+    path: PathBuf,
+    file: File,
+    data_start: u64,
+    metadata: Metadata,
+}
+
+impl TensorFile {
+    /// Opens a file and checks its header against its length.
+    ///
+    /// # Errors
+    /// [`WeightsError::Read`], [`WeightsError::Format`] for anything that is not a safetensors file, and
+    /// [`WeightsError::Size`] for one that is cut short or has bytes to spare.
+    pub fn open(path: &Path) -> Result<Self, WeightsError> {
+        let read = |source| WeightsError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        let format = |reason: String| WeightsError::Format {
+            path: path.to_owned(),
+            reason,
+        };
+
+        let file = File::open(path).map_err(read)?;
+        let about = file.metadata().map_err(read)?;
+        if !about.is_file() {
+            return Err(format("it is not a regular file".to_owned()));
+        }
+        let actual = about.len();
+        if actual < PREFIX_BYTES {
+            return Err(format(format!(
+                "it has {actual} bytes, fewer than the {PREFIX_BYTES} of its length field"
+            )));
+        }
+        let mut prefix = [0u8; PREFIX_BYTES as usize];
+        file.read_exact_at(&mut prefix, 0).map_err(read)?;
+        let header_bytes = u64::from_le_bytes(prefix);
+        if header_bytes > MAX_HEADER_BYTES {
+            if prefix.starts_with(ZIP_MARK) {
+                let reason = "it is a zip, as torch.save writes; convert it with safetensors.torch.save_file";
+                return Err(format(reason.to_owned()));
+            }
+            return Err(format(format!(
+                "its first 8 bytes announce a header of {header_bytes} bytes"
+            )));
+        }
+        let data_start = PREFIX_BYTES + header_bytes;
+        if actual < data_start {
+            return Err(WeightsError::Size {
+                path: path.to_owned(),
+                expected: data_start,
+                actual,
+            });
+        }
+        let mut header = vec![0u8; header_bytes as usize];
+        file.read_exact_at(&mut header, PREFIX_BYTES).map_err(read)?;
+        // Deserialising checks that the tensors lie end to end, each as long as its shape and type say.
+        let metadata: Metadata = serde_json::from_slice(&header)
+            .map_err(|error| format(format!("its header cannot be read: {error}")))?;
+        let expected = data_start.saturating_add(metadata.data_len() as u64);
+        if expected != actual {
+            return Err(WeightsError::Size {
+                path: path.to_owned(),
+                expected,
+                actual,
+            });
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            data_start,
+            metadata,
+        })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The names of all tensors, in the order of their data.
+    pub fn names(&self) -> Vec<String> {
+        self.metadata.offset_keys()
+    }
+
+    /// Type and shape of a tensor.
+    pub fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.metadata.info(name)
+    }
+
+    /// Reads one tensor to the CPU, in the file's own type.
+    ///
+    /// # Errors
+    /// [`WeightsError::NoTensor`], [`WeightsError::Dtype`], [`WeightsError::Read`], and those of libtorch.
+    pub fn read(&self, name: &str) -> Result<Tensor, ModelError> {
+        let path = || self.path.clone();
+        let info = self.info(name).ok_or_else(|| WeightsError::NoTensor {
+            path: path(),
+            name: name.to_owned(),
+        })?;
+        let unreadable = || WeightsError::Dtype {
+            path: path(),
+            name: name.to_owned(),
+            dtype: info.dtype.to_string(),
+        };
+        let kind = kind_of(info.dtype).ok_or_else(unreadable)?;
+        let shape: Vec<i64> = info
+            .shape
+            .iter()
+            .map(|&size| i64::try_from(size))
+            .collect::<Result<_, _>>()
+            .map_err(|_| WeightsError::Format {
+                path: path(),
+                reason: format!("`{name}` has the shape {:?}", info.shape),
+            })?;
+        let (start, end) = info.data_offsets;
+        let mut bytes = vec![0u8; end - start];
+        self.file
+            .read_exact_at(&mut bytes, self.data_start + start as u64)
+            .map_err(|source| WeightsError::Read { path: path(), source })?;
+        // `f_from_data_size` copies as many bytes as shape and type ask for: `open` has checked that they are these.
+        Ok(Tensor::f_from_data_size(&bytes, &shape, kind)?)
+    }
+}
+
+/// libtorch's counterpart of a type of the format.
+pub(super) fn kind_of(dtype: Dtype) -> Option<Kind> {
+    Some(match dtype {
+        Dtype::BOOL => Kind::Bool,
+        Dtype::U8 => Kind::Uint8,
+        Dtype::I8 => Kind::Int8,
+        Dtype::I16 => Kind::Int16,
+        Dtype::I32 => Kind::Int,
+        Dtype::I64 => Kind::Int64,
+        Dtype::F16 => Kind::Half,
+        Dtype::BF16 => Kind::BFloat16,
+        Dtype::F32 => Kind::Float,
+        Dtype::F64 => Kind::Double,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+
+    use super::super::tensor_write::write_tensors;
+    use super::*;
+
+    #[test]
+    fn every_truncation_is_a_typed_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("whole.safetensors");
+        let values = Tensor::from_slice(&[0.0f64, 1.0, 2.0, 3.0]);
+        write_tensors(
+            &path,
+            &[("a", values.to_kind(Kind::Half)), ("b", values.view([2, 2]))],
+        )
+        .unwrap();
+        let bytes = fs::read(&path).unwrap();
+        let cut = folder.path().join("cut.safetensors");
+        for length in 0..bytes.len() {
+            fs::write(&cut, &bytes[..length]).unwrap();
+            let error = TensorFile::open(&cut).unwrap_err();
+            match &error {
+                WeightsError::Format { .. } => assert!(length < 8, "{length}: {error}"),
+                WeightsError::Size { actual, .. } => assert_eq!(*actual, length as u64),
+                _ => panic!("{length}: {error}"),
+            }
+            assert!(error.to_string().contains("cut.safetensors"));
+        }
+        fs::write(&cut, [&bytes[..], b"x"].concat()).unwrap();
+        assert!(
+            TensorFile::open(&cut)
+                .unwrap_err()
+                .to_string()
+                .contains("too long")
+        );
+    }
+
+    #[test]
+    fn garbage_is_a_typed_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("garbage");
+        let with_header = |header: &str| {
+            let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+            bytes.extend_from_slice(header.as_bytes());
+            bytes
+        };
+        // In order: a zip (PyTorch's own format), text, no JSON, a shape that is not as long as its data, tensors that
+        // overlap, a shape that overflows, an unknown type.
+        let cases = [
+            b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00".to_vec(),
+            b"just some text, nothing more".to_vec(),
+            with_header("not json"),
+            with_header(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#),
+            with_header(
+                r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}"#,
+            ),
+            with_header(
+                r#"{"a":{"dtype":"F32","shape":[9223372036854775807,9223372036854775807],"data_offsets":[0,4]}}"#,
+            ),
+            with_header(r#"{"a":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}}"#),
+        ];
+        for bytes in cases {
+            fs::write(&path, [&bytes[..], b"1234"].concat()).unwrap();
+            let error = TensorFile::open(&path).unwrap_err();
+            assert!(matches!(error, WeightsError::Format { .. }), "{error}");
+        }
+        assert!(matches!(
+            TensorFile::open(folder.path()),
+            Err(WeightsError::Format { .. })
+        ));
+        assert!(matches!(
+            TensorFile::open(&folder.path().join("none")),
+            Err(WeightsError::Read { .. })
+        ));
+    }
+
+    #[test]
+    fn a_hostile_empty_shape_and_an_unknown_type_are_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("odd");
+        let header = r#"{"a":{"dtype":"F32","shape":[0,18446744073709551615],"data_offsets":[0,0]},"b":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}"#;
+        let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), b"1"].concat();
+        fs::write(&path, bytes).unwrap();
+        let file = TensorFile::open(&path).unwrap();
+        assert!(matches!(
+            file.read("a"),
+            Err(ModelError::Weights(WeightsError::Format { .. }))
+        ));
+        assert!(matches!(
+            file.read("b"),
+            Err(ModelError::Weights(WeightsError::Dtype { .. }))
+        ));
+    }
+}

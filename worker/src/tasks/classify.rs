@@ -1,0 +1,47 @@
+//! Image classification: cross-entropy on the logits, and how many samples were classified rightly.
+
+use tch::{Kind, Reduction, Tensor};
+
+use super::{Batch, Loss, Mode, Task};
+use crate::engine::Status;
+use crate::models::{Classifier, ModelError};
+
+/// The task `classify`.
+pub struct Classify {
+    model: Box<dyn Classifier>,
+    image_size: usize,
+}
+
+impl Classify {
+    /// Trains `model` on square images of `image_size` pixels.
+    pub fn new(model: Box<dyn Classifier>, image_size: usize) -> Self {
+        Self { model, image_size }
+    }
+}
+
+impl Task for Classify {
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, ModelError> {
+        let logits = self.model.forward(&batch.images, mode == Mode::Train)?;
+        let losses =
+            logits.f_cross_entropy_loss(&batch.labels, None::<Tensor>, Reduction::None, -100, 0.0)?;
+        let sum = (losses.f_mul(&batch.weights)?).f_sum(Kind::Float)?;
+        let right = logits.f_argmax(1, false)?.f_eq_tensor(&batch.labels)?;
+        let correct = right
+            .f_to_kind(Kind::Float)?
+            .f_mul(&batch.weights)?
+            .f_sum(Kind::Double)?;
+        let loss_sum = f64::try_from(sum.f_detach()?)?;
+        let status = Status {
+            loss_sum,
+            weight: batch.weight,
+            correct: f64::try_from(correct)?,
+            non_finite: f64::from(u8::from(!loss_sum.is_finite())),
+            ..Status::default()
+        };
+        Ok(Loss { sum, status })
+    }
+
+    fn min_micro_batch(&self) -> usize {
+        self.model.min_micro_batch(self.image_size)
+    }
+}

@@ -1,0 +1,257 @@
+//! A worker's life: find the peers, set up, train, say how it ended.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::files::write_atomic;
+use dtrain_common::memory::{host_memory, state_bytes};
+use dtrain_common::recipe::Recipe;
+use dtrain_common::run_dir::{Resume, RunDir, Start};
+use tch::{Device, Tensor};
+
+use super::device;
+use super::error::WorkerError;
+use super::setup::{Opening, Setup, cores, loader_options, look_at_data};
+use crate::collectives::{ProcessGroup, Rendezvous};
+use crate::engine::{Outcome, Parts, PlanFile, StopFlag, Summary, TrainError, Trainer};
+use crate::metrics::{MetricsLog, Progress, Surface};
+
+/// What a worker is asked to do.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// A recipe's path or the name of an embedded one.
+    pub recipe: String,
+    /// Values that override the recipe's, as `key=value`.
+    pub overrides: Vec<String>,
+    /// Where the run writes; by default a new folder under `runs/`.
+    pub run_dir: Option<PathBuf>,
+    /// Where the run begins.
+    pub resume: Resume,
+    /// The launcher has prepared the run directory.
+    pub prepared: bool,
+}
+
+/// Trains as `request` and the environment contract say, and returns the exit status of a run that ended in good order.
+/// Every rank of the run calls it once, on its main thread, before other threads use libtorch.
+///
+/// # Errors
+/// See [`WorkerError`]; its exit status is [`WorkerError::exit_status`].
+pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError> {
+    let began = Instant::now();
+    let recipe = Recipe::load(&request.recipe, &request.overrides)?;
+    let surface = Surface::detect(env.rank);
+    let device = device::choose(env)?;
+
+    // Rank 0 decides how the run begins, or refuses it; the others follow.
+    let rendezvous = Rendezvous::open(env.clone())?;
+    let (opening, setup) = if env.rank == 0 {
+        let lead =
+            lead(request, &recipe, env, device).inspect_err(|error| rendezvous.refuse(&error.to_string()))?;
+        rendezvous.announce(&serde_json::to_vec(&lead.0)?)?;
+        lead
+    } else {
+        let opening: Opening = serde_json::from_slice(&rendezvous.opening()?)?;
+        let setup = Setup::build(&recipe, &opening, env.world_size, device)?;
+        (opening, setup)
+    };
+    let group = rendezvous.connect()?;
+    let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
+    let run_dir = RunDir::new(&opening.run_dir);
+
+    let Setup {
+        task,
+        registry,
+        arena,
+        buffers,
+        optimizer,
+        plan,
+        train_set,
+        test_set,
+        done,
+        notes,
+    } = setup;
+    same_start(
+        group.as_ref(),
+        arena
+            .buffers()
+            .iter()
+            .map(|buffer| &buffer.data)
+            .chain(buffers.flats()),
+    )?;
+
+    let progress = Progress::new(
+        surface,
+        plan.total_steps,
+        plan.epochs(),
+        recipe.log.every_steps,
+        done,
+    );
+    let mut metrics = None;
+    if env.rank == 0 {
+        let moments = optimizer.moments();
+        let file = PlanFile {
+            effective_batch: plan.partition.effective_batch(),
+            nproc: env.world_size,
+            micro_batch: plan.partition.micro_batch(),
+            grad_accum_steps: plan.partition.grad_accum_steps(),
+            partition: plan.partition.to_string(),
+            device: device::name(device),
+            learning_rate: plan.schedule.peak,
+            warmup_steps: plan.schedule.warmup_steps,
+            steps_per_epoch: plan.steps_per_epoch,
+            total_steps: plan.total_steps,
+            train_samples: plan.train_samples,
+            test_samples: test_set.len() as u64,
+            parameters: arena.parameters(),
+            predicted_bytes: state_bytes(arena.parameters(), 0, 4, moments),
+        };
+        let json = serde_json::to_vec_pretty(&file)?;
+        let path = run_dir.plan();
+        write_atomic(&path, &json).map_err(|source| WorkerError::Write { path, source })?;
+        let path = run_dir.metrics();
+        metrics = Some(MetricsLog::open(&path, done).map_err(|source| WorkerError::Write { path, source })?);
+        progress.note(format!(
+            "{} on {} x {}: {} parameters, {} training and {} test samples in {} classes",
+            recipe.model.name,
+            env.world_size,
+            device::name(device),
+            arena.parameters(),
+            train_set.len(),
+            test_set.len(),
+            train_set.classes(),
+        ));
+        progress.note(&plan);
+        for note in notes {
+            progress.note(note);
+        }
+        if let Ok(memory) = host_memory() {
+            progress.note(memory.line("CPU"));
+        }
+    }
+
+    let trainer = Trainer::new(Parts {
+        recipe: &recipe,
+        run_dir: &run_dir,
+        group: group.as_ref(),
+        task: &task,
+        registry: &registry,
+        arena,
+        buffers,
+        optimizer,
+        plan,
+        train_set,
+        test_set,
+        loader_options: loader_options(&recipe, env.local_world_size),
+        device,
+        stop,
+        done,
+        metrics,
+        progress,
+        launched: launched(),
+    })?;
+    let outcome = trainer.run()?;
+    let peaks = peak_memory(group.as_ref())?;
+    group.shutdown().map_err(TrainError::from)?;
+    let (mut summary, status) = match outcome {
+        Outcome::Finished(summary) => (summary, ExitStatus::Success),
+        Outcome::Stopped(summary) => (summary, ExitStatus::Requeue),
+    };
+    if env.rank == 0 {
+        summary.result.peak_memory_bytes = peaks;
+        conclude(&summary, status, env, &run_dir, began.elapsed(), surface)?;
+    }
+    Ok(status)
+}
+
+/// Rank 0 before the others: the run directory, the data, and everything built once.
+fn lead(
+    request: &Request,
+    recipe: &Recipe,
+    env: &WorkerEnv,
+    device: Device,
+) -> Result<(Opening, Setup), WorkerError> {
+    let images = look_at_data(recipe, cores(), &mut |sentence| tracing::warn!("{sentence}"))?;
+    let root = request
+        .run_dir
+        .clone()
+        .unwrap_or_else(|| RunDir::default_root(&request.recipe, SystemTime::now()));
+    let run_dir = RunDir::new(root);
+    let start = if request.prepared {
+        match &request.resume {
+            Resume::From(folder) => Start::Resume(folder.clone()),
+            Resume::Auto | Resume::Never => Start::Fresh,
+        }
+    } else {
+        run_dir.prepare(recipe, &request.resume)?
+    };
+    let resume = match start {
+        Start::Fresh => None,
+        Start::Resume(folder) => Some(folder),
+    };
+    let opening = Opening {
+        run_dir: run_dir.root().to_owned(),
+        resume,
+        images,
+    };
+    let setup = Setup::build(recipe, &opening, env.world_size, device)?;
+    Ok((opening, setup))
+}
+
+/// Sends rank 0's parameters and buffers to all: whatever the ranks read or drew, they begin alike.
+fn same_start<'a>(
+    group: &dyn ProcessGroup,
+    state: impl Iterator<Item = &'a Tensor>,
+) -> Result<(), TrainError> {
+    let mut works = Vec::new();
+    for tensor in state {
+        works.push(group.broadcast(tensor, 0)?);
+    }
+    for work in works {
+        work.wait()?;
+    }
+    Ok(())
+}
+
+/// The greatest memory of every rank in bytes, by rank.
+fn peak_memory(group: &dyn ProcessGroup) -> Result<Vec<u64>, TrainError> {
+    let own = host_memory().map_or(0, |memory| memory.peak as i64);
+    let all = Tensor::f_zeros([group.size() as i64], (tch::Kind::Int64, Device::Cpu))?;
+    group.all_gather(&all, &Tensor::f_from_slice(&[own])?)?.wait()?;
+    Ok(Vec::<i64>::try_from(&all)?
+        .into_iter()
+        .map(|bytes| bytes as u64)
+        .collect())
+}
+
+/// When the launch command was given, where the launcher says so.
+fn launched() -> Option<SystemTime> {
+    let nanos = std::env::var(DTRAIN_START_UNIX_NS).ok()?.parse().ok()?;
+    UNIX_EPOCH.checked_add(Duration::from_nanos(nanos))
+}
+
+/// Writes result.json; a launcher adds its own view of the outcome to it.
+fn conclude(
+    summary: &Summary,
+    status: ExitStatus,
+    env: &WorkerEnv,
+    run_dir: &RunDir,
+    wall: Duration,
+    surface: Surface,
+) -> Result<(), WorkerError> {
+    let mut result = summary.result.clone();
+    result.exit_code = Some(status.code());
+    result.reason = Some(status.describe());
+    result.wall_s = Some(wall.as_secs_f64());
+    result.nproc = Some(env.world_size);
+    let path = run_dir.result();
+    result
+        .write(&path)
+        .map_err(|source| WorkerError::Write { path, source })?;
+    if surface == Surface::Terminal || surface == Surface::Launcher {
+        // The bar ends here; what follows starts on a line of its own.
+        eprintln!();
+    }
+    Ok(())
+}
