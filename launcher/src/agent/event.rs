@@ -1,0 +1,95 @@
+//! What the agent is told and what it answers.
+
+use super::Verdict;
+use std::time::Duration;
+
+/// What the agent is told about the run.
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    /// Number of workers on this node, at least 1.
+    pub(crate) workers: usize,
+    /// Time between asking workers to stop and killing them.
+    pub(crate) shutdown_timeout: Duration,
+    /// The exit code by which a worker says that it stopped on request with a checkpoint written, if its program
+    /// knows one. It is no failure.
+    pub(crate) requeue_code: Option<i32>,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It exited with this code.
+    Exited(i32),
+    /// This signal killed it.
+    Signaled(i32),
+    /// It is gone and the system does not say how, because something else took its exit status. Counts as failed.
+    Lost,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The worker's program is running (answer to [`Action::Start`]).
+    Started { rank: usize },
+    /// The worker's program could not be started (answer to [`Action::Start`]).
+    NotStarted { rank: usize },
+    /// The worker ended; `at` is when its end was seen, which decides which failure came first.
+    Ended {
+        rank: usize,
+        outcome: Outcome,
+        at: Duration,
+    },
+    /// The launcher was asked to stop by this signal (INT, TERM, HUP or QUIT).
+    Stop { signal: i32 },
+    /// The launcher received a signal that is for the workers (USR1 or USR2).
+    Forward { signal: i32 },
+    /// [`Agent::deadline`](super::Agent::deadline) has passed.
+    Timer,
+}
+
+/// What is to be done, in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Start this worker and answer with [`Event::Started`] or [`Event::NotStarted`].
+    Start { rank: usize },
+    /// Send this signal to the worker's process group.
+    Signal { rank: usize, signal: i32 },
+    /// Tell the user now.
+    Tell(Notice),
+    /// All workers have ended: kill what is left of their process groups.
+    Sweep,
+    /// The run is over.
+    Finish(Verdict),
+}
+
+/// What the user is told while the run goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// A worker failed, and this many others are being stopped.
+    Failed {
+        rank: usize,
+        outcome: Outcome,
+        stopping: usize,
+    },
+    /// The launcher was asked to stop, and this many workers were told.
+    Stopping { signal: i32, workers: usize },
+    /// These workers are being killed, because of a second request or because their time is up.
+    Killing { ranks: Vec<usize>, timed_out: bool },
+}
+
+/// How one worker ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) rank: usize,
+    pub(crate) outcome: Outcome,
+    pub(crate) at: Duration,
+    /// The stop signals it had been sent before it ended, oldest first.
+    pub(crate) sent: Vec<i32>,
+}
+
+impl End {
+    /// Whether the worker died of a signal that the agent had sent it.
+    pub(crate) fn stopped_by_agent(&self) -> bool {
+        matches!(self.outcome, Outcome::Signaled(signal) if self.sent.contains(&signal))
+    }
+}

@@ -1,0 +1,259 @@
+//! Signals to the launcher, and workers that stop on request.
+
+use super::*;
+
+#[test]
+fn stop_signals_are_forwarded_and_then_killed() {
+    for signal in [INT, TERM, HUP, QUIT] {
+        let mut agent = running(2, None);
+        let actions = stop(&mut agent, signal, 100);
+        assert_eq!(actions[..2], to(signal, &[0, 1]));
+        assert_eq!(
+            actions[2..],
+            [Action::Tell(Notice::Stopping { signal, workers: 2 })]
+        );
+        assert_eq!(agent.deadline(), Some(ms(30_100)));
+        assert_eq!(die(&mut agent, 0, signal, 110), []);
+        assert_eq!(signals_in(&agent.on(&Event::Timer, ms(30_100))), to(KILL, &[1]));
+        assert_eq!(
+            verdict(&die(&mut agent, 1, KILL, 30_101)).cause,
+            Cause::Stopped { signal }
+        );
+    }
+}
+
+#[test]
+fn a_second_interrupt_kills_but_its_echo_does_not() {
+    for (first, second) in [(INT, INT), (TERM, TERM), (INT, TERM)] {
+        let mut agent = running(2, None);
+        stop(&mut agent, first, 1000);
+        assert_eq!(
+            stop(&mut agent, second, 1249),
+            [],
+            "the same request, heard twice"
+        );
+        let actions = stop(&mut agent, second, 1250);
+        assert_eq!(signals_in(&actions), to(KILL, &[0, 1]));
+        assert_eq!(
+            actions[2],
+            Action::Tell(Notice::Killing {
+                ranks: vec![0, 1],
+                timed_out: false
+            })
+        );
+        die(&mut agent, 0, KILL, 1260);
+        assert_eq!(
+            verdict(&die(&mut agent, 1, KILL, 1261)).cause,
+            Cause::Stopped { signal: first }
+        );
+    }
+}
+
+#[test]
+fn hang_up_after_an_interrupt_is_forwarded_not_a_kill() {
+    let mut agent = running(1, None);
+    stop(&mut agent, INT, 0);
+    assert_eq!(signals_in(&stop(&mut agent, HUP, 5000)), to(HUP, &[0]));
+    assert_eq!(
+        agent.deadline(),
+        Some(TIMEOUT),
+        "the first request's time goes on"
+    );
+    assert_eq!(
+        verdict(&die(&mut agent, 0, HUP, 5001)).cause,
+        Cause::Stopped { signal: INT }
+    );
+}
+
+#[test]
+fn an_interrupt_while_a_failure_is_handled_is_forwarded_and_a_second_kills() {
+    let mut agent = running(2, None);
+    exit(&mut agent, 0, 1, 10);
+    assert_eq!(signals_in(&stop(&mut agent, INT, 1000)), to(INT, &[1]));
+    assert_eq!(signals_in(&stop(&mut agent, INT, 2000)), to(KILL, &[1]));
+    assert_eq!(
+        verdict(&die(&mut agent, 1, KILL, 2001)).cause,
+        Cause::Failed { rank: 0 }
+    );
+}
+
+#[test]
+fn a_clean_exit_after_a_stop_request_is_success() {
+    let mut agent = running(2, Some(75));
+    stop(&mut agent, TERM, 10);
+    exit(&mut agent, 0, 0, 20);
+    assert_eq!(verdict(&exit(&mut agent, 1, 0, 21)).cause, Cause::Success);
+}
+
+#[test]
+fn requeue_after_a_stop_request() {
+    let mut agent = running(2, Some(75));
+    stop(&mut agent, TERM, 10);
+    assert_eq!(exit(&mut agent, 0, 75, 20), []);
+    assert_eq!(verdict(&exit(&mut agent, 1, 75, 21)).cause, Cause::Requeue);
+}
+
+#[test]
+fn requeue_without_a_request_leaves_the_others_to_finish_but_not_for_ever() {
+    let mut agent = running(2, Some(75));
+    assert_eq!(exit(&mut agent, 0, 75, 20), []);
+    assert_eq!(agent.deadline(), Some(ms(30_020)));
+    assert_eq!(signals_in(&agent.on(&Event::Timer, ms(30_020))), to(KILL, &[1]));
+    let last = die(&mut agent, 1, KILL, 30_021);
+    assert_eq!(signals_in(&last), []);
+    assert_eq!(verdict(&last).cause, Cause::Requeue);
+}
+
+#[test]
+fn a_failure_after_an_unasked_requeue_is_the_cause() {
+    let mut agent = running(3, Some(75));
+    exit(&mut agent, 0, 75, 20);
+    assert_eq!(signals_in(&exit(&mut agent, 1, 1, 30)), to(TERM, &[2]));
+    assert_eq!(
+        verdict(&exit(&mut agent, 2, 75, 40)).cause,
+        Cause::Failed { rank: 1 }
+    );
+}
+
+#[test]
+fn a_worker_that_breaks_during_a_requested_stop_is_the_cause() {
+    for outcome in [
+        Outcome::Exited(1),
+        Outcome::Signaled(11),
+        Outcome::Signaled(KILL),
+        Outcome::Lost,
+    ] {
+        let mut agent = running(2, Some(75));
+        stop(&mut agent, TERM, 10);
+        agent.on(
+            &Event::Ended {
+                rank: 1,
+                outcome,
+                at: ms(20),
+            },
+            ms(20),
+        );
+        let last = exit(&mut agent, 0, 75, 30);
+        assert_eq!(
+            verdict(&last).cause,
+            Cause::Failed { rank: 1 },
+            "{outcome:?} was not the launcher's doing"
+        );
+    }
+}
+
+#[test]
+fn what_breaks_because_a_peer_died_of_the_stop_signal_is_not_the_cause() {
+    let mut agent = running(2, Some(75));
+    stop(&mut agent, TERM, 10);
+    die(&mut agent, 0, TERM, 20);
+    assert_eq!(
+        verdict(&exit(&mut agent, 1, 5, 30)).cause,
+        Cause::Stopped { signal: TERM }
+    );
+}
+
+#[test]
+fn user_signals_are_passed_to_those_that_run_and_change_nothing() {
+    let mut agent = running(3, None);
+    exit(&mut agent, 1, 0, 5);
+    for signal in [USR1, USR2] {
+        assert_eq!(agent.on(&Event::Forward { signal }, ms(10)), to(signal, &[0, 2]));
+    }
+    assert_eq!(agent.deadline(), None);
+    exit(&mut agent, 0, 0, 20);
+    assert_eq!(verdict(&exit(&mut agent, 2, 0, 21)).cause, Cause::Success);
+}
+
+#[test]
+fn a_worker_killed_by_a_passed_on_signal_has_failed() {
+    let mut agent = running(1, None);
+    agent.on(&Event::Forward { signal: USR1 }, ms(10));
+    assert_eq!(
+        verdict(&die(&mut agent, 0, USR1, 11)).cause,
+        Cause::Failed { rank: 0 }
+    );
+}
+
+#[test]
+fn a_program_that_does_not_start_ends_the_run_with_the_others_killed() {
+    let mut agent = Agent::new(Policy {
+        workers: 3,
+        shutdown_timeout: TIMEOUT,
+        requeue_code: None,
+    });
+    agent.begin();
+    assert_eq!(
+        agent.on(&Event::Started { rank: 0 }, ms(1)),
+        [Action::Start { rank: 1 }]
+    );
+    assert_eq!(
+        agent.on(&Event::NotStarted { rank: 1 }, ms(2)),
+        to(KILL, &[0]),
+        "rank 2 is not tried"
+    );
+    let last = die(&mut agent, 0, KILL, 3);
+    assert_eq!(verdict(&last).cause, Cause::NotStarted { rank: 1 });
+}
+
+#[test]
+fn the_first_program_that_does_not_start_leaves_nothing_to_wait_for() {
+    let mut agent = Agent::new(Policy {
+        workers: 2,
+        shutdown_timeout: TIMEOUT,
+        requeue_code: None,
+    });
+    agent.begin();
+    let last = agent.on(&Event::NotStarted { rank: 0 }, ms(2));
+    assert_eq!(verdict(&last).cause, Cause::NotStarted { rank: 0 });
+    assert_eq!(verdict(&last).ends, []);
+}
+
+#[test]
+fn a_stop_while_workers_are_being_started_reaches_the_one_in_the_making() {
+    let mut agent = Agent::new(Policy {
+        workers: 3,
+        shutdown_timeout: TIMEOUT,
+        requeue_code: None,
+    });
+    agent.begin();
+    agent.on(&Event::Started { rank: 0 }, ms(1));
+    assert_eq!(signals_in(&stop(&mut agent, INT, 2)), to(INT, &[0]));
+    assert_eq!(
+        agent.on(&Event::Started { rank: 1 }, ms(3)),
+        to(INT, &[1]),
+        "and rank 2 is not started"
+    );
+    die(&mut agent, 0, INT, 4);
+    assert_eq!(
+        verdict(&die(&mut agent, 1, INT, 5)).cause,
+        Cause::Stopped { signal: INT }
+    );
+}
+
+#[test]
+fn nothing_happens_after_the_end() {
+    let mut agent = running(1, None);
+    exit(&mut agent, 0, 0, 5);
+    for event in [
+        Event::Stop { signal: INT },
+        Event::Forward { signal: USR1 },
+        Event::Timer,
+    ] {
+        assert_eq!(agent.on(&event, ms(100)), []);
+    }
+}
+
+#[test]
+fn an_endless_timeout_does_not_overflow() {
+    let policy = Policy {
+        workers: 1,
+        shutdown_timeout: Duration::MAX,
+        requeue_code: None,
+    };
+    let mut agent = Agent::new(policy);
+    agent.begin();
+    agent.on(&Event::Started { rank: 0 }, ms(1));
+    stop(&mut agent, TERM, 10);
+    assert_eq!(agent.deadline(), Some(Duration::MAX));
+}

@@ -1,0 +1,262 @@
+//! The command line.
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// More workers than this on one machine are a slip of the finger.
+const MOST_WORKERS: usize = 1024;
+/// The longest shutdown timeout: a week.
+const LONGEST_TIMEOUT_S: u64 = 7 * 24 * 3600;
+
+/// Train on all GPUs of this machine, or start any program on them.
+#[derive(Debug, Parser)]
+#[command(name = "dtrain", version, arg_required_else_help = true, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start one worker process per GPU: a training recipe, or any program.
+    #[command(after_help = EXAMPLES, after_long_help = AFTER_LONG_HELP)]
+    Launch(LaunchArgs),
+}
+
+/// What `dtrain launch` is to do.
+#[derive(Debug, Args)]
+pub(crate) struct LaunchArgs {
+    /// Number of worker processes: a number, `auto`, `gpu` or `cpu`.
+    ///
+    /// `auto`: one per visible GPU, or one on the CPU where there is none. `gpu`: one per visible GPU, an error
+    /// where there is none. `cpu`: one per CPU core. CUDA_VISIBLE_DEVICES is honoured.
+    #[arg(long, value_name = "N|auto|gpu|cpu", default_value = "auto", allow_negative_numbers = true, visible_aliases = ["nproc-per-node", "nproc_per_node"])]
+    pub(crate) nproc: Nproc,
+
+    /// Folder for everything that the run writes.
+    ///
+    /// For a recipe: a new folder, or that of an earlier run of the same experiment, which is then resumed
+    /// [default: runs/RECIPE-DATE-TIME]. For a program: a new or empty folder, which gets the logs and
+    /// result.json; without it nothing is written.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+
+    /// Where a recipe's training begins: `auto`, `never`, or the folder of a checkpoint [default: auto].
+    ///
+    /// `auto`: at the newest checkpoint in the run directory, or at the beginning where there is none. `never`: at
+    /// the beginning, and only in a new run directory. A path: at this checkpoint.
+    #[arg(long, value_name = "auto|never|PATH", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) resume: Option<String>,
+
+    /// Change a setting of the recipe, such as `train.epochs=3`; may be repeated, the last one wins.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+
+    /// Seconds between asking workers to stop and killing them.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_negative_numbers = true, visible_alias = "shutdown_timeout",
+          value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
+    shutdown_timeout: u64,
+
+    /// A recipe: the path of a TOML file, or the name of a built-in recipe.
+    #[arg(value_name = "RECIPE")]
+    pub(crate) recipe: Option<String>,
+
+    /// A program and its arguments, after `--`.
+    #[arg(last = true, value_name = "PROGRAM ARGS")]
+    pub(crate) program: Vec<OsString>,
+}
+
+impl LaunchArgs {
+    /// The time between asking workers to stop and killing them.
+    pub(crate) fn shutdown_timeout(&self) -> Duration {
+        Duration::from_secs(self.shutdown_timeout)
+    }
+}
+
+/// The number of workers as asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nproc {
+    /// One per visible GPU, else one.
+    Auto,
+    /// One per visible GPU.
+    Gpu,
+    /// One per core.
+    Cpu,
+    /// So many.
+    Count(usize),
+}
+
+impl FromStr for Nproc {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "gpu" => Ok(Self::Gpu),
+            "cpu" => Ok(Self::Cpu),
+            number => match number.parse() {
+                Ok(0) => Err("at least 1 worker is needed".into()),
+                Ok(count) if count > MOST_WORKERS => {
+                    Err(format!("at most {MOST_WORKERS} workers are started"))
+                }
+                Ok(count) => Ok(Self::Count(count)),
+                Err(_) => Err("give a whole number from 1 on, or auto, gpu or cpu".into()),
+            },
+        }
+    }
+}
+
+macro_rules! examples {
+    () => {
+        "\
+Examples:
+  A built-in recipe on every GPU, or else on the CPU:
+      dtrain launch demo
+  Your recipe with two workers, and with other settings:
+      dtrain launch --nproc 2 recipe.toml --set optim.lr=3e-4 --set train.epochs=20
+  Into a folder of your choice; the same command again resumes:
+      dtrain launch recipe.toml --run-dir runs/a
+  Any program, with torchrun's environment variables:
+      dtrain launch --nproc 4 -- python3 train.py --lr 0.1"
+    };
+}
+
+const EXAMPLES: &str = examples!();
+
+// No line is longer than 90 columns, since a wrapped line loses its indentation.
+const AFTER_LONG_HELP: &str = concat!(
+    examples!(),
+    "
+
+Workers:
+  Every worker has RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the
+  other variables of torchrun. OMP_NUM_THREADS is cores / workers unless it is set
+  already. Standard input is passed on unless it is a terminal. Output is shown line
+  by line, with [rank N] before each line when there are several workers. When one
+  fails, the others get SIGTERM at once, and SIGKILL after the shutdown timeout.
+
+Signals:
+  INT, TERM, HUP and QUIT are passed on to the workers, which are killed after the
+  shutdown timeout; a second INT or TERM kills them at once. USR1 and USR2 are only
+  passed on.
+
+Run directory:
+  recipe.toml             the recipe as resolved
+  metrics.jsonl           one line for each step and evaluation
+  checkpoints/            what a run resumes from
+  result.json             how the run ended
+  logs/attempt_N/rank_R/  stdout.log, stderr.log and error.json of each start
+
+Exit codes:
+  0      success
+  2      usage, recipe or data error
+  3      out of memory even at micro-batch 1
+  4      a worker failed
+  5      the workers could not connect to each other
+  75     stopped on request with a checkpoint written; start it again to go on
+  128+n  stopped by signal n
+  With a program: its own exit code, or 128+n when signal n killed it.
+
+Environment:
+  DTRAIN_WORKER         the trainer's binary, if it is neither beside dtrain nor in PATH
+  CUDA_VISIBLE_DEVICES  the GPUs that count"
+);
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    fn parse(line: &[&str]) -> Result<LaunchArgs, clap::Error> {
+        let words = ["dtrain", "launch"].iter().chain(line);
+        Cli::try_parse_from(words).map(
+            |Cli {
+                 command: Command::Launch(args),
+             }| args,
+        )
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_recipe_takes_flags_before_and_after_it() {
+        let args = parse(&[
+            "--nproc", "2", "a.toml", "--set", "x=1", "--set", "y=2", "--resume", "never",
+        ])
+        .unwrap();
+        assert_eq!(args.nproc, Nproc::Count(2));
+        assert_eq!(args.recipe.as_deref(), Some("a.toml"));
+        assert_eq!(args.set, ["x=1", "y=2"]);
+        assert_eq!(args.resume.as_deref(), Some("never"));
+        assert_eq!(args.shutdown_timeout(), Duration::from_secs(30));
+        assert!(args.program.is_empty());
+    }
+
+    #[test]
+    fn everything_after_the_dashes_is_the_program() {
+        let args = parse(&["--", "python3", "t.py", "--nproc", "9", "--", "x"]).unwrap();
+        assert_eq!(args.nproc, Nproc::Auto);
+        assert_eq!(args.recipe, None);
+        assert_eq!(args.program, ["python3", "t.py", "--nproc", "9", "--", "x"]);
+    }
+
+    #[test]
+    fn torchruns_names_for_the_number_of_workers_are_known() {
+        for flag in ["--nproc", "--nproc-per-node", "--nproc_per_node"] {
+            assert_eq!(parse(&[flag, "3", "r"]).unwrap().nproc, Nproc::Count(3));
+        }
+        for (word, expected) in [("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)] {
+            assert_eq!(parse(&["--nproc", word, "r"]).unwrap().nproc, expected);
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_bounds_are_usage_errors() {
+        for line in [
+            ["--nproc", "0"],
+            ["--nproc", "-1"],
+            ["--nproc", "x"],
+            ["--nproc", "1.5"],
+            ["--nproc", ""],
+        ] {
+            assert_eq!(parse(&line).unwrap_err().exit_code(), 2, "{line:?}");
+        }
+        for line in [
+            ["--nproc", "1025"],
+            ["--shutdown-timeout", "604801"],
+            ["--shutdown-timeout", "-1"],
+        ] {
+            assert_eq!(parse(&line).unwrap_err().exit_code(), 2, "{line:?}");
+        }
+        assert_eq!(
+            parse(&["--shutdown-timeout", "0", "r"])
+                .unwrap()
+                .shutdown_timeout(),
+            Duration::ZERO
+        );
+    }
+
+    #[test]
+    fn help_lines_fit_a_common_terminal() {
+        let longest = AFTER_LONG_HELP.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(90), "{longest:?}");
+    }
+
+    #[test]
+    fn a_second_recipe_is_refused() {
+        assert_eq!(
+            parse(&["a.toml", "b.toml"]).unwrap_err().kind(),
+            ErrorKind::UnknownArgument
+        );
+    }
+}

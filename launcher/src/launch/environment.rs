@@ -1,0 +1,156 @@
+//! The environment of a worker: torchrun's contract and dtrain's own variables.
+
+use dtrain_common::env::{
+    DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING,
+    TORCHELASTIC_ERROR_FILE, WorkerEnv,
+};
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What all workers of a launch have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) world_size: usize,
+    pub(super) master_port: u16,
+    pub(super) run_id: String,
+    /// Threads of each worker, unless the user has set a number.
+    pub(super) omp_threads: usize,
+    /// When the launch began.
+    pub(super) start: SystemTime,
+    /// Whether progress frames are shown.
+    pub(super) frames: bool,
+}
+
+impl Shared {
+    /// Every variable that is set for the worker of `rank`. `inherited` looks up the launcher's own environment.
+    pub(super) fn vars(
+        &self,
+        rank: usize,
+        error_file: &Path,
+        inherited: impl Fn(&str) -> Option<OsString>,
+    ) -> Vec<(&'static str, OsString)> {
+        let place = WorkerEnv {
+            rank,
+            local_rank: rank,
+            group_rank: 0,
+            role_rank: rank,
+            role_name: "default".into(),
+            world_size: self.world_size,
+            local_world_size: self.world_size,
+            group_world_size: 1,
+            role_world_size: self.world_size,
+            master_addr: "127.0.0.1".into(),
+            master_port: self.master_port,
+            restart_count: 0,
+            max_restarts: 0,
+            run_id: self.run_id.clone(),
+            // Rank 0's worker serves the store; the launcher speaks no torch protocol.
+            use_agent_store: false,
+            // Added below, where a path that is not UTF-8 survives.
+            error_file: None,
+        };
+        let mut vars: Vec<_> = place
+            .vars()
+            .into_iter()
+            .map(|(name, value)| (name, value.into()))
+            .collect();
+        vars.push((TORCHELASTIC_ERROR_FILE, error_file.into()));
+        let since_epoch = self.start.duration_since(UNIX_EPOCH).unwrap_or_default();
+        vars.push((DTRAIN_START_UNIX_NS, since_epoch.as_nanos().to_string().into()));
+        // Always set: under a launcher within a launcher the outer one's value would be wrong. A user who asks for
+        // lines on a terminal gets them.
+        let wants_lines = inherited(DTRAIN_PROGRESS).is_some_and(|value| value == "lines");
+        let progress = if self.frames && !wants_lines {
+            "terminal"
+        } else {
+            "lines"
+        };
+        vars.push((DTRAIN_PROGRESS, progress.into()));
+        let defaults = [
+            (OMP_NUM_THREADS, self.omp_threads.to_string()),
+            (TORCH_NCCL_ASYNC_ERROR_HANDLING, "1".into()),
+        ];
+        for (name, value) in defaults {
+            if inherited(name).is_none() {
+                vars.push((name, value.into()));
+            }
+        }
+        vars
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::os::unix::ffi::OsStringExt;
+    use std::time::Duration;
+
+    fn shared(frames: bool) -> Shared {
+        Shared {
+            world_size: 3,
+            master_port: 4711,
+            run_id: "r1".into(),
+            omp_threads: 2,
+            start: UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789),
+            frames,
+        }
+    }
+
+    fn vars(frames: bool, inherited: &[(&str, &str)]) -> BTreeMap<&'static str, String> {
+        let get = |name: &str| {
+            inherited
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| (*value).into())
+        };
+        let vars = shared(frames).vars(1, Path::new("/run/error.json"), get);
+        let count = vars.len();
+        let map: BTreeMap<_, _> = vars
+            .into_iter()
+            .map(|(name, value)| (name, value.into_string().unwrap()))
+            .collect();
+        assert_eq!(map.len(), count, "each variable once");
+        map
+    }
+
+    #[test]
+    fn the_users_own_settings_stay() {
+        let vars_unset = vars(false, &[]);
+        assert_eq!(vars_unset[OMP_NUM_THREADS], "2");
+        assert_eq!(vars_unset[TORCH_NCCL_ASYNC_ERROR_HANDLING], "1");
+        let set = vars(
+            false,
+            &[(OMP_NUM_THREADS, "7"), (TORCH_NCCL_ASYNC_ERROR_HANDLING, "0")],
+        );
+        assert!(!set.contains_key(OMP_NUM_THREADS) && !set.contains_key(TORCH_NCCL_ASYNC_ERROR_HANDLING));
+    }
+
+    #[test]
+    fn frames_are_for_terminals_and_for_those_who_want_them() {
+        assert_eq!(
+            vars(false, &[(DTRAIN_PROGRESS, "terminal")])[DTRAIN_PROGRESS],
+            "lines"
+        );
+        assert_eq!(vars(true, &[])[DTRAIN_PROGRESS], "terminal");
+        assert_eq!(
+            vars(true, &[(DTRAIN_PROGRESS, "lines")])[DTRAIN_PROGRESS],
+            "lines"
+        );
+    }
+
+    #[test]
+    fn the_start_is_in_nanoseconds() {
+        assert_eq!(vars(false, &[])[DTRAIN_START_UNIX_NS], "1700000000123456789");
+    }
+
+    #[test]
+    fn an_error_file_need_not_be_utf8() {
+        let path = OsString::from_vec(b"/run/\xff/error.json".to_vec());
+        let vars = shared(false).vars(0, Path::new(&path), |_| None);
+        assert!(vars.contains(&(TORCHELASTIC_ERROR_FILE, path)));
+    }
+}

@@ -1,0 +1,155 @@
+//! Worker processes: how one is started, watched and signalled.
+//!
+//! Invariant: a worker's process is not reaped before [`Worker::sweep`]. Until then its pid, which is also the id
+//! of its process group, cannot be given to another process, so a signal never reaches a stranger.
+
+pub(crate) mod program;
+pub(crate) mod signals;
+
+use crate::agent::Outcome;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerSpec {
+    /// The executable's path.
+    pub(crate) program: PathBuf,
+    /// What the program sees as its own name.
+    pub(crate) arg0: OsString,
+    /// Its arguments.
+    pub(crate) args: Vec<OsString>,
+    /// Variables set on top of the launcher's own environment.
+    pub(crate) env: Vec<(&'static str, OsString)>,
+    /// Whether it reads the launcher's standard input instead of an empty one.
+    pub(crate) inherit_stdin: bool,
+}
+
+/// A started worker. Dropping it leaves the process alone; call [`Worker::sweep`] once it has ended.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    child: Child,
+    pid: Pid,
+}
+
+/// The read ends of a worker's standard output and standard error.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    pub(crate) stdout: File,
+    pub(crate) stderr: File,
+}
+
+impl Worker {
+    /// Starts the program in a process group of its own. The kernel kills it should the calling thread end, so
+    /// call this from the main thread.
+    ///
+    /// # Errors
+    /// The program cannot be executed, or the system's limit of processes is reached. Nothing runs then.
+    #[expect(unsafe_code, reason = "the one place that acts between fork and exec")]
+    pub(crate) fn start(spec: &WorkerSpec) -> io::Result<(Self, Streams)> {
+        let launcher = Pid::from_raw(std::process::id().cast_signed());
+        let mut command = Command::new(&spec.program);
+        command
+            .arg0(&spec.arg0)
+            .args(&spec.args)
+            .envs(spec.env.iter().map(|(name, value)| (name, value)))
+            .stdin(if spec.inherit_stdin {
+                Stdio::inherit()
+            } else {
+                Stdio::null()
+            })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        let before_exec = move || {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            // The launcher may have died before the line above took effect; then nobody would ever send the signal.
+            if rustix::process::getppid() == launcher {
+                Ok(())
+            } else {
+                Err(rustix::io::Errno::SRCH.into())
+            }
+        };
+        // SAFETY: between fork and exec the closure only makes the system calls prctl and getppid and compares two
+        // integers; it takes no lock and allocates nothing, which is all that is allowed in the child of a process
+        // with several threads.
+        unsafe { command.pre_exec(before_exec) };
+        let mut child = command.spawn()?;
+        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+            unreachable!("both streams were asked to be pipes");
+        };
+        let Some(pid) = Pid::from_raw(child.id().cast_signed()) else {
+            unreachable!("a child's pid is positive");
+        };
+        let streams = Streams {
+            stdout: File::from(OwnedFd::from(stdout)),
+            stderr: File::from(OwnedFd::from(stderr)),
+        };
+        Ok((Self { child, pid }, streams))
+    }
+
+    /// The worker's process id, which is also its process group's.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Calls `ended` as soon as the worker's process has ended, on a thread of its own. The process stays unreaped.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn watch(&self, ended: impl FnOnce(Outcome) + Send + 'static) -> io::Result<()> {
+        let pid = self.pid;
+        std::thread::Builder::new()
+            .name(format!("wait-{pid}"))
+            .stack_size(SMALL_STACK)
+            .spawn(move || {
+                ended(wait_for_end(pid));
+            })?;
+        Ok(())
+    }
+
+    /// Sends `signal` to the worker's process group. One whose processes have all ended takes it silently.
+    pub(crate) fn signal(&self, signal: i32) {
+        let Some(signal) = Signal::from_named_raw(signal) else {
+            return;
+        };
+        // It can only fail because nothing is left to be signalled, or because what is left belongs to another user
+        // (a set-uid program), which no retry would change.
+        let _ = rustix::process::kill_process_group(self.pid, signal);
+    }
+
+    /// Kills what is left of the process group and reaps the worker's process, which must have ended or have been
+    /// sent SIGKILL.
+    pub(crate) fn sweep(&mut self) {
+        self.signal(signals::KILL);
+        // The outcome is known already, and a child that cannot be waited for cannot be reaped either.
+        let _ = self.child.wait();
+    }
+}
+
+/// Stack of the threads that only wait or copy; the default of 2 MiB times three per worker is address space for
+/// nothing.
+pub(crate) const SMALL_STACK: usize = 256 * 1024;
+
+/// Blocks until the process has ended, and leaves it to be reaped by its owner.
+fn wait_for_end(pid: Pid) -> Outcome {
+    loop {
+        match rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+            Ok(Some(status)) => {
+                return match (status.exit_status(), status.terminating_signal()) {
+                    (Some(code), _) => Outcome::Exited(code),
+                    (None, Some(signal)) => Outcome::Signaled(signal),
+                    (None, None) => Outcome::Lost,
+                };
+            }
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return Outcome::Lost,
+        }
+    }
+}

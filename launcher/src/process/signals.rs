@@ -1,0 +1,135 @@
+//! Signals: their numbers and names, and the thread that listens for those sent to the launcher.
+
+use rustix::process::Signal;
+use std::io;
+
+/// SIGHUP: the terminal went away.
+pub(crate) const HUP: i32 = Signal::HUP.as_raw();
+/// SIGINT: Ctrl-C.
+pub(crate) const INT: i32 = Signal::INT.as_raw();
+/// SIGQUIT: Ctrl-\.
+pub(crate) const QUIT: i32 = Signal::QUIT.as_raw();
+/// SIGKILL: ends a process at once.
+pub(crate) const KILL: i32 = Signal::KILL.as_raw();
+/// SIGTERM: please stop.
+pub(crate) const TERM: i32 = Signal::TERM.as_raw();
+/// SIGCHLD: a child ended; its end is seen by other means.
+const CHLD: i32 = Signal::CHILD.as_raw();
+/// SIGUSR1: for the workers.
+pub(crate) const USR1: i32 = Signal::USR1.as_raw();
+/// SIGUSR2: for the workers.
+pub(crate) const USR2: i32 = Signal::USR2.as_raw();
+
+/// Signals that ask the launcher to stop.
+pub(crate) const STOP: [i32; 4] = [INT, TERM, HUP, QUIT];
+/// Signals that are only passed on.
+pub(crate) const FORWARD: [i32; 2] = [USR1, USR2];
+
+/// The signal's name, such as `SIGKILL`, or `signal 37` for one that has none.
+pub(crate) fn name(signal: i32) -> String {
+    const NAMED: [(Signal, &str); 31] = [
+        (Signal::HUP, "SIGHUP"),
+        (Signal::INT, "SIGINT"),
+        (Signal::QUIT, "SIGQUIT"),
+        (Signal::ILL, "SIGILL"),
+        (Signal::TRAP, "SIGTRAP"),
+        (Signal::ABORT, "SIGABRT"),
+        (Signal::BUS, "SIGBUS"),
+        (Signal::FPE, "SIGFPE"),
+        (Signal::KILL, "SIGKILL"),
+        (Signal::USR1, "SIGUSR1"),
+        (Signal::SEGV, "SIGSEGV"),
+        (Signal::USR2, "SIGUSR2"),
+        (Signal::PIPE, "SIGPIPE"),
+        (Signal::ALARM, "SIGALRM"),
+        (Signal::TERM, "SIGTERM"),
+        (Signal::STKFLT, "SIGSTKFLT"),
+        (Signal::CHILD, "SIGCHLD"),
+        (Signal::CONT, "SIGCONT"),
+        (Signal::STOP, "SIGSTOP"),
+        (Signal::TSTP, "SIGTSTP"),
+        (Signal::TTIN, "SIGTTIN"),
+        (Signal::TTOU, "SIGTTOU"),
+        (Signal::URG, "SIGURG"),
+        (Signal::XCPU, "SIGXCPU"),
+        (Signal::XFSZ, "SIGXFSZ"),
+        (Signal::VTALARM, "SIGVTALRM"),
+        (Signal::PROF, "SIGPROF"),
+        (Signal::WINCH, "SIGWINCH"),
+        (Signal::IO, "SIGIO"),
+        (Signal::POWER, "SIGPWR"),
+        (Signal::SYS, "SIGSYS"),
+    ];
+    NAMED
+        .iter()
+        .find(|(known, _)| known.as_raw() == signal)
+        .map_or_else(|| format!("signal {signal}"), |(_, name)| (*name).to_owned())
+}
+
+/// Calls `deliver` with the number of every signal of [`STOP`] and [`FORWARD`] that the launcher receives, on a
+/// thread of its own. From its return on, none of them kills the launcher.
+///
+/// A signal that was ignored when the launcher started stays ignored: that is how `nohup` and the shell's `&` ask
+/// for a run that outlives its terminal, and the workers inherit the same. Only SIGCHLD must not stay ignored, or
+/// the system would throw away how the workers ended.
+///
+/// # Errors
+/// A handler cannot be installed, or the thread cannot be started.
+pub(crate) fn listen(deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
+    let ignored = ignored_at_start();
+    let wanted = STOP
+        .into_iter()
+        .chain(FORWARD)
+        .filter(|signal| ignored & (1 << (signal - 1)) == 0);
+    let mut received = signal_hook::iterator::Signals::new(wanted.chain([CHLD]))?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            for signal in received.forever().filter(|signal| *signal != CHLD) {
+                deliver(signal);
+            }
+        })?;
+    Ok(())
+}
+
+/// The set of ignored signals as a bit mask (bit n-1 is signal n); none where it cannot be read.
+fn ignored_at_start() -> u64 {
+    std::fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|status| parse_ignored(&status))
+        .unwrap_or(0)
+}
+
+fn parse_ignored(status: &str) -> Option<u64> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_common_signal_has_its_name() {
+        for (signal, expected) in [
+            (HUP, "SIGHUP"),
+            (KILL, "SIGKILL"),
+            (6, "SIGABRT"),
+            (11, "SIGSEGV"),
+        ] {
+            assert_eq!(name(signal), expected);
+        }
+        assert_eq!(name(37), "signal 37");
+        assert_eq!((1..=31).filter(|n| name(*n).starts_with("signal")).count(), 0);
+    }
+
+    #[test]
+    fn the_ignored_set_is_read_from_the_status_file() {
+        // HUP (bit 0) and PIPE (bit 12).
+        assert_eq!(
+            parse_ignored("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"),
+            Some(0x1001)
+        );
+        assert_eq!(parse_ignored("Name:\tx\n"), None);
+    }
+}

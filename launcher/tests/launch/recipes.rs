@@ -1,0 +1,279 @@
+//! Recipe runs, with a script in the trainer's place.
+
+use crate::harness::{Done, Launch, Scene};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs;
+
+fn start<'a>(scene: &'a Scene, args: &[&str], worker: &str) -> Launch<'a> {
+    let mut command = scene.command(args);
+    command.env("FAKE_WORKER", worker);
+    scene.start(command)
+}
+
+#[track_caller]
+fn run(scene: &Scene, args: &[&str], worker: &str) -> Done {
+    start(scene, args, worker).wait()
+}
+
+#[track_caller]
+fn result(scene: &Scene) -> Value {
+    serde_json::from_str(&scene.read("run/result.json")).unwrap()
+}
+
+const TWO: [&str; 5] = ["--nproc", "2", "demo", "--run-dir", "run"];
+
+#[test]
+fn the_trainer_gets_the_prepared_run_directory_and_the_contract() {
+    let scene = Scene::new();
+    let worker = r#"printf '%s\n' "$@" > "$TEST_DIR/args.$RANK"; env > "$TEST_DIR/env.$RANK"; echo trained"#;
+    let args = [
+        "--nproc",
+        "2",
+        "demo",
+        "--set",
+        "train.effective_batch=10",
+        "--set",
+        "train.seed=7",
+        "--run-dir",
+        "run",
+    ];
+    let done = run(&scene, &args, worker);
+    done.expect_code(0);
+    for rank in 0..2 {
+        let words = "run/recipe.toml\n--run-dir\nrun\n--prepared\n--resume\nnever\n";
+        assert_eq!(scene.read(&format!("args.{rank}")), words);
+        let error_file = scene.path(&format!("run/logs/attempt_0/rank_{rank}/error.json"));
+        let expected = format!("TORCHELASTIC_ERROR_FILE={}\n", error_file.display());
+        assert!(scene.read(&format!("env.{rank}")).contains(&expected));
+        assert_eq!(
+            scene.read(&format!("run/logs/attempt_0/rank_{rank}/stdout.log")),
+            "trained\n"
+        );
+    }
+    assert!(scene.read("run/recipe.toml").contains("effective_batch = 10"));
+    done.says("effective batch 10 = 2 ranks x 5 x 1 accumulation; run directory run\n");
+    done.says("dtrain: 2 workers on the CPU; ");
+    let last = done.stderr.lines().last().unwrap();
+    assert!(
+        last.starts_with("dtrain: done in ") && last.ends_with(" s; the results are in run"),
+        "{last}"
+    );
+}
+
+#[test]
+fn a_run_without_a_name_gets_a_folder_of_its_own() {
+    let scene = Scene::new();
+    for _ in 0..2 {
+        run(&scene, &["demo"], "exit 0")
+            .expect_code(0)
+            .says("1 worker on the CPU; effective batch");
+    }
+    let folders: Vec<_> = fs::read_dir(scene.path("runs"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert_eq!(folders.len(), 2);
+    assert!(
+        folders
+            .iter()
+            .all(|folder| folder.join("recipe.toml").exists() && folder.join("result.json").exists())
+    );
+}
+
+#[test]
+fn the_trainers_codes_keep_their_meaning() {
+    for (code, expected, meaning) in [
+        (2, 2, "the data are wrong"),
+        (3, 3, "out of memory"),
+        (5, 5, "could not connect"),
+        (1, 4, "a worker failed"),
+        (42, 4, "a worker failed"),
+    ] {
+        let scene = Scene::new();
+        let worker = format!(r#"[ $RANK = 1 ] && exit {code}; exec sleep 600"#);
+        let done = run(&scene, &TWO, &worker);
+        done.expect_code(expected)
+            .says("dtrain: rank 1 (pid ")
+            .says(&format!("exit code {expected}: "));
+        if code != 2 {
+            done.says(meaning);
+        }
+        let result = result(&scene);
+        assert_eq!(result["exit_code"], expected);
+        assert_eq!(
+            (&result["failure"]["rank"], &result["failure"]["exit_code"]),
+            (&1.into(), &code.into())
+        );
+        assert!(
+            result["reason"]
+                .as_str()
+                .unwrap()
+                .starts_with(&format!("rank 1 failed: exit code {code}; "))
+        );
+    }
+}
+
+#[test]
+fn a_trainer_killed_by_a_signal_is_a_failed_worker() {
+    let scene = Scene::new();
+    run(&scene, &TWO, "[ $RANK = 0 ] && exec sleep 600; kill -KILL $$")
+        .expect_code(4)
+        .says("killed by SIGKILL");
+    assert_eq!(result(&scene)["failure"]["signal"], "SIGKILL");
+}
+
+#[test]
+fn the_outcome_completes_the_figures_of_the_trainer() {
+    let scene = Scene::new();
+    let worker = r#"[ $RANK = 0 ] && echo '{"steps": 12, "final_metrics": {"accuracy": 0.5}, "startup_ms": 3.5}' > "$3/result.json"; exit 0"#;
+    run(&scene, &TWO, worker).expect_code(0);
+    let result = result(&scene);
+    assert_eq!(
+        (&result["steps"], &result["final_metrics"]["accuracy"]),
+        (&12.into(), &0.5.into())
+    );
+    assert_eq!(
+        (&result["exit_code"], &result["nproc"], &result["restarts"]),
+        (&0.into(), &2.into(), &0.into())
+    );
+    assert_eq!(result["reason"], "success");
+    assert!(result.get("failure").is_none());
+}
+
+#[test]
+fn the_trainers_own_message_is_the_banner_and_in_the_result() {
+    let scene = Scene::new();
+    let worker = r#"
+        echo noise >&2
+        echo '{"message":{"message":"the data folder is empty","extraInfo":{"py_callstack":"","timestamp":"1"}}}' > "$TORCHELASTIC_ERROR_FILE"
+        exit 2"#;
+    let done = run(&scene, &["--nproc", "1", "demo", "--run-dir", "run"], worker);
+    done.expect_code(2)
+        .says("    the data folder is empty\n")
+        .says("its log: run/logs/attempt_0/rank_0/stderr.log");
+    assert_eq!(result(&scene)["failure"]["message"], "the data folder is empty");
+}
+
+#[test]
+fn a_result_that_cannot_be_read_is_told_and_changes_no_code() {
+    let scene = Scene::new();
+    run(&scene, &TWO, r#"echo nonsense > "$3/result.json""#)
+        .expect_code(0)
+        .says("cannot write run/result.json");
+}
+
+#[test]
+fn an_earlier_result_and_earlier_errors_are_not_taken_for_this_runs() {
+    let scene = Scene::new();
+    let first = r#"
+        echo '{"steps": 12}' > "$3/result.json"
+        echo '{"message":"old trouble"}' > "$TORCHELASTIC_ERROR_FILE"; exit 1"#;
+    run(&scene, &TWO, first).expect_code(4).says("old trouble");
+    let done = run(&scene, &TWO, "exit 1");
+    done.expect_code(4);
+    assert!(!done.stderr.contains("old trouble"), "{}", done.stderr);
+    assert_eq!(result(&scene).get("steps"), None);
+    assert!(scene.path("run/logs/attempt_0/rank_0/stderr.log").exists());
+    assert!(scene.path("run/logs/attempt_1/rank_0/stderr.log").exists());
+}
+
+#[test]
+fn another_experiment_does_not_get_the_same_run_directory() {
+    let scene = Scene::new();
+    run(&scene, &TWO, "exit 0").expect_code(0);
+    let before = (scene.read("run/recipe.toml"), scene.read("run/result.json"));
+    let args = [
+        "--nproc",
+        "2",
+        "demo",
+        "--run-dir",
+        "run",
+        "--set",
+        "optim.lr=0.5",
+    ];
+    run(&scene, &args, ": > $TEST_DIR/ran")
+        .expect_code(2)
+        .says("optim.lr");
+    run(
+        &scene,
+        &[&TWO[..], &["--resume", "never"]].concat(),
+        ": > $TEST_DIR/ran",
+    )
+    .expect_code(2)
+    .says("--run-dir");
+    assert!(!scene.path("ran").exists());
+    assert_eq!(
+        before,
+        (scene.read("run/recipe.toml"), scene.read("run/result.json"))
+    );
+}
+
+#[test]
+fn a_stop_on_request_with_a_checkpoint_gives_75() {
+    let scene = Scene::new();
+    let worker = r#"trap 'exit 75' TERM; : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.05; done"#;
+    let launch = start(&scene, &TWO, worker);
+    scene.wait_for_ready(2);
+    launch.signal(Signal::TERM);
+    let done = launch.wait();
+    done.expect_code(75)
+        .says("stopped on request with a checkpoint written")
+        .says("--run-dir run");
+    let result = result(&scene);
+    assert_eq!(result["exit_code"], 75);
+    assert!(result.get("failure").is_none());
+}
+
+#[test]
+fn trainers_that_are_stopped_before_they_can_write_a_checkpoint_give_128_plus_n() {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let scene = Scene::new();
+        let launch = start(&scene, &TWO, r#": > "$TEST_DIR/ready.$RANK"; exec sleep 600"#);
+        scene.wait_for_ready(2);
+        launch.signal(signal);
+        launch.wait().expect_code(code);
+        assert_eq!(result(&scene)["exit_code"], code);
+    }
+}
+
+#[test]
+fn a_trainer_that_breaks_while_stopping_is_not_a_requeue() {
+    let scene = Scene::new();
+    let worker = r#"
+        if [ $RANK = 0 ]; then code=75; else code=1; fi
+        trap 'exit $code' TERM; : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.05; done"#;
+    let launch = start(&scene, &TWO, worker);
+    scene.wait_for_ready(2);
+    launch.signal(Signal::TERM);
+    launch.wait().expect_code(4).says("dtrain: rank 1 (pid ");
+}
+
+#[test]
+fn a_trainer_that_leaves_with_75_lets_the_others_finish() {
+    let scene = Scene::new();
+    let worker = r#"
+        if [ $RANK = 1 ]; then exit 75; fi
+        sleep 1; : > "$TEST_DIR/finished"; exit 75"#;
+    run(&scene, &TWO, worker).expect_code(75);
+    assert!(scene.path("finished").exists());
+}
+
+#[test]
+fn a_trainer_that_cannot_be_executed_leaves_the_earlier_run_as_it_was() {
+    let scene = Scene::new();
+    run(&scene, &TWO, "exit 0").expect_code(0);
+    let before = scene.read("run/result.json");
+    fs::write(scene.path("broken"), "#!/no/such/interpreter\n").unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(scene.path("broken"), executable).unwrap();
+    let mut command = scene.command(&TWO);
+    command.env("DTRAIN_WORKER", scene.path("broken"));
+    scene
+        .start(command)
+        .wait()
+        .expect_code(2)
+        .says("the interpreter named in its first line does not exist");
+    assert_eq!(scene.read("run/result.json"), before);
+    assert!(!scene.path("run/logs/attempt_1").exists());
+}

@@ -1,0 +1,174 @@
+//! Signals to the launcher.
+
+use crate::harness::Scene;
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+const WAIT_FOR_EVER: &str = r#": > "$TEST_DIR/ready.$RANK"; exec sleep 600"#;
+const DEAF: &str = r#"trap '' TERM INT; : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.1; done"#;
+/// Longer than the agent takes two signals for one.
+const A_WHILE: Duration = Duration::from_millis(400);
+
+const STOP_SIGNALS: [(Signal, &str, i32); 4] = [
+    (Signal::INT, "SIGINT", 130),
+    (Signal::TERM, "SIGTERM", 143),
+    (Signal::HUP, "SIGHUP", 129),
+    (Signal::QUIT, "SIGQUIT", 131),
+];
+
+#[test]
+fn stop_signals_are_forwarded_and_give_128_plus_their_number() {
+    for (signal, name, code) in STOP_SIGNALS {
+        let scene = Scene::new();
+        let launch = scene.start_sh(
+            2,
+            &["--shutdown-timeout", "600", "--run-dir", "run"],
+            WAIT_FOR_EVER,
+        );
+        launch.signal(signal);
+        let done = launch.wait();
+        done.expect_code(code)
+            .says(&format!("received {name}, passed on to 2 workers"));
+        done.says(&format!("dtrain: exit code {code}: stopped by {name}\n"));
+        assert!(!done.stderr.contains("failed"), "{}", done.stderr);
+        let result: serde_json::Value = serde_json::from_str(&scene.read("run/result.json")).unwrap();
+        assert_eq!(result["exit_code"], code);
+        assert_eq!(result["reason"], format!("stopped by {name}"));
+    }
+}
+
+#[test]
+fn a_program_that_handles_the_signal_decides_the_code() {
+    for (signal, name, _) in STOP_SIGNALS {
+        let trap = name.strip_prefix("SIG").unwrap();
+        for code in [0, 7] {
+            let scene = Scene::new();
+            let script = format!(
+                r#"trap 'echo cleaned up; exit {code}' {trap}; : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.05; done"#
+            );
+            let launch = scene.start_sh(1, &["--shutdown-timeout", "600"], &script);
+            launch.signal(signal);
+            assert_eq!(launch.wait().expect_code(code).stdout(), "cleaned up\n");
+        }
+    }
+}
+
+#[test]
+fn workers_that_ignore_the_signal_are_killed_after_the_timeout() {
+    let scene = Scene::new();
+    let launch = scene.start_sh(2, &["--shutdown-timeout", "1"], DEAF);
+    launch.signal(Signal::TERM);
+    launch
+        .wait()
+        .expect_code(143)
+        .says("dtrain: killing rank 0, 1: still running after 1 s");
+}
+
+#[test]
+fn a_second_signal_kills_at_once() {
+    for (first, second, code) in [
+        (Signal::INT, Signal::INT, 130),
+        (Signal::TERM, Signal::TERM, 143),
+        (Signal::TERM, Signal::INT, 143),
+    ] {
+        let scene = Scene::new();
+        let begun = Instant::now();
+        let launch = scene.start_sh(2, &["--shutdown-timeout", "600"], DEAF);
+        launch.signal(first);
+        launch.wait_until_it_says("received SIG");
+        std::thread::sleep(A_WHILE);
+        launch.signal(second);
+        launch
+            .wait()
+            .expect_code(code)
+            .says("dtrain: killing rank 0, 1: on request");
+        assert!(begun.elapsed() < Duration::from_secs(300));
+    }
+}
+
+#[test]
+fn the_echo_of_a_signal_is_not_a_second_one() {
+    let scene = Scene::new();
+    let script = r#"trap 'sleep 1; echo cleaned up; exit 0' TERM; : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.05; done"#;
+    let launch = scene.start_sh(1, &["--shutdown-timeout", "600"], script);
+    launch.signal(Signal::TERM);
+    launch.signal(Signal::TERM);
+    assert_eq!(launch.wait().expect_code(0).stdout(), "cleaned up\n");
+}
+
+#[test]
+fn user_signals_are_passed_on_and_stop_nothing() {
+    let scene = Scene::new();
+    // The whole process group gets the signals, so the traps must not need another program.
+    let script = r#"
+        trap ': > "$TEST_DIR/usr1.$RANK"' USR1
+        trap ': > "$TEST_DIR/usr2.$RANK"' USR2
+        : > "$TEST_DIR/ready.$RANK"
+        until [ -e "$TEST_DIR/usr1.$RANK" ] && [ -e "$TEST_DIR/usr2.$RANK" ]; do sleep 0.05 || :; done"#;
+    let launch = scene.start_sh(2, &[], script);
+    launch.signal(Signal::USR1);
+    launch.signal(Signal::USR2);
+    launch.wait().expect_code(0);
+}
+
+#[test]
+fn a_signal_during_a_failures_stop_keeps_the_failures_code() {
+    let scene = Scene::new();
+    let script = r#"
+        trap '' TERM
+        : > "$TEST_DIR/ready.$RANK"
+        if [ $RANK = 1 ]; then until [ -e "$TEST_DIR/ready.0" ]; do sleep 0.01; done; exit 9; fi
+        while :; do sleep 0.1; done"#;
+    let launch = scene.start_sh(2, &["--shutdown-timeout", "600"], script);
+    launch.wait_until_it_says("rank 1 failed (exit code 9)");
+    launch.signal(Signal::INT);
+    launch.wait().expect_code(9).says("dtrain: rank 1 (pid ");
+}
+
+#[test]
+fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
+    // As under nohup.
+    let scene = Scene::new();
+    let shell = std::process::Command::new("sh");
+    let exec = r#"trap '' HUP; exec "$0" "$@""#;
+    let words = [
+        env!("CARGO_BIN_EXE_dtrain"),
+        "launch",
+        "--nproc",
+        "1",
+        "--",
+        "sh",
+        "-c",
+    ];
+    let words: Vec<&str> = words.into_iter().chain([WAIT_FOR_EVER]).collect();
+    let launch = scene.start(scene.adapt(shell, &["-c", exec]).into_command(&words));
+    scene.wait_for_ready(1);
+    launch.signal(Signal::HUP);
+    std::thread::sleep(A_WHILE);
+    assert_eq!(scene.alive().len(), 2, "both go on");
+    launch.signal(Signal::TERM);
+    let done = launch.wait();
+    done.expect_code(143);
+    assert!(!done.stderr.contains("SIGHUP"), "{}", done.stderr);
+}
+
+#[test]
+fn a_launcher_whose_parent_ignores_the_end_of_children_still_learns_exit_codes() {
+    let scene = Scene::new();
+    let shell = std::process::Command::new("sh");
+    let words = [
+        env!("CARGO_BIN_EXE_dtrain"),
+        "launch",
+        "--nproc",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        "exit 42",
+    ];
+    let exec = r#"trap '' CHLD; exec "$0" "$@""#;
+    scene
+        .start(scene.adapt(shell, &["-c", exec]).into_command(&words))
+        .wait()
+        .expect_code(42);
+}

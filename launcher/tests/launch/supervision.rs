@@ -1,0 +1,110 @@
+//! Workers that fail, linger or leave processes behind.
+
+use crate::harness::{Scene, kill, wait_until};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+#[test]
+fn when_one_fails_the_others_are_stopped_and_nothing_is_left() {
+    let script = r#"
+        sleep 600 &
+        : > "$TEST_DIR/ready.$RANK"
+        if [ $RANK = 2 ]; then
+            until [ -e "$TEST_DIR/ready.0" ] && [ -e "$TEST_DIR/ready.1" ] && [ -e "$TEST_DIR/ready.3" ]; do sleep 0.01; done
+            exit 11
+        fi
+        wait"#;
+    let begun = Instant::now();
+    let scene = Scene::new();
+    let done = scene.sh(4, &["--shutdown-timeout", "600"], script);
+    done.expect_code(11).says("dtrain: rank 2 (pid ");
+    assert!(
+        begun.elapsed() < Duration::from_secs(300),
+        "nobody had to be killed"
+    );
+}
+
+#[test]
+fn a_peer_that_ignores_sigterm_is_killed_after_the_timeout() {
+    let script = r#"
+        if [ $RANK = 0 ]; then trap '' TERM; : > "$TEST_DIR/deaf"; while :; do sleep 0.1; done; fi
+        until [ -e "$TEST_DIR/deaf" ]; do sleep 0.01; done
+        exit 8"#;
+    let begun = Instant::now();
+    let done = Scene::new().sh(2, &["--shutdown-timeout", "1"], script);
+    done.expect_code(8)
+        .says("dtrain: killing rank 0: still running after 1 s");
+    done.says("stopped because of it: rank 0 (killed by SIGKILL)");
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+}
+
+#[test]
+fn a_timeout_of_zero_kills_at_once() {
+    let script = r#"
+        if [ $RANK = 0 ]; then trap '' TERM; : > "$TEST_DIR/deaf"; while :; do sleep 0.1; done; fi
+        until [ -e "$TEST_DIR/deaf" ]; do sleep 0.01; done
+        exit 8"#;
+    Scene::new()
+        .sh(2, &["--shutdown-timeout", "0"], script)
+        .expect_code(8)
+        .says("dtrain: killing rank 0");
+}
+
+#[test]
+fn a_worker_may_end_early_and_well() {
+    let script = r#"
+        if [ $RANK = 0 ]; then exit 0; fi
+        until [ -e "$TEST_DIR/go" ]; do sleep 0.01; done
+        echo finished"#;
+    let scene = Scene::new();
+    let launch = scene.start(scene.command(&["--nproc", "2", "--", "sh", "-c", script]));
+    wait_until("rank 0 to be gone", || scene.alive().len() == 2);
+    std::fs::write(scene.path("go"), "").unwrap();
+    assert_eq!(launch.wait().expect_code(0).stdout(), "[rank 1] finished\n");
+}
+
+#[test]
+fn grandchildren_in_the_process_group_do_not_outlive_the_run() {
+    let scene = Scene::new();
+    let script = r#"trap '' TERM HUP; sleep 600 & sh -c "trap '' TERM; sleep 600" & exit 0"#;
+    // Harness::wait also checks that no process of the scene is left.
+    scene.sh(2, &[], script).expect_code(0);
+}
+
+#[test]
+fn a_daemon_that_holds_the_output_open_is_not_waited_for() {
+    let scene = Scene::new();
+    let script = r#"setsid sh -c 'echo $$ > "$TEST_DIR/daemon"; exec sleep 600' & until [ -s "$TEST_DIR/daemon" ]; do sleep 0.01; done; echo bye"#;
+    let launch = scene.start(scene.command(&["--nproc", "1", "--", "sh", "-c", script]));
+    let done = launch.wait_leaving_processes();
+    assert_eq!(done.expect_code(0).stdout(), "bye\n");
+    let daemon: u32 = scene.read("daemon").trim().parse().unwrap();
+    assert_eq!(
+        scene.alive(),
+        [daemon],
+        "it left its process group, and the launcher is gone"
+    );
+    kill(daemon, Signal::KILL);
+}
+
+#[test]
+fn a_launcher_that_is_killed_takes_its_workers_along() {
+    for _ in 0..5 {
+        let scene = Scene::new();
+        let launch = scene.start_sh(3, &[], r#": > "$TEST_DIR/ready.$RANK"; exec sleep 600"#);
+        wait_until("three workers and the launcher", || scene.alive().len() == 4);
+        launch.signal(Signal::KILL);
+        assert_eq!(launch.wait().code, None);
+    }
+}
+
+#[test]
+fn a_launcher_killed_in_the_middle_of_starting_leaves_nothing() {
+    for delay_ms in [0, 1, 2, 4, 8, 16, 32] {
+        let scene = Scene::new();
+        let launch = scene.start(scene.command(&["--nproc", "8", "--", "sleep", "600"]));
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        launch.signal(Signal::KILL);
+        launch.wait();
+    }
+}

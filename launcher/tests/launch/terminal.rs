@@ -1,0 +1,111 @@
+//! Progress frames on a real (pseudo) terminal.
+
+use crate::harness::Scene;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+
+/// What the launcher writes to a terminal of `columns` as both of its streams, and its exit code.
+fn on_terminal(
+    scene: &Scene,
+    columns: u16,
+    nproc: &str,
+    script: &str,
+    vars: &[(&str, &str)],
+) -> (String, Option<i32>) {
+    let terminal: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+    let size = Winsize {
+        ws_row: 24,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(&terminal, size).unwrap();
+    let open = || Stdio::from(File::options().read(true).write(true).open(&name).unwrap());
+    let mut command = scene.command(&["--nproc", nproc, "--", "sh", "-c", script]);
+    command
+        .env("TERM", "xterm")
+        .envs(vars.iter().copied())
+        .stdin(open())
+        .stdout(open())
+        .stderr(open());
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut shown = Vec::new();
+    // When the last process has closed the terminal, reading fails instead of ending.
+    let _ = File::from(terminal).read_to_end(&mut shown);
+    (String::from_utf8(shown).unwrap(), child.wait().unwrap().code())
+}
+
+const ERASE: &str = "\r\u{1b}[2K";
+
+#[test]
+fn a_frame_is_redrawn_around_lines_and_erased_at_the_end() {
+    let scene = Scene::new();
+    let script = r#"
+        if [ $RANK = 0 ]; then
+            printf ' 10%% of it\r' >&2; : > "$TEST_DIR/drawn"
+            until [ -e "$TEST_DIR/said" ]; do sleep 0.01; done
+        else
+            until [ -e "$TEST_DIR/drawn" ]; do sleep 0.01; done
+            sleep 0.5; echo from one; sleep 0.5; : > "$TEST_DIR/said"
+        fi"#;
+    let (shown, code) = on_terminal(&scene, 80, "2", script, &[]);
+    assert_eq!(code, Some(0), "{shown}");
+    let expected = format!(" 10% of it{ERASE}[rank 1] from one\r\n 10% of it{ERASE}");
+    assert!(shown.ends_with(&expected), "{shown:?}");
+}
+
+#[test]
+fn a_line_takes_the_place_of_its_own_frame() {
+    let (shown, _) = on_terminal(
+        &Scene::new(),
+        80,
+        "1",
+        r"printf '50%%\r' >&2; sleep 0.5; printf 'done\n' >&2",
+        &[],
+    );
+    assert!(shown.ends_with(&format!("50%{ERASE}done\r\n")), "{shown:?}");
+}
+
+#[test]
+fn frames_are_cut_to_the_width_and_those_of_other_ranks_are_dropped() {
+    let script = r"printf '%s 123456789012345678901234567890\r' $RANK >&2; sleep 0.5";
+    let (shown, _) = on_terminal(&Scene::new(), 12, "2", script, &[]);
+    assert!(shown.ends_with(&format!("0 123456789{ERASE}")), "{shown:?}");
+    assert!(!shown.contains("1 123"), "{shown:?}");
+}
+
+#[test]
+fn bars_that_begin_with_the_carriage_return_are_seen_at_once() {
+    let script = r"printf '\r 10%%' >&2; sleep 0.5; printf '\r 20%%' >&2; sleep 0.5; printf '\r100%%\n' >&2";
+    let (shown, _) = on_terminal(&Scene::new(), 80, "1", script, &[]);
+    assert!(
+        shown.contains(" 10%") && shown.contains(" 20%") && shown.ends_with("100%\r\n"),
+        "{shown:?}"
+    );
+}
+
+#[test]
+fn the_workers_are_told_whether_frames_are_shown() {
+    let script = "echo progress=$DTRAIN_PROGRESS";
+    let (shown, _) = on_terminal(&Scene::new(), 80, "1", script, &[]);
+    assert!(shown.contains("progress=terminal"), "{shown:?}");
+    let (shown, _) = on_terminal(&Scene::new(), 80, "1", script, &[("TERM", "dumb")]);
+    assert!(shown.contains("progress=lines"), "{shown:?}");
+    let (shown, _) = on_terminal(&Scene::new(), 80, "1", script, &[("DTRAIN_PROGRESS", "lines")]);
+    assert!(shown.contains("progress=lines"), "{shown:?}");
+}
+
+#[test]
+fn a_worker_that_reads_from_the_terminal_is_not_stopped_by_it() {
+    let (shown, code) = on_terminal(&Scene::new(), 80, "1", "cat; echo end of input", &[]);
+    assert_eq!(code, Some(0));
+    assert!(shown.contains("end of input"), "{shown:?}");
+}
