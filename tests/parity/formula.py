@@ -1,0 +1,80 @@
+"""Numbers that Python and Rust both compute, so that weights and inputs need not be committed.
+
+The Rust twin is tests/src/formula.rs; README.md states the formula. Everything up to the rounding to float32 is either
+integer arithmetic modulo 2**64 or one correctly rounded float64 operation after another, so both sides agree bit by bit.
+"""
+
+import math
+
+import numpy as np
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def name_hash(name):
+    """FNV-1a, 64 bits, of the UTF-8 bytes of a name."""
+    state = 0xCBF29CE484222325
+    for byte in name.encode("utf-8"):
+        state = ((state ^ byte) * 0x100000001B3) % 2**64
+    return state
+
+
+def words(name, count):
+    """The first `count` 64-bit words of a name's stream: splitmix64 seeded with the hash of the name."""
+    index = np.arange(1, count + 1, dtype=np.uint64)
+    z = np.uint64(name_hash(name)) + index * _GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * _MIX_1
+    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    return z ^ (z >> np.uint64(31))
+
+
+def unit(name, count):
+    """`count` float64 values in [-1, 1), evenly spread: the upper 53 bits of each word."""
+    return (words(name, count) >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
+
+
+def state_value(name, shape):
+    """The value of one entry of a ResNet's state, float64 (int64 for a batch counter).
+
+    Convolutions get the variance 1 / fan_in, the classifier a quarter of it; batch norms stay near the identity, with a
+    positive variance.
+    """
+    count = math.prod(shape)
+    if name.endswith("num_batches_tracked"):
+        return np.zeros(shape, dtype=np.int64)
+    values = unit(name, count)
+    if len(shape) > 1:
+        fan_in = math.prod(shape[1:])
+        values = values * math.sqrt((3.0 if len(shape) == 4 else 0.75) / fan_in)
+    elif name.endswith("running_var"):
+        values = 1.0 + 0.5 * values
+    elif name.endswith("weight"):
+        values = 0.75 + 0.25 * values
+    else:
+        values = 0.1 * values
+    return values.reshape(shape)
+
+
+def images(size, count):
+    """Input images `count` x 3 x size x size, values in [-1.5, 1.5)."""
+    name = f"images.{size}"
+    return (1.5 * unit(name, count * 3 * size * size)).reshape(count, 3, size, size)
+
+
+def labels(size, classes, count):
+    """One class per image, int64."""
+    return (words(f"labels.{size}", count) % np.uint64(classes)).astype(np.int64)
+
+
+def gradient(name, step, count):
+    """The gradient fed to the optimizers at one step.
+
+    Magnitudes run over many powers of two with the index, and every eleventh element is zero, so that `eps` and the
+    division by the second moment both matter.
+    """
+    scale = np.exp2(np.arange(count) % 13 - 6.0)
+    values = unit(f"{name}.{step}", count) * scale
+    values[np.arange(count) % 11 == 10] = 0.0
+    return values

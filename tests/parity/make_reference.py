@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Makes the files under tests/parity/reference: what PyTorch and torchvision compute for given numbers.
+
+    pip install -r tests/parity/requirements.txt
+    python tests/parity/make_reference.py --out tests/parity/reference
+
+Running it again writes the same bytes. README.md beside it describes every file.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torchvision
+from safetensors.torch import save_file
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+import formula  # noqa: E402
+
+CLASSES = 100
+# Image size -> images. At 32x32 the last feature maps have one pixel, so that batch norm has one value per image and
+# channel: with 4 images it would magnify rounding errors beyond what the tests allow.
+IMAGES = {64: 4, 32: 16}
+PROBES = 4
+STEPS = 20
+ELEMENTS = 33
+
+
+def model_names():
+    return {"resnet18": torchvision.models.resnet18, "resnet34": torchvision.models.resnet34}
+
+
+def write(path, tensors, about):
+    # One metadata key only: with several, their order in the file would change from run to run.
+    save_file(tensors, path, metadata={"about": json.dumps(about, sort_keys=True)})
+
+
+def state_list(architecture, build):
+    """Names, shapes and dtypes of state_dict(), in its order, at torchvision's 1000 classes."""
+    model = build(weights=None, num_classes=1000)
+    rows = [[name, list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in model.state_dict().items()]
+    trainable = [name for name, _ in model.named_parameters()]
+    head = {
+        "architecture": architecture,
+        "classes": 1000,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameter_tensors": len(trainable),
+    }
+    lines = ",\n".join("  " + json.dumps(row) for row in rows)
+    return json.dumps(head)[:-1] + ', "state": [\n' + lines + "\n]}\n"
+
+
+def formula_model(build, dtype):
+    """torchvision's model with the formula's weights (rounded to float32 first, as the trainer holds them)."""
+    model = build(weights=None, num_classes=CLASSES)
+    state = {}
+    for name, tensor in model.state_dict().items():
+        value = torch.from_numpy(formula.state_value(name, tuple(tensor.shape)))
+        state[name] = value.to(tensor.dtype)
+    model.load_state_dict(state, strict=True)
+    return model.to(dtype)
+
+
+def run(build, size, dtype):
+    """One evaluation and one training pass (forward and backward) from the same weights."""
+    images = torch.from_numpy(formula.images(size, IMAGES[size]).astype(np.float32)).to(dtype)
+    labels = torch.from_numpy(formula.labels(size, CLASSES, IMAGES[size]))
+    out = {}
+
+    model = formula_model(build, dtype).eval()
+    with torch.no_grad():
+        out["eval.logits"] = model(images)
+    out["eval.loss"] = torch.nn.functional.cross_entropy(out["eval.logits"], labels)
+
+    model.train()
+    logits = model(images)
+    loss = torch.nn.functional.cross_entropy(logits, labels)
+    loss.backward()
+    out["train.logits"] = logits.detach()
+    out["train.loss"] = loss.detach()
+
+    norms, probes = [], []
+    for name, parameter in model.named_parameters():
+        grad = parameter.grad.double()
+        norms.append(grad.norm())
+        flat = grad.flatten()
+        probes.append(
+            torch.stack([flat @ torch.from_numpy(formula.unit(f"probe.{k}.{name}", flat.numel())) for k in range(PROBES)])
+        )
+    out["grad.norms"] = torch.stack(norms)
+    out["grad.probes"] = torch.stack(probes)
+
+    named = dict(model.named_parameters())
+    buffers = dict(model.named_buffers())
+    last = f"layer4.{len(model.layer4) - 1}"
+    for name in ("bn1.weight", "bn1.bias", "layer2.0.downsample.1.weight", f"{last}.bn2.weight", "fc.bias"):
+        out[f"grad.{name}"] = named[name].grad
+    for layer in ("bn1", "layer2.0.downsample.1", f"{last}.bn2"):
+        for what in ("running_mean", "running_var", "num_batches_tracked"):
+            out[f"state.{layer}.{what}"] = buffers[f"{layer}.{what}"]
+    return out
+
+
+def conditioning(exact, single):
+    """How far float32 arithmetic is from float64 here: the tests' tolerances must be well above it."""
+    logits = max(float((exact[k] - single[k].double()).abs().max()) for k in ("eval.logits", "train.logits"))
+    difference = (exact["grad.probes"] - single["grad.probes"]).square().mean(dim=1).mul(3).sqrt()
+    return logits, float((difference / exact["grad.norms"]).max())
+
+
+def model_reference(architecture, build, out):
+    tensors = {}
+    for size in IMAGES:
+        exact, single = run(build, size, torch.float64), run(build, size, torch.float32)
+        logits, gradient = conditioning(exact, single)
+        print(f"{architecture} {size}x{size}: float32 against float64: logits {logits:.1e}, gradients {gradient:.1e}")
+        if logits > 3e-5 or gradient > 3e-4:
+            sys.exit(f"{architecture} at {size}x{size} is too ill-conditioned to be compared in float32")
+        for name, tensor in exact.items():
+            keep = tensor if tensor.dtype == torch.int64 or name in ("grad.norms", "grad.probes") else tensor.float()
+            tensors[f"{size}.{name}"] = keep.contiguous()
+    about = {
+        "architecture": architecture,
+        "classes": CLASSES,
+        "images": IMAGES,
+        "probes": PROBES,
+        "torch": torch.__version__.split("+")[0],
+        "torchvision": torchvision.__version__.split("+")[0],
+    }
+    write(out / f"{architecture}.safetensors", tensors, about)
+    (out / f"{architecture}.json").write_text(state_list(architecture, build), encoding="utf-8")
+
+
+def optimizer_cases():
+    """name -> (optimizer, settings). Settings not named are PyTorch's defaults."""
+    return {
+        "adamw": ("adamw", {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}),
+        "adamw_fast": ("adamw", {"lr": 2e-2, "betas": (0.8, 0.95), "eps": 1e-4, "weight_decay": 0.1}),
+        "adamw_no_decay": ("adamw", {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}),
+        "sgd": ("sgd", {"lr": 1e-2, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0}),
+        "sgd_decay": ("sgd", {"lr": 1e-2, "momentum": 0.0, "nesterov": False, "weight_decay": 5e-2}),
+        "sgd_momentum": ("sgd", {"lr": 1e-2, "momentum": 0.9, "nesterov": False, "weight_decay": 5e-4}),
+        "sgd_nesterov": ("sgd", {"lr": 1e-2, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}),
+    }
+
+
+def trajectory(kind, settings, dtype):
+    """The parameter vector after each of STEPS steps, STEPS x ELEMENTS."""
+    start = torch.from_numpy(formula.unit("optimizer.parameter", ELEMENTS)).to(dtype)
+    parameter = torch.nn.Parameter(start)
+    build = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[kind]
+    optimizer = build([parameter], foreach=False, fused=False, **settings)
+    rows = []
+    for step in range(STEPS):
+        parameter.grad = torch.from_numpy(formula.gradient("optimizer.gradient", step, ELEMENTS)).to(dtype)
+        optimizer.step()
+        rows.append(parameter.detach().clone())
+    return torch.stack(rows)
+
+
+def learning_rates(lr, min_lr, warmup, total):
+    """SequentialLR of LinearLR and CosineAnnealingLR, whose values are those of the closed form asserted below."""
+    parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = torch.optim.SGD([parameter], lr=lr)
+    schedulers = torch.optim.lr_scheduler
+    linear = schedulers.LinearLR(optimizer, start_factor=1.0 / warmup, end_factor=1.0, total_iters=warmup - 1)
+    cosine = schedulers.CosineAnnealingLR(optimizer, T_max=total - warmup, eta_min=min_lr)
+    schedule = schedulers.SequentialLR(optimizer, [linear, cosine], milestones=[warmup])
+    rates = []
+    for _ in range(total):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    t = np.arange(total)
+    falling = min_lr + (lr - min_lr) * (1.0 + np.cos(np.pi * (t - warmup) / (total - warmup))) / 2.0
+    closed = np.where(t < warmup, lr * (t + 1) / warmup, falling)
+    worst = np.max(np.abs(np.array(rates) - closed) / closed)
+    if worst > 1e-12:
+        sys.exit(f"SequentialLR is {worst:.1e} away from the definition of the learning rate")
+    return torch.tensor(rates, dtype=torch.float64)
+
+
+def optimizer_reference(out):
+    gradients = np.stack([formula.gradient("optimizer.gradient", step, ELEMENTS) for step in range(STEPS)])
+    tensors = {
+        "parameter": torch.from_numpy(formula.unit("optimizer.parameter", ELEMENTS)),
+        "gradients": torch.from_numpy(gradients),
+    }
+    about = {"steps": STEPS, "elements": ELEMENTS, "torch": torch.__version__.split("+")[0], "cases": {}}
+    for case, (kind, settings) in optimizer_cases().items():
+        about["cases"][case] = {"optimizer": kind, **settings}
+        for dtype, suffix in ((torch.float32, "f32"), (torch.float64, "f64")):
+            tensors[f"{case}.{suffix}"] = trajectory(kind, settings, dtype)
+    schedule = {"lr": 3e-3, "min_lr": 1e-5, "warmup": 10, "total": 100}
+    about["warmup_cosine"] = schedule
+    tensors["warmup_cosine"] = learning_rates(**schedule)
+    write(out / "optimizers.safetensors", tensors, about)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write the reference files to")
+    out = parser.parse_args().out
+    for module, wanted in ((torch, "2.11.0"), (torchvision, "0.26.0")):
+        if module.__version__.split("+")[0] != wanted:
+            sys.exit(f"{module.__name__} {wanted} is needed, this is {module.__version__}: see requirements.txt beside this script")
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
+    out.mkdir(parents=True, exist_ok=True)
+    for architecture, build in model_names().items():
+        model_reference(architecture, build, out)
+    optimizer_reference(out)
+    for path in sorted(out.iterdir()):
+        print(f"{path.name}: {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+//! Numbers that Rust and Python both compute, so that weights and inputs of the parity tests need not be committed.
+//!
+//! The Python twin is `tests/parity/formula.py`, and `tests/parity/README.md` states the formula. Everything up to the
+//! rounding to float32 is either integer arithmetic modulo 2^64 or one correctly rounded float64 operation after another,
+//! so both sides agree bit by bit.
+
+/// FNV-1a, 64 bits, of the bytes of a name.
+pub fn name_hash(name: &str) -> u64 {
+    name.bytes().fold(0xCBF2_9CE4_8422_2325, |state, byte| {
+        (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+    })
+}
+
+/// The first `count` 64-bit words of a name's stream: splitmix64 seeded with the hash of the name.
+pub fn words(name: &str, count: usize) -> impl Iterator<Item = u64> {
+    let seed = name_hash(name);
+    (1..=count as u64).map(move |index| {
+        let z = seed.wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    })
+}
+
+/// `count` values in [-1, 1), evenly spread: the upper 53 bits of each word.
+pub fn unit(name: &str, count: usize) -> impl Iterator<Item = f64> {
+    words(name, count).map(|word| (word >> 11) as f64 * 2.0f64.powi(-52) - 1.0)
+}
+
+/// The value of one floating-point entry of a ResNet's state, of the shape `shape`.
+///
+/// Convolutions get the variance 1 / fan-in, the classifier a quarter of it; batch norms stay near the identity, with a
+/// positive variance. A batch counter (`num_batches_tracked`) is zero.
+pub fn state_value(name: &str, shape: &[i64]) -> Vec<f64> {
+    let count = shape.iter().product::<i64>() as usize;
+    let values = unit(name, count);
+    if name.ends_with("num_batches_tracked") {
+        vec![0.0; count]
+    } else if shape.len() > 1 {
+        let fan_in = shape[1..].iter().product::<i64>() as f64;
+        let scale = ((if shape.len() == 4 { 3.0 } else { 0.75 }) / fan_in).sqrt();
+        values.map(|value| value * scale).collect()
+    } else if name.ends_with("running_var") {
+        values.map(|value| 1.0 + 0.5 * value).collect()
+    } else if name.ends_with("weight") {
+        values.map(|value| 0.75 + 0.25 * value).collect()
+    } else {
+        values.map(|value| 0.1 * value).collect()
+    }
+}
+
+/// Input images, `count` x 3 x size x size, values in [-1.5, 1.5).
+pub fn images(size: usize, count: usize) -> Vec<f32> {
+    unit(&format!("images.{size}"), count * 3 * size * size)
+        .map(|value| (1.5 * value) as f32)
+        .collect()
+}
+
+/// One class per image.
+pub fn labels(size: usize, classes: u64, count: usize) -> Vec<i64> {
+    words(&format!("labels.{size}"), count)
+        .map(|word| (word % classes) as i64)
+        .collect()
+}
+
+/// The gradient fed to the optimizers at one step.
+///
+/// Magnitudes run over many powers of two with the index, and every eleventh element is zero, so that `eps` and the
+/// division by the second moment both matter.
+pub fn gradient(name: &str, step: usize, count: usize) -> Vec<f64> {
+    unit(&format!("{name}.{step}"), count)
+        .enumerate()
+        .map(|(index, value)| {
+            if index % 11 == 10 {
+                0.0
+            } else {
+                value * 2.0f64.powi((index % 13) as i32 - 6)
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_fnv_1a() {
+        // Test vectors of the algorithm's authors.
+        assert_eq!(name_hash(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(name_hash("a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(name_hash("foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn values_are_spread_over_the_interval() {
+        let values: Vec<f64> = unit("spread", 10_000).collect();
+        assert!(values.iter().all(|value| (-1.0..1.0).contains(value)));
+        let mean = values.iter().sum::<f64>() / 1e4;
+        let variance = values.iter().map(|value| value * value).sum::<f64>() / 1e4;
+        assert!(
+            mean.abs() < 0.02 && (variance - 1.0 / 3.0).abs() < 0.01,
+            "{mean} {variance}"
+        );
+        assert!(unit("spread", 3).zip(unit("other", 3)).all(|(a, b)| a != b));
+    }
+
+    #[test]
+    fn gradients_have_zeros_and_many_magnitudes() {
+        let values = gradient("g", 0, 33);
+        assert_eq!(values.iter().filter(|value| **value == 0.0).count(), 3);
+        assert!(values[12].abs() <= 64.0 && values[13].abs() <= 2.0f64.powi(-6));
+    }
+}

@@ -1,0 +1,76 @@
+//! Ranks as processes, started without the launcher.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use dtrain_common::env::WorkerEnv;
+
+/// Runs `program ARGS` as `world_size` processes with the environment contract and collects what they print.
+///
+/// # Panics
+/// Where a process cannot be started, or all have not ended within `limit` (they are killed then).
+pub fn run(program: &Path, args: &[&str], world_size: usize, limit: Duration) -> Vec<Output> {
+    let port = free_port();
+    let mut ranks: Vec<Child> = (0..world_size)
+        .map(|rank| start(program, args, rank, world_size, port))
+        .collect();
+    let begun = Instant::now();
+    while ranks.iter_mut().any(|rank| matches!(rank.try_wait(), Ok(None))) {
+        if begun.elapsed() > limit {
+            for rank in &mut ranks {
+                let _ = rank.kill();
+            }
+            let said: Vec<String> = ranks.into_iter().map(|rank| said(&output(rank))).collect();
+            panic!("the ranks did not end within {limit:?}:\n{}", said.join("\n"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    ranks.into_iter().map(output).collect()
+}
+
+fn start(program: &Path, args: &[&str], rank: usize, world_size: usize, port: u16) -> Child {
+    let env = WorkerEnv {
+        rank,
+        local_rank: rank,
+        role_rank: rank,
+        world_size,
+        local_world_size: world_size,
+        role_world_size: world_size,
+        master_port: port,
+        ..WorkerEnv::single()
+    };
+    Command::new(program)
+        .args(args)
+        .envs(env.vars())
+        .env("OMP_NUM_THREADS", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{} does not start: {error}", program.display()))
+}
+
+fn output(rank: Child) -> Output {
+    rank.wait_with_output().expect("a rank's output can be read")
+}
+
+/// A rank's exit and output, for assertions.
+pub fn said(output: &Output) -> String {
+    format!(
+        "{}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a loopback port");
+    listener
+        .local_addr()
+        .expect("a bound listener has an address")
+        .port()
+}

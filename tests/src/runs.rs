@@ -1,0 +1,193 @@
+//! Tiny runs, and what they leave behind.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use dtrain_common::result::RunResult;
+use dtrain_common::run_dir::RunDir;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::programs::launch;
+use crate::ranks::said;
+
+/// A recipe that trains in seconds: generated images of 32 pixels, ResNet-18, a constant learning rate.
+pub const TINY: &str = r#"
+task = "classify"
+[data]
+kind = "generated"
+classes = 4
+train_samples = 96
+test_samples = 37
+image_size = 32
+workers = 1
+[model]
+name = "resnet18"
+[train]
+effective_batch = 16
+epochs = 1
+seed = 3
+[optim]
+name = "sgd"
+lr = 0.001
+momentum = 0.9
+[log]
+every_steps = 1
+"#;
+
+/// A folder with a recipe in it, removed at the end of the test.
+#[derive(Debug)]
+pub struct Sandbox {
+    folder: TempDir,
+}
+
+impl Sandbox {
+    /// A folder that holds `recipe` as recipe.toml.
+    ///
+    /// # Panics
+    /// Where the disk is full, say.
+    pub fn new(recipe: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        fs::write(folder.path().join("recipe.toml"), recipe).expect("a recipe");
+        Self { folder }
+    }
+
+    /// A path inside.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `dtrain launch --nproc N --run-dir RUN recipe.toml`, with `--set` for every one of `sets`.
+    ///
+    /// # Panics
+    /// Where the launcher does not start.
+    pub fn launch(&self, nproc: usize, run: &str, sets: &[&str]) -> Output {
+        self.launch_with(nproc, run, sets, &[])
+    }
+
+    /// As [`Sandbox::launch`], with further arguments before the recipe.
+    ///
+    /// # Panics
+    /// Where the launcher does not start.
+    pub fn launch_with(&self, nproc: usize, run: &str, sets: &[&str], more: &[&str]) -> Output {
+        self.command(nproc, run, sets, more)
+            .output()
+            .expect("the launcher starts")
+    }
+
+    /// The command of [`Sandbox::launch_with`].
+    pub fn command(&self, nproc: usize, run: &str, sets: &[&str], more: &[&str]) -> std::process::Command {
+        let mut command = launch();
+        command.current_dir(self.folder.path());
+        command.args(["--nproc", &nproc.to_string(), "--run-dir", run]);
+        for set in sets {
+            command.args(["--set", set]);
+        }
+        command
+            .args(more)
+            .arg("recipe.toml")
+            .stdin(std::process::Stdio::null());
+        command
+    }
+
+    /// Launches and expects success.
+    ///
+    /// # Panics
+    /// Where the run fails.
+    pub fn train(&self, nproc: usize, run: &str, sets: &[&str]) -> Run {
+        let output = self.launch(nproc, run, sets);
+        assert!(output.status.success(), "{}", said(&output));
+        self.run(run)
+    }
+
+    /// The run in a folder of the sandbox.
+    pub fn run(&self, run: &str) -> Run {
+        Run(RunDir::new(self.path(run)))
+    }
+}
+
+/// What a run left.
+#[derive(Debug)]
+pub struct Run(pub RunDir);
+
+impl Run {
+    /// All lines of metrics.jsonl.
+    ///
+    /// # Panics
+    /// Where the file is absent or a line is no JSON.
+    pub fn metrics(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.0.metrics()).expect("metrics.jsonl");
+        text.lines()
+            .map(|line| serde_json::from_str(line).expect("a line of JSON"))
+            .collect()
+    }
+
+    /// A figure of every step.
+    ///
+    /// # Panics
+    /// Where a step lacks it.
+    pub fn per_step(&self, key: &str) -> Vec<f64> {
+        let steps = self
+            .metrics()
+            .into_iter()
+            .filter(|line| line.get("eval").is_none());
+        steps
+            .map(|line| line[key].as_f64().unwrap_or_else(|| panic!("{key} in {line}")))
+            .collect()
+    }
+
+    /// The evaluations.
+    ///
+    /// # Panics
+    /// As [`Run::metrics`].
+    pub fn evaluations(&self) -> Vec<Value> {
+        self.metrics()
+            .into_iter()
+            .filter_map(|line| line.get("eval").cloned())
+            .collect()
+    }
+
+    /// result.json.
+    ///
+    /// # Panics
+    /// Where it is absent or unreadable.
+    pub fn result(&self) -> RunResult {
+        RunResult::read(&self.0.result())
+            .expect("result.json can be read")
+            .expect("result.json is there")
+    }
+
+    /// The bytes of the newest checkpoint's model.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn weights(&self) -> Vec<u8> {
+        fs::read(self.0.latest().join("model.safetensors")).expect("a checkpoint")
+    }
+}
+
+/// Every file below `folder` with its bytes, to see that nothing was changed.
+///
+/// # Panics
+/// Where a file cannot be read.
+pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() && !path.is_symlink() {
+                folders.push(path);
+            } else {
+                let bytes = fs::read_link(&path)
+                    .map(|target| target.into_os_string().into_encoded_bytes())
+                    .or_else(|_| fs::read(&path))
+                    .expect("a file");
+                found.insert(path, bytes);
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,24 @@
+//! Initial weights are repeatable. A program of its own, with one test: torch's generator is one for the whole process,
+//! and a test beside this one could draw from it.
+#![allow(clippy::unwrap_used)]
+
+use dtrain_worker::models::{Architecture, Registry, build};
+use tch::{Device, Tensor};
+
+fn parameters(seed: i64) -> Vec<Tensor> {
+    tch::manual_seed(seed);
+    let mut registry = Registry::new(Device::Cpu);
+    build(Architecture::ResNet18, 10, &mut registry).unwrap();
+    registry
+        .parameters()
+        .map(|entry| entry.tensor().detach())
+        .collect()
+}
+
+#[test]
+fn a_seed_fixes_the_initial_weights() {
+    let (first, again, other) = (parameters(1), parameters(1), parameters(2));
+    assert!(first.iter().zip(&again).all(|(a, b)| a.equal(b)));
+    // Batch norms start from constants; the 20 convolutions and the classifier's two tensors are drawn.
+    assert_eq!(first.iter().zip(&other).filter(|(a, b)| !a.equal(b)).count(), 22);
+}

@@ -1,0 +1,316 @@
+//! Whole runs through the launcher: exact under any partition, resumable, and complete in what they leave.
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use dtrain_tests::programs::{self, worker};
+use dtrain_tests::ranks::said;
+use dtrain_tests::runs::{Run, Sandbox, TINY};
+
+/// Losses of two runs that cut the same steps up in different ways.
+fn assert_close(one: &[f64], other: &[f64], tolerance: f64) {
+    assert_eq!(one.len(), other.len());
+    for (step, (a, b)) in one.iter().zip(other).enumerate() {
+        assert!((a - b).abs() <= tolerance, "step {}: {a} against {b}", step + 1);
+    }
+}
+
+#[test]
+fn a_run_learns_and_leaves_what_the_design_says() {
+    let sandbox = Sandbox::new(TINY);
+    let run = sandbox.train(2, "run", &["train.epochs=6", "checkpoint.keep=2"]);
+    let losses = run.per_step("loss");
+    assert_eq!(losses.len(), 36);
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    assert!(
+        mean(&losses[30..]) < 0.7 * mean(&losses[..6]),
+        "the loss does not fall: {losses:?}"
+    );
+
+    for line in run.metrics().iter().filter(|line| line.get("eval").is_none()) {
+        let figure = |key: &str| line[key].as_f64().unwrap_or_else(|| panic!("{key} in {line}"));
+        let keys = [
+            "step",
+            "epoch",
+            "samples",
+            "lr",
+            "grad_norm",
+            "loss_scale",
+            "samples_per_s",
+            "step_ms",
+        ];
+        assert!(keys.iter().all(|key| figure(key) > 0.0), "{line}");
+        assert!(
+            line["wait_ms"]["data"].is_number() && line["wait_ms"]["comm"].is_number(),
+            "{line}"
+        );
+        for key in ["allocated", "reserved", "peak"] {
+            assert!(
+                line["memory"][key].as_u64().is_some_and(|bytes| bytes > 50 << 20),
+                "{line}"
+            );
+        }
+    }
+    assert_eq!(run.per_step("samples").last(), Some(&576.0));
+
+    let result = run.result();
+    assert_eq!(
+        (result.exit_code, result.nproc, result.steps),
+        (Some(0), Some(2), Some(36))
+    );
+    assert_eq!(
+        (result.samples, result.epochs, result.restarts),
+        (Some(576), Some(6.0), 0)
+    );
+    assert_eq!(result.peak_memory_bytes.len(), 2);
+    assert!(
+        result.startup_ms.is_some_and(|ms| ms > 0.0) && result.samples_per_s.is_some_and(|rate| rate > 0.0)
+    );
+    assert!(result.final_metrics.contains_key("accuracy") && result.final_metrics.contains_key("loss"));
+
+    let steps: Vec<String> = std::fs::read_dir(run.0.checkpoints())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "latest")
+        .collect();
+    assert_eq!(steps.len(), 2, "{steps:?}");
+    let latest = std::fs::read_link(run.0.latest()).unwrap();
+    assert_eq!(latest.to_str(), Some("step-00000036"));
+    for file in [
+        run.0.recipe(),
+        run.0.plan(),
+        run.0.rank_logs(0, 0).join("stderr.log"),
+    ] {
+        assert!(file.is_file(), "{}", file.display());
+    }
+    let log = std::fs::read_to_string(run.0.rank_logs(0, 0).join("stderr.log")).unwrap();
+    assert!(
+        log.contains("step 36/36") && log.contains("accuracy") && !log.contains('\r'),
+        "{log}"
+    );
+}
+
+#[test]
+fn ranks_and_accumulation_do_not_change_the_losses() {
+    let sandbox = Sandbox::new(TINY);
+    let sets = ["train.epochs=3", "memory.micro_batch=8"];
+    let alone = sandbox.train(1, "alone", &sets);
+    let two = sandbox.train(2, "two", &sets);
+    // Two terms add up to the same bits in either order, and BatchNorm's statistics move once per step.
+    assert!(alone.weights() == two.weights(), "the models differ");
+    assert_close(&alone.per_step("loss"), &two.per_step("loss"), 1e-4);
+    assert_close(&alone.per_step("grad_norm"), &two.per_step("grad_norm"), 1e-3);
+
+    let sets = [
+        "train.effective_batch=24",
+        "train.epochs=3",
+        "memory.micro_batch=8",
+    ];
+    let alone = sandbox.train(1, "alone-24", &sets);
+    let three = sandbox.train(3, "three-24", &sets);
+    // Three terms add up in another order: rounding differs, and a BatchNorm over 8 values amplifies it step by step.
+    assert_close(&alone.per_step("loss")[..3], &three.per_step("loss")[..3], 1e-5);
+}
+
+#[test]
+fn an_effective_batch_that_does_not_divide_is_exact() {
+    let sandbox = Sandbox::new(TINY);
+    // 96 samples in steps of 14: six full steps and a last one of 12; three ranks hold 5, 5 and 4.
+    let run = sandbox.train(3, "run", &["train.effective_batch=14"]);
+    assert_eq!(
+        run.per_step("samples"),
+        [14.0, 28.0, 42.0, 56.0, 70.0, 84.0, 96.0]
+    );
+    let plan: serde_json::Value = serde_json::from_slice(&std::fs::read(run.0.plan()).unwrap()).unwrap();
+    assert_eq!(
+        (plan["micro_batch"].as_u64(), plan["effective_batch"].as_u64()),
+        (Some(5), Some(14)),
+        "{plan}"
+    );
+}
+
+#[test]
+fn every_test_sample_counts_once() {
+    let sandbox = Sandbox::new(TINY);
+    for nproc in 1..=3 {
+        let run = sandbox.train(
+            nproc,
+            &format!("run-{nproc}"),
+            &["train.steps=1", "train.effective_batch=15"],
+        );
+        let evaluations = run.evaluations();
+        assert_eq!(evaluations.len(), 1);
+        assert_eq!(
+            evaluations[0]["samples"].as_u64(),
+            Some(37),
+            "{nproc} ranks: {evaluations:?}"
+        );
+        let right = evaluations[0]["accuracy"].as_f64().unwrap() * 37.0;
+        assert!(
+            (right - right.round()).abs() < 1e-9,
+            "{right} of 37 is no whole number"
+        );
+    }
+}
+
+#[test]
+fn a_resumed_run_ends_in_the_same_weights() {
+    let sandbox = Sandbox::new(TINY);
+    for optimizer in ["sgd", "adamw"] {
+        let name = format!("optim.name=\"{optimizer}\"");
+        let momentum = if optimizer == "sgd" {
+            "optim.momentum=0.9"
+        } else {
+            "optim.weight_decay=0.1"
+        };
+        let recipe = TINY.replace("momentum = 0.9\n", "");
+        std::fs::write(sandbox.path("recipe.toml"), recipe).unwrap();
+        let sets = |steps: &'static str| {
+            [
+                name.clone(),
+                momentum.into(),
+                "train.epochs=2".into(),
+                "checkpoint.every=\"5 steps\"".into(),
+                steps.into(),
+            ]
+        };
+        let train = |run: &str, steps| {
+            let sets = sets(steps);
+            sandbox.train(2, run, &sets.each_ref().map(String::as_str))
+        };
+        let whole = train(&format!("whole-{optimizer}"), "train.steps=9");
+        let cut = format!("cut-{optimizer}");
+        train(&cut, "train.steps=4");
+        let resumed = train(&cut, "train.steps=9");
+        assert_eq!(whole.per_step("loss"), resumed.per_step("loss"), "{optimizer}");
+        assert!(
+            whole.weights() == resumed.weights(),
+            "{optimizer}: the weights differ"
+        );
+        // Nothing is left to do: a third call says so and changes nothing.
+        let again = train(&cut, "train.steps=9");
+        assert!(whole.weights() == again.weights());
+        assert_eq!(again.per_step("loss").len(), 9);
+    }
+}
+
+#[test]
+fn a_stop_request_writes_a_checkpoint_and_exits_75() {
+    let sandbox = Sandbox::new(TINY);
+    let sets = ["train.epochs=2000", "checkpoint.every=\"100 epochs\""];
+    let mut launcher = sandbox
+        .command(2, "run", &sets, &[])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let metrics = sandbox.path("run/metrics.jsonl");
+    wait_for("some steps", || {
+        std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 3)
+    });
+    kill("-TERM", launcher.id());
+    let status = launcher.wait().unwrap();
+    assert_eq!(status.code(), Some(75));
+    let run = sandbox.run("run");
+    let result = run.result();
+    assert_eq!(result.exit_code, Some(75));
+    let steps = result.steps.expect("steps");
+    assert!((3..12_000).contains(&steps));
+    let latest = std::fs::read_link(run.0.latest()).unwrap();
+    assert_eq!(latest.to_str(), Some(format!("step-{steps:08}").as_str()));
+    assert_eq!(run.per_step("loss").len() as u64, steps);
+
+    // The run goes on where it stopped.
+    let total = steps + 2;
+    let total = format!("train.steps={total}");
+    let resumed = sandbox.train(
+        2,
+        "run",
+        &["train.epochs=2000", "checkpoint.every=\"100 epochs\"", &total],
+    );
+    assert_eq!(resumed.per_step("loss").len() as u64, steps + 2);
+}
+
+#[test]
+fn a_killed_worker_ends_the_run_and_is_named() {
+    let sandbox = Sandbox::new(TINY);
+    let mut launcher = sandbox
+        .command(2, "run", &["train.epochs=2000"], &[])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let metrics = sandbox.path("run/metrics.jsonl");
+    wait_for("some steps", || {
+        std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 3)
+    });
+    let victim = rank_pid(launcher.id(), 1);
+    kill("-KILL", victim);
+    let status = launcher.wait().unwrap();
+    assert_eq!(status.code(), Some(4));
+    let failure = sandbox.run("run").result().failure.expect("a failure");
+    assert_eq!((failure.rank, failure.signal.as_deref()), (1, Some("SIGKILL")));
+    assert!(!std::path::Path::new(&format!("/proc/{victim}")).exists());
+}
+
+#[test]
+fn a_worker_started_by_hand_is_rank_0_of_1() {
+    let sandbox = Sandbox::new(TINY);
+    let mut command = Command::new(worker());
+    programs::without_outer_run(&mut command);
+    let output = command
+        .args(["recipe.toml", "--run-dir", "run", "--set", "train.steps=2"])
+        .current_dir(sandbox.path(""))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let run: Run = sandbox.run("run");
+    assert_eq!(run.per_step("loss").len(), 2);
+    assert_eq!((run.result().exit_code, run.result().nproc), (Some(0), Some(1)));
+    assert!(run.0.recipe().is_file());
+}
+
+#[test]
+fn a_run_that_diverges_says_so() {
+    let sandbox = Sandbox::new(TINY);
+    let output = sandbox.launch(2, "run", &["optim.lr=1e30", "train.epochs=20"]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    let text = said(&output);
+    assert!(text.contains("not finite") && text.contains("optim.lr"), "{text}");
+}
+
+fn wait_for(what: &str, mut met: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !met() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "waited in vain for {what}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn kill(signal: &str, pid: u32) {
+    assert!(
+        Command::new("kill")
+            .args([signal, &pid.to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+/// The process of a rank among the launcher's children, by its environment.
+fn rank_pid(launcher: u32, rank: usize) -> u32 {
+    let wanted = format!("RANK={rank}");
+    let children = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let parent: u32 = stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()?;
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let ours = environ
+            .split(|&byte| byte == 0)
+            .any(|variable| variable == wanted.as_bytes());
+        (parent == launcher && ours).then_some(pid)
+    });
+    children.last().expect("the rank runs")
+}

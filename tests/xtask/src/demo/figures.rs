@@ -1,0 +1,200 @@
+//! What a run reached, from the files in its directory, and whether that is learning.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// Test accuracy must be at least this many times chance.
+const TIMES_CHANCE: f64 = 3.0;
+
+/// The figures of one training run of a classifier.
+#[derive(Debug)]
+pub(super) struct Figures {
+    /// Training loss of each optimizer step; NaN where it was not a number.
+    losses: Vec<f64>,
+    /// Share of the test images that were classified rightly.
+    accuracy: f64,
+    /// Number of classes; chance is one in so many.
+    classes: u64,
+}
+
+impl Figures {
+    /// Reads metrics.jsonl, result.json and the manifest of the latest checkpoint.
+    pub(super) fn read(run_dir: &Path) -> Result<Self> {
+        let read = |file: &str| {
+            let path = run_dir.join(file);
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        let json = |file: &str| -> Result<Value> {
+            serde_json::from_str(&read(file)?)
+                .with_context(|| format!("{} is not JSON", run_dir.join(file).display()))
+        };
+        let result = json("result.json")?;
+        let manifest = json("checkpoints/latest/manifest.json")?;
+        Ok(Self {
+            losses: losses(&read("metrics.jsonl")?).context("metrics.jsonl")?,
+            accuracy: result["final_metrics"]["accuracy"]
+                .as_f64()
+                .context("result.json names no test accuracy")?,
+            classes: manifest["classes"]
+                .as_u64()
+                .context("the checkpoint's manifest names no number of classes")?,
+        })
+    }
+
+    /// Whether the run has learnt: every loss a number, the loss lower at the end than at the start, the accuracy far
+    /// above chance.
+    pub(super) fn check(&self) -> Result<()> {
+        ensure!(
+            self.losses.len() >= 2,
+            "it holds {} training steps, too few to see a loss fall",
+            self.losses.len()
+        );
+        let bad = self.losses.iter().position(|loss| !loss.is_finite());
+        ensure!(
+            bad.is_none(),
+            "the loss of step {} is not a number",
+            bad.unwrap_or_default() + 1
+        );
+        // One step's loss depends on its images: the first and the last tenth are compared.
+        let tenth = self.losses.len().div_ceil(10);
+        let (start, end) = (
+            mean(&self.losses[..tenth]),
+            mean(&self.losses[self.losses.len() - tenth..]),
+        );
+        ensure!(
+            end < start,
+            "the loss did not fall: {start:.3} in the first steps, {end:.3} in the last"
+        );
+        ensure!(
+            self.classes >= 2 && (0.0..=1.0).contains(&self.accuracy),
+            "its figures make no sense: {self}"
+        );
+        ensure!(
+            self.accuracy * self.classes as f64 >= TIMES_CHANCE,
+            "the test accuracy {:.3} is less than {TIMES_CHANCE} times chance ({:.3})",
+            self.accuracy,
+            self.chance()
+        );
+        Ok(())
+    }
+
+    fn chance(&self) -> f64 {
+        1.0 / self.classes as f64
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ends = self.losses.first().zip(self.losses.last());
+        let (first, last) = ends.map_or((f64::NAN, f64::NAN), |(first, last)| (*first, *last));
+        write!(
+            f,
+            "loss {first:.3} in the first step and {last:.3} in the last of {}, test accuracy {:.1}% (chance {:.1}%)",
+            self.losses.len(),
+            100.0 * self.accuracy,
+            100.0 * self.chance()
+        )
+    }
+}
+
+/// The losses of the lines that are optimizer steps; the others are evaluations.
+fn losses(metrics: &str) -> Result<Vec<f64>> {
+    let mut losses = Vec::new();
+    for (number, line) in metrics.lines().enumerate() {
+        let value: Value =
+            serde_json::from_str(line).with_context(|| format!("line {} is not JSON", number + 1))?;
+        if value.get("eval").is_none() {
+            let loss = value
+                .get("loss")
+                .with_context(|| format!("line {} has no loss", number + 1))?;
+            losses.push(loss.as_f64().unwrap_or(f64::NAN));
+        }
+    }
+    Ok(losses)
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn figures(losses: &[f64], accuracy: f64) -> Figures {
+        Figures {
+            losses: losses.to_vec(),
+            accuracy,
+            classes: 10,
+        }
+    }
+
+    fn complaint(losses: &[f64], accuracy: f64) -> String {
+        figures(losses, accuracy).check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_run_that_learnt_passes() {
+        figures(&[2.3, 1.0, 0.2], 0.95).check().unwrap();
+        figures(&[2.3, 1.0, 0.2], 0.3).check().unwrap();
+    }
+
+    #[test]
+    fn a_run_that_did_not_learn_fails() {
+        assert!(complaint(&[2.3, 2.4], 0.95).contains("did not fall"));
+        assert!(complaint(&[2.3, 2.3], 0.95).contains("did not fall"));
+        assert!(complaint(&[2.3, 0.2], 0.29).contains("3 times chance (0.100)"));
+        assert!(complaint(&[2.3], 0.95).contains("too few"));
+        assert!(complaint(&[2.3, f64::NAN, 0.2], 0.95).contains("step 2 is not a number"));
+        assert!(complaint(&[2.3, 0.2], 95.0).contains("make no sense"));
+    }
+
+    #[test]
+    fn one_odd_step_at_the_end_does_not_decide() {
+        let mut losses: Vec<f64> = (0..40).map(|step| 2.3 - 0.05 * f64::from(step)).collect();
+        losses[39] = 3.0;
+        figures(&losses, 0.9).check().unwrap();
+    }
+
+    #[test]
+    fn the_files_of_a_run_are_read() {
+        let run = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: &str| {
+            let path = run.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put(
+            "metrics.jsonl",
+            "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":0.5}\n{\"eval\":{\"accuracy\":0.9}}\n",
+        );
+        put("checkpoints/latest/manifest.json", r#"{"classes": 10}"#);
+        assert!(
+            Figures::read(run.path())
+                .unwrap_err()
+                .to_string()
+                .contains("result.json")
+        );
+        put("result.json", r#"{"final_metrics": {"loss": 0.5}}"#);
+        assert!(
+            Figures::read(run.path())
+                .unwrap_err()
+                .to_string()
+                .contains("no test accuracy")
+        );
+        put("result.json", r#"{"final_metrics": {"accuracy": 0.9}}"#);
+        let figures = Figures::read(run.path()).unwrap();
+        figures.check().unwrap();
+        assert_eq!(
+            figures.to_string(),
+            "loss 2.500 in the first step and 0.500 in the last of 2, test accuracy 90.0% (chance 10.0%)"
+        );
+        put("metrics.jsonl", "{\"step\":1,\"loss\":null}\n{\"step\":2}\n");
+        assert!(format!("{:#}", Figures::read(run.path()).unwrap_err()).contains("line 2 has no loss"));
+    }
+}

@@ -1,0 +1,125 @@
+//! `demo`: from a fresh machine to a training that has demonstrably learnt something.
+
+mod figures;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use std::{env, fs};
+
+use anyhow::{Context, Result};
+
+use crate::process::Signals;
+use crate::setup::{self, Ready, Set, SetArgs};
+use crate::workspace::Workspace;
+use figures::Figures;
+
+/// What `demo` is asked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    set: SetArgs,
+}
+
+/// Builds, trains and looks at the result. Returns the exit code of the step that failed.
+pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    let ready = setup::run(workspace, signals, &args.set.clone().into())?;
+
+    eprintln!("building dtrain; the first time this takes some minutes");
+    let mut build = ready.cargo(workspace);
+    build.args([
+        "build",
+        "--release",
+        "--package",
+        "dtrain",
+        "--package",
+        "dtrain-worker",
+    ]);
+    let code = signals.run(&mut build)?.code;
+    signals.check()?;
+    if code != 0 {
+        eprintln!("demo failed: dtrain does not build");
+        return Ok(code);
+    }
+
+    let run_dir = workspace.root().join("runs").join(format!("demo-{}", now()?));
+    let started = Instant::now();
+    let mut launch = launch(workspace, &ready, &run_dir)?;
+    let code = signals.run(&mut launch)?.code;
+    let wall = started.elapsed();
+    if code != 0 {
+        eprintln!(
+            "demo failed: dtrain launch ended with exit code {code}; its logs are in {}",
+            run_dir.display()
+        );
+        return Ok(code);
+    }
+    let figures = Figures::read(&run_dir)?;
+    let verdict = figures
+        .check()
+        .with_context(|| format!("the run in {} is not good", run_dir.display()));
+    verdict.context("demo failed")?;
+    eprintln!(
+        "demo passed: {figures}, in {:.0} s; results in {}",
+        wall.as_secs_f64(),
+        workspace.show(&run_dir)
+    );
+    Ok(0)
+}
+
+/// `dtrain launch demo` on every GPU, or else in two processes on the CPU.
+fn launch(workspace: &Workspace, ready: &Ready, run_dir: &Path) -> Result<Command> {
+    let mut launch = Command::new(target_folder(workspace, ready)?.join("release/dtrain"));
+    launch.arg("launch");
+    if ready.set == Set::Cuda && has_gpu() {
+        launch.args(["--nproc", "gpu"]);
+    } else {
+        launch.args(["--nproc", "2"]).env("CUDA_VISIBLE_DEVICES", "");
+    }
+    // The worker that was just built, whatever the user has chosen for other runs.
+    launch.env_remove("DTRAIN_WORKER");
+    launch.arg("--run-dir").arg(run_dir).arg("demo");
+    Ok(launch)
+}
+
+/// Where cargo builds: `CARGO_TARGET_DIR` and cargo's configuration may say otherwise than `target`.
+fn target_folder(workspace: &Workspace, ready: &Ready) -> Result<PathBuf> {
+    let mut cargo = ready.cargo(workspace);
+    let output = cargo
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .output();
+    let output = output.context("cannot run cargo metadata")?;
+    let words = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("cargo metadata failed: {}", words()))?;
+    let folder = value["target_directory"]
+        .as_str()
+        .context("cargo metadata names no target directory")?;
+    Ok(folder.into())
+}
+
+/// Whether there is a GPU that CUDA_VISIBLE_DEVICES does not hide.
+fn has_gpu() -> bool {
+    let visible = env::var("CUDA_VISIBLE_DEVICES").ok();
+    let hidden = visible.is_some_and(|list| matches!(list.trim(), "" | "-1"));
+    !hidden && (has_gpu_by_module() || has_gpu_by_tool())
+}
+
+fn has_gpu_by_module() -> bool {
+    fs::read_dir("/proc/driver/nvidia/gpus").is_ok_and(|mut gpus| gpus.next().is_some())
+}
+
+/// Where the driver has no kernel module of its own, as under Windows.
+fn has_gpu_by_tool() -> bool {
+    let output = Command::new("nvidia-smi").arg("-L").output();
+    output.is_ok_and(|output| output.status.success() && output.stdout.starts_with(b"GPU "))
+}
+
+/// Local time, for the run's name.
+fn now() -> Result<String> {
+    let output = Command::new("date")
+        .arg("+%Y%m%d-%H%M%S")
+        .output()
+        .context("cannot run date")?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

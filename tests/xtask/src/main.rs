@@ -1,0 +1,91 @@
+//! `cargo xtask`: everything around building dtrain, from a fresh machine to a training that runs.
+//!
+//! `setup` fetches libtorch; every other command does that first where it needs it. Messages go to standard error.
+
+mod check;
+mod demo;
+mod parity;
+mod process;
+mod setup;
+mod suite;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use process::{Interrupted, Signals};
+use workspace::Workspace;
+
+/// Set-up, demo, tests and checks of dtrain
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    disable_help_subcommand = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Fetch libtorch into target/libtorch, so that `cargo build`, `cargo test` and `cargo run` work
+    ///
+    /// Fetches what is missing with pip, by pinned version and checksum. Does nothing where all is there already. A
+    /// LIBTORCH of your own is used instead, once its version has been checked.
+    Setup(setup::Args),
+    /// Set up, build dtrain and train a small network on generated images: a run to see that all works
+    ///
+    /// Trains on every GPU, or else in two processes on the CPU, and then checks what the run wrote: the loss must
+    /// have fallen and the test accuracy must be at least three times chance.
+    Demo(demo::Args),
+    /// Set up and run the tests of every crate
+    Test(suite::Args),
+    /// Set up, then check formatting, lints, documentation and tests; stops at the first that fails
+    Check(check::Args),
+    /// Make the reference files under tests/parity/reference anew, with PyTorch
+    ///
+    /// Installs PyTorch and torchvision into target/parity-venv (5 GB on the disk) and runs
+    /// tests/parity/make_reference.py there. Only needed when that script changes: the files are in the repository.
+    Parity,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(
+                error
+                    .downcast_ref::<Interrupted>()
+                    .map_or(1, Interrupted::exit_code),
+            )
+        }
+    }
+}
+
+fn run(command: Command) -> Result<u8> {
+    let workspace = Workspace::find()?;
+    let signals = Signals::watch()?;
+    match command {
+        Command::Setup(args) => setup::run(&workspace, &signals, &args).map(|_| 0),
+        Command::Demo(args) => demo::run(&workspace, &signals, &args),
+        Command::Test(args) => suite::run(&workspace, &signals, &args),
+        Command::Check(args) => check::run(&workspace, &signals, &args),
+        Command::Parity => parity::run(&workspace, &signals),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,208 @@
+//! Child processes: their signals, their exit codes and what they wrote to standard error.
+
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// A signal asked this program to stop.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped by {}; the same command goes on from here", name(*.0))]
+pub(crate) struct Interrupted(i32);
+
+impl Interrupted {
+    /// What a shell reports for a program that died of the signal.
+    pub(crate) fn exit_code(&self) -> u8 {
+        u8::try_from(128 + self.0).unwrap_or(u8::MAX)
+    }
+}
+
+fn name(signal: i32) -> String {
+    signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
+}
+
+/// How a child ended.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// Its exit code, or 128 + n where signal n ended it.
+    pub(crate) code: u8,
+    /// What it wrote to standard error, where that was asked for.
+    pub(crate) stderr: String,
+}
+
+impl Finished {
+    pub(crate) fn success(&self) -> bool {
+        self.code == 0
+    }
+}
+
+/// The signals that ask this program to stop. Once watched they no longer kill it: a child is always waited for, so
+/// that no pip or training is left running behind the prompt, and temporary files are removed.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    received: Arc<AtomicUsize>,
+}
+
+impl Signals {
+    /// Starts watching.
+    pub(crate) fn watch() -> Result<Self> {
+        let received = Arc::new(AtomicUsize::new(0));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register_usize(signal, received.clone(), signal as usize)
+                .with_context(|| format!("cannot watch for {}", name(signal)))?;
+        }
+        Ok(Self { received })
+    }
+
+    /// An error once a signal has come. Called wherever work can be left.
+    pub(crate) fn check(&self) -> Result<(), Interrupted> {
+        match self.received.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            signal => Err(Interrupted(i32::try_from(signal).unwrap_or_default())),
+        }
+    }
+
+    /// Runs a child to its end with this program's own input and output.
+    pub(crate) fn run(&self, command: &mut Command) -> Result<Finished> {
+        let mut child = self.start(command)?;
+        let code = self
+            .wait(&mut child)
+            .with_context(|| format!("cannot wait for {}", shown(command)))?;
+        Ok(Finished {
+            code,
+            stderr: String::new(),
+        })
+    }
+
+    /// Runs a child to its end. Its standard error is shown as it comes and returned as well.
+    pub(crate) fn run_noting_errors(&self, command: &mut Command) -> Result<Finished> {
+        let mut child = self.start(command.stderr(Stdio::piped()))?;
+        let reader = child.stderr.take().map(|pipe| thread::spawn(move || tee(pipe)));
+        let code = self
+            .wait(&mut child)
+            .with_context(|| format!("cannot wait for {}", shown(command)))?;
+        let stderr = reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
+        Ok(Finished { code, stderr })
+    }
+
+    fn start(&self, command: &mut Command) -> Result<Child> {
+        self.check()?;
+        command
+            .spawn()
+            .with_context(|| format!("cannot start {}", shown(command)))
+    }
+
+    /// Waits by asking, so that a signal can be passed on to a child that is certain to be still ours.
+    fn wait(&self, child: &mut Child) -> io::Result<u8> {
+        let mut passed_on = 0;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(exit_code(status));
+            }
+            let signal = self.received.load(Ordering::Relaxed);
+            if signal != passed_on {
+                passed_on = signal;
+                pass_on(signal, child);
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Sends `signal` to the child, except for a Ctrl-C: the terminal sent that to the child as well, and to some programs
+/// a second one means "at once".
+fn pass_on(signal: usize, child: &Child) {
+    let signal = match i32::try_from(signal) {
+        Ok(SIGTERM) => Signal::TERM,
+        Ok(SIGHUP) => Signal::HUP,
+        _ if io::stdin().is_terminal() || io::stderr().is_terminal() => return,
+        _ => Signal::INT,
+    };
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // A child that has just ended has nothing left to be told.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+fn shown(command: &Command) -> String {
+    command.get_program().to_string_lossy().into_owned()
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// Copies a child's standard error to ours and keeps it.
+fn tee(pipe: impl io::Read) -> String {
+    let mut kept = String::new();
+    let mut reader = BufReader::new(pipe);
+    let mut line = Vec::new();
+    while let Ok(1..) = reader.read_until(b'\n', &mut line) {
+        // Nobody reads our standard error any more: the child's words are still needed to say what went wrong.
+        let _ = io::stderr().write_all(&line);
+        kept.push_str(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn exit_codes_and_deaths_by_signal_are_told_as_a_shell_does() {
+        let signals = Signals {
+            received: Arc::default(),
+        };
+        assert_eq!(signals.run(&mut sh("exit 75")).unwrap().code, 75);
+        assert_eq!(signals.run(&mut sh("kill -KILL $$")).unwrap().code, 137);
+    }
+
+    #[test]
+    fn standard_error_is_kept() {
+        let signals = Signals {
+            received: Arc::default(),
+        };
+        let finished = signals
+            .run_noting_errors(&mut sh("echo one >&2; printf two >&2; exit 3"))
+            .unwrap();
+        assert_eq!((finished.code, finished.stderr.as_str()), (3, "one\ntwo"));
+    }
+
+    #[test]
+    fn a_signal_is_passed_on_and_stops_what_follows() {
+        let received = Arc::new(AtomicUsize::new(0));
+        let signals = Signals {
+            received: received.clone(),
+        };
+        let killer = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(200));
+            received.store(SIGTERM as usize, Ordering::Relaxed);
+        });
+        assert_eq!(signals.run(&mut sh("exec sleep 60")).unwrap().code, 128 + 15);
+        killer.join().unwrap();
+        let error = signals.run(&mut sh("exit 0")).unwrap_err();
+        assert_eq!(error.downcast_ref::<Interrupted>().unwrap().exit_code(), 143);
+        assert!(error.to_string().contains("SIGTERM"), "{error}");
+    }
+}

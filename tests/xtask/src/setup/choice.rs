@@ -1,0 +1,134 @@
+//! Which libraries a machine needs: those for the CPU, or those for GPUs as well.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+
+use serde::Serialize;
+
+/// A set of libraries to fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Set {
+    /// libtorch and the two libraries that it names even on a CPU.
+    Cpu,
+    /// These and cuBLAS, cuDNN, NCCL and the other libraries for GPUs.
+    Cuda,
+}
+
+impl fmt::Display for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cpu => "CPU set",
+            Self::Cuda => "CUDA set",
+        })
+    }
+}
+
+/// The flags that choose a set.
+#[derive(Debug, Default, Clone, clap::Args)]
+pub(crate) struct SetArgs {
+    /// Fetch the CUDA libraries too, about 2 GB more [default: where an NVIDIA driver is found]
+    #[arg(long, conflicts_with = "cpu")]
+    cuda: bool,
+    /// Use the CPU alone, also where an NVIDIA driver is found
+    #[arg(long)]
+    cpu: bool,
+}
+
+/// The set that was chosen, and why.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    pub(crate) set: Set,
+    pub(crate) because: String,
+    /// `--cuda` was given: a libtorch without CUDA will not do.
+    pub(crate) demanded: bool,
+}
+
+impl Choice {
+    /// Chooses: a flag decides, else whether a driver was found (and where, in words).
+    pub(crate) fn new(args: &SetArgs, driver: Option<&str>) -> Self {
+        let (set, because) = match (args.cuda, args.cpu, driver) {
+            (true, ..) => (Set::Cuda, "--cuda was given".to_owned()),
+            (_, true, _) => (Set::Cpu, "--cpu was given".to_owned()),
+            (.., Some(place)) => (Set::Cuda, format!("an NVIDIA driver was found: {place}")),
+            (.., None) => (Set::Cpu, "no NVIDIA driver was found".to_owned()),
+        };
+        Self {
+            set,
+            because,
+            demanded: args.cuda,
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.set, self.because)
+    }
+}
+
+/// Looks for an NVIDIA driver: its kernel module, or its library among those the loader knows.
+pub(crate) fn find_driver() -> Option<String> {
+    let module = Path::new("/proc/driver/nvidia/version");
+    if module.exists() {
+        return Some(module.display().to_string());
+    }
+    // /sbin is not on every user's PATH.
+    ["ldconfig", "/sbin/ldconfig"].iter().find_map(|ldconfig| {
+        let output = Command::new(ldconfig)
+            .arg("-p")
+            .output()
+            .ok()
+            .filter(|output| output.status.success())?;
+        driver_library(&String::from_utf8_lossy(&output.stdout))
+    })
+}
+
+/// The path of libcuda.so.1 in what `ldconfig -p` prints: "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1".
+fn driver_library(ldconfig: &str) -> Option<String> {
+    let line = ldconfig
+        .lines()
+        .find(|line| line.trim_start().starts_with("libcuda.so.1 "))?;
+    Some(line.split(" => ").last()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_decide_before_the_driver_does() {
+        let chosen = |cuda, cpu, driver| Choice::new(&SetArgs { cuda, cpu }, driver).set;
+        assert_eq!(chosen(false, false, None), Set::Cpu);
+        assert_eq!(chosen(false, false, Some("/driver")), Set::Cuda);
+        assert_eq!(chosen(false, true, Some("/driver")), Set::Cpu);
+        assert_eq!(chosen(true, false, None), Set::Cuda);
+    }
+
+    #[test]
+    fn the_choice_is_told_with_its_reason() {
+        let choice = Choice::new(&SetArgs::default(), Some("/proc/driver/nvidia/version"));
+        assert_eq!(
+            choice.to_string(),
+            "CUDA set (an NVIDIA driver was found: /proc/driver/nvidia/version)"
+        );
+    }
+
+    #[test]
+    fn the_driver_is_found_by_its_full_name_alone() {
+        let known = "2 libs found in cache\n\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/wsl/lib/libcuda.so.1\n";
+        assert_eq!(
+            driver_library(known).as_deref(),
+            Some("/usr/lib/wsl/lib/libcuda.so.1")
+        );
+        assert_eq!(
+            driver_library("\tlibcudart.so.13 (libc6,x86-64) => /usr/lib/libcudart.so.13\n"),
+            None
+        );
+        assert_eq!(
+            driver_library("\tlibcuda.so (libc6,x86-64) => /usr/lib/libcuda.so\n"),
+            None
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! `setup`: libtorch, so that plain `cargo build`, `cargo test` and `cargo run` work.
+//!
+//! The stamp file in `target/libtorch` says which packages are there; a package is entered only when all its files are
+//! in place. A new libtorch is put together beside, in `target/libtorch-setup`, and renamed into place as a whole. So
+//! a download that was cut off, a crash or a Ctrl-C never leaves a half set that looks like a whole one.
+
+mod choice;
+mod fetch;
+mod install;
+mod libtorch;
+mod problem;
+mod requirement;
+mod space;
+mod stamp;
+mod tools;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+use std::{env, fs};
+
+use anyhow::Result;
+
+use crate::process::Signals;
+use crate::workspace::Workspace;
+use choice::Choice;
+pub(crate) use choice::{Set, SetArgs};
+pub(crate) use fetch::explain;
+use install::Installation;
+pub(crate) use problem::Problem;
+use requirement::Arch;
+pub(crate) use tools::find_python;
+
+/// The version of libtorch that dtrain is built with.
+const LIBTORCH_VERSION: &str = "2.11.0";
+
+/// What `setup` is asked for.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) set: SetArgs,
+    /// Fetch everything anew, whatever is there
+    #[arg(long)]
+    force: bool,
+}
+
+impl From<SetArgs> for Args {
+    fn from(set: SetArgs) -> Self {
+        Self { set, force: false }
+    }
+}
+
+/// A machine on which dtrain can be built.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    /// The set of libtorch that was chosen; [`Set::Cpu`] says nothing about GPUs that the machine may have.
+    pub(crate) set: Set,
+    /// The user's own `LIBTORCH` is used.
+    own_libtorch: bool,
+    /// The C++ compiler to name to build scripts, where there is no `c++`.
+    compiler: Option<OsString>,
+}
+
+impl Ready {
+    /// Cargo, working in the workspace, in the environment that a user's plain `cargo build` would have: otherwise
+    /// libtorch's bindings, which watch these variables, would be built again at every change between the two.
+    pub(crate) fn cargo(&self, workspace: &Workspace) -> Command {
+        let mut cargo = workspace.cargo();
+        if !self.own_libtorch {
+            cargo.env_remove("LIBTORCH");
+        }
+        if let Some(compiler) = &self.compiler {
+            cargo.env("CXX", compiler);
+        }
+        cargo
+    }
+}
+
+/// Makes the machine ready, fetching what is missing.
+pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<Ready> {
+    let arch = Arch::of_this_machine()?;
+    let compiler = tools::find_compiler()?;
+    let choice = Choice::new(&args.set, choice::find_driver().as_deref());
+    let ready = |set, own_libtorch| Ready {
+        set,
+        own_libtorch,
+        compiler: compiler.clone(),
+    };
+
+    if let Some(folder) = own_libtorch(workspace) {
+        let set = libtorch::check_own(&folder, &choice)?;
+        eprintln!(
+            "libtorch {LIBTORCH_VERSION}: the one that LIBTORCH names, {}",
+            folder.display()
+        );
+        return Ok(ready(set, true));
+    }
+    let installation = Installation {
+        workspace,
+        signals,
+        arch,
+        set: choice.set,
+    };
+    // What an earlier set-up left behind is cleared away under the lock.
+    if !args.force && installation.is_complete()? && !workspace.staging().exists() {
+        eprintln!(
+            "libtorch {LIBTORCH_VERSION}, {choice}: in {}",
+            workspace.show(&workspace.libtorch())
+        );
+        return Ok(ready(choice.set, false));
+    }
+    let started = Instant::now();
+    eprintln!("libtorch {LIBTORCH_VERSION}, {choice}");
+    installation.complete(args.force)?;
+    eprintln!(
+        "libtorch {LIBTORCH_VERSION} is in {}, after {:.1} s",
+        workspace.show(&workspace.libtorch()),
+        started.elapsed().as_secs_f64()
+    );
+    Ok(ready(choice.set, false))
+}
+
+/// The `LIBTORCH` that the user has set. Cargo sets the variable for what it runs, from `.cargo/config.toml`, where the
+/// user has not: that one is the workspace's own.
+fn own_libtorch(workspace: &Workspace) -> Option<PathBuf> {
+    let named = PathBuf::from(env::var_os("LIBTORCH")?);
+    let default = workspace.default_libtorch();
+    let same = named == default
+        || matches!((fs::canonicalize(&named), fs::canonicalize(&default)), (Ok(a), Ok(b)) if a == b);
+    (!same).then_some(named)
+}

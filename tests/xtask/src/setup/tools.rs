@@ -1,0 +1,96 @@
+//! The programs that set-up and the build need: Python with pip, and a C++ compiler.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::process::{Command, Output, Stdio};
+
+use super::Problem;
+
+/// Finds python3 with a pip that answers.
+pub(crate) fn find_python() -> Result<OsString, Problem> {
+    let python = OsString::from("python3");
+    let output = match Command::new(&python).args(["-m", "pip", "--version"]).output() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Problem::NoPython),
+        Err(error) => {
+            return Err(Problem::Python {
+                reason: error.to_string(),
+            });
+        }
+        Ok(output) => output,
+    };
+    match String::from_utf8_lossy(&output.stderr) {
+        _ if output.status.success() => Ok(python),
+        words if words.contains("No module named pip") => Err(Problem::NoPip),
+        words => Err(Problem::Python {
+            reason: last_line(&words, &output),
+        }),
+    }
+}
+
+/// Finds the C++ compiler that build scripts will use and checks that it compiles. Without CXX they call `c++`; the
+/// name is returned where that one is absent and another is there.
+pub(crate) fn find_compiler() -> Result<Option<OsString>, Problem> {
+    if let Some(named) = env::var_os("CXX").filter(|named| !named.is_empty()) {
+        try_compiler(&named)?;
+        return Ok(None);
+    }
+    for name in ["c++", "g++", "clang++"] {
+        match try_compiler(OsStr::new(name)) {
+            Err(Problem::CompilerNotFound { .. }) => {}
+            Err(problem) => return Err(problem),
+            Ok(()) if name == "c++" => return Ok(None),
+            Ok(()) => {
+                eprintln!("there is no c++ on PATH: {name} is used here; for cargo by hand set CXX={name}");
+                return Ok(Some(name.into()));
+            }
+        }
+    }
+    Err(Problem::NoCompiler)
+}
+
+/// Has a compiler parse a program with one header: one without its standard library is as good as none.
+fn try_compiler(name: &OsStr) -> Result<(), Problem> {
+    let shown = name.to_string_lossy().into_owned();
+    // CXX may hold a wrapper and options: "ccache g++".
+    let mut words = shown.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command
+        .args(words)
+        .args(["-x", "c++", "-std=c++17", "-fsyntax-only", "-"]);
+    match feed(&mut command, b"#include <cstddef>\nint main() { return 0; }\n") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(Problem::CompilerNotFound { compiler: shown })
+        }
+        Err(error) => Err(Problem::Compiler {
+            compiler: shown,
+            reason: error.to_string(),
+        }),
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let reason = last_line(&String::from_utf8_lossy(&output.stderr), &output);
+            Err(Problem::Compiler {
+                compiler: shown,
+                reason,
+            })
+        }
+    }
+}
+
+fn feed(command: &mut Command, input: &[u8]) -> io::Result<Output> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // One that ends without reading is judged by its exit code.
+        let _ = stdin.write_all(input);
+    }
+    child.wait_with_output()
+}
+
+fn last_line(words: &str, output: &Output) -> String {
+    let line = words.lines().rev().map(str::trim).find(|line| !line.is_empty());
+    line.map_or_else(|| output.status.to_string(), str::to_owned)
+}

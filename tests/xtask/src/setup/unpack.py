@@ -1,0 +1,43 @@
+"""Unpacks what a build needs of a wheel: python3 unpack.py WHEEL FOLDER
+
+Each file appears under its name only when it is whole. Large files are flushed to the disk, so that a stamp written
+afterwards cannot outlive them in a power cut.
+"""
+
+import os
+import shutil
+import sys
+import zipfile
+
+KEPT = ("torch/lib/", "torch/include/", "torch/share/", "torch/version.py", "nvidia/")
+LARGE = 1 << 20
+
+
+def is_kept(name):
+    return name.startswith(KEPT) or ".dist-info/licenses/" in name or name.endswith(".dist-info/METADATA")
+
+
+def main(wheel, folder):
+    with zipfile.ZipFile(wheel) as archive:
+        for member in archive.infolist():
+            if member.is_dir() or not is_kept(member.filename):
+                continue
+            if ".." in member.filename.split("/"):
+                sys.exit(f"{member.filename} would be written outside {folder}")
+            path = os.path.join(folder, *member.filename.split("/"))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            beside = path + ".new"
+            with archive.open(member) as source, open(beside, "wb") as target:
+                shutil.copyfileobj(source, target, LARGE)
+                if member.file_size >= LARGE:
+                    target.flush()
+                    os.fsync(target.fileno())
+            os.replace(beside, path)
+
+
+try:
+    main(*sys.argv[1:])
+except KeyboardInterrupt:
+    sys.exit(130)
+except (OSError, zipfile.BadZipFile) as error:
+    sys.exit(str(error))

@@ -1,0 +1,102 @@
+"""Stands in for python3 in the tests: everything but pip is the real Python's.
+
+FAKE_PIP says what happens to `pip download`: "ok" makes a small wheel, "cut:NAME" and "hang:NAME" do so for all
+packages but one, any other word fails with the words that pip has for it. FAKE_LOG gets a line per call.
+"""
+
+import os
+import sys
+import time
+import zipfile
+
+WORDS = {
+    "network": "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(\"Failed to establish "
+    "a new connection: [Errno 101] Network is unreachable\")': /simple/torch/\n"
+    "ERROR: Could not find a version that satisfies the requirement torch (from versions: none)\n"
+    "ERROR: No matching distribution found for torch",
+    "absent": "ERROR: Could not find a version that satisfies the requirement torch (from versions: 2.9.0, 2.10.0)\n"
+    "ERROR: No matching distribution found for torch",
+    "checksum": "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.\n    torch:\n        Got 00",
+    "full": "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+    "cut": "ERROR: Exception:\nurllib3.exceptions.IncompleteRead: IncompleteRead(10 bytes read, 20 more expected)",
+    "odd": "ERROR: something unheard of",
+}
+TORCH = {
+    "torch/version.py": "__version__ = '2.11.0+cu130'\n",
+    "torch/lib/libc10.so": "library",
+    "torch/include/ATen/ATen.h": "// header\n",
+    "torch/share/cmake/Torch/TorchConfig.cmake": "# cmake\n",
+    "torch/nn/functional.py": "# not needed to build\n",
+    "torch/bin/protoc": "not needed to build",
+}
+
+
+def fail(mode):
+    sys.exit(WORDS[mode])
+
+
+def option(name):
+    return sys.argv[sys.argv.index(name) + 1]
+
+
+def make_wheel(dest, name, version, key_file):
+    files = {key_file: f"{name} {version}", f"{name.replace('-', '_')}-{version}.dist-info/licenses/LICENSE": "terms"}
+    if name == "torch":
+        files |= TORCH
+    with zipfile.ZipFile(os.path.join(dest, f"{name.replace('-', '_')}-{version}-py3-none-any.whl"), "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+
+
+def download(mode):
+    with open(option("--requirement")) as lines:
+        pin, comment = lines.readline().split(" # ")
+    name, version = pin.split(" --hash=sha256:")[0].split("==")
+    dest = option("--dest")
+    os.makedirs(dest)
+    with open(os.environ["FAKE_LOG"], "a") as log:
+        log.write(f"{name}\n")
+    what, _, target = mode.partition(":")
+    if what in WORDS and target in ("", name):
+        fail(what)
+    if what == "hang" and target == name:
+        with open(os.path.join(os.environ["TMPDIR"], "half.whl"), "w") as half:
+            half.write("half a wheel")
+        with open(os.environ["FAKE_LOG"] + ".pid", "w") as pid:
+            pid.write(str(os.getpid()))
+        time.sleep(600)
+    if what == "slow":
+        time.sleep(0.2)
+    make_wheel(dest, name, version, comment.split()[2])
+
+
+def make_environment(folder):
+    """As `-m venv` does: a python and a pip. These are this program again."""
+    if os.environ.get("FAKE_VENV") == "none":
+        sys.exit("The virtual environment was not created successfully because ensurepip is not available.")
+    os.makedirs(os.path.join(folder, "bin"), exist_ok=True)
+    for name in ("python", "pip"):
+        path = os.path.join(folder, "bin", name)
+        with open(path, "w") as script:
+            script.write(f'#!/bin/sh\nexec {sys.executable} -I -S {os.path.abspath(__file__)} "$@"\n')
+        os.chmod(path, 0o755)
+
+
+mode = os.environ.get("FAKE_PIP", "ok")
+if sys.argv[1:3] == ["-m", "venv"]:
+    make_environment(sys.argv[-1])
+elif sys.argv[1:3] != ["-m", "pip"]:
+    if os.environ.get("FAKE_UNPACK") == "full":
+        sys.exit("OSError: [Errno 28] No space left on device")
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+elif mode == "none":
+    sys.exit("/usr/bin/python3: No module named pip")
+elif mode == "broken":
+    sys.exit("ImportError: cannot import name 'main'")
+elif sys.argv[3] == "download":
+    download(mode)
+elif sys.argv[3] == "install":
+    with open(os.environ["FAKE_LOG"], "a") as log:
+        log.write(f"install {option('--requirement')}\n")
+    if mode in WORDS:
+        fail(mode)

@@ -1,0 +1,196 @@
+//! `demo`, `test` and `check`, with a cargo and a dtrain that the test provides.
+
+use std::fs;
+
+use crate::machine::{Machine, Outcome};
+
+/// A machine with a cargo that notes its calls and builds `dtrain`: a script that writes a run directory.
+fn machine(dtrain: &str) -> Machine {
+    let machine = Machine::new();
+    machine.real("date");
+    let release = machine.path("built/release");
+    let cargo = format!(
+        r#"echo "$RUSTDOCFLAGS $*" >> {calls}
+case "$1" in
+metadata) echo '{{"target_directory": "{built}"}}' ;;
+build) mkdir -p {release}; cp {dtrain} {release}/dtrain; chmod +x {release}/dtrain ;;
+esac
+test "$1" != "$FAIL" || exit 101"#,
+        calls = machine.path("calls").display(),
+        built = machine.path("built").display(),
+        release = release.display(),
+        dtrain = machine.path("dtrain").display(),
+    );
+    machine.script("cargo", &cargo);
+    fs::write(
+        machine.path("dtrain"),
+        format!("#!/bin/sh\nPATH=/usr/bin:/bin\n{dtrain}\n"),
+    )
+    .unwrap();
+    machine
+}
+
+/// Writes the files of a run whose last loss and accuracy are given; called as `launch --nproc N --run-dir DIR demo`.
+fn training(last_loss: &str, accuracy: &str) -> String {
+    format!(
+        r#"test "$1 $2 $3 $4 $6" = "launch --nproc 2 --run-dir demo" || exit 2
+test -z "$CUDA_VISIBLE_DEVICES" || exit 2
+mkdir -p "$5/checkpoints/step-00000002"
+ln -s step-00000002 "$5/checkpoints/latest"
+echo '{{"classes": 10}}' > "$5/checkpoints/latest/manifest.json"
+printf '{{"step":1,"loss":2.302}}\n{{"step":2,"loss":{last_loss}}}\n{{"eval":{{"accuracy":{accuracy}}}}}\n' > "$5/metrics.jsonl"
+echo '{{"exit_code": 0, "final_metrics": {{"loss": {last_loss}, "accuracy": {accuracy}}}}}' > "$5/result.json""#
+    )
+}
+
+fn calls(machine: &Machine) -> Vec<String> {
+    let calls = fs::read_to_string(machine.path("calls")).unwrap_or_default();
+    let _ = fs::remove_file(machine.path("calls"));
+    calls.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+fn demo(last_loss: &str, accuracy: &str) -> Outcome {
+    machine(&training(last_loss, accuracy)).run(&["demo", "--cpu"], &[])
+}
+
+#[test]
+fn a_demo_ends_with_what_it_reached_and_where() {
+    let told = demo("0.125", "0.925");
+    let line = told.ok().lines().last().unwrap();
+    for words in [
+        "demo passed: loss 2.302 in the first step and 0.125 in the last of 2",
+        "test accuracy 92.5% (chance 10.0%)",
+        "results in runs/demo-2",
+    ] {
+        assert!(line.contains(words), "{words:?} is not in: {line}");
+    }
+}
+
+#[test]
+fn a_demo_that_does_not_learn_fails() {
+    let told = demo("2.4", "0.925");
+    assert!(
+        told.error().starts_with("demo failed: ") && told.error().contains("did not fall"),
+        "{}",
+        told.stderr
+    );
+    let told = demo("0.1", "0.11");
+    assert!(
+        told.error().contains("less than 3 times chance"),
+        "{}",
+        told.stderr
+    );
+}
+
+#[test]
+fn a_demo_passes_on_the_exit_code_of_what_failed() {
+    let told = machine("exit 75").run(&["demo", "--cpu"], &[]);
+    assert_eq!(told.code, Some(75));
+    assert!(
+        told.stderr.ends_with("runs/demo-") || told.stderr.contains("exit code 75"),
+        "{}",
+        told.stderr
+    );
+    let told = machine("exit 0").run(&["demo", "--cpu"], &[("FAIL", "build")]);
+    assert_eq!(told.code, Some(101));
+    assert!(
+        told.stderr.contains("demo failed: dtrain does not build"),
+        "{}",
+        told.stderr
+    );
+    let told = machine("exit 0").run(&["demo", "--cpu"], &[]);
+    assert!(
+        told.error().contains("cannot read") && told.error().contains("result.json"),
+        "{}",
+        told.stderr
+    );
+}
+
+#[test]
+fn tests_get_the_arguments_that_follow() {
+    let machine = machine("");
+    machine
+        .run(&["test", "--cpu", "--", "batch", "--", "--nocapture"], &[])
+        .ok();
+    assert_eq!(calls(&machine), ["test --workspace batch -- --nocapture"]);
+    assert_eq!(
+        machine.run(&["test", "--cpu"], &[("FAIL", "test")]).code,
+        Some(101)
+    );
+}
+
+#[test]
+fn check_runs_every_step_and_stops_at_the_first_that_fails() {
+    let machine = machine("");
+    let told = machine.run(&["check", "--cpu"], &[]);
+    let last = "check 4/4: tests: cargo test --workspace\n";
+    assert!(told.ok().ends_with(last), "{}", told.stderr);
+    let all = [
+        "fmt --all --check",
+        "clippy --workspace --all-targets -- -D warnings",
+        "-Dwarnings doc --workspace --no-deps",
+        "test --workspace",
+    ];
+    assert_eq!(calls(&machine), all);
+    for (index, (step, command)) in [
+        ("fmt", "cargo fmt --all --check"),
+        ("clippy", "cargo clippy --workspace --all-targets -- -D warnings"),
+        ("doc", "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps"),
+        ("test", "cargo test --workspace"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let told = machine.run(&["check", "--cpu"], &[("FAIL", step)]);
+        assert_eq!(told.code, Some(101));
+        assert!(
+            told.stderr.ends_with(&format!("repeat it with: {command}\n")),
+            "{}",
+            told.stderr
+        );
+        assert_eq!(calls(&machine), all[..=index]);
+    }
+}
+
+/// With the files under tests/parity; the script writes where it ran.
+fn parity_machine() -> Machine {
+    let machine = machine("");
+    let parity = machine.root().join("tests/parity");
+    fs::create_dir_all(parity.join("reference")).unwrap();
+    fs::write(parity.join("requirements.txt"), "torch==2.11.0\n").unwrap();
+    let script = "import os, pathlib, sys\npathlib.Path(sys.argv[2], 'made').write_text(os.getcwd())\n";
+    fs::write(parity.join("make_reference.py"), script).unwrap();
+    machine
+}
+
+#[test]
+fn parity_says_what_is_missing() {
+    let machine = parity_machine();
+    let error = |vars: &[(&str, &str)]| machine.run(&["parity"], vars).error().to_owned();
+    assert!(error(&[("FAKE_PIP", "none")]).contains("apt install python3-pip"));
+    assert!(error(&[("FAKE_VENV", "none")]).contains("apt install python3-venv"));
+    fs::remove_file(machine.root().join("tests/parity/requirements.txt")).unwrap();
+    assert!(error(&[]).contains("cannot read"));
+}
+
+#[test]
+fn parity_makes_its_environment_once_and_runs_the_script_in_the_workspace() {
+    let machine = parity_machine();
+    let told = machine.run(&["parity"], &[("FAKE_PIP", "network")]);
+    assert!(
+        told.error().contains("could not reach the package index"),
+        "{}",
+        told.stderr
+    );
+    machine.fetched();
+    let told = machine.run(&["parity"], &[]);
+    assert!(told.ok().contains("installing PyTorch"), "{}", told.stderr);
+    let made = fs::read_to_string(machine.root().join("tests/parity/reference/made")).unwrap();
+    assert_eq!(
+        fs::canonicalize(made).unwrap(),
+        fs::canonicalize(machine.root()).unwrap()
+    );
+    let told = machine.run(&["parity"], &[]);
+    assert!(!told.ok().contains("installing"), "{}", told.stderr);
+    assert_eq!(machine.fetched().len(), 1);
+}

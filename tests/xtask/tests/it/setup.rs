@@ -1,0 +1,215 @@
+//! What a set-up puts where, and what it leaves alone.
+
+use std::fs;
+use std::path::Path;
+use std::process::Child;
+use std::time::Instant;
+
+use crate::machine::Machine;
+
+const CPU: [&str; 3] = ["torch", "nvidia-cuda-cupti", "nvidia-cuda-runtime"];
+
+fn stamp(machine: &Machine) -> String {
+    fs::read_to_string(machine.libtorch().join("dtrain-setup.json")).unwrap()
+}
+
+#[test]
+fn a_fresh_machine_gets_the_cpu_set_and_nothing_else() {
+    let machine = Machine::new();
+    let told = machine.run(&["setup", "--cpu"], &[]);
+    assert!(told.ok().contains("CPU set (--cpu was given)"), "{}", told.stderr);
+    assert_eq!(machine.fetched(), CPU);
+    for file in [
+        "torch/lib/libtorch_cpu.so",
+        "torch/lib/libc10.so",
+        "torch/include/ATen/ATen.h",
+        "torch/share/cmake/Torch/TorchConfig.cmake",
+        "torch/version.py",
+        "nvidia/cu13/lib/libcudart.so.13",
+        "nvidia/cu13/lib/libcupti.so.13",
+        "torch-2.11.0.dist-info/licenses/LICENSE",
+    ] {
+        assert!(machine.libtorch().join(file).is_file(), "{file}");
+    }
+    for file in ["torch/nn", "torch/bin"] {
+        assert!(!machine.libtorch().join(file).exists(), "{file}");
+    }
+    assert!(stamp(&machine).contains(r#""set": "cpu""#), "{}", stamp(&machine));
+    assert!(!machine.staging().exists());
+}
+
+#[test]
+fn a_second_set_up_needs_nothing_and_is_quick() {
+    let machine = Machine::new();
+    machine.run(&["setup", "--cpu"], &[]).ok();
+    machine.fetched();
+    machine.remove("python3");
+    let start = Instant::now();
+    let told = machine.run(&["setup", "--cpu"], &[]);
+    assert!(told.ok().contains("in target/libtorch"), "{}", told.stderr);
+    assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
+    assert!(machine.fetched().is_empty());
+}
+
+#[test]
+fn a_driver_brings_the_cuda_set_which_adds_only_what_is_missing() {
+    let machine = Machine::new();
+    machine.run(&["setup", "--cpu"], &[]).ok();
+    machine.fetched();
+    machine.script(
+        "ldconfig",
+        "printf '\\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1\\n'",
+    );
+    let told = machine.run(&["setup"], &[]);
+    assert!(
+        told.ok().contains("CUDA set (an NVIDIA driver was found: "),
+        "{}",
+        told.stderr
+    );
+    let fetched = machine.fetched();
+    assert_eq!(fetched.len(), 13);
+    assert!(
+        fetched.iter().all(|name| !CPU.contains(&name.as_str())),
+        "{fetched:?}"
+    );
+    assert!(stamp(&machine).contains(r#""set": "cuda""#));
+    let link = machine.libtorch().join("nvidia/nccl/lib/libnccl.so");
+    assert_eq!(fs::read_link(&link).unwrap(), Path::new("libnccl.so.2"));
+    assert_eq!(fs::read_to_string(&link).unwrap(), "nvidia-nccl-cu13 2.28.9");
+
+    // The CUDA set is enough for the CPU as well, and a link that was lost is made again.
+    machine.run(&["setup", "--cpu"], &[]).ok();
+    fs::remove_file(&link).unwrap();
+    machine.run(&["setup", "--cuda"], &[]).ok();
+    assert!(link.exists());
+    assert!(machine.fetched().is_empty());
+}
+
+#[test]
+fn a_libtorch_without_a_stamp_is_adopted() {
+    let machine = Machine::new();
+    machine.run(&["setup", "--cpu"], &[]).ok();
+    fs::remove_file(machine.libtorch().join("dtrain-setup.json")).unwrap();
+    machine.fetched();
+    machine.remove("python3");
+    machine.run(&["setup", "--cpu"], &[]).ok();
+    assert!(stamp(&machine).contains(r#""torch": "2.11.0""#));
+    assert!(!machine.staging().exists());
+}
+
+#[test]
+fn a_wrong_version_is_replaced_as_a_whole() {
+    let machine = Machine::new();
+    machine.run(&["setup", "--cpu"], &[]).ok();
+    machine.fetched();
+    fs::write(
+        machine.libtorch().join("torch/version.py"),
+        "__version__ = '2.10.0'\n",
+    )
+    .unwrap();
+    fs::write(machine.libtorch().join("torch/lib/libold.so"), "old").unwrap();
+    machine.run(&["setup", "--cpu"], &[]).ok();
+    assert_eq!(machine.fetched(), CPU);
+    assert!(!machine.libtorch().join("torch/lib/libold.so").exists());
+}
+
+#[test]
+fn a_lost_library_is_fetched_again_alone() {
+    let machine = Machine::new();
+    machine.run(&["setup", "--cpu"], &[]).ok();
+    machine.fetched();
+    fs::remove_file(machine.libtorch().join("nvidia/cu13/lib/libcudart.so.13")).unwrap();
+    machine.run(&["setup", "--cpu"], &[]).ok();
+    assert_eq!(machine.fetched(), ["nvidia-cuda-runtime"]);
+}
+
+#[test]
+fn force_fetches_everything_anew() {
+    let machine = Machine::new();
+    machine.run(&["setup", "--cpu"], &[]).ok();
+    machine.fetched();
+    fs::write(machine.libtorch().join("torch/lib/libc10.so"), "damaged").unwrap();
+    machine.run(&["setup", "--cpu", "--force"], &[]).ok();
+    assert_eq!(machine.fetched(), CPU);
+    assert_eq!(
+        fs::read_to_string(machine.libtorch().join("torch/lib/libc10.so")).unwrap(),
+        "library"
+    );
+    assert!(!machine.staging().exists());
+}
+
+#[test]
+fn set_ups_at_the_same_time_fetch_once() {
+    let machine = Machine::new();
+    let start = |_| {
+        machine
+            .xtask(&["setup", "--cpu"])
+            .env("FAKE_PIP", "slow")
+            .spawn()
+            .unwrap()
+    };
+    let running: Vec<Child> = (0..3).map(start).collect();
+    let outputs: Vec<_> = running
+        .into_iter()
+        .map(|child| child.wait_with_output().unwrap())
+        .collect();
+    for output in &outputs {
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    assert_eq!(machine.fetched(), CPU);
+}
+
+#[test]
+fn a_libtorch_of_the_users_own_is_used_and_nothing_is_fetched() {
+    let machine = Machine::new();
+    let own = machine.path("own");
+    for (file, text) in [
+        ("lib/libtorch_cpu.so", "x"),
+        ("lib/libc10.so", "x"),
+        ("include/ATen/ATen.h", "x"),
+        ("build-version", "2.11.0+cpu\n"),
+    ] {
+        fs::create_dir_all(own.join(file).parent().unwrap()).unwrap();
+        fs::write(own.join(file), text).unwrap();
+    }
+    let named = own.to_str().unwrap();
+    let told = machine.run(&["setup"], &[("LIBTORCH", named)]);
+    assert!(
+        told.ok()
+            .contains(&format!("the one that LIBTORCH names, {named}")),
+        "{}",
+        told.stderr
+    );
+    assert!(machine.fetched().is_empty() && !machine.libtorch().exists());
+
+    fs::write(own.join("build-version"), "2.9.1\n").unwrap();
+    let told = machine.run(&["setup"], &[("LIBTORCH", named)]);
+    assert!(
+        told.error().contains("is version 2.9.1 and not 2.11.0"),
+        "{}",
+        told.stderr
+    );
+    let told = machine.run(&["setup"], &[("LIBTORCH", machine.root().to_str().unwrap())]);
+    assert!(told.error().contains("is not a libtorch"), "{}", told.stderr);
+    let told = machine.run(&["setup"], &[("LIBTORCH", "")]);
+    assert!(told.error().contains("not an absolute path"), "{}", told.stderr);
+}
+
+#[test]
+fn another_compiler_is_named_to_the_build() {
+    let machine = Machine::new();
+    machine.remove("c++");
+    machine.script("clang++", "cat >/dev/null");
+    machine.script("cargo", "echo \"CXX=$CXX LIBTORCH=$LIBTORCH\" >&2");
+    let told = machine.run(&["test", "--cpu"], &[]);
+    assert!(told.ok().contains("set CXX=clang++"), "{}", told.stderr);
+    assert!(
+        told.stderr.ends_with("CXX=clang++ LIBTORCH=\n"),
+        "{}",
+        told.stderr
+    );
+}
