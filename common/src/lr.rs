@@ -44,46 +44,6 @@ pub fn scaled_lr(lr: f64, reference_batch: usize, effective_batch: usize, rule: 
     }
 }
 
-/// Why Adam's settings cannot follow the batch.
-#[derive(Debug, thiserror::Error, Clone, Copy, PartialEq)]
-pub enum LrError {
-    /// The batch grew so much that a beta would become zero or negative.
-    #[error(
-        "the square-root rule does not hold at {k} times the reference batch: beta = {beta} would become \
-         {scaled}; use a smaller effective batch or scale the learning rate alone"
-    )]
-    BetaVanishes {
-        /// Effective batch over reference batch.
-        k: f64,
-        /// The beta that vanishes.
-        beta: f64,
-        /// What it would become.
-        scaled: f64,
-    },
-    /// The ratio of the batches is not a positive number.
-    #[error("the ratio of effective batch to reference batch is {k}; it must be above 0")]
-    Ratio {
-        /// The ratio.
-        k: f64,
-    },
-}
-
-/// Adam's betas and eps under the square-root rule at `k` times the reference batch: `beta = 1 - k (1 - beta)` and
-/// `eps / sqrt(k)`, which together with `sqrt(k) x lr` keep the optimizer's trajectory (Malladi et al. 2022).
-///
-/// # Errors
-/// [`LrError`] once `k (1 - beta) >= 1`, where the rule has no meaning, or for a `k` that is not above 0.
-pub fn scaled_adam(betas: (f64, f64), eps: f64, k: f64) -> Result<((f64, f64), f64), LrError> {
-    if !(k.is_finite() && k > 0.0) {
-        return Err(LrError::Ratio { k });
-    }
-    let scale = |beta: f64| match 1.0 - k * (1.0 - beta) {
-        scaled if scaled > 0.0 => Ok(scaled),
-        scaled => Err(LrError::BetaVanishes { k, beta, scaled }),
-    };
-    Ok(((scale(betas.0)?, scale(betas.1)?), eps / k.sqrt()))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -105,35 +65,6 @@ mod tests {
         assert!(close(sqrt, 1e-4 * 2f64.sqrt()));
         assert_eq!(format!("{sqrt:.3e}"), "1.414e-4");
         assert_eq!(scaled_lr(1e-4, 8, 16, Scaling::None), 1e-4);
-    }
-
-    #[test]
-    fn adam_follows_the_square_root_rule() {
-        let ((b1, b2), eps) = scaled_adam((0.9, 0.999), 1e-8, 4.0).unwrap();
-        assert!(
-            close(b1, 0.6) && close(b2, 0.996) && close(eps, 5e-9),
-            "{b1} {b2} {eps}"
-        );
-        assert_eq!(scaled_adam((0.9, 0.999), 1e-8, 1.0).unwrap().1, 1e-8);
-    }
-
-    #[test]
-    fn adam_ends_where_the_rule_ends() {
-        let error = scaled_adam((0.5, 0.999), 1e-8, 2.0).unwrap_err();
-        assert!(
-            matches!(error, LrError::BetaVanishes { beta: 0.5, .. }),
-            "{error:?}"
-        );
-        assert!(matches!(
-            scaled_adam((0.9, 0.999), 1e-8, 1000.0),
-            Err(LrError::BetaVanishes { .. })
-        ));
-        for k in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert!(
-                matches!(scaled_adam((0.9, 0.999), 1e-8, k), Err(LrError::Ratio { .. })),
-                "{k}"
-            );
-        }
     }
 
     #[test]

@@ -72,12 +72,24 @@ impl BatchNorm2d {
     /// # Errors
     /// A name is taken, or libtorch cannot allocate.
     pub fn new(scope: &mut Scope<'_>, channels: i64) -> Result<Self, ModelError> {
+        Self::with_weight(scope, channels, 1.0)
+    }
+
+    /// As [`BatchNorm2d::new`] with `weight` = 0: a residual branch that ends in it adds nothing at first.
+    ///
+    /// # Errors
+    /// As [`BatchNorm2d::new`].
+    pub fn silent(scope: &mut Scope<'_>, channels: i64) -> Result<Self, ModelError> {
+        Self::with_weight(scope, channels, 0.0)
+    }
+
+    fn with_weight(scope: &mut Scope<'_>, channels: i64, weight: f64) -> Result<Self, ModelError> {
         let ones = || Tensor::f_ones([channels], CPU_FLOAT);
         let zeros = || Tensor::f_zeros([channels], CPU_FLOAT);
         let scalar: [i64; 0] = [];
         Ok(Self {
             name: scope.name().to_owned(),
-            weight: scope.parameter("weight", &ones()?)?,
+            weight: scope.parameter("weight", &Tensor::f_full([channels], weight, CPU_FLOAT)?)?,
             bias: scope.parameter("bias", &zeros()?)?,
             running_mean: scope.buffer("running_mean", &zeros()?)?,
             running_var: scope.buffer("running_var", &ones()?)?,

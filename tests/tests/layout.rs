@@ -1,0 +1,174 @@
+//! What the architecture promises of the programs and the source: which libraries a binary names, where it finds them, and
+//! what a folder must not know.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dtrain_tests::programs::{build_folder, dtrain, worker};
+use dtrain_tests::ranks::said;
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// The libraries that a binary itself names.
+fn needed(binary: &Path) -> Vec<String> {
+    let output = Command::new("readelf")
+        .arg("-d")
+        .arg(binary)
+        .env("LC_ALL", "C")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let names = text.lines().filter(|line| line.contains("(NEEDED)"));
+    names
+        .map(|line| line.split(['[', ']']).nth(1).unwrap().to_owned())
+        .collect()
+}
+
+fn is_torch(library: &str) -> bool {
+    ["torch", "c10", "cuda", "cudart", "nccl", "cupti"]
+        .iter()
+        .any(|word| library.contains(word))
+}
+
+#[test]
+fn the_launcher_names_no_torch_library() {
+    let libraries = needed(&dtrain());
+    assert!(
+        !libraries.is_empty() && !libraries.iter().any(|library| is_torch(library)),
+        "{libraries:?}"
+    );
+    let output = Command::new("ldd").arg(dtrain()).output().unwrap();
+    assert!(!is_torch(&said(&output)), "{}", said(&output));
+}
+
+#[test]
+fn the_worker_names_libtorch_cpu_and_c10_alone() {
+    let mut libraries = needed(&worker());
+    libraries.retain(|library| is_torch(library));
+    libraries.sort();
+    assert_eq!(libraries, ["libc10.so", "libtorch_cpu.so"]);
+}
+
+#[test]
+fn a_moved_worker_finds_its_libraries() {
+    let folder = tempfile::tempdir_in(build_folder()).unwrap();
+    // A hard link costs nothing; a symbolic link would lead back to where the file was.
+    let place = |from: &Path, to: PathBuf| {
+        if fs::hard_link(from, &to).is_err() {
+            fs::copy(from, &to).unwrap();
+        }
+    };
+    let libtorch = libtorch_of(&worker());
+    for layout in ["beside/lib", "split/../lib"] {
+        let root = folder.path().join(layout.split('/').next().unwrap());
+        let bin = if layout.contains("..") {
+            root.join("bin")
+        } else {
+            root.clone()
+        };
+        fs::create_dir_all(&bin).unwrap();
+        let lib = root.join("lib");
+        fs::create_dir_all(&lib).unwrap();
+        place(&worker(), bin.join("dtrain-worker"));
+        for library in &libtorch {
+            place(library, lib.join(library.file_name().unwrap()));
+        }
+        let output = Command::new("ldd")
+            .arg(bin.join("dtrain-worker"))
+            .output()
+            .unwrap();
+        let text = said(&output);
+        let line = text
+            .lines()
+            .find(|line| line.contains("libtorch_cpu.so"))
+            .unwrap_or_default();
+        assert!(line.contains(root.to_str().unwrap()), "{layout}: {text}");
+        assert!(!text.contains("not found"), "{layout}: {text}");
+        let output = Command::new(bin.join("dtrain-worker"))
+            .arg("--version")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{layout}: {}", said(&output));
+    }
+}
+
+/// Every library of the worker that comes from libtorch's set.
+fn libtorch_of(binary: &Path) -> Vec<PathBuf> {
+    let output = Command::new("ldd").arg(binary).output().unwrap();
+    let text = said(&output);
+    let paths = text
+        .lines()
+        .filter_map(|line| line.split("=> ").nth(1)?.split(" (").next());
+    let own: Vec<PathBuf> = paths
+        .map(PathBuf::from)
+        .filter(|path| {
+            path.components().any(|part| part.as_os_str() == "lib")
+                && path.to_string_lossy().contains("torch")
+        })
+        .collect();
+    assert!(own.len() >= 2, "{text}");
+    own
+}
+
+/// The Rust files below a folder of the workspace.
+fn sources(folder: &str, extensions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![workspace().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap().flatten() {
+            let path = entry.path();
+            let name = entry.file_name();
+            if path.is_dir() {
+                if name != "target" && !name.to_string_lossy().starts_with('.') {
+                    folders.push(path);
+                }
+            } else if path
+                .extension()
+                .is_some_and(|end| extensions.iter().any(|wanted| end == *wanted))
+            {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+fn mentions(folder: &str, word: &str) -> Vec<PathBuf> {
+    let files = sources(folder, &["rs"]);
+    assert!(!files.is_empty(), "{folder} has no source");
+    files
+        .into_iter()
+        .filter(|path| fs::read_to_string(path).unwrap().contains(word))
+        .collect()
+}
+
+#[test]
+fn folders_do_not_know_what_they_must_not() {
+    assert_eq!(mentions("worker/src/models", "collectives"), [] as [PathBuf; 0]);
+    assert_eq!(mentions("worker/src/data", "tch::"), [] as [PathBuf; 0]);
+    assert_eq!(mentions("common/src", "tch::"), [] as [PathBuf; 0]);
+    assert_eq!(mentions("common/src", "unsafe {"), [] as [PathBuf; 0]);
+    assert_eq!(mentions("worker/src", "unsafe {"), [] as [PathBuf; 0]);
+    let manifest = fs::read_to_string(workspace().join("launcher/Cargo.toml")).unwrap();
+    for crate_name in ["tch", "torch", "dtrain-worker"] {
+        assert!(
+            !manifest.contains(crate_name),
+            "the launcher depends on {crate_name}"
+        );
+    }
+    let manifest = fs::read_to_string(workspace().join("common/Cargo.toml")).unwrap();
+    assert!(!manifest.contains("tch") && !manifest.contains("torch"));
+}
+
+#[test]
+fn only_the_shim_holds_cpp() {
+    let outside: Vec<PathBuf> = sources("", &["cpp", "cc", "h", "hpp", "c"])
+        .into_iter()
+        .filter(|path| !path.starts_with(workspace().join("worker/torch-shim/csrc")))
+        .collect();
+    assert_eq!(outside, [] as [PathBuf; 0]);
+}
