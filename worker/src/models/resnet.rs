@@ -138,7 +138,8 @@ mod tests {
         for entry in registry.parameters() {
             let zero = entry.tensor().abs().max().double_value(&[]) == 0.0;
             let silent = entry.name().ends_with("bn2.weight");
-            let bias = entry.name().contains("bn") && entry.name().ends_with("bias") || entry.name().ends_with("1.bias");
+            let bias = entry.name().contains("bn") && entry.name().ends_with("bias")
+                || entry.name().ends_with("1.bias");
             assert_eq!(zero, silent || bias, "{}", entry.name());
         }
     }
