@@ -192,6 +192,11 @@ fn a_resumed_run_ends_in_the_same_weights() {
         let again = train(&cut, "train.steps=9");
         assert!(whole.weights() == again.weights());
         assert_eq!(again.per_step("loss").len(), 9);
+        assert!(
+            again.result().final_metrics.contains_key("accuracy"),
+            "{:?}",
+            again.result()
+        );
     }
 }
 

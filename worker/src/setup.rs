@@ -1,6 +1,7 @@
 //! From a recipe to what a trainer is made of. Rank 0 goes first: it looks at the data and the checkpoint, builds
 //! everything, and only then lets the others begin, so that a run that cannot begin fails once, with one message.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -90,6 +91,8 @@ pub(crate) struct Setup {
     pub(crate) test_set: Arc<dyn Dataset>,
     /// Steps taken before, by the checkpoint.
     pub(crate) done: u64,
+    /// The figures of the evaluation that the checkpoint was written after.
+    pub(crate) earlier_metrics: BTreeMap<String, f64>,
     /// A sentence for people: what was loaded besides the recipe's plain meaning.
     pub(crate) notes: Vec<String>,
 }
@@ -118,11 +121,12 @@ impl Setup {
         let arena = Arena::new(parameters)?;
         let buffers = Buffers::new(registry.buffers().map(|entry| (entry.name(), entry.tensor())))?;
         let mut optimizer = optimizer(recipe, &arena)?;
-        let mut done = 0;
+        let (mut done, mut earlier_metrics) = (0, BTreeMap::new());
         if let Some(folder) = &opening.resume {
             let manifest = checkpoint::restore(folder, &registry, &arena, optimizer.as_mut())
                 .map_err(WorkerError::Resume)?;
             done = manifest.step;
+            earlier_metrics = manifest.metrics;
             notes.push(format!("resumed from {} after step {done}", folder.display()));
         }
         Ok(Self {
@@ -135,6 +139,7 @@ impl Setup {
             train_set,
             test_set,
             done,
+            earlier_metrics,
             notes,
         })
     }

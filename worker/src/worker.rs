@@ -18,6 +18,9 @@ use crate::collectives::{ProcessGroup, Rendezvous};
 use crate::engine::{Outcome, Parts, PlanFile, StopFlag, Summary, TrainError, Trainer};
 use crate::metrics::{MetricsLog, Progress, Surface};
 
+/// Parameters are float32.
+const BYTES_PER_PARAMETER: u64 = 4;
+
 /// What a worker is asked to do.
 #[derive(Debug, Clone)]
 pub struct Request {
@@ -60,6 +63,25 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError
     let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
     let run_dir = RunDir::new(&opening.run_dir);
 
+    let state = setup
+        .arena
+        .buffers()
+        .iter()
+        .map(|buffer| &buffer.data)
+        .chain(setup.buffers.flats());
+    same_start(group.as_ref(), state)?;
+
+    let progress = Progress::new(
+        surface,
+        setup.plan.total_steps,
+        setup.plan.epochs(),
+        recipe.log.every_steps,
+        setup.done,
+    );
+    let metrics = match env.rank {
+        0 => Some(introduce(&recipe, &setup, env, &run_dir, device, &progress)?),
+        _ => None,
+    };
     let Setup {
         task,
         registry,
@@ -70,67 +92,9 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError
         train_set,
         test_set,
         done,
-        notes,
+        earlier_metrics,
+        notes: _,
     } = setup;
-    same_start(
-        group.as_ref(),
-        arena
-            .buffers()
-            .iter()
-            .map(|buffer| &buffer.data)
-            .chain(buffers.flats()),
-    )?;
-
-    let progress = Progress::new(
-        surface,
-        plan.total_steps,
-        plan.epochs(),
-        recipe.log.every_steps,
-        done,
-    );
-    let mut metrics = None;
-    if env.rank == 0 {
-        let moments = optimizer.moments();
-        let file = PlanFile {
-            effective_batch: plan.partition.effective_batch(),
-            nproc: env.world_size,
-            micro_batch: plan.partition.micro_batch(),
-            grad_accum_steps: plan.partition.grad_accum_steps(),
-            partition: plan.partition.to_string(),
-            device: device::name(device),
-            learning_rate: plan.schedule.peak,
-            warmup_steps: plan.schedule.warmup_steps,
-            steps_per_epoch: plan.steps_per_epoch,
-            total_steps: plan.total_steps,
-            train_samples: plan.train_samples,
-            test_samples: test_set.len() as u64,
-            parameters: arena.parameters(),
-            predicted_bytes: state_bytes(arena.parameters(), 0, 4, moments),
-        };
-        let json = serde_json::to_vec_pretty(&file)?;
-        let path = run_dir.plan();
-        write_atomic(&path, &json).map_err(|source| WorkerError::Write { path, source })?;
-        let path = run_dir.metrics();
-        metrics = Some(MetricsLog::open(&path, done).map_err(|source| WorkerError::Write { path, source })?);
-        progress.note(format!(
-            "{} on {} x {}: {} parameters, {} training and {} test samples in {} classes",
-            recipe.model.name,
-            env.world_size,
-            device::name(device),
-            arena.parameters(),
-            train_set.len(),
-            test_set.len(),
-            train_set.classes(),
-        ));
-        progress.note(&plan);
-        for note in notes {
-            progress.note(note);
-        }
-        if let Ok(memory) = host_memory() {
-            progress.note(memory.line("CPU"));
-        }
-    }
-
     let trainer = Trainer::new(Parts {
         recipe: &recipe,
         run_dir: &run_dir,
@@ -147,6 +111,7 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError
         device,
         stop,
         done,
+        earlier_metrics,
         metrics,
         progress,
         launched: launched(),
@@ -163,6 +128,73 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError
         conclude(&summary, status, env, &run_dir, began.elapsed(), surface)?;
     }
     Ok(status)
+}
+
+/// Rank 0 writes the plan, opens the metrics, and says what begins.
+fn introduce(
+    recipe: &Recipe,
+    setup: &Setup,
+    env: &WorkerEnv,
+    run_dir: &RunDir,
+    device: Device,
+    progress: &Progress,
+) -> Result<MetricsLog, WorkerError> {
+    let Setup {
+        arena,
+        optimizer,
+        plan,
+        train_set,
+        test_set,
+        done,
+        notes,
+        ..
+    } = setup;
+    let file = PlanFile {
+        effective_batch: plan.partition.effective_batch(),
+        nproc: env.world_size,
+        micro_batch: plan.partition.micro_batch(),
+        grad_accum_steps: plan.partition.grad_accum_steps(),
+        partition: plan.partition.to_string(),
+        device: device::name(device),
+        learning_rate: plan.schedule.peak,
+        warmup_steps: plan.schedule.warmup_steps,
+        steps_per_epoch: plan.steps_per_epoch,
+        total_steps: plan.total_steps,
+        train_samples: plan.train_samples,
+        test_samples: test_set.len() as u64,
+        parameters: arena.parameters(),
+        predicted_bytes: state_bytes(arena.parameters(), 0, BYTES_PER_PARAMETER, optimizer.moments()),
+    };
+    let path = run_dir.plan();
+    write_atomic(&path, &serde_json::to_vec_pretty(&file)?)
+        .map_err(|source| WorkerError::Write { path, source })?;
+    let path = run_dir.metrics();
+    let metrics = MetricsLog::open(&path, *done).map_err(|source| WorkerError::Write { path, source })?;
+
+    progress.note(format!(
+        "{} on {} x {}: {} parameters, {} training and {} test samples in {} classes",
+        recipe.model.name,
+        env.world_size,
+        device::name(device),
+        arena.parameters(),
+        train_set.len(),
+        test_set.len(),
+        train_set.classes(),
+    ));
+    progress.note(plan);
+    for note in notes {
+        progress.note(note);
+    }
+    if *done >= plan.total_steps {
+        progress.note(format!(
+            "all {} steps have been taken; to train on, raise train.epochs or train.steps",
+            plan.total_steps
+        ));
+    }
+    if let Ok(memory) = host_memory() {
+        progress.note(memory.line("CPU"));
+    }
+    Ok(metrics)
 }
 
 /// Rank 0 before the others: the run directory, the data, and everything built once.
@@ -249,7 +281,7 @@ fn conclude(
     result
         .write(&path)
         .map_err(|source| WorkerError::Write { path, source })?;
-    if surface == Surface::Terminal || surface == Surface::Launcher {
+    if surface == Surface::Terminal {
         // The bar ends here; what follows starts on a line of its own.
         eprintln!();
     }

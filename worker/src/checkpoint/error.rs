@@ -13,7 +13,7 @@ use crate::models::ModelError;
 #[derive(Debug, Error)]
 pub enum CheckpointError {
     /// A file or folder.
-    #[error("the checkpoint cannot {action} {}: {source}{}", path.display(), hint(source))]
+    #[error("cannot {action} {}: {source}{}", path.display(), hint(source))]
     Io {
         /// What was being done.
         action: &'static str,
@@ -43,8 +43,8 @@ pub enum CheckpointError {
 
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::StorageFull => "; free some space, earlier checkpoints are intact",
-        io::ErrorKind::PermissionDenied => "; the run directory must be writable",
+        io::ErrorKind::StorageFull => " (free some space)",
+        io::ErrorKind::PermissionDenied => " (the run directory must be writable)",
         _ => "",
     }
 }

@@ -90,7 +90,7 @@ impl Operation {
             bytes,
             timeout,
         } = self;
-        let message = error.message;
+        let message = without_place(error.message);
         match error.kind {
             ErrorKind::Timeout => CollectiveError::TimedOut {
                 op,
@@ -130,5 +130,28 @@ impl Operation {
             sequence,
             message: error.to_string(),
         }
+    }
+}
+
+/// Gloo begins its messages with the place in its own source, in brackets: of no use to who reads them.
+fn without_place(message: String) -> String {
+    match message.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
+        Some((place, rest)) if place.contains(".cc:") || place.contains(".h:") => rest.to_owned(),
+        _ => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_in_the_source_is_left_out() {
+        let gloo = "[/src/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1";
+        assert_eq!(
+            without_place(gloo.into()),
+            "Connection closed by peer [127.0.0.1]:1"
+        );
+        assert_eq!(without_place("[127.0.0.1] is away".into()), "[127.0.0.1] is away");
     }
 }

@@ -63,8 +63,16 @@ pub enum TrainError {
     #[error(transparent)]
     Torch(#[from] TchError),
     /// A checkpoint could not be written.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
+    #[error(
+        "the checkpoint after step {step} cannot be written: {source}; earlier checkpoints are intact, and the same \
+         command goes on from the newest"
+    )]
+    Checkpoint {
+        /// The step.
+        step: u64,
+        /// The cause.
+        source: CheckpointError,
+    },
     /// metrics.jsonl could not be written.
     #[error("metrics.jsonl cannot be written: {0}")]
     Metrics(#[source] io::Error),

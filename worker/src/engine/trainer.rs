@@ -1,5 +1,6 @@
 //! The training loop: steps, and between them evaluations, checkpoints and requests to stop.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -59,6 +60,8 @@ pub struct Parts<'a> {
     pub stop: StopFlag,
     /// Steps that were taken before, by the checkpoint this run resumes from.
     pub done: u64,
+    /// The figures of the evaluation before that checkpoint.
+    pub earlier_metrics: BTreeMap<String, f64>,
     /// metrics.jsonl, on rank 0.
     pub metrics: Option<MetricsLog>,
     /// What people see.
@@ -120,6 +123,8 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// `Data` where the system refuses a thread.
     pub fn new(parts: Parts<'a>) -> Result<Self, TrainError> {
+        let mut summary = Summary::default();
+        summary.result.final_metrics = parts.earlier_metrics;
         let work = parts.plan.micro_batches(parts.group.rank(), parts.done);
         let batches = Loader::start(Arc::clone(&parts.train_set), parts.loader_options, work)?;
         Ok(Self {
@@ -146,7 +151,7 @@ impl<'a> Trainer<'a> {
             launched: parts.launched,
             bad_images: 0,
             skipped_in_a_row: 0,
-            summary: Summary::default(),
+            summary,
         })
     }
 
@@ -215,7 +220,8 @@ impl<'a> Trainer<'a> {
             metrics.eval(record).map_err(TrainError::Metrics)?;
         }
         self.progress.note(format!(
-            "epoch {}: test loss {:.4}, accuracy {:.2}% of {} samples",
+            "after step {} (epoch {}): test loss {:.4}, accuracy {:.2}% of {} samples",
+            record.step,
             record.epoch,
             record.loss,
             record.accuracy * 100.0,
@@ -289,7 +295,13 @@ impl<'a> Trainer<'a> {
             optimizer: self.optimizer.as_ref(),
             manifest,
         };
-        let folder = checkpoint::write(self.run_dir, snapshot, self.recipe.checkpoint.keep)?;
+        let folder =
+            checkpoint::write(self.run_dir, snapshot, self.recipe.checkpoint.keep).map_err(|source| {
+                TrainError::Checkpoint {
+                    step: self.done,
+                    source,
+                }
+            })?;
         self.summary.checkpoint = Some(folder);
         Ok(())
     }

@@ -38,7 +38,7 @@ impl Surface {
 
 /// Frames follow each other at most this fast.
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);
-const BAR_WIDTH: usize = 24;
+const BAR_WIDTH: usize = 16;
 
 /// The progress of a run.
 #[derive(Debug)]
@@ -129,11 +129,12 @@ impl Progress {
         let bar: String = (0..BAR_WIDTH)
             .map(|cell| if cell < filled { '#' } else { '-' })
             .collect();
+        // What matters most stands first: a narrow terminal cuts the end off.
         format!(
-            "[{bar}] {:3.0}%  {}  ETA {}",
+            "[{bar}] {:3.0}%  ETA {}  {}",
             share * 100.0,
-            self.line(record),
-            self.eta(record.step, now)
+            self.eta(record.step, now),
+            self.line(record)
         )
     }
 
@@ -187,10 +188,8 @@ mod tests {
         let line = "step 25/100  epoch 2/4  loss 3.2110  lr 1.000e-3  grad 1.500  312 img/s";
         assert_eq!(progress.line(&record(25)), line);
         let now = progress.begun + Duration::from_secs(50);
-        assert_eq!(
-            progress.frame(&record(25), now),
-            format!("[######------------------]  25%  {line}  ETA 2:30")
-        );
+        let frame = format!("[####------------]  25%  ETA 2:30  {line}");
+        assert_eq!(progress.frame(&record(25), now), frame);
         assert!(progress.line(&record(7)).ends_with("(skipped: not finite)"));
     }
 

@@ -1,6 +1,6 @@
 //! The C++ over libtorch that tch lacks, and its safe Rust face.
 //!
-//! Three levels: `csrc/*.cpp` catches every exception at the boundary, [`ffi`] declares its functions, and the modules
+//! Three levels: `csrc/*.cpp` catches every exception at the boundary, `ffi` declares its functions, and the modules
 //! below wrap them in types that cannot be misused. This is the only crate of the workspace that holds C++.
 //!
 //! - [`store`]: c10d's TCPStore, by which ranks find each other
