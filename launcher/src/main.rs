@@ -26,8 +26,44 @@ fn main() -> ExitCode {
         Ok(status) => status.into(),
         Err(error) => {
             // If standard error is closed there is nobody left to tell, and the exit code still says it.
-            let _ = writeln!(std::io::stderr(), "dtrain: error: {error:#}");
+            let _ = writeln!(std::io::stderr(), "dtrain: error: {}", in_one_line(&error));
             ExitStatus::Usage.into()
         }
+    }
+}
+
+/// The error and its causes, each said once: the errors of `dtrain_common` name their cause themselves.
+fn in_one_line(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |mut said, cause| {
+        let cause = cause.to_string();
+        if said.is_empty() {
+            said = cause;
+        } else if !said.contains(&cause) {
+            said = format!("{said}: {cause}");
+        }
+        said
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let said = |error: anyhow::Result<()>| error.err().map(|error| in_one_line(&error));
+        let plain = || Err(anyhow::anyhow!("no such file"));
+        let context = said(plain().context("cannot read a.toml"));
+        assert_eq!(context.as_deref(), Some("cannot read a.toml: no such file"));
+        let named = said(
+            plain()
+                .context("cannot read a.toml: no such file")
+                .context("cannot resume"),
+        );
+        assert_eq!(
+            named.as_deref(),
+            Some("cannot resume: cannot read a.toml: no such file")
+        );
     }
 }
