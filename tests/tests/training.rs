@@ -113,6 +113,43 @@ fn ranks_and_accumulation_do_not_change_the_losses() {
     assert_close(&alone.per_step("loss")[..3], &three.per_step("loss")[..3], 1e-5);
 }
 
+/// The README's figure on real images, with the threads that the launcher chooses: two ranks with one thread each against
+/// one rank with all of them and twice the accumulation.
+#[test]
+fn real_images_give_the_same_losses_on_one_rank_and_on_two() {
+    let Some(root) = programs::test_data("cifar100") else {
+        return;
+    };
+    let sandbox = Sandbox::new("");
+    let losses = |nproc: usize| {
+        let run = format!("run-{nproc}");
+        let mut command = programs::launch();
+        command
+            .env_remove("OMP_NUM_THREADS")
+            .current_dir(sandbox.path(""));
+        command.args(["--nproc", &nproc.to_string(), "--run-dir", &run, "cifar100"]);
+        // The first 20 steps of the recipe's warm-up, without the rest of the run.
+        let root = format!("data.root={:?}", root.to_str().unwrap());
+        let sets = [
+            root.as_str(),
+            "memory.micro_batch=64",
+            "train.steps=20",
+            "optim.lr=3.125e-4",
+            "optim.schedule.warmup=\"20 steps\"",
+        ];
+        let output = command
+            .args(sets.iter().flat_map(|set| ["--set", set]))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        sandbox.run(&run).per_step("loss")
+    };
+    let (one, two) = (losses(1), losses(2));
+    assert_eq!(one.len(), 20);
+    assert_close(&one, &two, 1e-4);
+    assert!(two[19] < two[0], "{two:?}");
+}
+
 #[test]
 fn an_effective_batch_that_does_not_divide_is_exact() {
     let sandbox = Sandbox::new(TINY);
