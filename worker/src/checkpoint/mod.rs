@@ -1,8 +1,9 @@
 //! Checkpoints: a folder per step, there whole or not at all, and the way back into a run.
 //!
-//! `step-00000120/` holds `model.safetensors` (plain names, readable without dtrain), `optimizer.safetensors` (the state of
-//! every parameter as `<state>.<parameter>`, whatever the arena's layout) and `manifest.json` with sizes and checksums. It
-//! is written beside its place and renamed; `latest` is a symbolic link that is switched after it.
+//! `step-00000120/` holds `model.safetensors` (plain names, readable without dtrain), `optimizer-00000-of-00001.safetensors`
+//! (the state of every parameter as `<state>.<parameter>`, whatever the arena's layout; one part, until state is sharded)
+//! and `manifest.json` with sizes and checksums. It is written beside its place and renamed; `latest` is a symbolic link
+//! that is switched after it.
 
 mod error;
 mod read;
@@ -15,6 +16,6 @@ pub use write::{Snapshot, write};
 /// The model's tensors.
 pub const MODEL_FILE: &str = "model.safetensors";
 /// The optimizer's.
-pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+pub const OPTIMIZER_FILE: &str = "optimizer-00000-of-00001.safetensors";
 /// The tensor of the optimizer file that holds the number of steps it took (int64).
 const STEPS: &str = "steps";
