@@ -125,7 +125,7 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError
     };
     if env.rank == 0 {
         summary.result.peak_memory_bytes = peaks;
-        conclude(&summary, status, env, &run_dir, began.elapsed(), surface)?;
+        conclude(&summary, status, env, &run_dir, began.elapsed())?;
     }
     Ok(status)
 }
@@ -270,7 +270,6 @@ fn conclude(
     env: &WorkerEnv,
     run_dir: &RunDir,
     wall: Duration,
-    surface: Surface,
 ) -> Result<(), WorkerError> {
     let mut result = summary.result.clone();
     result.exit_code = Some(status.code());
@@ -281,9 +280,5 @@ fn conclude(
     result
         .write(&path)
         .map_err(|source| WorkerError::Write { path, source })?;
-    if surface == Surface::Terminal {
-        // The bar ends here; what follows starts on a line of its own.
-        eprintln!();
-    }
     Ok(())
 }

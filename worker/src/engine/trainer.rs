@@ -184,6 +184,7 @@ impl<'a> Trainer<'a> {
             }
         }
 
+        self.progress.finish();
         let result = &mut self.summary.result;
         let samples = self.plan.samples_after(self.done);
         result.steps = Some(self.done);

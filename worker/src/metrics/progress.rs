@@ -77,6 +77,13 @@ impl Progress {
         }
     }
 
+    /// The run ends: what follows is not written over a bar.
+    pub fn finish(&self) {
+        if self.surface == Surface::Terminal {
+            say("\x1b[2K");
+        }
+    }
+
     /// After every step.
     pub fn step(&mut self, record: &StepRecord, now: Instant) {
         let due = record.step.is_multiple_of(self.every_steps)
@@ -93,12 +100,11 @@ impl Progress {
                 let fresh = self.last_frame.is_none_or(|last| now - last >= FRAME_INTERVAL);
                 if fresh || record.step == self.total_steps {
                     self.last_frame = Some(now);
-                    let clear = if self.surface == Surface::Terminal {
-                        "\x1b[2K"
-                    } else {
-                        ""
-                    };
-                    say(&format!("{clear}{}\r", self.frame(record, now)));
+                    let frame = self.frame(record, now);
+                    match self.surface {
+                        Surface::Terminal => say(&format!("\x1b[2K{}\r", cut(&frame, columns()))),
+                        _ => say(&format!("{frame}\r")),
+                    }
                 }
             }
         }
@@ -153,6 +159,18 @@ impl Progress {
     }
 }
 
+/// The width of the terminal on standard error.
+fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stderr());
+    size.map_or(0, |size| usize::from(size.ws_col))
+}
+
+/// A frame that is wider than the terminal would wrap, and leave its first row behind. 0 columns are an unknown width.
+fn cut(frame: &str, columns: usize) -> String {
+    let width = if columns == 0 { 80 } else { columns };
+    frame.chars().take(width.saturating_sub(1)).collect()
+}
+
 /// A reader that has gone away must not end a training.
 fn say(text: &str) {
     let mut out = io::stderr().lock();
@@ -191,6 +209,13 @@ mod tests {
         let frame = format!("[####------------]  25%  ETA 2:30  {line}");
         assert_eq!(progress.frame(&record(25), now), frame);
         assert!(progress.line(&record(7)).ends_with("(skipped: not finite)"));
+    }
+
+    #[test]
+    fn frames_do_not_wrap() {
+        assert_eq!(cut("abcdef", 4), "abc");
+        assert_eq!(cut("abcdef", 7), "abcdef");
+        assert_eq!(cut(&"x".repeat(200), 0).len(), 79);
     }
 
     #[test]
