@@ -1,7 +1,7 @@
 //! Whole runs through the launcher: exact under any partition, resumable, and complete in what they leave.
 #![allow(clippy::unwrap_used)]
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use dtrain_tests::programs::{self, worker};
@@ -241,15 +241,7 @@ fn a_resumed_run_ends_in_the_same_weights() {
 fn a_stop_request_writes_a_checkpoint_and_exits_75() {
     let sandbox = Sandbox::new(TINY);
     let sets = ["train.epochs=2000", "checkpoint.every=\"100 epochs\""];
-    let mut launcher = sandbox
-        .command(2, "run", &sets, &[])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let metrics = sandbox.path("run/metrics.jsonl");
-    wait_for("some steps", || {
-        std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 3)
-    });
+    let mut launcher = under_way(&sandbox, &sets);
     kill("-TERM", launcher.id());
     let status = launcher.wait().unwrap();
     assert_eq!(status.code(), Some(75));
@@ -276,15 +268,7 @@ fn a_stop_request_writes_a_checkpoint_and_exits_75() {
 #[test]
 fn a_killed_worker_ends_the_run_and_is_named() {
     let sandbox = Sandbox::new(TINY);
-    let mut launcher = sandbox
-        .command(2, "run", &["train.epochs=2000"], &[])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let metrics = sandbox.path("run/metrics.jsonl");
-    wait_for("some steps", || {
-        std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 3)
-    });
+    let mut launcher = under_way(&sandbox, &["train.epochs=2000"]);
     let victim = rank_pid(launcher.id(), 1);
     kill("-KILL", victim);
     let status = launcher.wait().unwrap();
@@ -318,6 +302,17 @@ fn a_run_that_diverges_says_so() {
     assert_eq!(output.status.code(), Some(4), "{}", said(&output));
     let text = said(&output);
     assert!(text.contains("not finite") && text.contains("optim.lr"), "{text}");
+}
+
+/// A run of two ranks that has taken its first steps.
+fn under_way(sandbox: &Sandbox, sets: &[&str]) -> Child {
+    let mut command = sandbox.command(2, "run", sets, &[]);
+    let launcher = command.stderr(Stdio::piped()).spawn().unwrap();
+    let metrics = sandbox.path("run/metrics.jsonl");
+    wait_for("some steps", || {
+        std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 3)
+    });
+    launcher
 }
 
 fn wait_for(what: &str, mut met: impl FnMut() -> bool) {

@@ -11,7 +11,7 @@ use super::trainer::Trainer;
 use crate::collectives::ReduceOp;
 use crate::data::{Loader, LoaderOptions, MicroBatch};
 use crate::metrics::EvalRecord;
-use crate::tasks::{Batch, Mode};
+use crate::tasks::Mode;
 
 impl Trainer<'_> {
     /// Evaluates the whole test set: each rank its share, then one reduction of the sums.
@@ -35,12 +35,7 @@ impl Trainer<'_> {
 
         let mut status = Status::default();
         while let Some(decoded) = loader.next() {
-            let decoded = decoded?;
-            for bad in &decoded.bad {
-                tracing::warn!("{} cannot be read and is left out: {}", bad.path, bad.reason);
-            }
-            let batch = Batch::new(&decoded, self.image_size, self.device)?;
-            loader.recycle(decoded);
+            let batch = self.place(decoded?, &loader)?;
             status.add(tch::no_grad(|| self.task.loss(&batch, Mode::Evaluate))?.status);
         }
         let merged = status.to_tensor()?;

@@ -8,6 +8,7 @@ use super::error::TrainError;
 use super::reducer::reduce;
 use super::status::Status;
 use super::trainer::Trainer;
+use crate::data::{self, Loader};
 use crate::metrics::{StepRecord, WaitMs};
 use crate::tasks::{Batch, Mode};
 
@@ -98,13 +99,18 @@ impl Trainer<'_> {
         let asked = Instant::now();
         let decoded = self.batches.next().ok_or(TrainError::LoaderEnded)??;
         let waited = asked.elapsed();
+        status.bad_images += decoded.bad.len() as f64;
+        Ok((self.place(decoded, &self.batches)?, waited))
+    }
+
+    /// A decoded batch on the device; what could not be read is named, and the memory goes back to its loader.
+    pub(super) fn place(&self, decoded: data::Batch, loader: &Loader) -> Result<Batch, TrainError> {
         for bad in &decoded.bad {
             tracing::warn!("{} cannot be read and is left out: {}", bad.path, bad.reason);
         }
-        status.bad_images += decoded.bad.len() as f64;
         let batch = Batch::new(&decoded, self.image_size, self.device)?;
-        self.batches.recycle(decoded);
-        Ok((batch, waited))
+        loader.recycle(decoded);
+        Ok(batch)
     }
 
     fn memory(&self) -> MemoryReport {
