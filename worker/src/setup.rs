@@ -12,7 +12,8 @@ use tch::Device;
 use super::error::WorkerError;
 use crate::checkpoint;
 use crate::data::{
-    self, Dataset, Depth, Generated, ImageFolder, ImageIndex, LoaderOptions, Normalize, Split,
+    self, CacheBudget, CacheSize, Dataset, Depth, Generated, ImageFolder, ImageIndex, ImageOptions,
+    LoaderOptions, Needs, Normalize, Resize, Split,
 };
 use crate::engine::{Arena, Buffers, RunPlan};
 use crate::models::{self, Architecture, LoadMode, Registry};
@@ -58,7 +59,7 @@ fn without_unreadable(
     const TELL_EVERY: usize = 50_000;
     let depth = Depth::for_len(index.len());
     let mut told = 0;
-    let report = data::check(index, depth, threads, &mut |done, total| {
+    let report = data::check(index, Needs::default(), depth, threads, &mut |done, total| {
         if done - told >= TELL_EVERY {
             told = done;
             say(format!("looked at {done} of {total} images in {}", index.split));
@@ -104,10 +105,11 @@ impl Setup {
         recipe: &Recipe,
         opening: &Opening,
         ranks: usize,
+        local_ranks: usize,
         device: Device,
     ) -> Result<Self, WorkerError> {
         let mut notes = Vec::new();
-        let (train_set, test_set, classes) = datasets(recipe, opening);
+        let (train_set, test_set, classes) = datasets(recipe, opening, local_ranks);
         // Every rank draws the same weights; rank 0's are sent to the others all the same.
         tch::manual_seed(recipe.train.seed as i64);
         let mut registry = Registry::new(device);
@@ -155,16 +157,35 @@ fn architecture(name: ModelName) -> Architecture {
 }
 
 /// The training and the test set, and how many classes they have.
-fn datasets(recipe: &Recipe, opening: &Opening) -> (Arc<dyn Dataset>, Arc<dyn Dataset>, usize) {
+fn datasets(
+    recipe: &Recipe,
+    opening: &Opening,
+    local_ranks: usize,
+) -> (Arc<dyn Dataset>, Arc<dyn Dataset>, usize) {
     let data = &recipe.data;
-    let normalize = Normalize::new(data.mean, data.std);
+    let normalize = Normalize::new(&data.mean, &data.std);
+    let augment = match data.augment {
+        Augment::None => data::Augment::None,
+        Augment::Flip => data::Augment::Flip,
+    };
     match &opening.images {
         Some((train, test)) => {
-            let folder =
-                |index: &ImageIndex| ImageFolder::new(index.clone(), data.image_size, normalize.clone());
+            // Training and test images share the memory.
+            let cache = CacheBudget::new(CacheSize::Auto.bytes(local_ranks));
+            let folder = |index: &ImageIndex, augment| {
+                let options = ImageOptions {
+                    channels: 3,
+                    size: (data.image_size as u32, data.image_size as u32),
+                    resize: Resize::Crop,
+                    normalize: normalize.clone(),
+                    augment,
+                    cache: cache.clone(),
+                };
+                ImageFolder::new(index.clone(), options)
+            };
             (
-                Arc::new(folder(train)),
-                Arc::new(folder(test)),
+                Arc::new(folder(train, augment)),
+                Arc::new(folder(test, data::Augment::None)),
                 train.classes.len(),
             )
         }
@@ -172,6 +193,7 @@ fn datasets(recipe: &Recipe, opening: &Opening) -> (Arc<dyn Dataset>, Arc<dyn Da
             let generated = |samples, split| {
                 Generated::new(data.classes, samples, data.image_size, recipe.train.seed, split)
                     .with_normalize(normalize.clone())
+                    .with_augment(augment)
             };
             (
                 Arc::new(generated(data.train_samples, Split::Train)),

@@ -56,7 +56,7 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError
         lead
     } else {
         let opening: Opening = serde_json::from_slice(&rendezvous.opening()?)?;
-        let setup = Setup::build(&recipe, &opening, env.world_size, device)?;
+        let setup = Setup::build(&recipe, &opening, env.world_size, env.local_world_size, device)?;
         (opening, setup)
     };
     let group = rendezvous.connect()?;
@@ -230,7 +230,7 @@ fn lead(
         resume,
         images,
     };
-    let setup = Setup::build(recipe, &opening, env.world_size, device)?;
+    let setup = Setup::build(recipe, &opening, env.world_size, env.local_world_size, device)?;
     Ok((opening, setup))
 }
 
