@@ -17,7 +17,7 @@ pub enum FieldKind {
 /// One part of a sample, such as its image or its class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// What tasks ask for it by: `image` ([C, H, W]), `label` ([]), `mask` ([H, W]), `tokens` and `targets` ([T]).
+    /// What tasks ask for it by: `image` (`[C, H, W]`), `label` (`[]`), `mask` (`[H, W]`), `tokens` and `targets` (`[T]`).
     pub name: &'static str,
     /// The type of its values.
     pub kind: FieldKind,

@@ -32,7 +32,7 @@ pub enum Split {
     Test,
 }
 
-/// The generated set: the fields `image` ([3, size, size]) and `label` ([]).
+/// The generated set: the fields `image`, `[3, size, size]`, and `label`, a single number.
 #[derive(Debug, Clone)]
 pub struct Generated {
     classes: Vec<Class>,

@@ -15,7 +15,7 @@ use super::normalize::{Normalize, write_labels};
 use super::raster::Labels;
 use super::rng::{Domain, SampleRng, below, between, keyed};
 
-/// The generated set: the fields `image` ([3, size, size]) and `mask` ([size, size]).
+/// The generated set: the fields `image`, `[3, size, size]`, and `mask`, `[size, size]`.
 #[derive(Debug, Clone)]
 pub struct GeneratedMasks {
     classes: usize,

@@ -6,7 +6,7 @@ use super::image_folder::ImageIndex;
 use super::picture_set::{ImageOptions, Pictures};
 use super::rng::SampleRng;
 
-/// Images in class folders: the fields `image` ([C, H, W]) and `label` ([]).
+/// Images in class folders: the fields `image`, `[C, H, W]`, and `label`, a single number.
 #[derive(Debug)]
 pub struct ImageFolder {
     index: ImageIndex,

@@ -7,7 +7,7 @@ use super::mask_folder::MaskIndex;
 use super::picture_set::{ImageOptions, MaskJob, Pictures};
 use super::rng::SampleRng;
 
-/// Images and masks from two folders: the fields `image` ([C, H, W]) and `mask` ([H, W]).
+/// Images and masks from two folders: the fields `image`, `[C, H, W]`, and `mask`, `[H, W]`.
 ///
 /// A mask gets what its image gets: the same resizing, by the nearest pixel, and the same random choices. Pixels that a
 /// random shift brings in from outside of the image have the value [`super::MaskRule::ignore`].

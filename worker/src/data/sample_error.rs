@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why one sample cannot be used. It names no path: [`BadSample`] does.
+/// Why one sample cannot be used. It names no path: [`super::error::BadSample`] does.
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     /// The file cannot be opened or read.

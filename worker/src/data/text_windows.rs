@@ -6,7 +6,7 @@ use super::generated::Split;
 use super::rng::{SampleRng, below};
 use super::text::Corpus;
 
-/// Windows of T tokens: the fields `tokens` ([T]) and `targets` ([T]), which are the tokens one place further on.
+/// Windows of T tokens: the fields `tokens` and `targets`, each `[T]`, which are the tokens one place further on.
 ///
 /// The windows follow each other without overlap, so that an evaluation predicts every token of its part once, but for the first
 /// and the rest that fills no window. With a generator, as in training, a window begins up to T - 1 tokens later, so that its
