@@ -206,3 +206,36 @@ unsafe extern "C" {
         error: *mut DtError,
     ) -> i32;
 }
+
+/// A Rust closure for the boundary: `call` returns 0, or anything else to make the operation fail; `release` frees it, once.
+#[repr(C)]
+pub(crate) struct DtCallback {
+    pub(crate) context: *mut c_void,
+    pub(crate) call: extern "C" fn(*mut c_void) -> i32,
+    pub(crate) release: extern "C" fn(*mut c_void),
+}
+
+/// As [`DtCallback`], with an `at::Tensor*` to change in place.
+#[repr(C)]
+pub(crate) struct DtTensorCallback {
+    pub(crate) context: *mut c_void,
+    pub(crate) call: extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> i32,
+    pub(crate) release: extern "C" fn(*mut c_void),
+}
+
+// hooks.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_gradient_hook_set(
+        parameter: TensorPtr,
+        callback: DtCallback,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_gradient_hook_clear(parameter: TensorPtr, error: *mut DtError) -> i32;
+    pub(crate) fn dt_reason_set(reason: *mut c_void, text: *const c_char, length: usize);
+    pub(crate) fn dt_self_adjoint(
+        x: TensorPtr,
+        callback: DtTensorCallback,
+        out: *mut *mut c_void,
+        error: *mut DtError,
+    ) -> i32;
+}

@@ -10,6 +10,7 @@
 //! - [`autocast`]: regions of mixed precision
 //! - [`tensor`]: a parameter's data and gradient as views of other tensors
 //! - [`fused`]: one optimizer update in one kernel
+//! - [`hooks`]: calls out of backward into Rust
 
 pub mod autocast;
 pub mod cuda;
@@ -17,6 +18,7 @@ mod error;
 mod ffi;
 pub mod fused;
 pub mod gloo;
+pub mod hooks;
 pub mod rng;
 pub mod store;
 pub mod tensor;
