@@ -87,6 +87,8 @@ pub(crate) struct Setup {
     pub(crate) buffers: Buffers,
     pub(crate) optimizer: Box<dyn Optimizer>,
     pub(crate) plan: RunPlan,
+    /// How many classes the model tells apart.
+    pub(crate) classes: usize,
     pub(crate) train_set: Arc<dyn Dataset>,
     pub(crate) test_set: Arc<dyn Dataset>,
     /// Steps taken before, by the checkpoint.
@@ -105,11 +107,10 @@ impl Setup {
         device: Device,
     ) -> Result<Self, WorkerError> {
         let mut notes = Vec::new();
-        let (train_set, test_set) = datasets(recipe, opening);
+        let (train_set, test_set, classes) = datasets(recipe, opening);
         // Every rank draws the same weights; rank 0's are sent to the others all the same.
         tch::manual_seed(recipe.train.seed as i64);
         let mut registry = Registry::new(device);
-        let classes = train_set.classes();
         let model = models::build(architecture(recipe.model.name), classes, &mut registry)?;
         let task = Classify::new(model, recipe.data.image_size);
         let plan = RunPlan::new(recipe, ranks, train_set.len() as u64, task.min_micro_batch())?;
@@ -136,6 +137,7 @@ impl Setup {
             buffers,
             optimizer,
             plan,
+            classes,
             train_set,
             test_set,
             done,
@@ -152,14 +154,19 @@ fn architecture(name: ModelName) -> Architecture {
     }
 }
 
-fn datasets(recipe: &Recipe, opening: &Opening) -> (Arc<dyn Dataset>, Arc<dyn Dataset>) {
+/// The training and the test set, and how many classes they have.
+fn datasets(recipe: &Recipe, opening: &Opening) -> (Arc<dyn Dataset>, Arc<dyn Dataset>, usize) {
     let data = &recipe.data;
     let normalize = Normalize::new(data.mean, data.std);
     match &opening.images {
         Some((train, test)) => {
             let folder =
                 |index: &ImageIndex| ImageFolder::new(index.clone(), data.image_size, normalize.clone());
-            (Arc::new(folder(train)), Arc::new(folder(test)))
+            (
+                Arc::new(folder(train)),
+                Arc::new(folder(test)),
+                train.classes.len(),
+            )
         }
         None => {
             let generated = |samples, split| {
@@ -169,6 +176,7 @@ fn datasets(recipe: &Recipe, opening: &Opening) -> (Arc<dyn Dataset>, Arc<dyn Da
             (
                 Arc::new(generated(data.train_samples, Split::Train)),
                 Arc::new(generated(data.test_samples, Split::Test)),
+                data.classes,
             )
         }
     }

@@ -89,6 +89,7 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError
         buffers,
         optimizer,
         plan,
+        classes,
         train_set,
         test_set,
         done,
@@ -105,6 +106,7 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError
         buffers,
         optimizer,
         plan,
+        classes,
         train_set,
         test_set,
         loader_options: loader_options(&recipe, env.local_world_size),
@@ -143,6 +145,7 @@ fn introduce(
         arena,
         optimizer,
         plan,
+        classes,
         train_set,
         test_set,
         done,
@@ -179,7 +182,7 @@ fn introduce(
         arena.parameters(),
         train_set.len(),
         test_set.len(),
-        train_set.classes(),
+        classes,
     ));
     progress.note(plan);
     for note in notes {

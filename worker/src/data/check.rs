@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::decode;
-use super::error::{BadImage, DataError, SampleError, first_few};
+use super::error::{BadSample, DataError, SampleError, first_few};
 use super::image_folder::{ImageIndex, Sample};
 
 /// How closely images are looked at.
@@ -40,7 +40,7 @@ impl Depth {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckReport {
     /// The bad images, by number.
-    pub bad: Vec<BadImage>,
+    pub bad: Vec<BadSample>,
     /// How many were looked at.
     pub checked: usize,
 }
@@ -67,7 +67,7 @@ pub fn check(
 ) -> CheckReport {
     let total = index.len();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let look = |report: &mpsc::Sender<BadImage>| {
+    let look = |report: &mpsc::Sender<BadSample>| {
         let mut looker = Looker::default();
         loop {
             let sample = next.fetch_add(1, Ordering::Relaxed);
@@ -76,7 +76,7 @@ pub fn check(
             }
             let path = index.path(sample);
             if let Err(error) = looker.look(&path, depth) {
-                let bad = BadImage {
+                let bad = BadSample {
                     index: sample,
                     path: path.display().to_string(),
                     reason: error.to_string(),
@@ -141,7 +141,7 @@ impl CheckReport {
             });
         }
         if let Some(class) = (0..left.len()).find(|&class| left[class] == 0 && before[class] > 0) {
-            let of_class: Vec<BadImage> = self
+            let of_class: Vec<BadSample> = self
                 .bad
                 .iter()
                 .filter(|image| index.samples[image.index].0 as usize == class)

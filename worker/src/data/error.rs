@@ -1,4 +1,4 @@
-//! What can go wrong with data: [`DataError`] ends a run, [`SampleError`] costs one image.
+//! What can go wrong with data: [`DataError`] ends a run, [`SampleError`] costs one sample.
 
 use std::io;
 use std::path::PathBuf;
@@ -83,7 +83,7 @@ pub enum DataError {
         /// Out of how many.
         total: usize,
         /// The first few.
-        first: Vec<BadImage>,
+        first: Vec<BadSample>,
     },
     /// All images of a class are bad.
     #[error(
@@ -96,7 +96,7 @@ pub enum DataError {
         /// How many images it had, all bad.
         bad: usize,
         /// The first few.
-        first: Vec<BadImage>,
+        first: Vec<BadSample>,
     },
     /// An image index that does not read back; sender and receiver are of different versions.
     #[error(
@@ -124,7 +124,7 @@ pub enum DataError {
     },
 }
 
-/// Why one image cannot be used. It names no path: [`BadImage`] does.
+/// Why one sample cannot be used. It names no path: [`BadSample`] does.
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     /// The file cannot be opened or read.
@@ -170,9 +170,9 @@ pub enum SampleError {
     },
 }
 
-/// One image that was left out, and why.
+/// One sample that was left out, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadImage {
+pub struct BadSample {
     /// Its number in the data set.
     pub index: usize,
     /// Its path, or another description.
@@ -181,14 +181,14 @@ pub struct BadImage {
     pub reason: String,
 }
 
-impl std::fmt::Display for BadImage {
+impl std::fmt::Display for BadSample {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.path, self.reason)
     }
 }
 
 /// The first few of `bad`, for a message.
-pub(super) fn first_few(bad: &[BadImage]) -> Vec<BadImage> {
+pub(super) fn first_few(bad: &[BadSample]) -> Vec<BadSample> {
     bad.iter().take(LISTED).cloned().collect()
 }
 
@@ -207,7 +207,7 @@ pub(super) fn listed<S: AsRef<str>>(names: &[S]) -> String {
     }
 }
 
-fn lines(bad: &[BadImage]) -> String {
+fn lines(bad: &[BadSample]) -> String {
     bad.iter().map(|image| format!("\n  {image}")).collect()
 }
 

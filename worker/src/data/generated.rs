@@ -14,9 +14,10 @@ use std::f32::consts::{PI, TAU};
 
 use rand_chacha::rand_core::Rng;
 
-use super::dataset::Dataset;
+use super::dataset::{Dataset, Field, Slot};
 use super::error::SampleError;
 use super::fit::Normalize;
+use super::image_set::image_and_label;
 use super::rng::{Domain, SampleRng, between, coin, keyed, unit};
 
 /// Which part of the generated set: the same classes, other images.
@@ -37,6 +38,7 @@ pub struct Generated {
     seed: u64,
     split: Split,
     normalize: Normalize,
+    fields: [Field; 2],
 }
 
 impl Generated {
@@ -59,12 +61,32 @@ impl Generated {
             seed,
             split,
             normalize: Normalize::default(),
+            fields: image_and_label(image_size),
         }
     }
 
     /// The same set, normalised otherwise.
     pub fn with_normalize(self, normalize: Normalize) -> Self {
         Self { normalize, ..self }
+    }
+
+    /// How many classes there are; labels are below it.
+    pub fn classes(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// Height and width of the images, in pixels.
+    pub fn image_size(&self) -> usize {
+        self.image_size
+    }
+
+    /// The class of a sample.
+    ///
+    /// # Panics
+    /// If `index` is not below [`Dataset::len`].
+    pub fn label(&self, index: usize) -> u32 {
+        assert!(index < self.samples, "sample {index} of {}", self.samples);
+        (index % self.classes.len()) as u32
     }
 }
 
@@ -73,26 +95,21 @@ impl Dataset for Generated {
         self.samples
     }
 
-    fn classes(&self) -> usize {
-        self.classes.len()
-    }
-
-    fn image_size(&self) -> usize {
-        self.image_size
-    }
-
-    fn label(&self, index: usize) -> u32 {
-        assert!(index < self.samples, "sample {index} of {}", self.samples);
-        (index % self.classes.len()) as u32
+    fn fields(&self) -> &[Field] {
+        &self.fields
     }
 
     fn load(
         &self,
         index: usize,
-        augment: Option<&mut SampleRng>,
-        out: &mut [f32],
+        random: Option<&mut SampleRng>,
+        out: &mut [Slot<'_>],
     ) -> Result<(), SampleError> {
-        let size = self.image_size;
+        let [image, label] = out else {
+            panic!("a generated set has two fields, not {}", out.len());
+        };
+        label.i64()[0] = i64::from(self.label(index));
+        let (size, out) = (self.image_size, image.f32());
         assert_eq!(out.len(), 3 * size * size, "room for one image of {size}x{size}");
         let class = &self.classes[self.label(index) as usize];
         let split = match self.split {
@@ -101,7 +118,7 @@ impl Dataset for Generated {
         };
         let mut rng = keyed(Domain::GeneratedImage, self.seed, split, index as u64);
         let picture = Picture::new(class, &mut rng);
-        let flip = augment.is_some_and(coin);
+        let flip = random.is_some_and(coin);
         for y in 0..size {
             for x in 0..size {
                 let place = |pixel: usize| (pixel as f32 + 0.5) / size as f32;

@@ -4,15 +4,15 @@
 //! possible, and go on with the next one when its last samples are taken. A batch's content depends on the plan alone
 //! and batches come in the plan's order, so nothing depends on the number of threads.
 //!
-//! Each thread loads into a buffer of its own and copies the image to its place in the batch under the batch's lock:
+//! Each thread loads into a buffer of its own and copies the sample to its place in the batch under the batch's lock:
 //! the copy costs about one hundredth of the decoding, and needs no shared mutable slices.
 
 use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use self::threads::{Shared, lock};
-use super::dataset::Dataset;
-use super::error::{BadImage, DataError};
+use super::dataset::{Column, Dataset, Field};
+use super::error::{BadSample, DataError};
 
 mod threads;
 
@@ -25,19 +25,27 @@ pub struct MicroBatch {
     pub indices: Vec<u32>,
 }
 
-/// A loaded micro-batch of n images.
+/// A loaded micro-batch of n samples.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
-    /// n x 3 x H x W normalised values; zeros where an image could not be loaded.
-    pub images: Vec<f32>,
-    /// n classes.
-    pub labels: Vec<i64>,
-    /// n weights: 1, or 0 for an image that could not be loaded.
+    /// The fields of the data set.
+    pub fields: Arc<[Field]>,
+    /// For each field the values of the n samples, one after the other; zeros where a sample could not be loaded.
+    pub columns: Vec<Column>,
+    /// n weights: 1, or 0 for a sample that could not be loaded.
     pub weights: Vec<f32>,
     /// n numbers of samples, as asked for.
     pub indices: Vec<u32>,
-    /// The images that could not be loaded, in the batch's order.
-    pub bad: Vec<BadImage>,
+    /// The samples that could not be loaded, in the batch's order.
+    pub bad: Vec<BadSample>,
+}
+
+impl Batch {
+    /// The values of the field of that name.
+    pub fn column(&self, name: &str) -> Option<&Column> {
+        let at = self.fields.iter().position(|field| field.name == name)?;
+        self.columns.get(at)
+    }
 }
 
 /// How to load.
@@ -49,7 +57,7 @@ pub struct LoaderOptions {
     pub prefetch_batches: usize,
     /// Seed of the augmentation.
     pub seed: u64,
-    /// Whether images are augmented.
+    /// Whether samples are loaded with random choices, as in training.
     pub augment: bool,
 }
 
@@ -97,7 +105,7 @@ impl Loader {
         let mut state = self.shared.lock();
         // As many as can be in use at once; with fewer batches on the way than that, more would never be used.
         if state.spare.len() <= self.shared.options.prefetch_batches {
-            state.spare.push(batch.images);
+            state.spare.push(batch.columns);
         }
     }
 }

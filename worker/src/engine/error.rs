@@ -12,6 +12,7 @@ use crate::collectives::CollectiveError;
 use crate::data::DataError;
 use crate::models::ModelError;
 use crate::optim::OptimError;
+use crate::tasks::TaskError;
 
 /// A training that cannot go on.
 #[derive(Debug, Error)]
@@ -47,6 +48,9 @@ pub enum TrainError {
     /// In the model.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// In the task: its model, or data that is not for it.
+    #[error(transparent)]
+    Task(#[from] TaskError),
     /// In the reduction.
     #[error(transparent)]
     Reduce(#[from] ReduceError),
@@ -86,6 +90,7 @@ impl TrainError {
         match self {
             Self::Torch(error)
             | Self::Model(ModelError::Torch(error))
+            | Self::Task(TaskError::Torch(error) | TaskError::Model(ModelError::Torch(error)))
             | Self::Arena(ArenaError::Torch(error))
             | Self::Reduce(ReduceError::Torch(error))
             | Self::Optim(OptimError::Torch(error)) => torch(error),

@@ -108,7 +108,7 @@ impl Trainer<'_> {
         for bad in &decoded.bad {
             tracing::warn!("{} cannot be read and is left out: {}", bad.path, bad.reason);
         }
-        let batch = Batch::new(&decoded, self.image_size, self.device)?;
+        let batch = Batch::new(&decoded, self.device)?;
         loader.recycle(decoded);
         Ok(batch)
     }

@@ -48,6 +48,8 @@ pub struct Parts<'a> {
     pub optimizer: Box<dyn Optimizer>,
     /// The plan.
     pub plan: RunPlan,
+    /// How many classes the model tells apart, for the checkpoints' manifests.
+    pub classes: usize,
     /// Training samples.
     pub train_set: Arc<dyn Dataset>,
     /// Test samples.
@@ -102,7 +104,6 @@ pub struct Trainer<'a> {
     pub(super) batches: Loader,
     pub(super) test_set: Arc<dyn Dataset>,
     pub(super) loader_options: LoaderOptions,
-    pub(super) image_size: usize,
     classes: usize,
     pub(super) device: Device,
     pub(super) stop: StopFlag,
@@ -129,8 +130,7 @@ impl<'a> Trainer<'a> {
         let batches = Loader::start(Arc::clone(&parts.train_set), parts.loader_options, work)?;
         Ok(Self {
             batches,
-            image_size: parts.train_set.image_size(),
-            classes: parts.train_set.classes(),
+            classes: parts.classes,
             clip: parts.recipe.optim.clip,
             recipe: parts.recipe,
             run_dir: parts.run_dir,

@@ -2,9 +2,9 @@
 
 use tch::{Kind, Reduction, Tensor};
 
-use super::{Batch, Loss, Mode, Task};
+use super::{Batch, Loss, Mode, Task, TaskError};
 use crate::engine::Status;
-use crate::models::{Classifier, ModelError};
+use crate::models::Classifier;
 
 /// The task `classify`.
 pub struct Classify {
@@ -20,12 +20,12 @@ impl Classify {
 }
 
 impl Task for Classify {
-    fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, ModelError> {
-        let logits = self.model.forward(&batch.images, mode == Mode::Train)?;
-        let losses =
-            logits.f_cross_entropy_loss(&batch.labels, None::<Tensor>, Reduction::None, -100, 0.0)?;
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let labels = batch.field("label")?;
+        let logits = self.model.forward(batch.field("image")?, mode == Mode::Train)?;
+        let losses = logits.f_cross_entropy_loss(labels, None::<Tensor>, Reduction::None, -100, 0.0)?;
         let sum = (losses.f_mul(&batch.weights)?).f_sum(Kind::Float)?;
-        let right = logits.f_argmax(1, false)?.f_eq_tensor(&batch.labels)?;
+        let right = logits.f_argmax(1, false)?.f_eq_tensor(labels)?;
         let correct = right
             .f_to_kind(Kind::Float)?
             .f_mul(&batch.weights)?

@@ -5,11 +5,12 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::super::dataset::Slot;
 use super::super::error::SampleError;
 use super::super::rng::SampleRng;
 use super::super::test_images::{folder, png, put};
 use super::super::{ImageFolder, ImageIndex, Normalize};
-use super::numbers::{Numbers, all, options, work};
+use super::numbers::{Numbers, all, images, labels, options, work};
 use super::*;
 
 #[test]
@@ -20,9 +21,10 @@ fn a_bad_image_has_no_weight_and_is_named() {
     };
     let batch = &all(Arc::new(set), options(3), work(&[&[5, 8, 9, 8]]))[0];
     assert_eq!(batch.weights, [1.0, 0.0, 1.0, 0.0]);
-    assert_eq!(batch.labels, [5, 1, 2, 1]);
-    assert_eq!(batch.images[3..6], [0.0; 3]);
-    let bad = BadImage {
+    assert_eq!(labels(batch), [5, 0, 2, 0]);
+    assert_eq!(images(batch)[3..6], [0.0; 3]);
+    assert_eq!(images(batch)[6], 9.0);
+    let bad = BadSample {
         index: 8,
         path: "number 8".to_owned(),
         reason: "the file is empty".to_owned(),
@@ -124,23 +126,17 @@ fn a_panic_in_the_plan_becomes_an_error_at_its_place() {
     assert!(loader.next().is_none());
 }
 
-/// A data set whose size cannot even be asked for: the threads end before they do anything.
+/// A data set whose fields cannot even be asked for: the threads end before they do anything.
 struct Hopeless;
 
 impl Dataset for Hopeless {
     fn len(&self) -> usize {
         0
     }
-    fn classes(&self) -> usize {
-        0
+    fn fields(&self) -> &[Field] {
+        panic!("no fields")
     }
-    fn image_size(&self) -> usize {
-        panic!("no size")
-    }
-    fn label(&self, _: usize) -> u32 {
-        0
-    }
-    fn load(&self, _: usize, _: Option<&mut SampleRng>, _: &mut [f32]) -> Result<(), SampleError> {
+    fn load(&self, _: usize, _: Option<&mut SampleRng>, _: &mut [Slot<'_>]) -> Result<(), SampleError> {
         Ok(())
     }
     fn describe(&self, _: usize) -> String {
@@ -157,7 +153,7 @@ fn threads_that_cannot_work_are_no_hang() {
             .unwrap()
             .unwrap_err()
             .to_string()
-            .contains("no size")
+            .contains("no fields")
     );
     assert!(loader.next().is_none());
 }

@@ -5,13 +5,14 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::super::dataset::Slot;
 use super::super::error::SampleError;
 use super::super::rng::{Domain, SampleRng, below, keyed, unit};
 use super::*;
 
 /// One-pixel images of known values, with samples that are slow, bad, or panic.
-#[derive(Default)]
 pub(super) struct Numbers {
+    pub(super) fields: Vec<Field>,
     pub(super) slow: bool,
     pub(super) bad: Option<usize>,
     pub(super) panics: Option<usize>,
@@ -24,24 +25,32 @@ impl Numbers {
     const LEN: usize = 1000;
 }
 
+impl Default for Numbers {
+    fn default() -> Self {
+        Self {
+            fields: vec![Field::f32("image", [3, 1, 1]), Field::i64("label", [])],
+            slow: false,
+            bad: None,
+            panics: None,
+            loaded: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            held: AtomicBool::new(false),
+        }
+    }
+}
+
 impl Dataset for Numbers {
     fn len(&self) -> usize {
         Self::LEN
     }
-    fn classes(&self) -> usize {
-        7
-    }
-    fn image_size(&self) -> usize {
-        1
-    }
-    fn label(&self, index: usize) -> u32 {
-        (index % 7) as u32
+    fn fields(&self) -> &[Field] {
+        &self.fields
     }
     fn load(
         &self,
         index: usize,
-        augment: Option<&mut SampleRng>,
-        out: &mut [f32],
+        random: Option<&mut SampleRng>,
+        out: &mut [Slot<'_>],
     ) -> Result<(), SampleError> {
         assert!(index < Self::LEN, "sample {index} of {}", Self::LEN);
         self.running.fetch_add(1, Ordering::SeqCst);
@@ -58,8 +67,9 @@ impl Dataset for Numbers {
         if self.panics == Some(index) {
             panic!("made to fail");
         }
-        let noise = augment.map_or(0.0, unit);
-        out.copy_from_slice(&[index as f32, noise, -1.0]);
+        let noise = random.map_or(0.0, unit);
+        out[0].f32().copy_from_slice(&[index as f32, noise, -1.0]);
+        out[1].i64()[0] = index as i64 % 7;
         if self.bad == Some(index) {
             Err(SampleError::Empty)
         } else {
@@ -95,6 +105,16 @@ pub(super) fn all(dataset: Arc<dyn Dataset>, options: LoaderOptions, work: Vec<M
         .unwrap()
         .map(Result::unwrap)
         .collect()
+}
+
+/// The images of a batch.
+pub(super) fn images(batch: &Batch) -> &[f32] {
+    batch.column("image").unwrap().as_f32().unwrap()
+}
+
+/// The classes of a batch.
+pub(super) fn labels(batch: &Batch) -> &[i64] {
+    batch.column("label").unwrap().as_i64().unwrap()
 }
 
 /// Waits until `done`, for at most half a minute.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::super::{Generated, Split};
-use super::numbers::{Numbers, all, eventually, options, work};
+use super::numbers::{Numbers, all, eventually, images, labels, options, work};
 use super::*;
 
 #[test]
@@ -18,23 +18,24 @@ fn batches_come_in_order_with_their_content() {
     );
     assert_eq!(batches.len(), 3);
     assert_eq!(
-        (&*batches[0].indices, &*batches[0].labels, &*batches[0].weights),
+        (&*batches[0].indices, labels(&batches[0]), &*batches[0].weights),
         (&[5, 8][..], &[5, 1][..], &[1.0, 1.0][..])
     );
     assert_eq!(
         (
-            batches[0].images[0],
-            batches[0].images[3],
-            batches[0].images.len()
+            images(&batches[0])[0],
+            images(&batches[0])[3],
+            images(&batches[0]).len()
         ),
         (5.0, 8.0, 6)
     );
-    assert_eq!(
-        batches[1],
-        Batch::default(),
+    assert!(
+        batches[1].columns.iter().all(Column::is_empty) && batches[1].weights.is_empty(),
         "an empty micro-batch is an empty batch"
     );
-    assert_eq!(batches[2].images[0], 999.0);
+    assert_eq!(images(&batches[2])[0], 999.0);
+    assert_eq!(batches[2].fields.len(), 2);
+    assert_eq!(batches[2].column("mask"), None);
 }
 
 #[test]
@@ -53,7 +54,7 @@ fn augmentation_depends_on_seed_epoch_and_sample() {
             },
             work,
         )[0];
-        [batch.images[1], batch.images[4], batch.images[7]]
+        [images(batch)[1], images(batch)[4], images(batch)[7]]
     };
     let first = noise(1, 0, true);
     assert_eq!(first[0], first[2], "the same sample in the same epoch");
@@ -97,7 +98,7 @@ fn one_batch_is_shared_by_all_threads() {
         "four threads are at the same batch"
     );
     set.held.store(false, Ordering::SeqCst);
-    assert_eq!(loader.next().unwrap().unwrap().labels, [1; 16]);
+    assert_eq!(labels(&loader.next().unwrap().unwrap()), [1; 16]);
     assert!(loader.next().is_none());
     assert!(loader.next().is_none());
 }
@@ -123,17 +124,35 @@ fn memory_is_used_again_and_nothing_of_it_shows() {
     for expected in fresh {
         let batch = loader.next().unwrap().unwrap();
         assert_eq!(batch, expected);
-        addresses.push(batch.images.as_ptr());
+        addresses.push(images(&batch).as_ptr());
         // Before the next batch is opened there is nothing to take; so this one may or may not be used at once.
         loader.recycle(batch);
     }
     for _ in 0..10 {
         loader.recycle(Batch {
-            images: vec![0.0; 9],
+            columns: vec![Column::F32(vec![0.0; 9])],
             ..Batch::default()
         });
     }
     assert!(loader.shared.lock().spare.len() <= 2);
+}
+
+#[test]
+fn memory_of_another_data_set_is_not_used() {
+    let plan: Vec<MicroBatch> = work(&[&[4, 5], &[6], &[7, 8, 9], &[1]]);
+    let expected = all(Arc::new(Numbers::default()), options(2), plan.clone());
+    let once = LoaderOptions {
+        prefetch_batches: 1,
+        ..options(2)
+    };
+    let mut loader = Loader::start(Arc::new(Numbers::default()), once, plan.into_iter()).unwrap();
+    for expected in expected {
+        loader.recycle(Batch {
+            columns: vec![Column::I64(vec![3; 5]), Column::F32(vec![])],
+            ..Batch::default()
+        });
+        assert_eq!(loader.next().unwrap().unwrap(), expected);
+    }
 }
 
 proptest! {
@@ -162,7 +181,7 @@ proptest! {
         let indices: Vec<u32> = (0..40).rev().collect();
         let whole = all(set.clone(), options(threads), vec![MicroBatch { epoch: 2, indices: indices.clone() }]);
         let pieces = indices.chunks(cut).map(|piece| MicroBatch { epoch: 2, indices: piece.to_vec() }).collect();
-        let images: Vec<f32> = all(set, options(1), pieces).into_iter().flat_map(|batch| batch.images).collect();
-        prop_assert_eq!(&whole[0].images, &images);
+        let pieces: Vec<f32> = all(set, options(1), pieces).iter().flat_map(|batch| images(batch).to_vec()).collect();
+        prop_assert_eq!(images(&whole[0]), &pieces);
     }
 }

@@ -3,10 +3,10 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::super::dataset::Dataset;
-use super::super::error::{BadImage, DataError, SampleError};
+use super::super::dataset::{Column, Dataset, Field, Slot, columns_for};
+use super::super::error::{BadSample, DataError, SampleError};
 use super::super::rng::{Domain, keyed};
 use super::{Batch, LoaderOptions, MicroBatch};
 
@@ -15,6 +15,8 @@ pub(super) type Work = Box<dyn Iterator<Item = MicroBatch> + Send>;
 
 pub(super) struct Shared {
     dataset: Arc<dyn Dataset>,
+    /// Those of the data set; asked for by the first thread, so that a data set that panics there is caught.
+    fields: OnceLock<Arc<[Field]>>,
     pub(super) options: LoaderOptions,
     pub(super) state: Mutex<State>,
     /// There may be something to do for the threads.
@@ -33,7 +35,7 @@ pub(super) struct State {
     pub(super) jobs: VecDeque<Job>,
     opened: u64,
     /// Memory of used batches.
-    pub(super) spare: Vec<Vec<f32>>,
+    pub(super) spare: Vec<Vec<Column>>,
     /// An error to be reported by the next call, before anything else.
     pub(super) broken: Option<DataError>,
     pub(super) stop: bool,
@@ -63,7 +65,7 @@ enum Task {
     },
     Open {
         work: Work,
-        memory: Vec<f32>,
+        memory: Vec<Column>,
     },
     Stop,
 }
@@ -72,6 +74,7 @@ impl Shared {
     pub(super) fn new(dataset: Arc<dyn Dataset>, options: LoaderOptions, work: Work) -> Self {
         Self {
             dataset,
+            fields: OnceLock::new(),
             options,
             state: Mutex::new(State {
                 work: Some(work),
@@ -85,7 +88,7 @@ impl Shared {
     /// A thread's life. Whatever goes wrong in it reaches the consumer.
     pub(super) fn run(&self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut image = vec![0.0; self.image_len()];
+            let mut sample = columns_for(self.fields(), 1);
             loop {
                 match self.next_task() {
                     Task::Load {
@@ -95,7 +98,7 @@ impl Shared {
                         index,
                         batch,
                     } => {
-                        let failed = self.load(epoch, position, index, &batch, &mut image).err();
+                        let failed = self.load(epoch, position, index, &batch, &mut sample).err();
                         self.loaded(job, failed);
                     }
                     Task::Open { work, memory } => self.open(work, memory),
@@ -142,7 +145,7 @@ impl Shared {
     }
 
     /// Asks the plan for the next micro-batch and makes room for it, without the lock: both may take a while.
-    fn open(&self, mut work: Work, memory: Vec<f32>) {
+    fn open(&self, mut work: Work, memory: Vec<Column>) {
         let planned = catch_unwind(AssertUnwindSafe(|| {
             let Some(micro_batch) = work.next() else {
                 return (work, None);
@@ -184,56 +187,69 @@ impl Shared {
         self.batch_changed.notify_all();
     }
 
-    fn empty_batch(&self, micro_batch: &MicroBatch, memory: Vec<f32>) -> Batch {
+    fn empty_batch(&self, micro_batch: &MicroBatch, memory: Vec<Column>) -> Batch {
         let samples = micro_batch.indices.len();
-        let mut images = memory;
-        images.resize(samples * self.image_len(), 0.0);
+        let fields = self.fields();
+        let mut columns = memory;
+        if !columns
+            .iter()
+            .map(Column::kind)
+            .eq(fields.iter().map(|field| field.kind))
+        {
+            columns = columns_for(fields, samples);
+        }
+        for (column, field) in columns.iter_mut().zip(&**fields) {
+            column.resize(samples * field.len());
+        }
         Batch {
-            images,
-            labels: vec![0; samples],
+            fields: Arc::clone(fields),
+            columns,
             weights: vec![0.0; samples],
             indices: micro_batch.indices.clone(),
             bad: Vec::new(),
         }
     }
 
-    /// Loads one sample into its place.
+    /// Loads one sample into its place. `own` is the thread's room for one sample.
     fn load(
         &self,
         epoch: u64,
         position: usize,
         index: u32,
         batch: &Mutex<Batch>,
-        image: &mut [f32],
+        own: &mut [Column],
     ) -> Result<(), DataError> {
         let LoaderOptions { seed, augment, .. } = self.options;
         let sample = index as usize;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut rng = augment.then(|| keyed(Domain::Augment, seed, epoch, u64::from(index)));
-            let loaded = self.dataset.load(sample, rng.as_mut(), image);
-            let loaded = loaded.map_err(|error| self.bad_image(sample, &error));
-            (i64::from(self.dataset.label(sample)), loaded)
+            let mut slots: Vec<Slot<'_>> = own.iter_mut().map(Column::slot).collect();
+            let loaded = self.dataset.load(sample, rng.as_mut(), &mut slots);
+            loaded.map_err(|error| self.bad_sample(sample, &error))
         }));
-        let (label, loaded) = outcome.map_err(|panic| panicked(format!("sample {sample}"), panic))?;
+        let loaded = outcome.map_err(|panic| panicked(format!("sample {sample}"), panic))?;
 
         let mut batch = lock(batch);
-        batch.labels[position] = label;
-        let place = position * image.len()..(position + 1) * image.len();
+        let place = |own: &Column| position * own.len()..(position + 1) * own.len();
         match loaded {
             Ok(()) => {
-                batch.images[place].copy_from_slice(image);
+                for (column, own) in batch.columns.iter_mut().zip(&*own) {
+                    column.copy(place(own), own);
+                }
                 batch.weights[position] = 1.0;
             }
             Err(bad) => {
-                batch.images[place].fill(0.0);
+                for (column, own) in batch.columns.iter_mut().zip(&*own) {
+                    column.clear(place(own));
+                }
                 batch.bad.push(bad);
             }
         }
         Ok(())
     }
 
-    fn bad_image(&self, sample: usize, error: &SampleError) -> BadImage {
-        BadImage {
+    fn bad_sample(&self, sample: usize, error: &SampleError) -> BadSample {
+        BadSample {
             index: sample,
             path: self.dataset.describe(sample),
             reason: error.to_string(),
@@ -261,9 +277,8 @@ impl Shared {
         }
     }
 
-    /// Values in one image.
-    fn image_len(&self) -> usize {
-        3 * self.dataset.image_size() * self.dataset.image_size()
+    fn fields(&self) -> &Arc<[Field]> {
+        self.fields.get_or_init(|| self.dataset.fields().into())
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -274,7 +289,7 @@ impl Shared {
 /// Threads finish in any order; the batch's order is the one reported.
 fn sort_bad(batch: &mut Batch) {
     let Batch { bad, indices, .. } = batch;
-    bad.sort_by_cached_key(|image| indices.iter().position(|&index| index as usize == image.index));
+    bad.sort_by_cached_key(|sample| indices.iter().position(|&index| index as usize == sample.index));
 }
 
 /// A lock whose holder panicked is taken over: such a panic is reported on its own way, and a second one here would

@@ -1,11 +1,21 @@
 #![allow(clippy::unwrap_used)]
 
+use super::super::dataset::{Column, load_one};
 use super::super::rng::{Domain, keyed};
 use super::super::test_images::{folder, gradient, put, real};
 use super::*;
 
 fn plain() -> Normalize {
     Normalize::new([0.0; 3], [1.0; 3])
+}
+
+/// The values of one image.
+fn image(set: &ImageFolder, index: usize, random: Option<&mut SampleRng>) -> Result<Vec<f32>, SampleError> {
+    let mut columns = load_one(set, index, random)?;
+    match columns.swap_remove(0) {
+        Column::F32(values) => Ok(values),
+        Column::I64(_) => panic!("an image has floating-point values"),
+    }
 }
 
 fn rng(sample: u64) -> SampleRng {
@@ -21,9 +31,13 @@ fn an_image_is_read_and_flipped_for_half_of_the_samples() {
         (set.len(), set.classes(), set.image_size(), set.label(1)),
         (2, 2, 8, 1)
     );
+    assert_eq!(
+        set.fields(),
+        [Field::f32("image", [3, 8, 8]), Field::i64("label", [])]
+    );
+    assert_eq!(load_one(&set, 1, None).unwrap()[1], Column::I64(vec![1]));
     assert!(set.describe(1).ends_with("train/b/000.png"));
-    let mut upright = vec![0.0; 3 * 64];
-    set.load(0, None, &mut upright).unwrap();
+    let upright = image(&set, 0, None).unwrap();
     let pixels = gradient(8, 8);
     for (x, y, pixel) in pixels.enumerate_pixels() {
         for c in 0..3 {
@@ -36,9 +50,8 @@ fn an_image_is_read_and_flipped_for_half_of_the_samples() {
         .flat_map(|row| row.iter().rev().copied())
         .collect();
     let mut flipped = 0;
-    let mut out = vec![0.0; 3 * 64];
     for sample in 0..200 {
-        set.load(0, Some(&mut rng(sample)), &mut out).unwrap();
+        let out = image(&set, 0, Some(&mut rng(sample))).unwrap();
         assert!(out == upright || out == mirrored);
         flipped += usize::from(out == mirrored);
     }
@@ -51,17 +64,13 @@ fn a_bad_image_is_an_error_and_leaves_the_set_usable() {
     folder(root.path(), "train", &[("a", 2)]);
     put(root.path().join("train/a/000.png"), b"no image");
     let set = ImageFolder::new(ImageIndex::scan(root.path(), "train", None).unwrap(), 4, plain());
-    let mut out = vec![0.0; 48];
     assert!(matches!(
-        set.load(0, None, &mut out),
+        image(&set, 0, None),
         Err(SampleError::NotAnImage { .. })
     ));
-    set.load(1, None, &mut out).unwrap();
+    image(&set, 1, None).unwrap();
     std::fs::remove_file(set.index().path(1)).unwrap();
-    assert!(matches!(
-        set.load(1, None, &mut out),
-        Err(SampleError::Read { .. })
-    ));
+    assert!(matches!(image(&set, 1, None), Err(SampleError::Read { .. })));
     assert_eq!(
         set.idle.lock().unwrap().len(),
         1,
@@ -83,8 +92,7 @@ fn a_large_photograph_becomes_a_small_square() {
         224,
         plain(),
     );
-    let mut out = vec![0.0; 3 * 224 * 224];
-    set.load(0, None, &mut out).unwrap();
+    let out = image(&set, 0, None).unwrap();
     let mean = |plane: usize| out[plane * 224 * 224..][..224 * 224].iter().sum::<f32>() / (224.0 * 224.0);
     assert!(
         mean(0) > mean(1) && mean(1) > mean(2),
