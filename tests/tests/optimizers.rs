@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use dtrain_tests::formula;
 use dtrain_worker::engine::{Arena, Decay, Schedule};
 use dtrain_worker::models::TensorFile;
-use dtrain_worker::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
+use dtrain_worker::optim::{AdamW, AdamWOptions, GroupOptions, Optimizer, Sgd, SgdOptions};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use tch::{Kind, Tensor};
@@ -31,7 +31,7 @@ fn optimizer(settings: &Value, arena: &Arena) -> Box<dyn Optimizer> {
             let options = AdamWOptions {
                 betas: (beta(0), beta(1)),
                 eps: number("eps"),
-                weight_decay: number("weight_decay"),
+                groups: vec![GroupOptions::plain(number("weight_decay"))],
             };
             Box::new(AdamW::new(arena, options).unwrap())
         }
@@ -39,7 +39,7 @@ fn optimizer(settings: &Value, arena: &Arena) -> Box<dyn Optimizer> {
             let options = SgdOptions {
                 momentum: number("momentum"),
                 nesterov: settings["nesterov"].as_bool().unwrap(),
-                weight_decay: number("weight_decay"),
+                groups: vec![GroupOptions::plain(number("weight_decay"))],
             };
             Box::new(Sgd::new(arena, options).unwrap())
         }
@@ -65,7 +65,7 @@ fn updates_follow_torch() {
             for step in 0..20 {
                 let gradient = Tensor::from_slice(&formula::gradient("optimizer.gradient", step, 33));
                 tch::no_grad(|| parameter.grad().copy_(&gradient.to_kind(kind)));
-                optimizer.step(&arena, settings["lr"].as_f64().unwrap()).unwrap();
+                optimizer.step(&arena, settings["lr"].as_f64().unwrap(), &[true]).unwrap();
                 let difference = (&parameter - wanted.get(step as i64))
                     .abs()
                     .max()
@@ -75,7 +75,7 @@ fn updates_follow_torch() {
                     "{case} in {suffix}, step {step}: off by {difference:e}"
                 );
             }
-            assert_eq!(optimizer.steps(), 20);
+            assert_eq!(optimizer.steps(), [20]);
             // The gap behind the 33 elements stays zero: it is part of every range that is reduced and updated.
             let buffer = &arena.buffers()[0];
             assert!(buffer.data.size1().unwrap() > 33);

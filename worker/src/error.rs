@@ -12,9 +12,9 @@ use thiserror::Error;
 
 use crate::checkpoint::CheckpointError;
 use crate::collectives::RendezvousError;
-use crate::data::DataError;
 use crate::engine::{ArenaError, PlanError, TrainError};
 use crate::models::ModelError;
+use crate::tasks::TaskError;
 
 /// A worker that cannot begin or go on.
 #[derive(Debug, Error)]
@@ -28,9 +28,9 @@ pub enum WorkerError {
     /// The run directory.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
-    /// The data.
+    /// The task: its data or its model.
     #[error(transparent)]
-    Data(#[from] DataError),
+    Task(#[from] TaskError),
     /// The figures of the recipe do not go together.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -92,7 +92,7 @@ impl WorkerError {
             Self::Env(_)
             | Self::Recipe(_)
             | Self::RunDir(_)
-            | Self::Data(_)
+            | Self::Task(_)
             | Self::Plan(_)
             | Self::Resume(_)
             | Self::Model(_)

@@ -17,4 +17,4 @@ pub mod tasks;
 mod worker;
 
 pub use error::WorkerError;
-pub use worker::{Request, run};
+pub use worker::{Request, run, run_task};

@@ -2,22 +2,19 @@
 //! everything, and only then lets the others begin, so that a run that cannot begin fails once, with one message.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
-use dtrain_common::recipe::{Augment, DataKind, ModelName, OptimName, Recipe};
+use dtrain_common::recipe::{Augment, OptimName, Recipe};
 use serde::{Deserialize, Serialize};
 use tch::Device;
 
 use super::error::WorkerError;
 use crate::checkpoint;
-use crate::data::{
-    self, Dataset, Depth, Generated, ImageFolder, ImageIndex, LoaderOptions, Normalize, Split,
-};
-use crate::engine::{Arena, Buffers, RunPlan};
-use crate::models::{self, Architecture, LoadMode, Registry};
-use crate::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
-use crate::tasks::{Classify, Task};
+use crate::data::LoaderOptions;
+use crate::engine::{Arena, Buffers, Model, RunPlan};
+use crate::models::{self, LoadMode, Registry};
+use crate::optim::{AdamW, AdamWOptions, GroupOptions, Optimizer, Sgd, SgdOptions};
+use crate::tasks::BuildTask;
 
 /// What rank 0 tells the others before the run begins.
 #[derive(Debug, Serialize, Deserialize)]
@@ -26,71 +23,14 @@ pub(crate) struct Opening {
     pub(crate) run_dir: PathBuf,
     /// The checkpoint to resume from.
     pub(crate) resume: Option<PathBuf>,
-    /// The image folder as rank 0 found it, without unreadable images: (training, test).
-    pub(crate) images: Option<(ImageIndex, ImageIndex)>,
-}
-
-/// Scans and checks the recipe's image folders; a generated set needs neither. `say` gets a sentence for people about what
-/// was left out or takes long.
-pub(crate) fn look_at_data(
-    recipe: &Recipe,
-    threads: usize,
-    say: &mut dyn FnMut(String),
-) -> Result<Option<(ImageIndex, ImageIndex)>, WorkerError> {
-    let DataKind::Folder = recipe.data.kind else {
-        return Ok(None);
-    };
-    recipe.check_paths()?;
-    let root = recipe.data.root.as_deref().unwrap_or(Path::new("."));
-    let train = ImageIndex::scan(root, &recipe.data.train, None)?;
-    let test = ImageIndex::scan(root, &recipe.data.test, Some(&train.classes))?;
-    let train = without_unreadable(&train, threads, say)?;
-    let test = without_unreadable(&test, threads, say)?;
-    Ok(Some((train, test)))
-}
-
-fn without_unreadable(
-    index: &ImageIndex,
-    threads: usize,
-    say: &mut dyn FnMut(String),
-) -> Result<ImageIndex, WorkerError> {
-    /// A check of this many images is worth telling of while it goes on.
-    const TELL_EVERY: usize = 50_000;
-    let depth = Depth::for_len(index.len());
-    let mut told = 0;
-    let report = data::check(index, depth, threads, &mut |done, total| {
-        if done - told >= TELL_EVERY {
-            told = done;
-            say(format!("looked at {done} of {total} images in {}", index.split));
-        }
-    });
-    let checked = report.apply(index)?;
-    for bad in &report.bad {
-        say(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
-    }
-    if !report.bad.is_empty() {
-        let split = &index.split;
-        say(format!(
-            "{} of {} images in {split} are left out because they cannot be read",
-            report.bad.len(),
-            index.len()
-        ));
-    }
-    Ok(checked)
+    /// The task's survey of the data.
+    pub(crate) survey: serde_json::Value,
 }
 
 /// Everything of a run that does not need the other ranks.
 pub(crate) struct Setup {
-    pub(crate) task: Classify,
-    pub(crate) registry: Registry,
-    pub(crate) arena: Arena,
-    pub(crate) buffers: Buffers,
-    pub(crate) optimizer: Box<dyn Optimizer>,
+    pub(crate) model: Model,
     pub(crate) plan: RunPlan,
-    /// How many classes the model tells apart.
-    pub(crate) classes: usize,
-    pub(crate) train_set: Arc<dyn Dataset>,
-    pub(crate) test_set: Arc<dyn Dataset>,
     /// Steps taken before, by the checkpoint.
     pub(crate) done: u64,
     /// The figures of the evaluation that the checkpoint was written after.
@@ -100,20 +40,21 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    pub(crate) fn build(
+    pub(crate) fn build<T: BuildTask + 'static>(
         recipe: &Recipe,
         opening: &Opening,
         ranks: usize,
         device: Device,
     ) -> Result<Self, WorkerError> {
         let mut notes = Vec::new();
-        let (train_set, test_set, classes) = datasets(recipe, opening);
         // Every rank draws the same weights; rank 0's are sent to the others all the same.
         tch::manual_seed(recipe.train.seed as i64);
         let mut registry = Registry::new(device);
-        let model = models::build(architecture(recipe.model.name), classes, &mut registry)?;
-        let task = Classify::new(model, recipe.data.image_size);
-        let plan = RunPlan::new(recipe, ranks, train_set.len() as u64, task.min_micro_batch())?;
+        let survey = serde_json::from_value(opening.survey.clone())?;
+        let task = Box::new(T::build(recipe, survey, &mut registry)?);
+        let samples = crate::tasks::Task::train_set(task.as_ref()).len() as u64;
+        let least = crate::tasks::Task::min_micro_batch(task.as_ref());
+        let plan = RunPlan::new(recipe, ranks, samples, least)?;
         if let (Some(weights), None) = (&recipe.model.weights, &opening.resume) {
             let report = models::load_state(&registry, weights, LoadMode::FineTune)?;
             notes.push(format!("weights from {}: {report}", weights.display()));
@@ -131,54 +72,18 @@ impl Setup {
             notes.push(format!("resumed from {} after step {done}", folder.display()));
         }
         Ok(Self {
-            task,
-            registry,
-            arena,
-            buffers,
-            optimizer,
+            model: Model {
+                task,
+                registry,
+                arena,
+                buffers,
+                optimizer,
+            },
             plan,
-            classes,
-            train_set,
-            test_set,
             done,
             earlier_metrics,
             notes,
         })
-    }
-}
-
-fn architecture(name: ModelName) -> Architecture {
-    match name {
-        ModelName::Resnet18 => Architecture::ResNet18,
-        ModelName::Resnet34 => Architecture::ResNet34,
-    }
-}
-
-/// The training and the test set, and how many classes they have.
-fn datasets(recipe: &Recipe, opening: &Opening) -> (Arc<dyn Dataset>, Arc<dyn Dataset>, usize) {
-    let data = &recipe.data;
-    let normalize = Normalize::new(data.mean, data.std);
-    match &opening.images {
-        Some((train, test)) => {
-            let folder =
-                |index: &ImageIndex| ImageFolder::new(index.clone(), data.image_size, normalize.clone());
-            (
-                Arc::new(folder(train)),
-                Arc::new(folder(test)),
-                train.classes.len(),
-            )
-        }
-        None => {
-            let generated = |samples, split| {
-                Generated::new(data.classes, samples, data.image_size, recipe.train.seed, split)
-                    .with_normalize(normalize.clone())
-            };
-            (
-                Arc::new(generated(data.train_samples, Split::Train)),
-                Arc::new(generated(data.test_samples, Split::Test)),
-                data.classes,
-            )
-        }
     }
 }
 
@@ -191,7 +96,7 @@ fn optimizer(recipe: &Recipe, arena: &Arena) -> Result<Box<dyn Optimizer>, Worke
             let options = AdamWOptions {
                 betas: (beta1, beta2),
                 eps: optim.eps.unwrap_or(1e-8),
-                weight_decay: optim.weight_decay.unwrap_or(0.01),
+                groups: vec![GroupOptions::plain(optim.weight_decay.unwrap_or(0.01))],
             };
             Box::new(AdamW::new(arena, options)?)
         }
@@ -199,7 +104,7 @@ fn optimizer(recipe: &Recipe, arena: &Arena) -> Result<Box<dyn Optimizer>, Worke
             let options = SgdOptions {
                 momentum: optim.momentum.unwrap_or(0.0),
                 nesterov: optim.nesterov.unwrap_or(false),
-                weight_decay: optim.weight_decay.unwrap_or(0.0),
+                groups: vec![GroupOptions::plain(optim.weight_decay.unwrap_or(0.0))],
             };
             Box::new(Sgd::new(arena, options)?)
         }

@@ -17,5 +17,5 @@ pub use write::{Snapshot, write};
 pub const MODEL_FILE: &str = "model.safetensors";
 /// The optimizer's.
 pub const OPTIMIZER_FILE: &str = "optimizer-00000-of-00001.safetensors";
-/// The tensor of the optimizer file that holds the number of steps it took (int64).
-const STEPS: &str = "steps";
+/// Begins the names of the tensors of the optimizer file that hold how many updates a parameter has had (int64).
+const STEPS: &str = "step";

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use dtrain_common::manifest::Manifest;
+use tch::{TchError, Tensor};
 
 use super::error::CheckpointError;
 use super::{MODEL_FILE, OPTIMIZER_FILE, STEPS};
-use crate::engine::Arena;
+use crate::engine::{Arena, Part, Slot};
 use crate::models::{LoadMode, ModelError, Registry, TensorFile, load_state};
 use crate::optim::Optimizer;
 
@@ -30,13 +31,17 @@ pub fn restore(
         path: path.clone(),
         reason,
     };
-    let steps = u64::try_from(i64::try_from(file.read(STEPS)?)?)
-        .map_err(|_| refuse("its number of steps is negative".into()))?;
-
     // Read everything before anything is changed.
+    let mut steps = vec![0; arena.leaves().len()];
     let mut copies = Vec::new();
-    for (index, buffer) in arena.buffers().iter().enumerate() {
-        for (kind, whole) in optimizer.state(index) {
+    for (number, buffer) in arena.buffers().iter().enumerate() {
+        for slot in &buffer.slots {
+            let name = format!("{STEPS}.{}", slot.name);
+            let count = i64::try_from(file.read(&name)?)?;
+            steps[slot.parameter] =
+                u64::try_from(count).map_err(|_| refuse(format!("{name} is negative")))?;
+        }
+        for (kind, parts) in optimizer.moments() {
             for slot in &buffer.slots {
                 let name = format!("{kind}.{}", slot.name);
                 let tensor = file.read(&name)?;
@@ -47,7 +52,10 @@ pub fn restore(
                         slot.shape
                     )));
                 }
-                copies.push((slot.view(whole)?, tensor));
+                let flat = slot.flat(&tensor)?;
+                for (part, held) in arena.parts().iter().zip(parts).filter(|(part, _)| part.buffer == number) {
+                    copies.extend(overlap(slot, part, &flat, held)?);
+                }
             }
         }
     }
@@ -57,4 +65,22 @@ pub fn restore(
     }
     optimizer.resume(steps);
     Ok(manifest)
+}
+
+/// What a part holds of a parameter's state: (to, from), views of `held` and of the parameter's `flat` state.
+fn overlap(
+    slot: &Slot,
+    part: &Part,
+    flat: &Tensor,
+    held: &Tensor,
+) -> Result<Option<(Tensor, Tensor)>, TchError> {
+    let (slot, part) = (slot.range(), &part.range);
+    let (start, end) = (slot.start.max(part.start), slot.end.min(part.end));
+    if start >= end {
+        return Ok(None);
+    }
+    Ok(Some((
+        held.f_narrow(0, start - part.start, end - start)?,
+        flat.f_narrow(0, start - slot.start, end - start)?,
+    )))
 }

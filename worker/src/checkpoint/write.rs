@@ -13,7 +13,6 @@ use super::error::CheckpointError;
 use super::{MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use crate::engine::Arena;
 use crate::models::{Registry, save_state, write_tensors};
-use crate::optim::Optimizer;
 
 /// What a checkpoint holds.
 pub struct Snapshot<'a> {
@@ -21,8 +20,10 @@ pub struct Snapshot<'a> {
     pub registry: &'a Registry,
     /// The layout of the optimizer's state.
     pub arena: &'a Arena,
-    /// The optimizer.
-    pub optimizer: &'a dyn Optimizer,
+    /// The optimizer's state by name, in flat tensors laid out like the arena's buffers, one each.
+    pub state: Vec<(&'static str, Vec<Tensor>)>,
+    /// Updates that each parameter has had, in the order of construction.
+    pub steps: &'a [u64],
     /// Everything else; its `files` are filled here.
     pub manifest: Manifest,
 }
@@ -57,17 +58,20 @@ fn fill(partial: &Path, snapshot: Snapshot<'_>) -> Result<(), CheckpointError> {
     let Snapshot {
         registry,
         arena,
-        optimizer,
+        state: moments,
+        steps,
         mut manifest,
     } = snapshot;
     fs::create_dir(partial).map_err(CheckpointError::io("make the folder", partial))?;
     save_state(registry, &partial.join(MODEL_FILE))?;
 
-    let mut state = vec![(STEPS.to_owned(), Tensor::from(optimizer.steps() as i64))];
-    for (index, buffer) in arena.buffers().iter().enumerate() {
-        for (kind, whole) in optimizer.state(index) {
-            for slot in &buffer.slots {
-                state.push((format!("{kind}.{}", slot.name), slot.view(whole)?));
+    let mut state = Vec::new();
+    for (number, buffer) in arena.buffers().iter().enumerate() {
+        for slot in &buffer.slots {
+            let steps = Tensor::from(steps[slot.parameter] as i64);
+            state.push((format!("{STEPS}.{}", slot.name), steps));
+            for (kind, flats) in &moments {
+                state.push((format!("{kind}.{}", slot.name), slot.view(&flats[number])?));
             }
         }
     }

@@ -10,16 +10,18 @@
 mod checks;
 mod error;
 mod gloo;
+mod ranks;
 mod rendezvous;
 mod single;
 
 use std::time::Duration;
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 pub use dtrain_torch_shim::gloo::ReduceOp;
 pub use error::CollectiveError;
 pub use gloo::GlooGroup;
+pub use ranks::Ranks;
 pub use rendezvous::{Rendezvous, RendezvousError};
 pub use single::SingleGroup;
 
@@ -70,6 +72,15 @@ pub trait ProcessGroup: Send {
         input: &Tensor,
         op: ReduceOp,
     ) -> Result<Box<dyn Work>, CollectiveError>;
+
+    /// A zeroed flat tensor in memory in which this group reduces fastest, or None where it has no such memory. Every rank
+    /// asks for the same in the same order.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where there is no room.
+    fn allocate(&self, _numel: usize, _kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
+        Ok(None)
+    }
 
     /// Ends when every rank has called it.
     ///

@@ -8,9 +8,9 @@
 
 use tch::{Kind, TchError, Tensor};
 
-use super::arena::{ArenaError, pack};
+use super::arena::{ArenaError, Layout, LayoutOptions, pack, spec};
 use super::reducer::ReduceError;
-use crate::collectives::{ProcessGroup, ReduceOp, Work};
+use crate::collectives::{Ranks, ReduceOp, Work};
 
 /// The flat buffers of a model.
 #[derive(Debug)]
@@ -36,23 +36,23 @@ impl Buffers {
     /// # Errors
     /// Where memory runs out.
     pub fn new<'a>(buffers: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<Self, ArenaError> {
-        let buffers: Vec<_> = buffers.into_iter().collect();
-        let flats = super::arena::kinds(&buffers)
+        let (specs, tensors): (Vec<_>, Vec<_>) = buffers
             .into_iter()
-            .map(|kind| {
-                let (data, _) = pack(
-                    kind,
-                    buffers
-                        .iter()
-                        .filter(|(_, tensor)| tensor.kind() == kind)
-                        .copied(),
-                )?;
+            .map(|(name, tensor)| (spec(name, tensor, 0), tensor.shallow_clone()))
+            .unzip();
+        let order: Vec<usize> = (0..specs.len()).collect();
+        let layout = Layout::new(&specs, &order, LayoutOptions::default());
+        let flats = layout
+            .buffers
+            .iter()
+            .map(|layout| {
+                let data = pack(layout, &tensors)?;
                 let (before, next) = (data.f_zeros_like()?, data.f_zeros_like()?);
                 Ok(Flat {
                     data,
                     before,
                     next,
-                    floating: matches!(kind, Kind::Float | Kind::Double),
+                    floating: matches!(layout.kind, Kind::Float | Kind::Double),
                 })
             })
             .collect::<Result<_, ArenaError>>()?;
@@ -90,7 +90,7 @@ impl Buffers {
     }
 
     /// Starts the reductions of the step's update.
-    pub(super) fn start(&self, group: &dyn ProcessGroup) -> Result<Vec<Box<dyn Work>>, ReduceError> {
+    pub(super) fn start(&self, ranks: &Ranks) -> Result<Vec<Box<dyn Work>>, ReduceError> {
         let op = |flat: &Flat| {
             if flat.floating {
                 ReduceOp::Sum
@@ -100,7 +100,7 @@ impl Buffers {
         };
         self.flats
             .iter()
-            .map(|flat| Ok(group.all_reduce(&flat.next, op(flat))?))
+            .map(|flat| Ok(ranks.all_reduce(&flat.next, op(flat))?))
             .collect()
     }
 
@@ -119,7 +119,6 @@ impl Buffers {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::collectives::SingleGroup;
 
     fn model() -> (Tensor, Tensor, Buffers) {
         let mean = Tensor::from_slice(&[1f32, 2.0]);
@@ -150,7 +149,7 @@ mod tests {
                 "as the step began"
             );
         }
-        assert_eq!(buffers.start(&SingleGroup).unwrap().len(), 2);
+        assert_eq!(buffers.start(&Ranks::single()).unwrap().len(), 2);
         buffers.commit().unwrap();
         assert!((mean.double_value(&[0]) - (0.9 + 0.1 * 15.0)).abs() < 1e-6);
         assert_eq!(count.int64_value(&[]), 6);

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use dtrain_torch_shim::ShimError;
 use tch::TchError;
 use thiserror::Error;
 
@@ -51,6 +52,9 @@ pub enum TrainError {
     /// In the task: its model, or data that is not for it.
     #[error(transparent)]
     Task(#[from] TaskError),
+    /// In a kernel or hook that tch lacks.
+    #[error(transparent)]
+    Kernel(#[from] ShimError),
     /// In the reduction.
     #[error(transparent)]
     Reduce(#[from] ReduceError),

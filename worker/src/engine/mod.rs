@@ -4,7 +4,9 @@ mod arena;
 mod buffers;
 mod error;
 mod evaluate;
+mod model;
 mod plan;
+mod precision;
 mod reducer;
 mod schedule;
 mod status;
@@ -12,11 +14,15 @@ mod step;
 mod stop;
 mod trainer;
 
-pub use arena::{Arena, ArenaError, FlatBuffer, Slot};
+pub use arena::{
+    Arena, ArenaError, Bucket, FlatBuffer, LayoutOptions, Parameter, Part, Rearrangement, Slot,
+};
 pub use buffers::Buffers;
 pub use error::TrainError;
+pub use model::Model;
 pub use plan::{PlanError, PlanFile, Position, RunPlan};
-pub use reducer::{ReduceError, reduce};
+pub use precision::Precision;
+pub use reducer::{ReduceError, ReduceOptions, Reducer};
 pub use schedule::{Decay, Schedule};
 pub use status::Status;
 pub use stop::StopFlag;

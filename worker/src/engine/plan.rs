@@ -1,6 +1,7 @@
 //! The plan of a run: how many steps, which samples in each, and how they are cut up over the ranks. Pure arithmetic.
 
 use std::fmt;
+use std::ops::Range;
 
 use dtrain_common::batch::{BatchError, Partition};
 use dtrain_common::recipe::{LastBatch, Recipe, ScheduleName};
@@ -176,6 +177,11 @@ impl RunPlan {
         left.min(batch) as usize
     }
 
+    /// The micro-batches of `rank` in a step of so many samples, as positions within the step.
+    pub fn micro_ranges(&self, samples: usize, rank: usize) -> Vec<Range<usize>> {
+        self.partition.for_samples(samples).micro_ranges(rank)
+    }
+
     /// Samples seen by all ranks after `done` steps.
     pub fn samples_after(&self, done: u64) -> u64 {
         let Position { epoch, step_in_epoch } = self.position(done);
@@ -206,7 +212,7 @@ impl RunPlan {
             let first = step_in_epoch as usize * plan.partition.effective_batch();
             let samples = plan.step_samples(step_in_epoch);
             let step_indices = &order[first..first + samples];
-            let ranges = plan.partition.for_samples(samples).micro_ranges(rank);
+            let ranges = plan.micro_ranges(samples, rank);
             let work: Vec<MicroBatch> = ranges
                 .into_iter()
                 .map(|range| MicroBatch {

@@ -3,18 +3,19 @@
 use dtrain_torch_shim::fused;
 use tch::{TchError, Tensor};
 
-use super::{BufferState, OptimError, Optimizer, zeros_like};
+use super::runs::runs;
+use super::{GroupOptions, Moment, OptimError, Optimizer, zeros_like};
 use crate::engine::Arena;
 
 /// What stays the same over a run.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct AdamWOptions {
     /// Decay of the mean and of the mean square of the gradient.
     pub betas: (f64, f64),
     /// Added to the root of the mean square.
     pub eps: f64,
-    /// Decoupled weight decay.
-    pub weight_decay: f64,
+    /// Factor and decay of every optimizer group of the arena.
+    pub groups: Vec<GroupOptions>,
 }
 
 /// The optimizer and its two moments per parameter.
@@ -23,11 +24,11 @@ pub struct AdamW {
     options: AdamWOptions,
     exp_avg: Vec<Tensor>,
     exp_avg_sq: Vec<Tensor>,
-    steps: u64,
+    steps: Vec<u64>,
 }
 
 impl AdamW {
-    /// Makes the moments, zero, for every buffer of the arena.
+    /// Makes the moments, zero, for every part of the arena that is updated here.
     ///
     /// # Errors
     /// Where memory runs out.
@@ -36,52 +37,65 @@ impl AdamW {
             options,
             exp_avg: zeros_like(arena)?,
             exp_avg_sq: zeros_like(arena)?,
-            steps: 0,
+            steps: vec![0; arena.leaves().len()],
         })
     }
 }
 
 impl Optimizer for AdamW {
-    fn step(&mut self, arena: &Arena, lr: f64) -> Result<(), OptimError> {
-        let AdamWOptions {
-            betas,
-            eps,
-            weight_decay,
-        } = self.options;
-        let figures = fused::AdamW {
-            lr,
-            betas,
-            weight_decay,
-            eps,
-        };
-        let count = self.steps + 1;
-        for (index, buffer) in arena.buffers().iter().enumerate() {
-            let step = Tensor::f_from_slice(&[count as f32])?
-                .f_to_device(buffer.data.device())?
-                .f_squeeze()?;
-            let (first, second) = (&self.exp_avg[index], &self.exp_avg_sq[index]);
-            fused::adamw(&buffer.data, &buffer.grad, first, second, &step, figures)?;
+    fn step(&mut self, arena: &Arena, lr: f64, used: &[bool]) -> Result<(), OptimError> {
+        for (index, part) in arena.parts().iter().enumerate() {
+            let buffer = &arena.buffers()[part.buffer];
+            let group = self.options.groups[buffer.group];
+            let figures = fused::AdamW {
+                lr: lr * group.lr_factor,
+                betas: self.options.betas,
+                weight_decay: group.weight_decay,
+                eps: self.options.eps,
+            };
+            for run in runs(part, &buffer.slots, &self.steps, used) {
+                let (start, len) = (run.range.start, run.range.end - run.range.start);
+                let here = start - part.range.start;
+                let step = Tensor::f_from_slice(&[(run.steps + 1) as f32])?
+                    .f_to_device(buffer.data.device())?
+                    .f_squeeze()?;
+                fused::adamw(
+                    &buffer.data.f_narrow(0, start, len)?,
+                    &buffer.grad.f_narrow(0, start, len)?,
+                    &self.exp_avg[index].f_narrow(0, here, len)?,
+                    &self.exp_avg_sq[index].f_narrow(0, here, len)?,
+                    &step,
+                    figures,
+                )?;
+            }
         }
-        self.steps = count;
+        count(&mut self.steps, used);
         Ok(())
     }
 
-    fn steps(&self) -> u64 {
-        self.steps
+    fn steps(&self) -> &[u64] {
+        &self.steps
     }
 
-    fn state(&self, index: usize) -> BufferState<'_> {
-        vec![
-            ("exp_avg", &self.exp_avg[index]),
-            ("exp_avg_sq", &self.exp_avg_sq[index]),
-        ]
+    fn moments(&self) -> Vec<Moment<'_>> {
+        vec![("exp_avg", &self.exp_avg), ("exp_avg_sq", &self.exp_avg_sq)]
     }
 
-    fn resume(&mut self, steps: u64) {
+    fn replace(&mut self, moment: usize, parts: Vec<Tensor>) {
+        match moment {
+            0 => self.exp_avg = parts,
+            _ => self.exp_avg_sq = parts,
+        }
+    }
+
+    fn resume(&mut self, steps: Vec<u64>) {
         self.steps = steps;
     }
+}
 
-    fn moments(&self) -> u64 {
-        2
+/// Counts an update of the parameters that had one.
+pub(super) fn count(steps: &mut [u64], used: &[bool]) {
+    for (steps, used) in steps.iter_mut().zip(used) {
+        *steps += u64::from(*used);
     }
 }

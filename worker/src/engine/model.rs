@@ -1,0 +1,75 @@
+//! What is trained, with everything that lies beside its parameters.
+
+use super::arena::Arena;
+use super::buffers::Buffers;
+use super::error::TrainError;
+use super::reducer::{ReduceError, gather};
+use crate::collectives::Ranks;
+use crate::models::Registry;
+use crate::optim::Optimizer;
+use crate::tasks::Task;
+use tch::Tensor;
+
+/// A model under training.
+pub struct Model {
+    /// Data, forward pass and loss.
+    pub task: Box<dyn Task>,
+    /// The model's tensors by name.
+    pub registry: Registry,
+    /// Trainable parameters and gradients in flat buffers.
+    pub arena: Arena,
+    /// Running statistics in flat tensors.
+    pub buffers: Buffers,
+    /// The optimizer over the arena.
+    pub optimizer: Box<dyn Optimizer>,
+}
+
+impl Model {
+    /// The optimizer's state in flat tensors laid out like the arena's buffers, by name. Every rank calls it, as the ranks
+    /// hold parts of it where updates are sharded; nothing is copied where they are not.
+    ///
+    /// # Errors
+    /// Where a peer is lost or memory runs out.
+    pub fn optimizer_state(&self, ranks: &Ranks) -> Result<Vec<(&'static str, Vec<Tensor>)>, ReduceError> {
+        self.optimizer
+            .moments()
+            .into_iter()
+            .map(|(name, parts)| Ok((name, self.whole(ranks, parts)?)))
+            .collect()
+    }
+
+    /// Parts, one for each of the arena's, put together.
+    fn whole(&self, ranks: &Ranks, parts: &[Tensor]) -> Result<Vec<Tensor>, ReduceError> {
+        if self.arena.shards() == 1 {
+            return Ok(parts.iter().map(Tensor::shallow_clone).collect());
+        }
+        let flats = self
+            .arena
+            .buffers()
+            .iter()
+            .map(|buffer| buffer.data.f_zeros_like())
+            .collect::<Result<Vec<_>, _>>()?;
+        for (part, held) in self.arena.parts().iter().zip(parts) {
+            tch::no_grad(|| part.of(&flats[part.buffer])?.f_copy_(held))?;
+        }
+        gather(ranks, &self.arena, &flats.iter().collect::<Vec<_>>())?;
+        Ok(flats)
+    }
+
+    /// Lays the parameters out in the order in which their gradients become ready, with all that follows them. Every rank
+    /// calls it with the same order, between two steps.
+    ///
+    /// # Errors
+    /// Where a peer is lost or memory runs out.
+    pub fn rearrange(&mut self, ranks: &Ranks, order: &[usize]) -> Result<bool, TrainError> {
+        let state = self.optimizer_state(ranks)?;
+        let Some(rearrangement) = self.arena.rearrange(order)? else {
+            return Ok(false);
+        };
+        for (moment, (_, old)) in state.into_iter().enumerate() {
+            let new = rearrangement.apply(&old)?;
+            self.optimizer.replace(moment, self.arena.cut(new)?);
+        }
+        Ok(true)
+    }
+}
