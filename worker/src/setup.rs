@@ -16,7 +16,7 @@ use crate::data::{
 };
 use crate::engine::{Arena, Buffers, RunPlan};
 use crate::models::{self, Architecture, LoadMode, Registry};
-use crate::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
+use crate::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions, WeightDecay};
 use crate::tasks::{Classify, Task};
 
 /// What rank 0 tells the others before the run begins.
@@ -180,12 +180,13 @@ fn optimizer(recipe: &Recipe, arena: &Arena) -> Result<Box<dyn Optimizer>, Worke
     Ok(match optim.name {
         OptimName::AdamW => {
             let [beta1, beta2] = optim.betas.unwrap_or([0.9, 0.999]);
-            let options = AdamWOptions {
+            let options = AdamOptions {
                 betas: (beta1, beta2),
                 eps: optim.eps.unwrap_or(1e-8),
                 weight_decay: optim.weight_decay.unwrap_or(0.01),
+                decay: WeightDecay::Decoupled,
             };
-            Box::new(AdamW::new(arena, options)?)
+            Box::new(Adam::new(arena, options)?)
         }
         OptimName::Sgd => {
             let options = SgdOptions {

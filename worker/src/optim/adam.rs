@@ -1,6 +1,7 @@
-//! AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), as torch.optim.AdamW.
+//! Adam (Kingma and Ba 2015, arXiv 1412.6980) and AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), as torch.optim.Adam
+//! and torch.optim.AdamW. They differ only in how weight decay enters.
 
-use dtrain_torch_shim::fused;
+use dtrain_torch_shim::fused::{self, WeightDecay};
 use tch::{TchError, Tensor};
 
 use super::{BufferState, OptimError, Optimizer, zeros_like};
@@ -8,30 +9,32 @@ use crate::engine::Arena;
 
 /// What stays the same over a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AdamWOptions {
+pub struct AdamOptions {
     /// Decay of the mean and of the mean square of the gradient.
     pub betas: (f64, f64),
     /// Added to the root of the mean square.
     pub eps: f64,
-    /// Decoupled weight decay.
+    /// Weight decay.
     pub weight_decay: f64,
+    /// How it enters: [`WeightDecay::Decoupled`] makes this AdamW, [`WeightDecay::L2`] Adam.
+    pub decay: WeightDecay,
 }
 
 /// The optimizer and its two moments per parameter.
 #[derive(Debug)]
-pub struct AdamW {
-    options: AdamWOptions,
+pub struct Adam {
+    options: AdamOptions,
     exp_avg: Vec<Tensor>,
     exp_avg_sq: Vec<Tensor>,
     steps: u64,
 }
 
-impl AdamW {
+impl Adam {
     /// Makes the moments, zero, for every buffer of the arena.
     ///
     /// # Errors
     /// Where memory runs out.
-    pub fn new(arena: &Arena, options: AdamWOptions) -> Result<Self, TchError> {
+    pub fn new(arena: &Arena, options: AdamOptions) -> Result<Self, TchError> {
         Ok(Self {
             options,
             exp_avg: zeros_like(arena)?,
@@ -41,17 +44,19 @@ impl AdamW {
     }
 }
 
-impl Optimizer for AdamW {
+impl Optimizer for Adam {
     fn step(&mut self, arena: &Arena, lr: f64) -> Result<(), OptimError> {
-        let AdamWOptions {
+        let AdamOptions {
             betas,
             eps,
             weight_decay,
+            decay,
         } = self.options;
-        let figures = fused::AdamW {
+        let figures = fused::Adam {
             lr,
             betas,
             weight_decay,
+            decay,
             eps,
         };
         let count = self.steps + 1;
@@ -60,7 +65,7 @@ impl Optimizer for AdamW {
                 .f_to_device(buffer.data.device())?
                 .f_squeeze()?;
             let (first, second) = (&self.exp_avg[index], &self.exp_avg_sq[index]);
-            fused::adamw(&buffer.data, &buffer.grad, first, second, &step, figures)?;
+            fused::adam(&buffer.data, &buffer.grad, first, second, &step, figures)?;
         }
         self.steps = count;
         Ok(())
