@@ -2,10 +2,12 @@
 
 mod arena;
 mod buffers;
+mod ema;
 mod error;
 mod evaluate;
 mod plan;
 mod reducer;
+mod scaler;
 mod schedule;
 mod status;
 mod step;
@@ -14,10 +16,12 @@ mod trainer;
 
 pub use arena::{Arena, ArenaError, FlatBuffer, Slot};
 pub use buffers::Buffers;
+pub use ema::{Ema, EmaError};
 pub use error::TrainError;
 pub use plan::{PlanError, PlanFile, Position, RunPlan};
 pub use reducer::{ReduceError, reduce};
-pub use schedule::{Decay, Schedule};
+pub use scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
+pub use schedule::{Decay, Per, Schedule};
 pub use status::Status;
 pub use stop::StopFlag;
 pub use trainer::{Outcome, Parts, Summary, Trainer};
