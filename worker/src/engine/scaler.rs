@@ -139,7 +139,7 @@ impl GradScaler {
     }
 
     /// What the gradients of the step are multiplied by: the reciprocal, taken in float64 and rounded to float32. Infinite
-    /// where the scale has fallen to 0 or near it, as torch's; every gradient is then found not to be finite.
+    /// from a scale of 2^-128 down, as torch's.
     pub fn inverse(&self) -> f32 {
         f64::from(self.scale).recip() as f32
     }
@@ -162,8 +162,10 @@ impl GradScaler {
         }
     }
 
-    /// Whether the scale is of no further use, for the caller to end the run with a message. torch goes on halving it, to 0
-    /// and a run that skips every step.
+    /// Whether the scale is of no further use: the caller asks after every update, and ends the run with a message.
+    ///
+    /// torch goes on halving it. From 2^-128 down it then takes steps that ruin the parameters: the reciprocal is infinite,
+    /// and what is not finite is looked for before the multiplication with it.
     ///
     /// The bound is fp16's smallest normal number, 2^-14. A gradient that overflows fp16's 65504 under a smaller scale is
     /// above 10^9: the run has diverged, and a still smaller scale would flush every healthy gradient to 0.

@@ -122,7 +122,7 @@ pub fn sgd(
 }
 
 /// Multiplies every tensor of `grads` by `inv_scale` in place, and sets `found_inf` to 1 where an element of them is not
-/// finite (before or after). Otherwise `found_inf` keeps its value, so that several calls can share one: who calls sets it
+/// finite before that; a product that overflows is not found. Otherwise `found_inf` keeps its value, so that several calls can share one: who calls sets it
 /// to 0 first. Both are float32 scalars on the device of `grads`, which lie on one device and may be of several dtypes.
 ///
 /// This is what torch.amp.GradScaler.unscale_ runs; non-finite elements make the step one to be skipped.
