@@ -13,7 +13,7 @@ use crate::checkpoint;
 use crate::data::LoaderOptions;
 use crate::engine::{Arena, Buffers, Model, RunPlan};
 use crate::models::{self, LoadMode, Registry};
-use crate::optim::{AdamW, AdamWOptions, GroupOptions, Optimizer, Sgd, SgdOptions};
+use crate::optim::{Adam, AdamOptions, GroupOptions, Optimizer, Sgd, SgdOptions, WeightDecay};
 use crate::tasks::BuildTask;
 
 /// What rank 0 tells the others before the run begins.
@@ -93,12 +93,13 @@ fn optimizer(recipe: &Recipe, arena: &Arena) -> Result<Box<dyn Optimizer>, Worke
     Ok(match optim.name {
         OptimName::AdamW => {
             let [beta1, beta2] = optim.betas.unwrap_or([0.9, 0.999]);
-            let options = AdamWOptions {
+            let options = AdamOptions {
                 betas: (beta1, beta2),
                 eps: optim.eps.unwrap_or(1e-8),
+                decay: WeightDecay::Decoupled,
                 groups: vec![GroupOptions::plain(optim.weight_decay.unwrap_or(0.01))],
             };
-            Box::new(AdamW::new(arena, options)?)
+            Box::new(Adam::new(arena, options)?)
         }
         OptimName::Sgd => {
             let options = SgdOptions {

@@ -2,12 +2,14 @@
 
 mod arena;
 mod buffers;
+mod ema;
 mod error;
 mod evaluate;
 mod model;
 mod plan;
 mod precision;
 mod reducer;
+mod scaler;
 mod schedule;
 mod status;
 mod step;
@@ -18,12 +20,14 @@ pub use arena::{
     Arena, ArenaError, Bucket, FlatBuffer, LayoutOptions, Parameter, Part, Rearrangement, Slot,
 };
 pub use buffers::Buffers;
+pub use ema::{Ema, EmaError};
 pub use error::TrainError;
 pub use model::Model;
 pub use plan::{PlanError, PlanFile, Position, RunPlan};
 pub use precision::Precision;
 pub use reducer::{ReduceError, ReduceOptions, Reducer};
-pub use schedule::{Decay, Schedule};
+pub use scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
+pub use schedule::{Decay, Per, Schedule};
 pub use status::Status;
 pub use stop::StopFlag;
 pub use trainer::{Outcome, Parts, Summary, Trainer};

@@ -8,7 +8,7 @@ use dtrain_common::recipe::{LastBatch, Recipe, ScheduleName};
 use serde::Serialize;
 use thiserror::Error;
 
-use super::schedule::{Decay, Schedule};
+use super::schedule::{Decay, Per, Schedule};
 use crate::data::{MicroBatch, epoch_order};
 
 /// A run's plan, the same on every rank.
@@ -124,6 +124,8 @@ impl RunPlan {
                 peak: recipe.learning_rate(),
                 warmup_steps,
                 total_steps,
+                steps_per_epoch,
+                per: Per::Step,
                 decay: match schedule.name {
                     ScheduleName::Constant => Decay::Constant,
                     ScheduleName::Cosine => Decay::Cosine {

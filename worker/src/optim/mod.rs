@@ -1,6 +1,7 @@
 //! Optimizers: one fused update per range of the arena.
 
-mod adamw;
+mod adam;
+mod groups;
 mod runs;
 mod sgd;
 
@@ -8,7 +9,9 @@ use dtrain_torch_shim::ShimError;
 use tch::{TchError, Tensor};
 use thiserror::Error;
 
-pub use adamw::{AdamW, AdamWOptions};
+pub use adam::{Adam, AdamOptions};
+pub use dtrain_torch_shim::fused::WeightDecay;
+pub use groups::{DecayOn, Group, GroupError, GroupRule, ParameterInfo, assign, matching};
 pub use sgd::{Sgd, SgdOptions};
 
 use crate::engine::Arena;

@@ -3,7 +3,7 @@
 use dtrain_torch_shim::fused;
 use tch::{TchError, Tensor};
 
-use super::adamw::count;
+use super::adam::count;
 use super::runs::runs;
 use super::{GroupOptions, Moment, OptimError, Optimizer, zeros_like};
 use crate::engine::Arena;

@@ -28,12 +28,13 @@ pub(crate) struct WorkHandle {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct DtAdamW {
+pub(crate) struct DtAdam {
     pub(crate) lr: f64,
     pub(crate) beta1: f64,
     pub(crate) beta2: f64,
     pub(crate) weight_decay: f64,
     pub(crate) eps: f64,
+    pub(crate) decoupled: bool,
 }
 
 #[repr(C)]
@@ -189,13 +190,13 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub(crate) fn dt_tensor_set_data(target: TensorPtr, source: TensorPtr, error: *mut DtError) -> i32;
     pub(crate) fn dt_tensor_set_grad(target: TensorPtr, source: TensorPtr, error: *mut DtError) -> i32;
-    pub(crate) fn dt_fused_adamw(
+    pub(crate) fn dt_fused_adam(
         parameter: TensorPtr,
         grad: TensorPtr,
         exp_avg: TensorPtr,
         exp_avg_sq: TensorPtr,
         step: TensorPtr,
-        options: DtAdamW,
+        options: DtAdam,
         error: *mut DtError,
     ) -> i32;
     pub(crate) fn dt_fused_sgd(
@@ -203,6 +204,13 @@ unsafe extern "C" {
         grad: TensorPtr,
         momentum_buffer: TensorPtr,
         options: DtSgd,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_unscale(
+        grads: *const TensorPtr,
+        count: usize,
+        found_inf: TensorPtr,
+        inv_scale: TensorPtr,
         error: *mut DtError,
     ) -> i32;
 }

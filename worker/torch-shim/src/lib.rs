@@ -9,7 +9,7 @@
 //! - [`rng`]: the state of libtorch's generators
 //! - [`autocast`]: regions of mixed precision
 //! - [`tensor`]: a parameter's data and gradient as views of other tensors
-//! - [`fused`]: one optimizer update in one kernel
+//! - [`fused`]: one optimizer update in one kernel, and the unscaling of gradients
 //! - [`hooks`]: calls out of backward into Rust
 
 pub mod autocast;

@@ -180,7 +180,7 @@ mod tests {
             .contiguous()
             .permute([0, 3, 1, 2])
             .set_requires_grad(true);
-        let (before, strides) = (weight.copy(), weight.stride());
+        let (before, strides) = (weight.detach().copy(), weight.stride());
         assert_eq!(strides, [12, 1, 6, 3]);
         let arena = Arena::new([("weight", &weight)]).unwrap();
         assert_eq!((weight.stride(), weight.grad().stride()), (strides.clone(), strides));

@@ -1,6 +1,7 @@
-//! AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), as torch.optim.AdamW.
+//! Adam (Kingma and Ba 2015, arXiv 1412.6980) and AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), as torch.optim.Adam
+//! and torch.optim.AdamW. They differ only in how weight decay enters.
 
-use dtrain_torch_shim::fused;
+use dtrain_torch_shim::fused::{self, WeightDecay};
 use tch::{TchError, Tensor};
 
 use super::runs::runs;
@@ -9,30 +10,32 @@ use crate::engine::Arena;
 
 /// What stays the same over a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AdamWOptions {
+pub struct AdamOptions {
     /// Decay of the mean and of the mean square of the gradient.
     pub betas: (f64, f64),
     /// Added to the root of the mean square.
     pub eps: f64,
+    /// How weight decay enters: [`WeightDecay::Decoupled`] makes this AdamW, [`WeightDecay::L2`] Adam.
+    pub decay: WeightDecay,
     /// Factor and decay of every optimizer group of the arena.
     pub groups: Vec<GroupOptions>,
 }
 
 /// The optimizer and its two moments per parameter.
 #[derive(Debug)]
-pub struct AdamW {
-    options: AdamWOptions,
+pub struct Adam {
+    options: AdamOptions,
     exp_avg: Vec<Tensor>,
     exp_avg_sq: Vec<Tensor>,
     steps: Vec<u64>,
 }
 
-impl AdamW {
+impl Adam {
     /// Makes the moments, zero, for every part of the arena that is updated here.
     ///
     /// # Errors
     /// Where memory runs out.
-    pub fn new(arena: &Arena, options: AdamWOptions) -> Result<Self, TchError> {
+    pub fn new(arena: &Arena, options: AdamOptions) -> Result<Self, TchError> {
         Ok(Self {
             options,
             exp_avg: zeros_like(arena)?,
@@ -42,15 +45,16 @@ impl AdamW {
     }
 }
 
-impl Optimizer for AdamW {
+impl Optimizer for Adam {
     fn step(&mut self, arena: &Arena, lr: f64, used: &[bool]) -> Result<(), OptimError> {
         for (index, part) in arena.parts().iter().enumerate() {
             let buffer = &arena.buffers()[part.buffer];
             let group = self.options.groups[buffer.group];
-            let figures = fused::AdamW {
+            let figures = fused::Adam {
                 lr: lr * group.lr_factor,
                 betas: self.options.betas,
                 weight_decay: group.weight_decay,
+                decay: self.options.decay,
                 eps: self.options.eps,
             };
             for run in runs(part, &buffer.slots, &self.steps, used) {
@@ -59,7 +63,7 @@ impl Optimizer for AdamW {
                 let step = Tensor::f_from_slice(&[(run.steps + 1) as f32])?
                     .f_to_device(buffer.data.device())?
                     .f_squeeze()?;
-                fused::adamw(
+                fused::adam(
                     &buffer.data.f_narrow(0, start, len)?,
                     &buffer.grad.f_narrow(0, start, len)?,
                     &self.exp_avg[index].f_narrow(0, here, len)?,
