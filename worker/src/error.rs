@@ -25,6 +25,14 @@ pub enum WorkerError {
     /// The recipe.
     #[error(transparent)]
     Recipe(#[from] RecipeError),
+    /// A setting that recipes have and this trainer does not train with.
+    #[error("{key} = \"{value}\" is not built into this trainer; choose another value")]
+    NotBuilt {
+        /// The recipe's key.
+        key: &'static str,
+        /// Its value.
+        value: &'static str,
+    },
     /// The run directory.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
@@ -91,6 +99,7 @@ impl WorkerError {
             _ if self.is_out_of_memory() => ExitStatus::OutOfMemory,
             Self::Env(_)
             | Self::Recipe(_)
+            | Self::NotBuilt { .. }
             | Self::RunDir(_)
             | Self::Data(_)
             | Self::Plan(_)

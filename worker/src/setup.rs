@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dtrain_common::recipe::{Augment, DataKind, ModelName, OptimName, Recipe};
+use dtrain_common::recipe::{Augment, DataKind, ModelName, OptimName, Recipe, Task};
 use serde::{Deserialize, Serialize};
 use tch::Device;
 
@@ -17,7 +17,7 @@ use crate::data::{
 use crate::engine::{Arena, Buffers, RunPlan};
 use crate::models::{self, Architecture, LoadMode, Registry};
 use crate::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
-use crate::tasks::{Classify, Task};
+use crate::tasks::{Classify, Task as _};
 
 /// What rank 0 tells the others before the run begins.
 #[derive(Debug, Serialize, Deserialize)]
@@ -105,12 +105,12 @@ impl Setup {
         device: Device,
     ) -> Result<Self, WorkerError> {
         let mut notes = Vec::new();
-        let (train_set, test_set) = datasets(recipe, opening);
+        let (train_set, test_set) = datasets(recipe, opening)?;
         // Every rank draws the same weights; rank 0's are sent to the others all the same.
         tch::manual_seed(recipe.train.seed as i64);
         let mut registry = Registry::new(device);
         let classes = train_set.classes();
-        let model = models::build(architecture(recipe.model.name), classes, &mut registry)?;
+        let model = models::build(architecture(recipe)?, classes, &mut registry)?;
         let task = Classify::new(model, recipe.data.image_size);
         let plan = RunPlan::new(recipe, ranks, train_set.len() as u64, task.min_micro_batch())?;
         if let (Some(weights), None) = (&recipe.model.weights, &opening.resume) {
@@ -145,17 +145,30 @@ impl Setup {
     }
 }
 
-fn architecture(name: ModelName) -> Architecture {
-    match name {
-        ModelName::Resnet18 => Architecture::ResNet18,
-        ModelName::Resnet34 => Architecture::ResNet34,
+fn architecture(recipe: &Recipe) -> Result<Architecture, WorkerError> {
+    match recipe.model.name {
+        Some(ModelName::Resnet18) => Ok(Architecture::ResNet18),
+        Some(ModelName::Resnet34) => Ok(Architecture::ResNet34),
+        _ => Err(WorkerError::NotBuilt {
+            key: "model.name",
+            value: recipe.model_name(),
+        }),
     }
 }
 
-fn datasets(recipe: &Recipe, opening: &Opening) -> (Arc<dyn Dataset>, Arc<dyn Dataset>) {
+type Datasets = (Arc<dyn Dataset>, Arc<dyn Dataset>);
+
+fn datasets(recipe: &Recipe, opening: &Opening) -> Result<Datasets, WorkerError> {
     let data = &recipe.data;
-    let normalize = Normalize::new(data.mean, data.std);
-    match &opening.images {
+    let three = |values: &[f64]| <[f64; 3]>::try_from(values).ok();
+    let (Task::Classify, Some(mean), Some(std)) = (recipe.task, three(&data.mean), three(&data.std)) else {
+        return Err(WorkerError::NotBuilt {
+            key: "task",
+            value: recipe.task.as_str(),
+        });
+    };
+    let normalize = Normalize::new(mean, std);
+    Ok(match &opening.images {
         Some((train, test)) => {
             let folder =
                 |index: &ImageIndex| ImageFolder::new(index.clone(), data.image_size, normalize.clone());
@@ -171,7 +184,7 @@ fn datasets(recipe: &Recipe, opening: &Opening) -> (Arc<dyn Dataset>, Arc<dyn Da
                 Arc::new(generated(data.test_samples, Split::Test)),
             )
         }
-    }
+    })
 }
 
 fn optimizer(recipe: &Recipe, arena: &Arena) -> Result<Box<dyn Optimizer>, WorkerError> {
@@ -186,6 +199,12 @@ fn optimizer(recipe: &Recipe, arena: &Arena) -> Result<Box<dyn Optimizer>, Worke
                 weight_decay: optim.weight_decay.unwrap_or(0.01),
             };
             Box::new(AdamW::new(arena, options)?)
+        }
+        OptimName::Adam => {
+            return Err(WorkerError::NotBuilt {
+                key: "optim.name",
+                value: optim.name.as_str(),
+            });
         }
         OptimName::Sgd => {
             let options = SgdOptions {

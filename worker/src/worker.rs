@@ -173,7 +173,7 @@ fn introduce(
 
     progress.note(format!(
         "{} on {} x {}: {} parameters, {} training and {} test samples in {} classes",
-        recipe.model.name,
+        recipe.model_name(),
         env.world_size,
         device::name(device),
         arena.parameters(),

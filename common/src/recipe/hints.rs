@@ -2,6 +2,7 @@
 
 use toml::Value;
 
+use super::origin::dotted;
 use super::schema::{Key, Kind, RECIPE};
 
 pub(super) fn quoted(words: &[&str]) -> String {
@@ -59,7 +60,7 @@ pub(super) fn unknown(keys: &[Key], path: &[String]) -> String {
     };
     let place = match path {
         [] | [_] => "a recipe".to_string(),
-        [parents @ .., _] => format!("[{}]", parents.join(".")),
+        [parents @ .., _] => format!("[{}]", dotted(parents)),
     };
     let end = if hint.ends_with('?') { "" } else { ";" };
     format!("unknown key{hint}{end} {place} takes {}", names.join(", "))
@@ -73,6 +74,19 @@ fn alias(name: &str) -> Option<&'static str> {
         "optimizer" => Some("optim"),
         "num_workers" => Some("workers"),
         "grad_clip" | "clip_grad_norm" | "max_grad_norm" => Some("clip"),
+        "num_classes" => Some("classes"),
+        "img_size" | "resolution" => Some("image_size"),
+        "in_channels" => Some("channels"),
+        "ignore_index" => Some("ignore"),
+        "block_size" | "seq_len" => Some("context"),
+        "sync_bn" | "sync_batchnorm" => Some("batchnorm"),
+        "params" => Some("match"),
+        "step_size" => Some("every"),
+        "pct_start" => Some("rise"),
+        "div_factor" => Some("start_factor"),
+        "final_div_factor" => Some("final_factor"),
+        "eta_min" => Some("min_lr"),
+        "bucket_cap_mb" => Some("bucket"),
         _ => None,
     }
 }
@@ -81,7 +95,7 @@ fn alias(name: &str) -> Option<&'static str> {
 fn homes(name: &str) -> Vec<String> {
     fn visit(keys: &[Key], path: &str, name: &str, found: &mut Vec<String>) {
         for key in keys {
-            if let Kind::Section(inner) = key.kind {
+            if let Kind::Section(inner) | Kind::Sections(inner) = key.kind {
                 let path = if path.is_empty() {
                     key.name.to_string()
                 } else {

@@ -3,10 +3,12 @@
 mod checks;
 mod errors;
 mod keys;
+mod samples;
 
 use std::path::PathBuf;
 
 use super::*;
+use samples::samples;
 
 /// The smallest recipe that is valid.
 const SMALL: &str = "task = \"classify\"\n[data]\nkind = \"generated\"\n[train]\nepochs = 1\n";
@@ -25,7 +27,8 @@ fn the_smallest_recipe_has_the_documented_defaults() {
     let recipe = small(&[]);
     assert_eq!((recipe.data.image_size, recipe.data.classes), (224, 10));
     assert_eq!((recipe.data.train_samples, recipe.data.test_samples), (2000, 400));
-    assert_eq!((recipe.data.mean, recipe.data.std), (IMAGENET_MEAN, IMAGENET_STD));
+    assert_eq!(recipe.data.mean, IMAGENET_MEAN);
+    assert_eq!(recipe.data.std, IMAGENET_STD);
     assert_eq!(
         (recipe.data.workers, recipe.data.augment),
         (Workers::Auto, Augment::None)
@@ -37,8 +40,8 @@ fn the_smallest_recipe_has_the_documented_defaults() {
     assert_eq!(
         recipe.model,
         Model {
-            name: ModelName::Resnet18,
-            weights: None
+            name: Some(ModelName::Resnet18),
+            ..Model::default()
         }
     );
     assert_eq!((recipe.train.effective_batch, recipe.train.seed), (128, 1));
@@ -52,15 +55,26 @@ fn the_smallest_recipe_has_the_documented_defaults() {
         (recipe.optim.eps, recipe.optim.momentum, recipe.optim.clip),
         (Some(1e-8), None, None)
     );
+    assert_eq!(recipe.optim.schedule, Schedule::default());
     assert_eq!(
-        recipe.optim.schedule,
-        Schedule {
-            name: ScheduleName::Constant,
-            warmup: None,
-            min_lr: None
+        (recipe.optim.decay, &recipe.optim.group[..]),
+        (Decay::All, &[][..])
+    );
+    assert_eq!(
+        (recipe.precision.amp, recipe.precision.loss_scale),
+        (Amp::Auto, Some(65536.0))
+    );
+    assert!(!recipe.memory.shard_optimizer);
+    assert_eq!(
+        recipe.reduce,
+        Reduce {
+            bucket: ByteSize(25 << 20),
+            first_bucket: ByteSize(1 << 20),
+            overlap: true,
+            compress: Compress::None,
         }
     );
-    assert_eq!(recipe.precision.amp, Amp::Auto);
+    assert_eq!((recipe.ema, recipe.custom.len()), (None, 0));
     assert_eq!(recipe.memory.micro_batch.limit(), None);
     assert_eq!(
         (recipe.checkpoint.every, recipe.checkpoint.keep),
@@ -92,7 +106,10 @@ root = "/data/x"
 train = "a/b"
 test = "c"
 image_size = 64
+resize = "stretch"
+channels = 3
 workers = 3
+cache = "4 GiB"
 mean = [0, 0.5, 1.5]
 std = [1, 0.5, 0.25]
 augment = "flip"
@@ -100,6 +117,9 @@ augment = "flip"
 [model]
 name = "resnet34"
 weights = "/w/resnet.safetensors"
+freeze = ["conv1.*", "bn1.*"]
+batchnorm = "synced"
+memory_format = "channels-last"
 
 [train]
 effective_batch = 256
@@ -114,16 +134,38 @@ lr = 1e-4
 reference_batch = 64
 scaling = "sqrt"
 weight_decay = 0.05
+decay = "weights"
 betas = [0.8, 0.9]
 eps = 1e-6
 clip = 1
-schedule = { name = "cosine", warmup = "0.5 epochs", min_lr = 1e-6 }
+schedule = { name = "cosine", warmup = "0.5 epochs", per = "epoch", min_lr = 1e-6 }
+
+[[optim.group]]
+match = "fc.*"
+lr_factor = 10
+
+[[optim.group]]
+match = ["layer1.*", "layer2.*"]
+lr_factor = 0.1
+weight_decay = 0
 
 [precision]
-amp = "off"
+amp = "fp16"
+loss_scale = 1024
 
 [memory]
 micro_batch = 16
+shard_optimizer = true
+
+[reduce]
+bucket = "1 MiB"
+first_bucket = 2048
+overlap = false
+compress = "bf16"
+
+[ema]
+decay = 0.999
+warmup = false
 
 [checkpoint]
 every = "500 steps"
@@ -143,8 +185,10 @@ fn every_setting_reads() {
         test: "c".into(),
         image_size: 64,
         workers: Workers::Count(3),
-        mean: [0.0, 0.5, 1.5],
-        std: [1.0, 0.5, 0.25],
+        resize: Resize::Stretch,
+        mean: vec![0.0, 0.5, 1.5],
+        std: vec![1.0, 0.5, 0.25],
+        cache: Cache::Size(ByteSize(4 << 30)),
         augment: Augment::Flip,
         ..Data::default()
     };
@@ -159,10 +203,47 @@ fn every_setting_reads() {
     let schedule = Schedule {
         name: ScheduleName::Cosine,
         warmup: Some(Span::Epochs(0.5)),
+        per: Per::Epoch,
         min_lr: Some(1e-6),
+        ..Schedule::default()
     };
     assert_eq!(recipe.optim.schedule, schedule);
+    let group = |patterns: &[&str], lr_factor, weight_decay| OptimGroup {
+        patterns: patterns.iter().map(|pattern| pattern.to_string()).collect(),
+        lr_factor,
+        weight_decay,
+    };
+    assert_eq!(
+        recipe.optim.group,
+        [
+            group(&["fc.*"], 10.0, None),
+            group(&["layer1.*", "layer2.*"], 0.1, Some(0.0)),
+        ]
+    );
+    assert_eq!(recipe.model.freeze, ["conv1.*", "bn1.*"]);
+    assert_eq!(
+        (recipe.model.batchnorm, recipe.model.memory_format),
+        (BatchNorm::Synced, MemoryFormat::ChannelsLast)
+    );
+    assert_eq!(recipe.precision.loss_scale, Some(1024.0));
     assert_eq!(recipe.memory.micro_batch.limit(), Some(16));
+    assert!(recipe.memory.shard_optimizer);
+    assert_eq!(
+        recipe.reduce,
+        Reduce {
+            bucket: ByteSize(1 << 20),
+            first_bucket: ByteSize(2048),
+            overlap: false,
+            compress: Compress::Bf16,
+        }
+    );
+    assert_eq!(
+        recipe.ema,
+        Some(Ema {
+            decay: 0.999,
+            warmup: false
+        })
+    );
     assert_eq!(
         recipe.checkpoint,
         Checkpoint {
@@ -255,7 +336,7 @@ fn overrides_apply_in_order_and_make_sections() {
     assert_eq!(recipe.optim.schedule.warmup, Some(Span::Steps(3)));
     assert_eq!(recipe.train.seed, 3);
     assert_eq!(recipe.data.mean, [0.0; 3]);
-    assert_eq!(recipe.model.name, ModelName::Resnet34);
+    assert_eq!(recipe.model.name, Some(ModelName::Resnet34));
     assert_eq!(recipe.memory.micro_batch, MicroBatch::Auto);
     assert_eq!(recipe.optim.lr, 5e-4);
     assert_eq!(recipe.data.workers.count(), Some(2));
@@ -294,7 +375,7 @@ fn the_demo_is_generated_and_quick() {
         (recipe.data.kind, recipe.data.classes, recipe.data.image_size),
         (DataKind::Generated, 10, 32)
     );
-    assert_eq!(recipe.model.name, ModelName::Resnet18);
+    assert_eq!(recipe.model.name, Some(ModelName::Resnet18));
     assert_eq!(recipe.train.effective_batch, 64);
     assert_eq!(recipe.optim.schedule.name, ScheduleName::Cosine);
     assert!(recipe.optim.schedule.warmup.is_some());

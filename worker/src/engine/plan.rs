@@ -56,6 +56,12 @@ pub enum PlanError {
         /// Steps of the run.
         total: u64,
     },
+    /// A course of the learning rate that this trainer lacks.
+    #[error("optim.schedule.name = \"{name}\" is not built into this trainer; choose another schedule")]
+    Schedule {
+        /// Its name.
+        name: &'static str,
+    },
     /// A micro-batch is too small for the model.
     #[error(
         "a micro-batch of {smallest} sample would occur ({partition}), but BatchNorm needs at least {least} samples where \
@@ -128,6 +134,7 @@ impl RunPlan {
                     ScheduleName::Cosine => Decay::Cosine {
                         min_lr: schedule.min_lr.unwrap_or(0.0),
                     },
+                    other => return Err(PlanError::Schedule { name: other.as_str() }),
                 },
             },
             checkpoint_every: recipe.checkpoint.every.steps(steps_per_epoch).max(1),

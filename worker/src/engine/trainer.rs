@@ -278,7 +278,7 @@ impl<'a> Trainer<'a> {
             dtrain: env!("CARGO_PKG_VERSION").to_owned(),
             libtorch: dtrain_torch_shim::libtorch_version().to_owned(),
             task: self.recipe.task.to_string(),
-            model: self.recipe.model.name.to_string(),
+            model: self.recipe.model_name().into(),
             classes: self.classes,
             parameters: self.arena.parameters(),
             step: self.done,

@@ -8,11 +8,20 @@ fn every_key_is_of_the_experiment_or_free() {
     let free = [
         "data.root",
         "data.workers",
+        "data.cache",
+        "model.file",
         "model.weights",
+        "model.memory_format",
         "train.epochs",
         "train.steps",
         "precision.amp",
+        "precision.loss_scale",
         "memory.micro_batch",
+        "memory.shard_optimizer",
+        "reduce.bucket",
+        "reduce.first_bucket",
+        "reduce.overlap",
+        "reduce.compress",
         "checkpoint.every",
         "checkpoint.keep",
         "log.every_steps",
@@ -47,41 +56,87 @@ pub(super) fn schema_keys() -> Vec<String> {
 /// The schema and the types know the same keys: what the types write is what the schema lists.
 #[test]
 fn schema_and_types_agree() {
-    let mut folder = parse(FULL, &[]).unwrap();
-    folder.optim.momentum = Some(0.5);
-    folder.optim.nesterov = Some(true);
-    let mut generated = folder.clone();
-    generated.data.kind = DataKind::Generated;
     fn leaves(value: &serde_json::Value, path: &str, found: &mut Vec<String>) {
         match value.as_object() {
-            Some(map) => map
+            Some(map) if path != ".custom" => map
                 .iter()
                 .for_each(|(name, inner)| leaves(inner, &format!("{path}.{name}"), found)),
-            None => found.push(path.trim_start_matches('.').to_string()),
+            _ => found.push(path.trim_start_matches('.').to_string()),
         }
     }
     let mut found = Vec::new();
-    for recipe in [&folder, &generated] {
-        leaves(&serde_json::to_value(recipe).unwrap(), "", &mut found);
+    for recipe in samples() {
+        leaves(&serde_json::to_value(&recipe).unwrap(), "", &mut found);
     }
     found.sort();
     found.dedup();
     assert_eq!(found, schema_keys());
 }
 
+/// What a group writes is what the schema lists for groups.
+#[test]
+fn schema_and_groups_agree() {
+    let group = parse(FULL, &[]).unwrap().optim.group.remove(1);
+    let written = serde_json::to_value(group).unwrap();
+    let written: Vec<_> = written.as_object().unwrap().keys().cloned().collect();
+    let optim = schema::RECIPE.iter().find(|key| key.name == "optim").unwrap();
+    let schema::Kind::Section(keys) = optim.kind else {
+        panic!("optim is a section")
+    };
+    let groups = keys.iter().find(|key| key.name == "group").unwrap();
+    let schema::Kind::Sections(keys) = groups.kind else {
+        panic!("groups are sections")
+    };
+    let mut listed: Vec<_> = keys.iter().map(|key| key.name).collect();
+    listed.sort();
+    let mut written = written;
+    written.sort();
+    assert_eq!(written, listed);
+}
+
 #[test]
 fn every_word_of_the_schema_reads() {
     for (key, words) in [
         ("task", Task::NAMES),
+        ("data.kind", DataKind::NAMES),
+        ("data.masks", Masks::NAMES),
+        ("data.resize", Resize::NAMES),
         ("data.augment", Augment::NAMES),
+        ("data.tokenizer", Tokenizer::NAMES),
         ("model.name", ModelName::NAMES),
+        ("model.loss", Loss::NAMES),
+        ("model.batchnorm", BatchNorm::NAMES),
+        ("model.memory_format", MemoryFormat::NAMES),
         ("train.last_batch", LastBatch::NAMES),
+        ("optim.name", OptimName::NAMES),
+        ("optim.decay", Decay::NAMES),
         ("optim.scaling", Scaling::NAMES),
         ("optim.schedule.name", ScheduleName::NAMES),
+        ("optim.schedule.per", Per::NAMES),
         ("precision.amp", Amp::NAMES),
+        ("reduce.compress", Compress::NAMES),
     ] {
         for word in words {
-            small(&["optim.reference_batch=128", &format!("{key}={word}")]);
+            let set = format!("{key}={word}");
+            let taken = samples()
+                .iter()
+                .any(|recipe| parse(&recipe.to_toml().unwrap(), &[&set]).is_ok());
+            // A schedule needs settings that the samples of another lack.
+            let alone = parse(SMALL, &["optim.reference_batch=128", &set]).is_ok();
+            let with = [
+                "optim.lr=1",
+                "optim.schedule.every=1 epoch",
+                "optim.schedule.gamma=0.5",
+            ];
+            let some = (0..8).any(|bits| {
+                let mut sets: Vec<&str> = (0..3)
+                    .filter(|bit| bits >> bit & 1 == 1)
+                    .map(|bit| with[bit])
+                    .collect();
+                sets.push(&set);
+                parse(SMALL, &sets).is_ok()
+            });
+            assert!(taken || alone || some, "no recipe takes {set}");
         }
     }
 }
