@@ -5,6 +5,8 @@ use super::{ModelName, Recipe};
 const EMBEDDED: &[(&str, &str)] = &[
     ("demo", include_str!("../../recipes/demo.toml")),
     ("cifar100", include_str!("../../recipes/cifar100.toml")),
+    ("camvid", include_str!("../../recipes/camvid.toml")),
+    ("shakespeare", include_str!("../../recipes/shakespeare.toml")),
 ];
 
 impl Recipe {

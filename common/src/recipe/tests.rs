@@ -1,13 +1,20 @@
 #![allow(clippy::unwrap_used)]
 
 mod checks;
+mod course;
+mod differences;
 mod errors;
+mod fuzz;
 mod keys;
+mod model;
+mod reading;
 mod samples;
+mod tasks;
 
 use std::path::PathBuf;
 
 use super::*;
+use reading::FULL;
 use samples::samples;
 
 /// The smallest recipe that is valid.
@@ -22,239 +29,14 @@ fn small(overrides: &[&str]) -> Recipe {
     parse(SMALL, overrides).unwrap()
 }
 
-#[test]
-fn the_smallest_recipe_has_the_documented_defaults() {
-    let recipe = small(&[]);
-    assert_eq!((recipe.data.image_size, recipe.data.classes), (224, 10));
-    assert_eq!((recipe.data.train_samples, recipe.data.test_samples), (2000, 400));
-    assert_eq!(recipe.data.mean, IMAGENET_MEAN);
-    assert_eq!(recipe.data.std, IMAGENET_STD);
-    assert_eq!(
-        (recipe.data.workers, recipe.data.augment),
-        (Workers::Auto, Augment::None)
-    );
-    assert_eq!(
-        (recipe.data.train.as_str(), recipe.data.test.as_str()),
-        ("train", "test")
-    );
-    assert_eq!(
-        recipe.model,
-        Model {
-            name: Some(ModelName::Resnet18),
-            ..Model::default()
-        }
-    );
-    assert_eq!((recipe.train.effective_batch, recipe.train.seed), (128, 1));
-    assert_eq!(recipe.train.last_batch, LastBatch::Keep);
-    assert_eq!((recipe.optim.name, recipe.optim.lr), (OptimName::AdamW, 1e-3));
-    assert_eq!(
-        (recipe.optim.weight_decay, recipe.optim.betas),
-        (Some(0.01), Some([0.9, 0.999]))
-    );
-    assert_eq!(
-        (recipe.optim.eps, recipe.optim.momentum, recipe.optim.clip),
-        (Some(1e-8), None, None)
-    );
-    assert_eq!(recipe.optim.schedule, Schedule::default());
-    assert_eq!(
-        (recipe.optim.decay, &recipe.optim.group[..]),
-        (Decay::All, &[][..])
-    );
-    assert_eq!(
-        (recipe.precision.amp, recipe.precision.loss_scale),
-        (Amp::Auto, Some(65536.0))
-    );
-    assert!(!recipe.memory.shard_optimizer);
-    assert_eq!(
-        recipe.reduce,
-        Reduce {
-            bucket: ByteSize(25 << 20),
-            first_bucket: ByteSize(1 << 20),
-            overlap: true,
-            compress: Compress::None,
-        }
-    );
-    assert_eq!((recipe.ema, recipe.custom.len()), (None, 0));
-    assert_eq!(recipe.memory.micro_batch.limit(), None);
-    assert_eq!(
-        (recipe.checkpoint.every, recipe.checkpoint.keep),
-        (Span::Epochs(1.0), 3)
-    );
-    assert_eq!(recipe.log.every_steps, 10);
-}
-
-#[test]
-fn sgd_has_its_own_defaults() {
-    let recipe = small(&["optim.name=sgd", "optim.lr=0.1"]);
-    assert_eq!(
-        (recipe.optim.weight_decay, recipe.optim.momentum),
-        (Some(0.0), Some(0.0))
-    );
-    assert_eq!(
-        (recipe.optim.nesterov, recipe.optim.betas, recipe.optim.eps),
-        (Some(false), None, None)
-    );
-}
-
-/// Every setting that a folder recipe takes, none at its default.
-const FULL: &str = r#"
-task = "classify"
-
-[data]
-kind = "folder"
-root = "/data/x"
-train = "a/b"
-test = "c"
-image_size = 64
-resize = "stretch"
-channels = 3
-workers = 3
-cache = "4 GiB"
-mean = [0, 0.5, 1.5]
-std = [1, 0.5, 0.25]
-augment = "flip"
-
-[model]
-name = "resnet34"
-weights = "/w/resnet.safetensors"
-freeze = ["conv1.*", "bn1.*"]
-batchnorm = "synced"
-memory_format = "channels-last"
-
-[train]
-effective_batch = 256
-epochs = 10
-steps = 1000
-seed = 7
-last_batch = "drop"
-
-[optim]
-name = "adamw"
-lr = 1e-4
-reference_batch = 64
-scaling = "sqrt"
-weight_decay = 0.05
-decay = "weights"
-betas = [0.8, 0.9]
-eps = 1e-6
-clip = 1
-schedule = { name = "cosine", warmup = "0.5 epochs", per = "epoch", min_lr = 1e-6 }
-
-[[optim.group]]
-match = "fc.*"
-lr_factor = 10
-
-[[optim.group]]
-match = ["layer1.*", "layer2.*"]
-lr_factor = 0.1
-weight_decay = 0
-
-[precision]
-amp = "fp16"
-loss_scale = 1024
-
-[memory]
-micro_batch = 16
-shard_optimizer = true
-
-[reduce]
-bucket = "1 MiB"
-first_bucket = 2048
-overlap = false
-compress = "bf16"
-
-[ema]
-decay = 0.999
-warmup = false
-
-[checkpoint]
-every = "500 steps"
-keep = 1
-
-[log]
-every_steps = 1
-"#;
-
-#[test]
-fn every_setting_reads() {
-    let recipe = parse(FULL, &[]).unwrap();
-    let data = Data {
-        kind: DataKind::Folder,
-        root: Some("/data/x".into()),
-        train: "a/b".into(),
-        test: "c".into(),
-        image_size: 64,
-        workers: Workers::Count(3),
-        resize: Resize::Stretch,
-        mean: vec![0.0, 0.5, 1.5],
-        std: vec![1.0, 0.5, 0.25],
-        cache: Cache::Size(ByteSize(4 << 30)),
-        augment: Augment::Flip,
-        ..Data::default()
+/// A recipe that is refused for this key, with these words in the message.
+fn refuses(text: &str, overrides: &[&str], key: &str, part: &str) {
+    let error = match parse(text, overrides) {
+        Ok(_) => panic!("{overrides:?} is taken"),
+        Err(error) => error,
     };
-    assert_eq!(recipe.data, data);
-    assert_eq!(recipe.model.weights, Some(PathBuf::from("/w/resnet.safetensors")));
-    assert_eq!(
-        (recipe.train.epochs, recipe.train.steps, recipe.train.seed),
-        (Some(10), Some(1000), 7)
-    );
-    assert_eq!(recipe.optim.betas, Some([0.8, 0.9]));
-    assert_eq!(recipe.optim.clip, Some(1.0));
-    let schedule = Schedule {
-        name: ScheduleName::Cosine,
-        warmup: Some(Span::Epochs(0.5)),
-        per: Per::Epoch,
-        min_lr: Some(1e-6),
-        ..Schedule::default()
-    };
-    assert_eq!(recipe.optim.schedule, schedule);
-    let group = |patterns: &[&str], lr_factor, weight_decay| OptimGroup {
-        patterns: patterns.iter().map(|pattern| pattern.to_string()).collect(),
-        lr_factor,
-        weight_decay,
-    };
-    assert_eq!(
-        recipe.optim.group,
-        [
-            group(&["fc.*"], 10.0, None),
-            group(&["layer1.*", "layer2.*"], 0.1, Some(0.0)),
-        ]
-    );
-    assert_eq!(recipe.model.freeze, ["conv1.*", "bn1.*"]);
-    assert_eq!(
-        (recipe.model.batchnorm, recipe.model.memory_format),
-        (BatchNorm::Synced, MemoryFormat::ChannelsLast)
-    );
-    assert_eq!(recipe.precision.loss_scale, Some(1024.0));
-    assert_eq!(recipe.memory.micro_batch.limit(), Some(16));
-    assert!(recipe.memory.shard_optimizer);
-    assert_eq!(
-        recipe.reduce,
-        Reduce {
-            bucket: ByteSize(1 << 20),
-            first_bucket: ByteSize(2048),
-            overlap: false,
-            compress: Compress::Bf16,
-        }
-    );
-    assert_eq!(
-        recipe.ema,
-        Some(Ema {
-            decay: 0.999,
-            warmup: false
-        })
-    );
-    assert_eq!(
-        recipe.checkpoint,
-        Checkpoint {
-            every: Span::Steps(500),
-            keep: 1
-        }
-    );
-    assert!(
-        (recipe.learning_rate() - 2e-4).abs() < 1e-18,
-        "sqrt(256 / 64) x 1e-4"
-    );
+    assert_eq!(error.key(), Some(key), "{overrides:?}: {error}");
+    assert!(error.message().contains(part), "{overrides:?}: {error}");
 }
 
 fn round_trip(recipe: &Recipe) {
@@ -397,6 +179,48 @@ fn cifar100_is_a_folder_of_32_pixel_images() {
 }
 
 #[test]
+fn camvid_is_a_folder_of_scenes_and_masks() {
+    let recipe = Recipe::load("camvid", &[]).unwrap();
+    assert_eq!((recipe.task, recipe.data.kind), (Task::Segment, DataKind::Folder));
+    assert_eq!(recipe.model.name, Some(ModelName::Unet));
+    // Class 11 is no class: masks hold 0 to 11.
+    assert_eq!((recipe.data.classes, recipe.data.ignore), (11, 11));
+    assert_eq!((recipe.data.image_size, recipe.train.effective_batch), (160, 8));
+    assert_eq!(
+        [&recipe.data.train_masks, &recipe.data.test_masks],
+        ["trainannot", "valannot"]
+    );
+}
+
+#[test]
+fn shakespeare_is_a_text_for_a_small_gpt() {
+    let recipe = Recipe::load("shakespeare", &[]).unwrap();
+    assert_eq!((recipe.task, recipe.data.kind), (Task::Lm, DataKind::Text));
+    assert!(recipe.data.root.as_ref().unwrap().ends_with("data/shakespeare"));
+    assert_eq!(
+        (recipe.data.tokenizer, recipe.data.augment),
+        (Tokenizer::Chars, Augment::Shift)
+    );
+    assert_eq!(recipe.model.name, Some(ModelName::Gpt));
+    assert_eq!(recipe.optim.decay, Decay::Weights);
+}
+
+#[test]
+fn networks_are_named_in_files_and_messages() {
+    for (recipe, name) in [
+        (small(&[]), "resnet18"),
+        (parse(samples::TORCHSCRIPT, &[]).unwrap(), "torchscript"),
+        (parse(samples::CUSTOM, &[]).unwrap(), "vit"),
+        (
+            parse("task = \"custom\"\ntrain.steps = 1", &[]).unwrap(),
+            "custom",
+        ),
+    ] {
+        assert_eq!(recipe.model_name(), name);
+    }
+}
+
+#[test]
 fn a_file_wins_over_an_embedded_name_and_a_folder_does_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mine.toml");
@@ -406,48 +230,5 @@ fn a_file_wins_over_an_embedded_name_and_a_folder_does_not() {
     assert!(
         error.to_string().contains("is a folder, not a recipe file"),
         "{error}"
-    );
-}
-
-#[test]
-fn differences_are_those_of_the_experiment() {
-    let recipe = small(&[]);
-    let free = [
-        "train.epochs=9",
-        "train.steps=9",
-        "data.workers=7",
-        "model.weights=/w",
-        "memory.micro_batch=2",
-        "checkpoint.every=7 steps",
-        "checkpoint.keep=9",
-        "log.every_steps=3",
-        "precision.amp=off",
-    ];
-    assert_eq!(recipe.differences(&small(&free)), []);
-    // Stating a default changes nothing.
-    assert_eq!(
-        recipe.differences(&small(&["optim.weight_decay=0.01", "optim.betas=[0.9, 0.999]"])),
-        []
-    );
-
-    let other = small(&["train.effective_batch=64", "optim.clip=1", "model.name=resnet34"]);
-    let expected = [
-        ("model.name", "\"resnet18\"", "\"resnet34\""),
-        ("train.effective_batch", "128", "64"),
-    ];
-    let mut expected: Vec<_> = expected.map(|(k, a, b)| (k.into(), a.into(), b.into())).into();
-    expected.push(("optim.clip".to_string(), "not set".to_string(), "1.0".to_string()));
-    assert_eq!(recipe.differences(&other), expected);
-}
-
-#[test]
-fn where_the_data_lies_is_no_difference() {
-    let at = |root: &str| parse(FULL, &[&format!("data.root={root}")]).unwrap();
-    assert_eq!(at("/a").differences(&at("/b")), []);
-    assert_eq!(
-        at("/a")
-            .differences(&parse(FULL, &["data.train=other"]).unwrap())
-            .len(),
-        1
     );
 }

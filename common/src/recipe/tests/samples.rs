@@ -3,7 +3,7 @@
 use super::*;
 
 /// A mask folder, resized, in four channels, with a learning rate that falls in steps.
-const SEGMENT: &str = r#"
+pub(super) const SEGMENT: &str = r#"
 task = "segment"
 [data]
 root = "/data/s"
@@ -35,7 +35,7 @@ amp = "bf16"
 "#;
 
 /// Binary masks in their own size.
-const BINARY: &str = r#"
+pub(super) const BINARY: &str = r#"
 task = "segment"
 [data]
 root = "/data/s"
@@ -47,7 +47,7 @@ epochs = 3
 schedule = { name = "step", every = "2 epochs", per = "epoch" }
 "#;
 
-const LM: &str = r#"
+pub(super) const LM: &str = r#"
 task = "lm"
 [data]
 root = "/data/text.txt"
@@ -69,7 +69,7 @@ nesterov = true
 schedule = { name = "onecycle", rise = 0.2, start_factor = 10, final_factor = 100 }
 "#;
 
-const LM_GENERATED: &str = r#"
+pub(super) const LM_GENERATED: &str = r#"
 task = "lm"
 [data]
 kind = "generated"
@@ -82,7 +82,7 @@ epochs = 1
 schedule = { name = "exponential", gamma = 0.9, per = "epoch" }
 "#;
 
-const VIT: &str = r#"
+pub(super) const VIT: &str = r#"
 task = "classify"
 [data]
 kind = "generated"
@@ -103,7 +103,7 @@ epochs = 1
 schedule = { name = "linear", warmup = "1 step" }
 "#;
 
-const TORCHSCRIPT: &str = r#"
+pub(super) const TORCHSCRIPT: &str = r#"
 task = "torchscript"
 [data]
 root = "/data/x"
@@ -118,7 +118,7 @@ epochs = 1
 decay = 0.99
 "#;
 
-const CUSTOM: &str = r#"
+pub(super) const CUSTOM: &str = r#"
 task = "custom"
 [data]
 train_masks = "m"
