@@ -5,10 +5,12 @@ mod course;
 mod differences;
 mod errors;
 mod fuzz;
+mod groups;
 mod keys;
 mod model;
 mod reading;
 mod samples;
+mod sections;
 mod tasks;
 
 use std::path::PathBuf;

@@ -134,3 +134,78 @@ fn every_word_of_the_schema_reads() {
         }
     }
 }
+
+const DOCS: &str = include_str!("../../../../docs/recipe.md");
+
+/// The part of the reference below a heading.
+fn docs_of(heading: &str) -> &'static str {
+    let start = DOCS
+        .find(&format!("\n{heading}\n"))
+        .unwrap_or_else(|| panic!("no {heading} in docs/recipe.md"));
+    let body = &DOCS[start + heading.len() + 2..];
+    let level = heading.split(' ').next().unwrap();
+    let end = body.find(&format!("\n{level} ")).unwrap_or(body.len());
+    &body[..end]
+}
+
+/// Every key has its row in the reference, below the heading of its section, with every word that it takes.
+#[test]
+fn the_reference_lists_every_key_and_word() {
+    fn visit(keys: &[schema::Key], part: &str) {
+        for key in keys {
+            let row = format!("| `{}` |", key.name);
+            match &key.kind {
+                schema::Kind::Planned => assert!(!part.contains(&row), "{} is not built", key.name),
+                // A sub-section or a list of them has a heading of its own.
+                schema::Kind::Section(inner) | schema::Kind::Sections(inner) => {
+                    assert!(part.contains(&row), "no row for {}", key.name);
+                    visit(inner, docs_of(&format!("### `{}`", key.name)));
+                }
+                schema::Kind::Choice(words, _) => {
+                    assert!(part.contains(&row), "no row for {}", key.name);
+                    for word in *words {
+                        assert!(
+                            part.contains(&format!("`\"{word}\"`")),
+                            "no {word:?} for {}",
+                            key.name
+                        );
+                    }
+                }
+                _ => assert!(part.contains(&row), "no row for {}", key.name),
+            }
+        }
+    }
+    for key in schema::RECIPE {
+        match &key.kind {
+            schema::Kind::Section(inner) => visit(inner, docs_of(&format!("## `[{}]`", key.name))),
+            schema::Kind::Free => assert!(!docs_of(&format!("## `[{}]`", key.name)).is_empty()),
+            schema::Kind::Planned => assert!(!DOCS.contains(&format!("`[{}]`", key.name)), "{}", key.name),
+            _ => visit(std::slice::from_ref(key), docs_of("## Top level")),
+        }
+    }
+    for (name, _) in Recipe::embedded() {
+        assert!(
+            DOCS.contains(&format!("| `{name}` |")),
+            "no row for the embedded recipe {name}"
+        );
+    }
+}
+
+/// The recipes in the reference are recipes.
+#[test]
+fn the_examples_of_the_reference_read() {
+    let blocks = DOCS
+        .split("```toml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next());
+    let mut whole = 0;
+    for block in blocks {
+        if block.starts_with("task = ") {
+            parse(block, &[]).unwrap();
+            whole += 1;
+        } else {
+            parse(&format!("{SMALL}{block}"), &[]).unwrap();
+        }
+    }
+    assert!(whole >= 2, "{whole} whole recipes");
+}
