@@ -22,6 +22,15 @@ pub const FILE_NAME: &str = "manifest.json";
 /// No manifest is larger; a file that is was not written by dtrain.
 const MAX_BYTES: u64 = 16 << 20;
 
+/// The state of a loss scaler.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LossScale {
+    /// The factor of the losses.
+    pub scale: f64,
+    /// Steps without an overflow since it last moved.
+    pub clean_steps: u32,
+}
+
 /// One file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
@@ -60,6 +69,12 @@ pub struct Manifest {
     pub samples: u64,
     /// Ranks at the time; a checkpoint resumes on any number.
     pub world_size: usize,
+    /// The loss scale, in a run that needs one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
+    /// Updates of the moving average, in a run that has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema_updates: Option<u64>,
     /// The recipe as resolved.
     pub recipe: Recipe,
     /// The last figures, by name; NaN is written as `null`.

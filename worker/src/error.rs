@@ -5,15 +5,16 @@ use std::path::PathBuf;
 
 use dtrain_common::env::EnvError;
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::recipe::RecipeError;
+use dtrain_common::recipe::{RecipeError, Task};
 use dtrain_common::run_dir::RunDirError;
 use tch::TchError;
 use thiserror::Error;
 
 use crate::checkpoint::CheckpointError;
 use crate::collectives::RendezvousError;
-use crate::engine::{ArenaError, PlanError, TrainError};
+use crate::engine::{ArenaError, EmaError, PlanError, PrecisionError, TrainError};
 use crate::models::ModelError;
+use crate::optim::GroupError;
 use crate::tasks::TaskError;
 
 /// A worker that cannot begin or go on.
@@ -25,6 +26,28 @@ pub enum WorkerError {
     /// The recipe.
     #[error(transparent)]
     Recipe(#[from] RecipeError),
+    /// A task of a user's own, in dtrain's worker.
+    #[error(
+        "task = \"{0}\" is trained by a program of your own: set DTRAIN_WORKER to it, or start it with          `dtrain launch -- PROGRAM RECIPE`"
+    )]
+    NoTask(Task),
+    /// Globs on parameter names that are a mistake.
+    #[error("{key}: {source}")]
+    Globs {
+        /// The recipe's key.
+        key: &'static str,
+        /// The cause.
+        source: GroupError,
+    },
+    /// Nothing is left to train.
+    #[error("model.freeze matches every parameter of the model; leave some of them to be trained")]
+    AllFrozen,
+    /// A precision that the device lacks.
+    #[error(transparent)]
+    Precision(#[from] PrecisionError),
+    /// The moving average.
+    #[error("ema: {0}")]
+    Ema(#[from] EmaError),
     /// The run directory.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
@@ -91,6 +114,10 @@ impl WorkerError {
             _ if self.is_out_of_memory() => ExitStatus::OutOfMemory,
             Self::Env(_)
             | Self::Recipe(_)
+            | Self::NoTask(_)
+            | Self::Globs { .. }
+            | Self::AllFrozen
+            | Self::Precision(_)
             | Self::RunDir(_)
             | Self::Task(_)
             | Self::Plan(_)

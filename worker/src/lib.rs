@@ -14,6 +14,7 @@ pub mod models;
 pub mod optim;
 mod setup;
 pub mod tasks;
+mod trained;
 mod worker;
 
 pub use error::WorkerError;

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use tch::Device;
 
 use super::error::WorkerError;
+use super::trained::Trained;
 use crate::checkpoint;
 use crate::data::LoaderOptions;
-use crate::engine::{Arena, Buffers, Model, RunPlan};
+use crate::engine::{Arena, Buffers, Ema, LayoutOptions, Model, Precision, RunPlan, TrainError};
 use crate::models::{self, LoadMode, Registry};
 use crate::optim::{Adam, AdamOptions, GroupOptions, Optimizer, Sgd, SgdOptions, WeightDecay};
 use crate::tasks::BuildTask;
@@ -30,6 +31,7 @@ pub(crate) struct Opening {
 /// Everything of a run that does not need the other ranks.
 pub(crate) struct Setup {
     pub(crate) model: Model,
+    pub(crate) precision: Precision,
     pub(crate) plan: RunPlan,
     /// Steps taken before, by the checkpoint.
     pub(crate) done: u64,
@@ -43,7 +45,7 @@ impl Setup {
     pub(crate) fn build<T: BuildTask + 'static>(
         recipe: &Recipe,
         opening: &Opening,
-        ranks: usize,
+        (rank, ranks): (usize, usize),
         device: Device,
     ) -> Result<Self, WorkerError> {
         let mut notes = Vec::new();
@@ -59,14 +61,35 @@ impl Setup {
             let report = models::load_state(&registry, weights, LoadMode::FineTune)?;
             notes.push(format!("weights from {}: {report}", weights.display()));
         }
-        let parameters = registry.parameters().map(|entry| (entry.name(), entry.tensor()));
-        let arena = Arena::new(parameters)?;
+        let layout = LayoutOptions {
+            first_bucket_bytes: recipe.reduce.first_bucket.0 as usize,
+            bucket_bytes: recipe.reduce.bucket.0 as usize,
+            shards: if recipe.memory.shard_optimizer { ranks } else { 1 },
+        };
+        let shard = if layout.shards > 1 { rank } else { 0 };
+        let trained = Trained::of(recipe, &registry)?;
+        let arena = Arena::with_layout(&trained.parameters(&registry), layout, shard)?;
         let buffers = Buffers::new(registry.buffers().map(|entry| (entry.name(), entry.tensor())))?;
-        let mut optimizer = optimizer(recipe, &arena)?;
+        let mut optimizer = optimizer(recipe, &arena, trained.groups)?;
+        let mut ema = recipe
+            .ema
+            .map(|ema| {
+                let live = arena.buffers().iter().map(|buffer| &buffer.data);
+                Ema::new(ema.decay, ema.warmup, live.chain(buffers.flats()))
+            })
+            .transpose()?;
+        let mut precision = Precision::new(&recipe.precision, device)?;
         let (mut done, mut earlier_metrics) = (0, BTreeMap::new());
         if let Some(folder) = &opening.resume {
-            let manifest = checkpoint::restore(folder, &registry, &arena, optimizer.as_mut())
-                .map_err(WorkerError::Resume)?;
+            let into = checkpoint::Target {
+                registry: &registry,
+                arena: &arena,
+                buffers: &buffers,
+                optimizer: optimizer.as_mut(),
+                ema: ema.as_mut(),
+            };
+            let manifest = checkpoint::restore(folder, into).map_err(WorkerError::Resume)?;
+            precision.resume(manifest.loss_scale).map_err(TrainError::from)?;
             done = manifest.step;
             earlier_metrics = manifest.metrics;
             notes.push(format!("resumed from {} after step {done}", folder.display()));
@@ -78,7 +101,9 @@ impl Setup {
                 arena,
                 buffers,
                 optimizer,
+                ema,
             },
+            precision,
             plan,
             done,
             earlier_metrics,
@@ -87,25 +112,31 @@ impl Setup {
     }
 }
 
-fn optimizer(recipe: &Recipe, arena: &Arena) -> Result<Box<dyn Optimizer>, WorkerError> {
+fn optimizer(
+    recipe: &Recipe,
+    arena: &Arena,
+    groups: Vec<GroupOptions>,
+) -> Result<Box<dyn Optimizer>, WorkerError> {
     // A loaded recipe has its defaults filled in; the values here are those of torch.
     let optim = &recipe.optim;
+    let adam = |decay, groups| {
+        let [beta1, beta2] = optim.betas.unwrap_or([0.9, 0.999]);
+        let options = AdamOptions {
+            betas: (beta1, beta2),
+            eps: optim.eps.unwrap_or(1e-8),
+            decay,
+            groups,
+        };
+        Adam::new(arena, options)
+    };
     Ok(match optim.name {
-        OptimName::AdamW => {
-            let [beta1, beta2] = optim.betas.unwrap_or([0.9, 0.999]);
-            let options = AdamOptions {
-                betas: (beta1, beta2),
-                eps: optim.eps.unwrap_or(1e-8),
-                decay: WeightDecay::Decoupled,
-                groups: vec![GroupOptions::plain(optim.weight_decay.unwrap_or(0.01))],
-            };
-            Box::new(Adam::new(arena, options)?)
-        }
+        OptimName::AdamW => Box::new(adam(WeightDecay::Decoupled, groups)?),
+        OptimName::Adam => Box::new(adam(WeightDecay::L2, groups)?),
         OptimName::Sgd => {
             let options = SgdOptions {
                 momentum: optim.momentum.unwrap_or(0.0),
                 nesterov: optim.nesterov.unwrap_or(false),
-                groups: vec![GroupOptions::plain(optim.weight_decay.unwrap_or(0.0))],
+                groups,
             };
             Box::new(Sgd::new(arena, options)?)
         }

@@ -7,16 +7,16 @@ use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
 use dtrain_common::memory::{host_memory, state_bytes};
-use dtrain_common::recipe::{Recipe, Task};
+use dtrain_common::recipe::{Compress, Recipe, Task};
 use dtrain_common::run_dir::{Resume, RunDir, Start};
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::device;
 use super::error::WorkerError;
 use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
 use crate::engine::{
-    Outcome, Parts, PlanFile, Precision, ReduceOptions, StopFlag, Summary, TrainError, Trainer,
+    Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer,
 };
 use crate::metrics::{MetricsLog, Progress, Surface};
 use crate::tasks::{BuildTask, Classify};
@@ -48,6 +48,7 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
     match recipe.task {
         Task::Classify => train::<Classify>(&recipe, request, env),
+        other => Err(WorkerError::NoTask(other)),
     }
 }
 
@@ -81,7 +82,7 @@ fn train<T: BuildTask + 'static>(
         lead
     } else {
         let opening: Opening = serde_json::from_slice(&rendezvous.opening()?)?;
-        let setup = Setup::build::<T>(recipe, &opening, env.world_size, device)?;
+        let setup = Setup::build::<T>(recipe, &opening, (env.rank, env.world_size), device)?;
         (opening, setup)
     };
     let ranks = Ranks::new(rendezvous.connect()?);
@@ -114,8 +115,15 @@ fn train<T: BuildTask + 'static>(
         run_dir: &run_dir,
         ranks: ranks.clone(),
         model: setup.model,
-        reduce: ReduceOptions::default(),
-        precision: Precision::full(device),
+        reduce: ReduceOptions {
+            overlap: recipe.reduce.overlap,
+            compress: match recipe.reduce.compress {
+                Compress::None => None,
+                Compress::Bf16 => Some(Kind::BFloat16),
+                Compress::Fp16 => Some(Kind::Half),
+            },
+        },
+        precision: setup.precision,
         plan: setup.plan,
         loader_options: loader_options(recipe, env.local_world_size),
         device,
@@ -183,7 +191,7 @@ fn introduce(
 
     progress.note(format!(
         "{} on {} x {}: {parameters} parameters, {} training and {test_samples} test samples, {}",
-        recipe.model.name,
+        recipe.model_name(),
         env.world_size,
         device::name(device),
         plan.train_samples,
@@ -235,7 +243,7 @@ fn lead<T: BuildTask + 'static>(
         resume,
         survey: serde_json::to_value(survey)?,
     };
-    let setup = Setup::build::<T>(recipe, &opening, env.world_size, device)?;
+    let setup = Setup::build::<T>(recipe, &opening, (env.rank, env.world_size), device)?;
     Ok((opening, setup))
 }
 

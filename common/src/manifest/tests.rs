@@ -24,6 +24,8 @@ fn sample() -> Manifest {
         step_in_epoch: 2,
         samples: 7680,
         world_size: 2,
+        loss_scale: None,
+        ema_updates: None,
         recipe: recipe(),
         metrics: [("loss".to_string(), 0.1 + 0.2)].into(),
         files: Vec::new(),

@@ -6,22 +6,38 @@ use dtrain_common::manifest::Manifest;
 use tch::{TchError, Tensor};
 
 use super::error::CheckpointError;
-use super::{MODEL_FILE, OPTIMIZER_FILE, STEPS};
-use crate::engine::{Arena, Part, Slot};
+use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
+use crate::engine::{Arena, Buffers, Ema, Part, Slot};
 use crate::models::{LoadMode, ModelError, Registry, TensorFile, load_state};
 use crate::optim::Optimizer;
 
-/// Puts the checkpoint in `folder` into `registry` and `optimizer` and returns its manifest. Every rank calls it; sizes and
-/// checksums are verified first, and nothing is changed where one of them is wrong.
+/// What a checkpoint is put into.
+pub struct Target<'a> {
+    /// The model's tensors.
+    pub registry: &'a Registry,
+    /// The layout of its parameters.
+    pub arena: &'a Arena,
+    /// The layout of its running statistics.
+    pub buffers: &'a Buffers,
+    /// The optimizer.
+    pub optimizer: &'a mut dyn Optimizer,
+    /// The moving average, where the run has one.
+    pub ema: Option<&'a mut Ema>,
+}
+
+/// Puts the checkpoint in `folder` into `target` and returns its manifest. Every rank calls it; sizes and checksums are
+/// verified first, and nothing is changed where one of them is wrong.
 ///
 /// # Errors
 /// `Manifest` for a damaged checkpoint, `Model` or `Tensors` for one of another model or optimizer.
-pub fn restore(
-    folder: &Path,
-    registry: &Registry,
-    arena: &Arena,
-    optimizer: &mut dyn Optimizer,
-) -> Result<Manifest, CheckpointError> {
+pub fn restore(folder: &Path, target: Target<'_>) -> Result<Manifest, CheckpointError> {
+    let Target {
+        registry,
+        arena,
+        buffers,
+        optimizer,
+        ema,
+    } = target;
     let manifest = Manifest::read(folder)?;
     manifest.verify(folder)?;
 
@@ -59,11 +75,24 @@ pub fn restore(
             }
         }
     }
+    if let Some(ema) = &ema {
+        let path = folder.join(EMA_FILE);
+        let file = TensorFile::open(&path).map_err(ModelError::from)?;
+        let parameters = arena.buffers().iter().map(|buffer| buffer.slots.as_slice());
+        for (slots, flat) in parameters.chain(buffers.slots()).zip(ema.flats()) {
+            for slot in slots {
+                copies.push((slot.view(flat)?, file.read(&slot.name)?));
+            }
+        }
+    }
     load_state(registry, &folder.join(MODEL_FILE), LoadMode::Strict)?;
     for (mut to, from) in copies {
         tch::no_grad(|| to.f_copy_(&from))?;
     }
     optimizer.resume(steps);
+    if let (Some(ema), Some(updates)) = (ema, manifest.ema_updates) {
+        ema.restore(updates);
+    }
     Ok(manifest)
 }
 

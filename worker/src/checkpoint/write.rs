@@ -10,8 +10,8 @@ use dtrain_common::run_dir::RunDir;
 use tch::Tensor;
 
 use super::error::CheckpointError;
-use super::{MODEL_FILE, OPTIMIZER_FILE, STEPS};
-use crate::engine::Arena;
+use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
+use crate::engine::{Arena, Buffers};
 use crate::models::{Registry, save_state, write_tensors};
 
 /// What a checkpoint holds.
@@ -20,6 +20,10 @@ pub struct Snapshot<'a> {
     pub registry: &'a Registry,
     /// The layout of the optimizer's state.
     pub arena: &'a Arena,
+    /// The layout of the average behind the parameters.
+    pub buffers: &'a Buffers,
+    /// The moving average, laid out as the arena's buffers and then `buffers`.
+    pub ema: Option<&'a [Tensor]>,
     /// The optimizer's state by name, in flat tensors laid out like the arena's buffers, one each.
     pub state: Vec<(&'static str, Vec<Tensor>)>,
     /// Updates that each parameter has had, in the order of construction.
@@ -58,6 +62,8 @@ fn fill(partial: &Path, snapshot: Snapshot<'_>) -> Result<(), CheckpointError> {
     let Snapshot {
         registry,
         arena,
+        buffers,
+        ema,
         state: moments,
         steps,
         mut manifest,
@@ -81,8 +87,21 @@ fn fill(partial: &Path, snapshot: Snapshot<'_>) -> Result<(), CheckpointError> {
         .collect();
     write_tensors(&partial.join(OPTIMIZER_FILE), &named)?;
 
+    let mut files = vec![MODEL_FILE, OPTIMIZER_FILE];
+    if let Some(flats) = ema {
+        let parameters = arena.buffers().iter().map(|buffer| buffer.slots.as_slice());
+        let mut named = Vec::new();
+        for (slots, flat) in parameters.chain(buffers.slots()).zip(flats) {
+            for slot in slots {
+                named.push((slot.name.as_str(), slot.view(flat)?));
+            }
+        }
+        write_tensors(&partial.join(EMA_FILE), &named)?;
+        files.push(EMA_FILE);
+    }
+
     manifest.files = Vec::new();
-    for name in [MODEL_FILE, OPTIMIZER_FILE] {
+    for name in files {
         let path = partial.join(name);
         sync(&path)?;
         let (bytes, sha256) = sha256_file(&path).map_err(CheckpointError::io("read back", &path))?;

@@ -8,7 +8,7 @@
 
 use tch::{Kind, TchError, Tensor};
 
-use super::arena::{ArenaError, Layout, LayoutOptions, pack, spec};
+use super::arena::{ArenaError, Layout, LayoutOptions, Slot, pack, spec};
 use super::reducer::ReduceError;
 use crate::collectives::{Ranks, ReduceOp, Work};
 
@@ -22,6 +22,8 @@ pub struct Buffers {
 struct Flat {
     /// What the layers see.
     data: Tensor,
+    /// Where each of them lies.
+    slots: Vec<Slot>,
     /// The values as the step under way began.
     before: Tensor,
     /// The step's update, so far.
@@ -50,6 +52,7 @@ impl Buffers {
                 let (before, next) = (data.f_zeros_like()?, data.f_zeros_like()?);
                 Ok(Flat {
                     data,
+                    slots: layout.slots.clone(),
                     before,
                     next,
                     floating: matches!(layout.kind, Kind::Float | Kind::Double),
@@ -62,6 +65,11 @@ impl Buffers {
     /// The flat tensors.
     pub fn flats(&self) -> impl Iterator<Item = &Tensor> {
         self.flats.iter().map(|flat| &flat.data)
+    }
+
+    /// Where the buffers lie in the flat tensors, in the order of [`Buffers::flats`].
+    pub fn slots(&self) -> impl Iterator<Item = &[Slot]> {
+        self.flats.iter().map(|flat| flat.slots.as_slice())
     }
 
     /// A step begins.

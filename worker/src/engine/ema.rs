@@ -137,6 +137,13 @@ impl Ema {
         &self.flats
     }
 
+    /// Puts the first averages in place of what there was, after the buffers they are of were laid out anew.
+    pub(super) fn replace(&mut self, flats: Vec<Tensor>) {
+        for (old, new) in self.flats.iter_mut().zip(flats) {
+            *old = new;
+        }
+    }
+
     /// Updates so far.
     pub fn updates(&self) -> u64 {
         self.updates

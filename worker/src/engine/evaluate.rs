@@ -13,8 +13,16 @@ use crate::metrics::EvalRecord;
 use crate::tasks::Mode;
 
 impl Trainer<'_> {
-    /// Evaluates the whole test set: each rank its share, then one reduction of the sums.
+    /// Evaluates the whole test set, with the moving average of the parameters where there is one: each rank its share, then
+    /// one reduction of the sums.
     pub(super) fn evaluate(&mut self) -> Result<EvalRecord, TrainError> {
+        self.model.swap_average()?;
+        let record = self.evaluate_live();
+        self.model.swap_average()?;
+        record
+    }
+
+    fn evaluate_live(&mut self) -> Result<EvalRecord, TrainError> {
         let begun = Instant::now();
         let test_set = self.model.task.test_set();
         let own = share(test_set.len(), self.ranks.size(), self.ranks.rank());

@@ -24,7 +24,7 @@ pub use ema::{Ema, EmaError};
 pub use error::TrainError;
 pub use model::Model;
 pub use plan::{PlanError, PlanFile, Position, RunPlan};
-pub use precision::Precision;
+pub use precision::{Precision, PrecisionError};
 pub use reducer::{ReduceError, ReduceOptions, Reducer};
 pub use scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
 pub use schedule::{Decay, Per, Schedule};

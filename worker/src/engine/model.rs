@@ -2,6 +2,7 @@
 
 use super::arena::Arena;
 use super::buffers::Buffers;
+use super::ema::{Ema, EmaError};
 use super::error::TrainError;
 use super::reducer::{ReduceError, gather};
 use crate::collectives::Ranks;
@@ -22,6 +23,8 @@ pub struct Model {
     pub buffers: Buffers,
     /// The optimizer over the arena.
     pub optimizer: Box<dyn Optimizer>,
+    /// The moving average of parameters and buffers, where the recipe asks for one.
+    pub ema: Option<Ema>,
 }
 
 impl Model {
@@ -36,6 +39,28 @@ impl Model {
             .into_iter()
             .map(|(name, parts)| Ok((name, self.whole(ranks, parts)?)))
             .collect()
+    }
+
+    /// Moves the average towards the parameters, after an update.
+    ///
+    /// # Errors
+    /// None known.
+    pub(super) fn update_average(&mut self) -> Result<(), EmaError> {
+        match &mut self.ema {
+            Some(ema) => ema.update(live(&self.arena, &self.buffers)),
+            None => Ok(()),
+        }
+    }
+
+    /// Exchanges the parameters with their average, where there is one: before an evaluation, and again after it.
+    ///
+    /// # Errors
+    /// Where memory runs out.
+    pub(super) fn swap_average(&mut self) -> Result<(), EmaError> {
+        match &mut self.ema {
+            Some(ema) => ema.swap(live(&self.arena, &self.buffers)),
+            None => Ok(()),
+        }
     }
 
     /// Parts, one for each of the arena's, put together.
@@ -70,6 +95,16 @@ impl Model {
             let new = rearrangement.apply(&old)?;
             self.optimizer.replace(moment, self.arena.cut(new)?);
         }
+        if let Some(ema) = &mut self.ema {
+            // The buffers' averages come behind those of the parameters, and stay.
+            let parameters = &ema.flats()[..self.arena.buffers().len()];
+            ema.replace(rearrangement.apply(parameters)?);
+        }
         Ok(true)
     }
+}
+
+/// What the average is of.
+fn live<'a>(arena: &'a Arena, buffers: &'a Buffers) -> impl Iterator<Item = &'a Tensor> {
+    arena.buffers().iter().map(|buffer| &buffer.data).chain(buffers.flats())
 }

@@ -4,11 +4,11 @@ use std::fmt;
 use std::ops::Range;
 
 use dtrain_common::batch::{BatchError, Partition};
-use dtrain_common::recipe::{LastBatch, Recipe, ScheduleName};
+use dtrain_common::recipe::{LastBatch, Recipe};
 use serde::Serialize;
 use thiserror::Error;
 
-use super::schedule::{Decay, Per, Schedule};
+use super::schedule::Schedule;
 use crate::data::{MicroBatch, epoch_order};
 
 /// A run's plan, the same on every rank.
@@ -120,19 +120,7 @@ impl RunPlan {
             train_samples,
             steps_per_epoch,
             total_steps,
-            schedule: Schedule {
-                peak: recipe.learning_rate(),
-                warmup_steps,
-                total_steps,
-                steps_per_epoch,
-                per: Per::Step,
-                decay: match schedule.name {
-                    ScheduleName::Constant => Decay::Constant,
-                    ScheduleName::Cosine => Decay::Cosine {
-                        min_lr: schedule.min_lr.unwrap_or(0.0),
-                    },
-                },
-            },
+            schedule: Schedule::of(recipe, warmup_steps, steps_per_epoch, total_steps),
             checkpoint_every: recipe.checkpoint.every.steps(steps_per_epoch).max(1),
             seed: train.seed,
             last_batch: train.last_batch,

@@ -242,13 +242,20 @@ impl Reducer {
     /// # Errors
     /// As [`Reducer::finish`].
     pub fn norm(&self, arena: &Arena) -> Result<f64, ReduceError> {
-        let squares = arena.own_squares()?;
-        if arena.shards() == 1 {
-            return Ok(squares.sqrt());
-        }
-        let sum = Tensor::f_from_slice(&[squares])?;
-        self.shared.ranks.all_reduce(&sum, ReduceOp::Sum)?.wait()?;
+        let sum = Tensor::f_from_slice(&[arena.own_squares()?])?;
+        self.agree(&sum, arena)?;
         Ok(f64::try_from(&sum)?.sqrt())
+    }
+
+    /// Adds up what every rank found in the gradients that it updates. Where all ranks update everything, they agree already.
+    ///
+    /// # Errors
+    /// As [`Reducer::finish`].
+    pub(super) fn agree(&self, found: &Tensor, arena: &Arena) -> Result<(), ReduceError> {
+        if arena.shards() > 1 {
+            self.shared.ranks.all_reduce(found, ReduceOp::Sum)?.wait()?;
+        }
+        Ok(())
     }
 
     /// Collects the updated parameters from the ranks that updated them; does nothing where updates are not sharded.

@@ -5,6 +5,7 @@
 
 use std::f64::consts::PI;
 
+mod recipe;
 #[cfg(test)]
 mod tests;
 

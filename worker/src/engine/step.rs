@@ -72,7 +72,7 @@ impl Trainer<'_> {
             true => decide(&status, missing, norm, self.clip),
             false => Decision::Skip,
         };
-        self.precision.update(finite);
+        self.precision.update(finite)?;
 
         // Update.
         if let Decision::Commit { factor } = decision {
@@ -82,6 +82,7 @@ impl Trainer<'_> {
             self.model.optimizer.step(&self.model.arena, lr, &status.used())?;
             self.reducer.gather(&self.model.arena)?;
             self.model.buffers.commit()?;
+            self.model.update_average()?;
         }
         self.done += 1;
 

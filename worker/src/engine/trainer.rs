@@ -10,6 +10,7 @@ use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
 use tch::Device;
 
+use super::ema::Ema;
 use super::error::TrainError;
 use super::model::Model;
 use super::plan::RunPlan;
@@ -264,7 +265,7 @@ impl<'a> Trainer<'a> {
             dtrain: env!("CARGO_PKG_VERSION").to_owned(),
             libtorch: dtrain_torch_shim::libtorch_version().to_owned(),
             task: self.recipe.task.to_string(),
-            model: self.recipe.model.name.to_string(),
+            model: self.recipe.model_name().into(),
             classes: self.model.task.classes(),
             parameters: self.model.arena.parameters(),
             step: self.done,
@@ -272,6 +273,8 @@ impl<'a> Trainer<'a> {
             step_in_epoch: position.step_in_epoch,
             samples: self.plan.samples_after(self.done),
             world_size: self.ranks.size(),
+            loss_scale: self.precision.state(),
+            ema_updates: self.model.ema.as_ref().map(Ema::updates),
             recipe: self.recipe.clone(),
             metrics,
             files: Vec::new(),
@@ -279,6 +282,8 @@ impl<'a> Trainer<'a> {
         let snapshot = Snapshot {
             registry: &self.model.registry,
             arena: &self.model.arena,
+            buffers: &self.model.buffers,
+            ema: self.model.ema.as_ref().map(Ema::flats),
             state,
             steps: self.model.optimizer.steps(),
             manifest,
