@@ -110,7 +110,7 @@ impl Setup {
         tch::manual_seed(recipe.train.seed as i64);
         let mut registry = Registry::new(device);
         let classes = train_set.classes();
-        let model = models::build(architecture(recipe.model.name), classes, &mut registry)?;
+        let model = models::build(architecture(recipe.model.name), CHANNELS, classes, &mut registry)?;
         let task = Classify::new(model, recipe.data.image_size);
         let plan = RunPlan::new(recipe, ranks, train_set.len() as u64, task.min_micro_batch())?;
         if let (Some(weights), None) = (&recipe.model.weights, &opening.resume) {
@@ -144,6 +144,9 @@ impl Setup {
         })
     }
 }
+
+/// Images are decoded to red, green and blue.
+const CHANNELS: usize = 3;
 
 fn architecture(name: ModelName) -> Architecture {
     match name {
