@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use dtrain_common::recipe::{Augment, OptimName, Recipe};
+use dtrain_common::recipe::{Augment, BatchNorm, MemoryFormat, OptimName, Recipe};
 use serde::{Deserialize, Serialize};
 use tch::Device;
 
@@ -12,8 +13,8 @@ use super::error::WorkerError;
 use super::trained::Trained;
 use crate::checkpoint;
 use crate::data::LoaderOptions;
-use crate::engine::{Arena, Buffers, Ema, LayoutOptions, Model, Precision, RunPlan, TrainError};
-use crate::models::{self, LoadMode, Registry};
+use crate::engine::{Arena, Buffers, Ema, LayoutOptions, Model, Precision, RankSync, RunPlan, TrainError};
+use crate::models::{self, BatchSync, LoadMode, Registry};
 use crate::optim::{Adam, AdamOptions, GroupOptions, Optimizer, Sgd, SgdOptions, WeightDecay};
 use crate::tasks::BuildTask;
 
@@ -31,6 +32,8 @@ pub(crate) struct Opening {
 /// Everything of a run that does not need the other ranks.
 pub(crate) struct Setup {
     pub(crate) model: Model,
+    /// What the model's normalisations sum over the ranks by, where they do.
+    pub(crate) batch_sync: Option<Arc<RankSync>>,
     pub(crate) precision: Precision,
     pub(crate) plan: RunPlan,
     /// Steps taken before, by the checkpoint.
@@ -52,6 +55,10 @@ impl Setup {
         // Every rank draws the same weights; rank 0's are sent to the others all the same.
         tch::manual_seed(recipe.train.seed as i64);
         let mut registry = Registry::new(device);
+        registry.channels_last(recipe.model.memory_format == MemoryFormat::ChannelsLast);
+        let batch_sync = (recipe.model.batchnorm == BatchNorm::Synced && ranks > 1)
+            .then(|| Arc::new(RankSync::new(ranks)));
+        registry.set_batch_sync(batch_sync.clone().map(|sync| sync as Arc<dyn BatchSync>));
         let survey = serde_json::from_value(opening.survey.clone())?;
         let task = Box::new(T::build(recipe, survey, &mut registry)?);
         let samples = crate::tasks::Task::train_set(task.as_ref()).len() as u64;
@@ -103,6 +110,7 @@ impl Setup {
                 optimizer,
                 ema,
             },
+            batch_sync,
             precision,
             plan,
             done,

@@ -86,6 +86,9 @@ fn train<T: BuildTask + 'static>(
         (opening, setup)
     };
     let ranks = Ranks::new(rendezvous.connect()?);
+    if let Some(sync) = &setup.batch_sync {
+        sync.connect(Ranks::new(rendezvous.connect_beside("batch-norm")?));
+    }
     let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
     let run_dir = RunDir::new(&opening.run_dir);
 

@@ -1,6 +1,7 @@
 //! The training engine: the parameter arena, the reduction of gradients, schedules, and the step loop.
 
 mod arena;
+mod batch_sync;
 mod buffers;
 mod ema;
 mod error;
@@ -19,6 +20,7 @@ mod trainer;
 pub use arena::{
     Arena, ArenaError, Bucket, FlatBuffer, LayoutOptions, Parameter, Part, Rearrangement, Slot,
 };
+pub use batch_sync::RankSync;
 pub use buffers::Buffers;
 pub use ema::{Ema, EmaError};
 pub use error::TrainError;

@@ -6,15 +6,17 @@ use dtrain_common::recipe::{ModelName, Recipe};
 use tch::{Kind, Reduction, Tensor};
 
 use super::images::{self, ImageSets};
-use super::{Batch, BuildTask, Loss, Mode, Task, TaskError, Totals};
+use super::{BATCH_NORM, Batch, BuildTask, Loss, Mode, Task, TaskError, Totals, has_local_batch_norm};
 use crate::data::Dataset;
-use crate::models::{self, Architecture, Classifier, Registry};
+use crate::models::{self, Architecture, Classifier, Registry, VitConfig};
 
 /// The task `classify`.
 pub struct Classify {
     model: Box<dyn Classifier>,
     sets: ImageSets,
     image_size: usize,
+    /// Whether a normalisation goes over the samples of a micro-batch.
+    batch_norm: bool,
 }
 
 impl BuildTask for Classify {
@@ -30,15 +32,32 @@ impl BuildTask for Classify {
 
     fn build(recipe: &Recipe, survey: Self::Survey, registry: &mut Registry) -> Result<Self, TaskError> {
         let sets = images::sets(recipe, survey);
-        let architecture = match recipe.model.name {
-            ModelName::Resnet18 => Architecture::ResNet18,
-            ModelName::Resnet34 => Architecture::ResNet34,
-        };
+        let model = models::build(architecture(recipe), recipe.data.channels, sets.classes, registry)?;
         Ok(Self {
-            model: models::build(architecture, sets.classes, registry)?,
+            model,
             sets,
             image_size: recipe.data.image_size,
+            batch_norm: has_local_batch_norm(registry),
         })
+    }
+}
+
+/// A loaded recipe has a name and sizes that go with its task.
+fn architecture(recipe: &Recipe) -> Architecture {
+    let model = &recipe.model;
+    match model.name {
+        Some(ModelName::Resnet34) => Architecture::ResNet34,
+        Some(ModelName::Resnet50) => Architecture::ResNet50,
+        Some(ModelName::Resnet101) => Architecture::ResNet101,
+        Some(ModelName::Resnet152) => Architecture::ResNet152,
+        Some(ModelName::Vit) => Architecture::Vit(VitConfig {
+            image_size: recipe.data.image_size,
+            patch: model.patch.unwrap_or(16),
+            width: model.width.unwrap_or(192),
+            depth: model.depth.unwrap_or(12),
+            heads: model.heads.unwrap_or(3),
+        }),
+        Some(ModelName::Resnet18 | ModelName::Unet | ModelName::Gpt) | None => Architecture::ResNet18,
     }
 }
 
@@ -77,6 +96,10 @@ impl Task for Classify {
 
     fn min_micro_batch(&self) -> usize {
         self.model.min_micro_batch(self.image_size)
+    }
+
+    fn micro_batch_matters(&self) -> Option<String> {
+        self.batch_norm.then(|| BATCH_NORM.to_owned())
     }
 
     fn describe(&self) -> String {

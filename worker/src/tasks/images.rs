@@ -69,7 +69,8 @@ fn without_unreadable(
 /// The sets that the recipe and the survey describe.
 pub(super) fn sets(recipe: &Recipe, survey: Survey) -> ImageSets {
     let data = &recipe.data;
-    let normalize = Normalize::new(data.mean, data.std);
+    let three = |values: &[f64]| [values[0], values[1], values[2]];
+    let normalize = Normalize::new(three(&data.mean), three(&data.std));
     match survey {
         Some((train, test)) => {
             let classes = train.classes.len();

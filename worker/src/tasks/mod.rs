@@ -209,3 +209,17 @@ pub trait BuildTask: Task + Sized {
     /// Settings that the model does not take.
     fn build(recipe: &Recipe, survey: Self::Survey, registry: &mut Registry) -> Result<Self, TaskError>;
 }
+
+/// What a task with batch normalisation says in [`Task::micro_batch_matters`].
+pub const BATCH_NORM: &str = "BatchNorm normalises over each micro-batch";
+
+/// Whether the registered model normalises over a micro-batch alone: it keeps running statistics of the batches, and they are
+/// not taken over all ranks.
+pub fn has_local_batch_norm(registry: &Registry) -> bool {
+    !registry.is_batch_synced() && has_batch_norm(registry)
+}
+
+/// Whether the registered model keeps running statistics of batches.
+pub fn has_batch_norm(registry: &Registry) -> bool {
+    registry.buffers().any(|entry| entry.name().ends_with("running_mean"))
+}
