@@ -95,33 +95,37 @@ unsafe fn blocks<T: Stored>(
     };
     let mut room = Room {
         sum: [T::Wide::default(); BLOCK],
+        wide: [T::Wide::default(); BLOCK],
         stored: [T::default(); BLOCK],
     };
     let mut start = part.start;
     while start < part.end {
         let count = ((part.end - start) / size_of::<T>()).min(BLOCK);
         let sum = &mut room.sum[..count];
+        let wide = &mut room.wide[..count];
         let stored = &mut room.stored[..count];
         // SAFETY: `count` values from `start` lie inside `part`, aligned, and no one else touches them, as the caller promises.
         unsafe {
             T::load(first.add(start).cast(), sum, stored);
             for source in rest {
-                T::join(source.add(start).cast(), sum, stored, join);
+                T::join(source.add(start).cast(), sum, wide, stored, join);
             }
             let result = T::finish(sum, stored);
             for target in targets {
                 target
                     .add(start)
                     .cast()
-                    .copy_from_nonoverlapping(NonNull::from(&result[0]), count);
+                    .copy_from_nonoverlapping(NonNull::from(result).cast::<T>(), count);
             }
         }
         start += count * size_of::<T>();
     }
 }
 
+/// This thread's own memory: the accumulator, and where values of another width are converted.
 struct Room<T: Stored> {
     sum: [T::Wide; BLOCK],
+    wide: [T::Wide; BLOCK],
     stored: [T; BLOCK],
 }
 
@@ -130,7 +134,7 @@ trait Wide: Copy + Default + PartialOrd + Add<Output = Self> {}
 impl Wide for f32 {}
 impl Wide for f64 {}
 
-/// What lies in memory. `sum` and `stored` are of one length, that of the block.
+/// What lies in memory. The slices are of one length, that of the block.
 trait Stored: Copy + Default {
     type Wide: Wide;
 
@@ -140,13 +144,14 @@ trait Stored: Copy + Default {
     /// `from` is aligned and valid for reads of `sum.len()` values that nobody writes to meanwhile.
     unsafe fn load(from: NonNull<Self>, sum: &mut [Self::Wide], stored: &mut [Self]);
 
-    /// Joins the values at `from` to `sum`.
+    /// Joins the values at `from` to `sum`; `wide` and `stored` are scratch.
     ///
     /// # Safety
     /// As [`Stored::load`].
     unsafe fn join(
         from: NonNull<Self>,
         sum: &mut [Self::Wide],
+        wide: &mut [Self::Wide],
         stored: &mut [Self],
         join: impl Fn(Self::Wide, Self::Wide) -> Self::Wide,
     );
@@ -169,6 +174,7 @@ macro_rules! stored_as_computed {
                 from: NonNull<Self>,
                 sum: &mut [Self],
                 _: &mut [Self],
+                _: &mut [Self],
                 join: impl Fn(Self, Self) -> Self,
             ) {
                 for (index, value) in sum.iter_mut().enumerate() {
@@ -188,39 +194,68 @@ stored_as_computed!(f32);
 stored_as_computed!(f64);
 
 macro_rules! stored_in_half {
-    ($type:ty) => {
+    ($type:ty, $widen:path, $narrow:path) => {
         impl Stored for $type {
             type Wide = f32;
 
             unsafe fn load(from: NonNull<Self>, sum: &mut [f32], stored: &mut [Self]) {
                 // SAFETY: as the caller promises; stored is this thread's own.
                 unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *stored).cast(), stored.len()) };
-                stored.convert_to_f32_slice(sum);
+                $widen(stored, sum);
             }
 
             unsafe fn join(
                 from: NonNull<Self>,
                 sum: &mut [f32],
+                wide: &mut [f32],
                 stored: &mut [Self],
                 join: impl Fn(f32, f32) -> f32,
             ) {
-                // SAFETY: as the caller promises; stored is this thread's own.
-                unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *stored).cast(), stored.len()) };
-                for (value, other) in sum.iter_mut().zip(stored.iter()) {
-                    *value = join(*value, other.to_f32());
+                // SAFETY: as the caller promises.
+                unsafe { Self::load(from, wide, stored) };
+                for (value, other) in sum.iter_mut().zip(wide.iter()) {
+                    *value = join(*value, *other);
                 }
             }
 
             fn finish<'a>(sum: &'a [f32], stored: &'a mut [Self]) -> &'a [Self] {
-                stored.convert_from_f32_slice(sum);
+                $narrow(sum, stored);
                 stored
             }
         }
     };
 }
 
-stored_in_half!(f16);
-stored_in_half!(bf16);
+stored_in_half!(f16, widen_f16, narrow_f16);
+stored_in_half!(bf16, widen_bf16, narrow_bf16);
+
+/// By the processor's own instructions where it has them.
+fn widen_f16(stored: &[f16], wide: &mut [f32]) {
+    stored.convert_to_f32_slice(wide);
+}
+
+fn narrow_f16(wide: &[f32], stored: &mut [f16]) {
+    stored.convert_from_f32_slice(wide);
+}
+
+/// A loop that is vectorised, which `half`'s conversions of bfloat16 are not.
+fn widen_bf16(stored: &[bf16], wide: &mut [f32]) {
+    for (wide, stored) in wide.iter_mut().zip(stored) {
+        *wide = f32::from_bits(u32::from(stored.to_bits()) << 16);
+    }
+}
+
+/// Rounds to the nearest, ties to even; a NaN stays one.
+fn narrow_bf16(wide: &[f32], stored: &mut [bf16]) {
+    for (stored, wide) in stored.iter_mut().zip(wide) {
+        let bits = wide.to_bits();
+        // Adds just less than half of the last place that stays, or just half where that place is odd.
+        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+        let quiet = bits | 0x0040_0000;
+        let kept = if wide.is_nan() { quiet } else { rounded };
+        *stored = bf16::from_bits((kept >> 16) as u16);
+    }
+}
 
 #[cfg(test)]
 mod tests;

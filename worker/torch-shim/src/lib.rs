@@ -9,9 +9,11 @@
 //! - [`rng`]: the state of libtorch's generators
 //! - [`autocast`]: regions of mixed precision
 //! - [`tensor`]: a parameter's data and gradient as views of other tensors
+//! - [`blob`]: tensors over memory that ranks share
 //! - [`fused`]: one optimizer update in one kernel
 
 pub mod autocast;
+pub mod blob;
 pub mod cuda;
 mod error;
 mod ffi;
