@@ -15,9 +15,7 @@ use super::device;
 use super::error::WorkerError;
 use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
-use crate::engine::{
-    Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer,
-};
+use crate::engine::{Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer};
 use crate::metrics::{MetricsLog, Progress, Surface};
 use crate::tasks::{BuildTask, Classify};
 
@@ -251,10 +249,7 @@ fn lead<T: BuildTask + 'static>(
 }
 
 /// Sends rank 0's parameters and buffers to all: whatever the ranks read or drew, they begin alike.
-fn same_start<'a>(
-    ranks: &Ranks,
-    state: impl Iterator<Item = &'a Tensor>,
-) -> Result<(), TrainError> {
+fn same_start<'a>(ranks: &Ranks, state: impl Iterator<Item = &'a Tensor>) -> Result<(), TrainError> {
     let mut works = Vec::new();
     for tensor in state {
         works.push(ranks.broadcast(tensor, 0)?);

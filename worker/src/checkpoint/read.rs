@@ -69,7 +69,12 @@ pub fn restore(folder: &Path, target: Target<'_>) -> Result<Manifest, Checkpoint
                     )));
                 }
                 let flat = slot.flat(&tensor)?;
-                for (part, held) in arena.parts().iter().zip(parts).filter(|(part, _)| part.buffer == number) {
+                for (part, held) in arena
+                    .parts()
+                    .iter()
+                    .zip(parts)
+                    .filter(|(part, _)| part.buffer == number)
+                {
                     copies.extend(overlap(slot, part, &flat, held)?);
                 }
             }

@@ -1,7 +1,7 @@
 //! Batch normalisation over all ranks: sums of statistics within the graph.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::sync::Arc;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use dtrain_torch_shim::hooks::self_adjoint;
 use tch::Tensor;

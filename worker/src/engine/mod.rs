@@ -17,9 +17,7 @@ mod step;
 mod stop;
 mod trainer;
 
-pub use arena::{
-    Arena, ArenaError, Bucket, FlatBuffer, LayoutOptions, Parameter, Part, Rearrangement, Slot,
-};
+pub use arena::{Arena, ArenaError, Bucket, FlatBuffer, LayoutOptions, Parameter, Part, Rearrangement, Slot};
 pub use batch_sync::RankSync;
 pub use buffers::Buffers;
 pub use ema::{Ema, EmaError};

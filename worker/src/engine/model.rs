@@ -106,5 +106,9 @@ impl Model {
 
 /// What the average is of.
 fn live<'a>(arena: &'a Arena, buffers: &'a Buffers) -> impl Iterator<Item = &'a Tensor> {
-    arena.buffers().iter().map(|buffer| &buffer.data).chain(buffers.flats())
+    arena
+        .buffers()
+        .iter()
+        .map(|buffer| &buffer.data)
+        .chain(buffers.flats())
 }

@@ -86,7 +86,10 @@ impl Precision {
     /// The loss scale for a checkpoint.
     pub fn state(&self) -> Option<LossScale> {
         self.scaler.as_ref().map(|scaler| {
-            let ScalerState { scale, growth_tracker } = scaler.state();
+            let ScalerState {
+                scale,
+                growth_tracker,
+            } = scaler.state();
             LossScale {
                 scale,
                 clean_steps: growth_tracker,

@@ -166,10 +166,7 @@ impl Reducer {
                 GradientHook::set(leaf, move || shared.ready(parameter))
             })
             .collect::<Result<_, _>>()?;
-        Ok(Self {
-            shared,
-            hooks,
-        })
+        Ok(Self { shared, hooks })
     }
 
     /// Follows an arena that was laid out anew. Called between two steps.
@@ -334,7 +331,10 @@ impl Shared {
         state.buckets[self.bucket_of[parameter]].pending -= 1;
         while self.options.overlap
             && state.failed.is_none()
-            && state.buckets.get(state.next).is_some_and(|bucket| bucket.pending == 0)
+            && state
+                .buckets
+                .get(state.next)
+                .is_some_and(|bucket| bucket.pending == 0)
         {
             self.start_next(&mut state);
         }
@@ -365,7 +365,8 @@ impl Shared {
             ),
             (Some(own), None) => (self.ranks.reduce_scatter(own, &bucket.grad, op)?, None),
             (Some(own), Some(short)) => {
-                let part = Tensor::f_empty(own.size(), (short.kind(), Device::Cpu))?.f_to_device(own.device())?;
+                let part =
+                    Tensor::f_empty(own.size(), (short.kind(), Device::Cpu))?.f_to_device(own.device())?;
                 let work = self.ranks.reduce_scatter(&part, &short, op)?;
                 (work, Some((part, own.shallow_clone())))
             }

@@ -155,7 +155,10 @@ mod tests {
         tally.add(&loss(1.5, 2.0, 1.0)).unwrap();
         tally.add(&loss(2.5, 3.0, 0.0)).unwrap();
         let totals = tally.totals(1).unwrap();
-        assert_eq!((totals.loss_sum, totals.weight, totals.sums), (4.0, 5.0, vec![1.0]));
+        assert_eq!(
+            (totals.loss_sum, totals.weight, totals.sums),
+            (4.0, 5.0, vec![1.0])
+        );
         assert_eq!(Tally::default().totals(2).unwrap().sums, [0.0, 0.0]);
         let mut wrong = Tally::default();
         wrong.add(&loss(1.0, 1.0, 1.0)).unwrap();

@@ -48,7 +48,9 @@ impl Trainer<'_> {
         for (index, range) in micro_batches.iter().enumerate() {
             let (batch, waited) = self.load(&mut status)?;
             waited_for_data += waited;
-            let loss = self.precision.run(|| self.model.task.loss(&batch, Mode::Train))??;
+            let loss = self
+                .precision
+                .run(|| self.model.task.loss(&batch, Mode::Train))??;
             if index + 1 == micro_batches.len() {
                 self.reducer.arm();
             }

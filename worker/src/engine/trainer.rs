@@ -303,7 +303,9 @@ impl<'a> Trainer<'a> {
 /// A figure for people: shares in percent.
 fn figure(name: &str, value: f64) -> String {
     match name {
-        "accuracy" | "pixel_accuracy" | "mean_iou" => format!("{} {:.2}%", name.replace('_', " "), value * 100.0),
+        "accuracy" | "pixel_accuracy" | "mean_iou" => {
+            format!("{} {:.2}%", name.replace('_', " "), value * 100.0)
+        }
         _ => format!("{} {value:.4}", name.replace('_', " ")),
     }
 }

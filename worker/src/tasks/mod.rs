@@ -200,8 +200,11 @@ pub trait BuildTask: Task + Sized {
     ///
     /// # Errors
     /// Data that cannot be trained on; the message names the file or key and the remedy.
-    fn survey(recipe: &Recipe, threads: usize, say: &mut dyn FnMut(String))
-    -> Result<Self::Survey, TaskError>;
+    fn survey(
+        recipe: &Recipe,
+        threads: usize,
+        say: &mut dyn FnMut(String),
+    ) -> Result<Self::Survey, TaskError>;
 
     /// Builds the model into `registry`, with weights drawn from torch's generator, which is seeded alike on every rank.
     ///
@@ -221,5 +224,7 @@ pub fn has_local_batch_norm(registry: &Registry) -> bool {
 
 /// Whether the registered model keeps running statistics of batches.
 pub fn has_batch_norm(registry: &Registry) -> bool {
-    registry.buffers().any(|entry| entry.name().ends_with("running_mean"))
+    registry
+        .buffers()
+        .any(|entry| entry.name().ends_with("running_mean"))
 }

@@ -186,6 +186,19 @@ unsafe extern "C" {
     pub(crate) fn dt_throw(what: i32, error: *mut DtError) -> i32;
 }
 
+// blob.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_tensor_over(
+        data: *mut c_void,
+        count: i64,
+        dtype: i32,
+        owner: *mut c_void,
+        drop: extern "C" fn(*mut c_void),
+        out: *mut *mut c_void,
+        error: *mut DtError,
+    ) -> i32;
+}
+
 // tensor.cpp
 unsafe extern "C" {
     pub(crate) fn dt_tensor_set_data(target: TensorPtr, source: TensorPtr, error: *mut DtError) -> i32;

@@ -154,13 +154,7 @@ impl Layout {
         layout
     }
 
-    fn add_buffer(
-        &mut self,
-        specs: &[Spec],
-        members: impl Iterator<Item = usize>,
-        kind: Kind,
-        group: usize,
-    ) {
+    fn add_buffer(&mut self, specs: &[Spec], members: impl Iterator<Item = usize>, kind: Kind, group: usize) {
         let element_bytes = kind.elt_size_in_bytes();
         let align = (ALIGNMENT_BYTES / element_bytes).max(1) as i64;
         let unit = align * self.options.shards.max(1) as i64;
@@ -213,11 +207,7 @@ impl Layout {
     pub(in crate::engine) fn capacity(&self, buffer: usize) -> i64 {
         let buffer = &self.buffers[buffer];
         let align = (ALIGNMENT_BYTES / buffer.kind.elt_size_in_bytes()).max(1) as i64;
-        let aligned: i64 = buffer
-            .slots
-            .iter()
-            .map(|slot| up(slot.len(), align))
-            .sum();
+        let aligned: i64 = buffer.slots.iter().map(|slot| up(slot.len(), align)).sum();
         let padding = align * (self.options.shards.max(1) as i64 - 1);
         aligned + padding * buffer.slots.len() as i64
     }

@@ -414,12 +414,7 @@ mod tests {
         let floats = &arena.buffers()[0];
         let names: Vec<&str> = floats.slots.iter().map(|slot| slot.name.as_str()).collect();
         assert_eq!(names, ["last", "first.bias", "first.weight"]);
-        assert!(
-            floats
-                .slots
-                .iter()
-                .all(|slot| slot.offset * 4 % 64 == 0)
-        );
+        assert!(floats.slots.iter().all(|slot| slot.offset * 4 % 64 == 0));
         for ((_, parameter), before) in parameters.iter().zip(&before) {
             assert_eq!(parameter, before);
             assert!(parameter.requires_grad() && parameter.is_leaf());

@@ -127,9 +127,7 @@ mod tests {
 
     #[test]
     fn parameters_and_states_keep_their_values_in_a_new_order() {
-        let make = |shape: &[i64]| {
-            Tensor::rand(shape, (Kind::Float, Device::Cpu)).set_requires_grad(true)
-        };
+        let make = |shape: &[i64]| Tensor::rand(shape, (Kind::Float, Device::Cpu)).set_requires_grad(true);
         let tensors = [make(&[40]), make(&[3, 5]), make(&[100]), make(&[7])];
         let before: Vec<Tensor> = tensors.iter().map(Tensor::copy).collect();
         let parameters: Vec<Parameter<'_>> = std::iter::zip(["a", "b", "c", "d"], &tensors)
@@ -166,7 +164,10 @@ mod tests {
             }
             // Gradients still arrive in the memory that was given.
             tensors[2].sum(Kind::Float).backward();
-            let sum: f64 = given.iter().map(|memory| memory.sum(Kind::Double).double_value(&[])).sum();
+            let sum: f64 = given
+                .iter()
+                .map(|memory| memory.sum(Kind::Double).double_value(&[]))
+                .sum();
             assert_eq!(sum, 100.0);
             assert_eq!(arena.buffers().iter().map(|b| b.slots.len()).sum::<usize>(), 4);
             assert!(arena.rearrange(&[1, 2, 0, 3]).unwrap().is_none());
@@ -183,10 +184,18 @@ mod tests {
         let (before, strides) = (weight.detach().copy(), weight.stride());
         assert_eq!(strides, [12, 1, 6, 3]);
         let arena = Arena::new([("weight", &weight)]).unwrap();
-        assert_eq!((weight.stride(), weight.grad().stride()), (strides.clone(), strides));
+        assert_eq!(
+            (weight.stride(), weight.grad().stride()),
+            (strides.clone(), strides)
+        );
         assert_eq!(weight, before);
         (&weight * &before).sum(Kind::Float).backward();
         assert_eq!(weight.grad(), before);
-        assert_eq!(arena.buffers()[0].slots[0].view(&arena.buffers()[0].grad).unwrap(), before);
+        assert_eq!(
+            arena.buffers()[0].slots[0]
+                .view(&arena.buffers()[0].grad)
+                .unwrap(),
+            before
+        );
     }
 }

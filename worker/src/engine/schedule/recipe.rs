@@ -66,11 +66,17 @@ mod tests {
     fn every_name_has_its_course() {
         let decay = |stated| schedule(stated).decay;
         assert_eq!(decay("{ name = \"constant\" }"), Decay::Constant);
-        assert_eq!(decay("{ name = \"linear\", min_lr = 0.1 }"), Decay::Linear { min_lr: 0.1 });
+        assert_eq!(
+            decay("{ name = \"linear\", min_lr = 0.1 }"),
+            Decay::Linear { min_lr: 0.1 }
+        );
         assert_eq!(decay("{ name = \"cosine\" }"), Decay::Cosine { min_lr: 0.0 });
         assert_eq!(
             decay("{ name = \"step\", every = \"3 epochs\" }"),
-            Decay::Step { every: 60, gamma: 0.1 }
+            Decay::Step {
+                every: 60,
+                gamma: 0.1
+            }
         );
         assert_eq!(
             decay("{ name = \"step\", milestones = [\"30 steps\", \"4 epochs\"], gamma = 0.2 }"),
@@ -92,7 +98,13 @@ mod tests {
     #[test]
     fn per_epoch_lengths_are_counted_in_epochs() {
         let schedule = schedule("{ name = \"step\", every = \"3 epochs\", per = \"epoch\" }");
-        assert_eq!((schedule.per, &schedule.decay), (Per::Epoch, &Decay::Step { every: 3, gamma: 0.1 }));
-        assert_eq!((schedule.peak, schedule.warmup_steps, schedule.total_steps), (0.5, 3, 200));
+        assert_eq!(
+            (schedule.per, &schedule.decay),
+            (Per::Epoch, &Decay::Step { every: 3, gamma: 0.1 })
+        );
+        assert_eq!(
+            (schedule.peak, schedule.warmup_steps, schedule.total_steps),
+            (0.5, 3, 200)
+        );
     }
 }
