@@ -13,7 +13,11 @@ use crate::workspace::Workspace;
 
 /// In tests/parity: the pinned packages, the scripts and what they make.
 const REQUIREMENTS: &str = "tests/parity/requirements.txt";
-const SCRIPTS: [&str; 2] = ["tests/parity/make_reference.py", "tests/parity/make_schedules.py"];
+const SCRIPTS: [&str; 3] = [
+    "tests/parity/make_reference.py",
+    "tests/parity/make_schedules.py",
+    "tests/parity/make_models.py",
+];
 const REFERENCE: &str = "tests/parity/reference";
 
 /// Runs the scripts with their packages until one fails, and returns its exit code.

@@ -4,7 +4,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::super::error::ModelError;
 use super::super::registry::Scope;
-use super::batch_sync::{JointStatistics, SyncHandle};
+use super::batch_sync::{JointBatch, SyncHandle};
 use super::init::CPU_FLOAT;
 
 /// Batch normalisation of N x C x H x W by channel, with PyTorch's defaults (momentum 0.1, eps 1e-5).
@@ -92,7 +92,7 @@ impl BatchNorm2d {
         let kind = x.f_kind()?;
         // Statistics of half-precision values are taken in float32, as libtorch's own kernels do.
         let wide = x.f_to_kind(if kind == Kind::Double { kind } else { Kind::Float })?;
-        let joint = JointStatistics::of(&wide, sync)?;
+        let joint = JointBatch::of(&wide, sync)?;
         // To look at the joint count is to wait for the device; where this part has two values there is no need. Where
         // there is one value in all, every participant looks and finds it.
         if values_per_channel(x) < 2 && f64::try_from(&joint.count)? < 2.0 {
@@ -105,14 +105,13 @@ impl BatchNorm2d {
             .f_add_scalar(Self::EPS)?
             .f_rsqrt()?
             .f_mul(&self.weight)?;
-        let shift = self.bias.f_sub(&joint.mean.f_mul(&scale)?)?;
-        let by_channel = |vector: Tensor| vector.f_view([1, -1, 1, 1]);
-        let y = by_channel(shift)?.f_addcmul(&wide, &by_channel(scale)?)?;
+        let by_channel = |vector: &Tensor| vector.f_view([1, -1, 1, 1]);
+        let y = by_channel(&self.bias)?.f_addcmul(&joint.centred, &by_channel(&scale)?)?;
         Ok(y.f_to_kind(kind)?)
     }
 
     /// Moves the running statistics towards those of the joint batch; the variance is the unbiased one.
-    fn track(&self, joint: &JointStatistics) -> Result<(), ModelError> {
+    fn track(&self, joint: &JointBatch) -> Result<(), ModelError> {
         let kind = self.running_mean.f_kind()?;
         tch::no_grad(|| {
             let correction = joint.count.f_div(&joint.count.f_sub_scalar(1)?)?;

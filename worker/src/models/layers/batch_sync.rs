@@ -35,51 +35,42 @@ impl fmt::Debug for SyncHandle {
     }
 }
 
-/// Mean and variance per channel of the batch of all participants together.
-pub(super) struct JointStatistics {
+/// A part of a joint batch, with the statistics per channel of the whole.
+pub(super) struct JointBatch {
     /// Values per channel, over all participants: a vector of length 1 without gradient.
     pub(super) count: Tensor,
     /// Length C, differentiable.
     pub(super) mean: Tensor,
     /// Length C, differentiable: the mean squared deviation, not corrected for the sample.
     pub(super) variance: Tensor,
+    /// This participant's values less the joint mean, N x C x H x W, differentiable.
+    pub(super) centred: Tensor,
 }
 
-impl JointStatistics {
+impl JointBatch {
     /// From this participant's part, N x C x H x W float32 or float64, N possibly 0.
     ///
-    /// Two sums, as the squares are taken from the joint mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the
-    /// sample variance"): a sum of squares and a sum would lose the digits that a large mean and its square have in common.
-    /// Between the two, nothing of the size of `x` is kept for the backward pass but `x` itself.
+    /// Two sums over the participants: the squares are of deviations from the joint mean, where a sum of squares less the
+    /// square of the sum would lose the digits that the two have in common. Of the tensors of the size of `x` only
+    /// `centred` is kept for the backward pass.
     pub(super) fn of(x: &Tensor, sync: &SyncHandle) -> Result<Self, ModelError> {
         let (samples, channels, height, width) = x.size4()?;
-        let own = (samples * height * width) as f64;
         let dims: &[i64] = &[0, 2, 3];
-        let (variance, mean) = if own > 0.0 {
-            x.f_var_mean_correction(dims, 0, false)?
-        } else {
-            // Zeros that lead back to `x`, so that this participant's backward pass meets the others' too.
-            let sum = x.f_sum_dim_intlist(dims, false, None::<Kind>)?;
-            (sum.shallow_clone(), sum)
-        };
-        let count = Tensor::f_full([1], own, (x.f_kind()?, x.device()))?;
-        let sums = sync
-            .0
-            .all_reduce(&Tensor::f_cat(&[mean.f_mul_scalar(own)?, count], 0)?)?;
+        let own = (samples * height * width) as f64;
+        let own = Tensor::f_full([1], own, (x.f_kind()?, x.device()))?;
+        // Of an empty part these are zeros, which lead back to `x`: so its backward pass meets the others' too.
+        let sum = x.f_sum_dim_intlist(dims, false, None::<Kind>)?;
+        let sums = sync.0.all_reduce(&Tensor::f_cat(&[sum, own], 0)?)?;
         let count = sums.f_narrow(0, channels, 1)?.f_detach()?;
-        let joint = sums.f_narrow(0, 0, channels)?.f_div(&count)?;
-        // The sum of squared deviations is smallest at the joint mean, so its derivative by that mean is zero: detached, it
-        // is exactly so.
-        let squares = mean
-            .f_sub(&joint.f_detach()?)?
-            .f_square()?
-            .f_add(&variance)?
-            .f_mul_scalar(own)?;
+        let mean = sums.f_narrow(0, 0, channels)?.f_div(&count)?;
+        let centred = x.f_sub(&mean.f_view([1, -1, 1, 1])?)?;
+        let squares = centred.f_square()?.f_sum_dim_intlist(dims, false, None::<Kind>)?;
         let variance = sync.0.all_reduce(&squares)?.f_div(&count)?;
         Ok(Self {
             count,
-            mean: joint,
+            mean,
             variance,
+            centred,
         })
     }
 }

@@ -277,7 +277,7 @@ fn half_precision_values_have_float32_statistics() {
     let (first, second) = (half.narrow(0, 0, 1), half.narrow(0, 1, 3));
     let (a, b) = std::thread::scope(|scope| {
         let threads = [scope.spawn(run(one, first)), scope.spawn(run(other, second))];
-        <[_; 2]>::from(threads.map(|thread| thread.join().unwrap())).into()
+        threads.map(|thread| thread.join().unwrap()).into()
     });
     let mut registry = Registry::new(Device::Cpu);
     let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 5).unwrap();

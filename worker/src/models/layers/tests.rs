@@ -126,7 +126,7 @@ fn channels_last_moves_values_and_gradients() {
         .set_requires_grad(true);
     let y = channels_last(&x).unwrap();
     assert!(is_channels_last(&y) && !is_channels_last(&x) && y.equal(&x));
-    let _ = (&y * &y).sum(Kind::Float).backward();
+    (&y * &y).sum(Kind::Float).backward();
     assert!(x.grad().equal(&(x.detach() * 2.0)));
     // One channel lies alike both ways; a tensor of three dimensions has no such layout.
     assert!(is_channels_last(&x.narrow(1, 0, 1).contiguous()));
