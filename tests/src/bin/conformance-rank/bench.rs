@@ -24,31 +24,20 @@ struct Way {
 pub(crate) fn run(group: Group) -> Result<(), Failure> {
     let g = group.as_ref();
     let mut ways = Vec::new();
-    let resident = resident_bytes()?;
-    let ordinary = Tensor::ones([NUMEL], (Kind::Float, Device::Cpu));
-    println!("ordinary tensor: resident +{:.1} MB", grown_since(resident)?);
-    let resident = resident_bytes()?;
-    if let Some(mut own) = g.allocate(NUMEL as usize, Kind::Float)? {
-        let _ = own.fill_(1);
-        println!(
-            "shared tensor, own region: resident +{:.1} MB",
-            grown_since(resident)?
-        );
-        reduce(g, &own)?;
-        println!(
-            "shared tensor, after a reduction: resident +{:.1} MB",
-            grown_since(resident)?
-        );
-        ways.push(Way::new("allocated", own));
+    let before = resident_bytes()?;
+    if let Some(own) = g.allocate(NUMEL as usize, Kind::Float)? {
+        ways.push(Way::new(g, "allocated", own, before)?);
     }
-    ways.push(Way::new("ordinary", ordinary));
+    let before = resident_bytes()?;
+    let ordinary = Tensor::zeros([NUMEL], (Kind::Float, Device::Cpu));
+    ways.push(Way::new(g, "ordinary", ordinary, before)?);
     for round in 0..=ROUNDS {
         for way in &mut ways {
             let _ = way.tensor.fill_(1);
             g.barrier()?.wait()?;
             let (begun, spent) = (Instant::now(), cpu_time());
             reduce(g, &way.tensor)?;
-            // The first round takes page faults and connections.
+            // The first round is for the caches.
             if round > 0 {
                 way.wall.push(begun.elapsed());
                 way.cpu += cpu_time().saturating_sub(spent);
@@ -77,14 +66,25 @@ pub(crate) fn run(group: Group) -> Result<(), Failure> {
 }
 
 impl Way {
-    fn new(name: &'static str, tensor: Tensor) -> Self {
-        Self {
+    /// Fills the tensor and reduces it once, and says what that takes of memory since `before`.
+    fn new(g: &dyn ProcessGroup, name: &'static str, tensor: Tensor, before: f64) -> Result<Self, Failure> {
+        let _ = tensor.shallow_clone().fill_(1);
+        let filled = resident_bytes()? - before;
+        reduce(g, &tensor)?;
+        let reduced = resident_bytes()? - before;
+        println!(
+            "{} {name}: resident memory +{:.1} MB, after a reduction +{:.1} MB",
+            g.backend(),
+            filled / 1e6,
+            reduced / 1e6
+        );
+        Ok(Self {
             name,
             tensor,
             wall: Vec::new(),
             cpu: Duration::ZERO,
             small: Vec::new(),
-        }
+        })
     }
 }
 
@@ -121,8 +121,4 @@ fn resident_bytes() -> Result<f64, Failure> {
         .ok_or("no resident size")?
         .parse()?;
     Ok(pages * rustix::param::page_size() as f64)
-}
-
-fn grown_since(before: f64) -> Result<f64, Failure> {
-    Ok((resident_bytes()? - before) / 1e6)
 }
