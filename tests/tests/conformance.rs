@@ -180,7 +180,7 @@ fn the_benchmark_runs_and_shared_memory_is_the_default() {
         let text = said(output);
         assert!(output.status.success(), "rank {rank}: {text}");
         assert!(
-            text.contains("shared memory allocated: 45 MB all_reduce median"),
+            text.contains("shared memory allocated: 45 MB of Float all_reduce median"),
             "rank {rank}: {text}"
         );
     }

@@ -125,7 +125,11 @@ impl WorkerError {
             | Self::Model(_)
             | Self::NoGpu { .. }
             | Self::Train(TrainError::Data(_) | TrainError::TooManyBad { .. })
-            | Self::Rendezvous(RendezvousError::Refused(_)) => ExitStatus::Usage,
+            | Self::Rendezvous(
+                RendezvousError::Refused(_)
+                | RendezvousError::Environment(_)
+                | RendezvousError::Disagreement { .. },
+            ) => ExitStatus::Usage,
             Self::Rendezvous(_) => ExitStatus::Rendezvous,
             _ => ExitStatus::Program(1),
         }

@@ -63,7 +63,10 @@ pub enum RendezvousError {
     /// The ranks' environments differ.
     #[error(
         "DTRAIN_TRANSPORT is {:?} on rank {} and {:?} on rank {}; set it to the same on all ranks, or nowhere",
-        wishes[0].1, wishes[0].0, wishes[1].1, wishes[1].0
+        wishes[0].1,
+        wishes[0].0,
+        wishes[1].1,
+        wishes[1].0
     )]
     Disagreement {
         /// Two ranks and what they want.
@@ -82,6 +85,8 @@ pub enum RendezvousError {
 #[derive(Debug)]
 pub struct Rendezvous {
     env: WorkerEnv,
+    /// The environment's choice of transport.
+    wish: Transport,
     /// None for a single process.
     store: Option<TcpStore>,
 }
@@ -91,10 +96,15 @@ impl Rendezvous {
     /// the launcher's agent serves the store (`TORCHELASTIC_USE_AGENT_STORE`), every rank is a client.
     ///
     /// # Errors
-    /// `Serve` or `Connect`.
+    /// `Serve` or `Connect`; `Environment` where DTRAIN_TRANSPORT names no transport.
     pub fn open(env: WorkerEnv) -> Result<Self, RendezvousError> {
+        let wish = Transport::from_process()?;
         if env.world_size == 1 {
-            return Ok(Self { env, store: None });
+            return Ok(Self {
+                env,
+                wish,
+                store: None,
+            });
         }
         let (host, port) = (env.master_addr.as_str(), env.master_port);
         let store = if env.rank == 0 && !env.use_agent_store {
@@ -117,6 +127,7 @@ impl Rendezvous {
             })?;
         Ok(Self {
             env,
+            wish,
             store: Some(store),
         })
     }
@@ -183,12 +194,12 @@ impl Rendezvous {
         }
     }
 
-    /// Connects all ranks, by the transport that the environment names: see [`Rendezvous::connect_by`].
+    /// Connects all ranks by the transport that the environment names: see [`Rendezvous::connect_by`].
     ///
     /// # Errors
-    /// As `connect_by`; `Environment` where the environment names no transport.
+    /// As `connect_by`.
     pub fn connect(&self) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
-        self.connect_by(Transport::from_process()?)
+        self.connect_by(self.wish)
     }
 
     /// Connects all ranks; all of them pass the same `wish`. Keep the rendezvous as long as the group: rank 0's store

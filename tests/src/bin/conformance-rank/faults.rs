@@ -147,7 +147,7 @@ pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
             .and_then(|line| line.split_whitespace().nth(1))
             .ok_or("no VmSize")?
             .parse()?;
-        let limit = Some((kib << 10) + (256 << 20));
+        let limit = Some((kib << 10) + (64 << 20));
         setrlimit(
             Resource::As,
             Rlimit {
@@ -156,7 +156,7 @@ pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
             },
         )?;
     }
-    let refused = g.allocate(1 << 28, Kind::Float)?;
+    let refused = g.allocate(1 << 25, Kind::Float)?;
     if is_last(g) {
         setrlimit(Resource::As, before)?;
     }
