@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::{Augment, BatchNorm, MemoryFormat, OptimName, Recipe};
 use serde::{Deserialize, Serialize};
 use tch::Device;
@@ -16,7 +17,7 @@ use crate::data::LoaderOptions;
 use crate::engine::{Arena, Buffers, Ema, LayoutOptions, Model, Precision, RankSync, RunPlan, TrainError};
 use crate::models::{self, BatchSync, LoadMode, Registry};
 use crate::optim::{Adam, AdamOptions, GroupOptions, Optimizer, Sgd, SgdOptions, WeightDecay};
-use crate::tasks::BuildTask;
+use crate::tasks::{BuildTask, Site};
 
 /// What rank 0 tells the others before the run begins.
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,9 +49,10 @@ impl Setup {
     pub(crate) fn build<T: BuildTask + 'static>(
         recipe: &Recipe,
         opening: &Opening,
-        (rank, ranks): (usize, usize),
+        env: &WorkerEnv,
         device: Device,
     ) -> Result<Self, WorkerError> {
+        let (rank, ranks) = (env.rank, env.world_size);
         let mut notes = Vec::new();
         // Every rank draws the same weights; rank 0's are sent to the others all the same.
         tch::manual_seed(recipe.train.seed as i64);
@@ -60,9 +62,13 @@ impl Setup {
             .then(|| Arc::new(RankSync::new(ranks)));
         registry.set_batch_sync(batch_sync.clone().map(|sync| sync as Arc<dyn BatchSync>));
         let survey = serde_json::from_value(opening.survey.clone())?;
-        let task = Box::new(T::build(recipe, survey, &mut registry)?);
-        let samples = crate::tasks::Task::train_set(task.as_ref()).len() as u64;
-        let least = crate::tasks::Task::min_micro_batch(task.as_ref());
+        let site = Site {
+            registry: &mut registry,
+            local_ranks: env.local_world_size,
+        };
+        let task = Box::new(T::build(recipe, survey, site)?);
+        let samples = task.train_set().len() as u64;
+        let least = task.min_micro_batch();
         let plan = RunPlan::new(recipe, ranks, samples, least)?;
         if let (Some(weights), None) = (&recipe.model.weights, &opening.resume) {
             let report = models::load_state(&registry, weights, LoadMode::FineTune)?;

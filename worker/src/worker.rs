@@ -17,7 +17,7 @@ use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
 use crate::engine::{Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer};
 use crate::metrics::{MetricsLog, Progress, Surface};
-use crate::tasks::{BuildTask, Classify};
+use crate::tasks::{BuildTask, Classify, Console};
 
 /// Parameters are float32.
 const BYTES_PER_PARAMETER: u64 = 4;
@@ -80,7 +80,7 @@ fn train<T: BuildTask + 'static>(
         lead
     } else {
         let opening: Opening = serde_json::from_slice(&rendezvous.opening()?)?;
-        let setup = Setup::build::<T>(recipe, &opening, (env.rank, env.world_size), device)?;
+        let setup = Setup::build::<T>(recipe, &opening, env, device)?;
         (opening, setup)
     };
     let ranks = Ranks::new(rendezvous.connect()?);
@@ -221,7 +221,11 @@ fn lead<T: BuildTask + 'static>(
     env: &WorkerEnv,
     device: Device,
 ) -> Result<(Opening, Setup), WorkerError> {
-    let survey = T::survey(recipe, cores(), &mut |sentence| tracing::warn!("{sentence}"))?;
+    let mut console = Console {
+        threads: cores(),
+        say: &mut |sentence| tracing::warn!("{sentence}"),
+    };
+    let survey = T::survey(recipe, &mut console)?;
     let root = request
         .run_dir
         .clone()
@@ -244,7 +248,7 @@ fn lead<T: BuildTask + 'static>(
         resume,
         survey: serde_json::to_value(survey)?,
     };
-    let setup = Setup::build::<T>(recipe, &opening, (env.rank, env.world_size), device)?;
+    let setup = Setup::build::<T>(recipe, &opening, env, device)?;
     Ok((opening, setup))
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use super::decode;
 use super::error::{BadSample, DataError, SampleError, first_few};
+use super::fit::Resize;
 use super::image_folder::{ImageIndex, Sample};
+use super::raster::{Labels, Raster};
 
 /// How closely images are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +38,82 @@ impl Depth {
     }
 }
 
+/// What the images of a data set must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// Channels of every image; 3 for RGB pictures.
+    pub channels: usize,
+    /// With [`Resize::None`], all must be of one size.
+    pub resize: Resize,
+}
+
+impl Default for Needs {
+    /// RGB pictures of any size.
+    fn default() -> Self {
+        Self {
+            channels: 3,
+            resize: Resize::Crop,
+        }
+    }
+}
+
+/// A list of samples that are files and can be looked at one by one.
+pub trait Listed: Sync {
+    /// How many samples there are.
+    fn count(&self) -> usize;
+
+    /// The path of one sample's image.
+    fn image_path(&self, sample: usize) -> PathBuf;
+
+    /// Looks at one sample and gives the size of its image, (width, height).
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    fn look(
+        &self,
+        sample: usize,
+        needs: Needs,
+        depth: Depth,
+        looker: &mut Looker,
+    ) -> Result<(u32, u32), SampleError>;
+
+    /// Width and height that the images must have, where they are not resized and it is known.
+    fn expected_size(&self) -> Option<(u32, u32)>;
+}
+
+impl Listed for ImageIndex {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn image_path(&self, sample: usize) -> PathBuf {
+        self.path(sample)
+    }
+
+    fn look(
+        &self,
+        sample: usize,
+        needs: Needs,
+        depth: Depth,
+        looker: &mut Looker,
+    ) -> Result<(u32, u32), SampleError> {
+        looker.image(&self.path(sample), needs.channels, depth)
+    }
+
+    fn expected_size(&self) -> Option<(u32, u32)> {
+        self.size
+    }
+}
+
 /// What [`check`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckReport {
-    /// The bad images, by number.
+    /// The bad samples, by number.
     pub bad: Vec<BadSample>,
     /// How many were looked at.
     pub checked: usize,
+    /// The size of every image, (0, 0) of bad ones; only where images are not resized.
+    sizes: Option<Vec<(u32, u32)>>,
 }
 
 /// Whether so many bad images are taken for damage to the data set: more than 1%. The same rule holds for images that
@@ -57,37 +128,35 @@ const HEADER_BYTES: u64 = 64 << 10;
 /// The longest time between two calls of `progress`.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
-/// Looks at all images of `index` in `threads` threads (at least one) and calls `progress(done, total)` on this
+/// Looks at all samples of `index` in `threads` threads (at least one) and calls `progress(done, total)` on this
 /// thread now and then, and once at the end. The report does not depend on the number of threads.
 pub fn check(
-    index: &ImageIndex,
+    index: &dyn Listed,
+    needs: Needs,
     depth: Depth,
     threads: usize,
     progress: &mut dyn FnMut(usize, usize),
 ) -> CheckReport {
-    let total = index.len();
+    let total = index.count();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let look = |report: &mpsc::Sender<BadSample>| {
+    let look = |report: &mpsc::Sender<Found>| {
         let mut looker = Looker::default();
         loop {
             let sample = next.fetch_add(1, Ordering::Relaxed);
             if sample >= total {
                 return;
             }
-            let path = index.path(sample);
-            if let Err(error) = looker.look(&path, depth) {
-                let bad = BadSample {
-                    index: sample,
-                    path: path.display().to_string(),
-                    reason: error.to_string(),
-                };
+            let found = index.look(sample, needs, depth, &mut looker);
+            // Sizes of good images are of use only where all must be the same.
+            if found.is_err() || needs.resize == Resize::None {
                 // The receiver lives as long as any sender does.
-                let _ = report.send(bad);
+                let _ = report.send((sample, found));
             }
             done.fetch_add(1, Ordering::Relaxed);
         }
     };
 
+    let mut sizes = (needs.resize == Resize::None).then(|| vec![(0, 0); total]);
     let mut bad = Vec::new();
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
@@ -104,41 +173,90 @@ pub fn check(
         drop(sender);
         loop {
             match receiver.recv_timeout(PROGRESS_EVERY) {
-                Ok(image) => bad.push(image),
+                Ok((sample, Ok(size))) => {
+                    if let Some(sizes) = &mut sizes {
+                        sizes[sample] = size;
+                    }
+                }
+                Ok((sample, Err(error))) => bad.push(BadSample {
+                    index: sample,
+                    path: index.image_path(sample).display().to_string(),
+                    reason: error.to_string(),
+                }),
                 Err(RecvTimeoutError::Timeout) => progress(done.load(Ordering::Relaxed), total),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
     });
     progress(total, total);
-    bad.sort_unstable_by_key(|image| image.index);
-    CheckReport { bad, checked: total }
+    bad.sort_unstable_by_key(|sample| sample.index);
+    CheckReport {
+        bad,
+        checked: total,
+        sizes,
+    }
 }
 
+/// A sample and the size of its image, or why it is bad.
+type Found = (usize, Result<(u32, u32), SampleError>);
+
 impl CheckReport {
+    /// Which samples are good, if few enough are bad.
+    pub(super) fn kept(&self, total: usize) -> Result<Vec<bool>, DataError> {
+        assert_eq!(self.checked, total, "the report belongs to another index");
+        if too_many_bad(self.bad.len(), total) {
+            return Err(DataError::TooManyBad {
+                bad: self.bad.len(),
+                total,
+                first: first_few(&self.bad),
+            });
+        }
+        let mut keep = vec![true; total];
+        for sample in &self.bad {
+            keep[sample.index] = false;
+        }
+        Ok(keep)
+    }
+
+    /// The one size that the good images have, where they must: that which the index expects, else that of the first.
+    pub(super) fn common_size(&self, index: &dyn Listed) -> Result<Option<(u32, u32)>, DataError> {
+        let Some(sizes) = &self.sizes else {
+            return Ok(None);
+        };
+        let good = || sizes.iter().enumerate().filter(|(_, size)| **size != (0, 0));
+        let path = |sample: usize| index.image_path(sample).display().to_string();
+        let Some((expected, first)) = index
+            .expected_size()
+            .map(|size| (size, "every training image".to_owned()))
+            .or_else(|| good().next().map(|(sample, size)| (*size, path(sample))))
+        else {
+            return Ok(None);
+        };
+        match good().find(|(_, size)| **size != expected) {
+            None => Ok(Some(expected)),
+            Some((sample, size)) => Err(DataError::MixedSizes {
+                path: path(sample),
+                size: *size,
+                first,
+                expected,
+            }),
+        }
+    }
+
     /// The index without the bad images.
     ///
     /// # Errors
-    /// [`DataError::TooManyBad`] if more than 1% are bad, [`DataError::ClassLost`] if a class would be left with none.
+    /// [`DataError::TooManyBad`] if more than 1% are bad, [`DataError::ClassLost`] if a class would be left with none,
+    /// [`DataError::MixedSizes`] if images are not resized and differ in size.
     ///
     /// # Panics
     /// If the report is of another index.
     pub fn apply(&self, index: &ImageIndex) -> Result<ImageIndex, DataError> {
-        assert_eq!(self.checked, index.len(), "the report belongs to another index");
-        let (bad, total) = (self.bad.len(), index.len());
+        let keep = self.kept(index.len())?;
         let before = index.class_counts();
         let mut left = before.clone();
-        let mut keep = vec![true; total];
-        for image in &self.bad {
-            left[index.samples[image.index].0 as usize] -= 1;
-            keep[image.index] = false;
-        }
-        if too_many_bad(bad, total) {
-            return Err(DataError::TooManyBad {
-                bad,
-                total,
-                first: first_few(&self.bad),
-            });
+        for sample in &self.bad {
+            left[index.samples[sample.index].0 as usize] -= 1;
         }
         if let Some(class) = (0..left.len()).find(|&class| left[class] == 0 && before[class] > 0) {
             let of_class: Vec<BadSample> = self
@@ -157,6 +275,7 @@ impl CheckReport {
         let samples: Vec<Sample> = kept.map(|(sample, _)| sample.clone()).collect();
         Ok(ImageIndex {
             samples,
+            size: self.common_size(index)?,
             ..index.clone()
         })
     }
@@ -164,31 +283,63 @@ impl CheckReport {
 
 /// The working memory of one checking thread.
 #[derive(Default)]
-struct Looker {
+pub struct Looker {
     file: Vec<u8>,
     raw: Vec<u8>,
-    rgb: Vec<u8>,
+    raster: Raster,
+    pub(super) labels: Labels,
 }
 
 impl Looker {
-    fn look(&mut self, path: &Path, depth: Depth) -> Result<(), SampleError> {
-        let mut file = File::open(path)?;
-        self.file.clear();
+    /// Looks at an image and gives its size.
+    pub(super) fn image(
+        &mut self,
+        path: &Path,
+        channels: usize,
+        depth: Depth,
+    ) -> Result<(u32, u32), SampleError> {
         match depth {
             Depth::Full => {
-                file.read_to_end(&mut self.file)?;
-                decode::rgb8(&self.file, &mut self.raw, &mut self.rgb)?;
+                self.read(path)?;
+                decode::pixels(&self.file, channels, &mut self.raw, &mut self.raster)?;
+                Ok((self.raster.width, self.raster.height))
             }
-            Depth::Header => {
-                file.by_ref().take(HEADER_BYTES).read_to_end(&mut self.file)?;
-                if decode::header(&self.file).is_err() {
-                    // TIFF keeps its directory anywhere, and a JPEG may begin with a long profile.
-                    file.read_to_end(&mut self.file)?;
-                    decode::header(&self.file)?;
-                }
-            }
+            Depth::Header => self.beginning(path, |bytes| decode::header(bytes, channels)),
         }
+    }
+
+    /// Looks at a mask and gives its size; with [`Depth::Full`] its values are in `labels`.
+    pub(super) fn mask(&mut self, path: &Path, depth: Depth) -> Result<(u32, u32), SampleError> {
+        match depth {
+            Depth::Full => {
+                self.read(path)?;
+                decode::mask(&self.file, &mut self.raw, &mut self.labels)?;
+                Ok((self.labels.width, self.labels.height))
+            }
+            Depth::Header => self.beginning(path, decode::mask_header),
+        }
+    }
+
+    fn read(&mut self, path: &Path) -> Result<(), SampleError> {
+        self.file.clear();
+        File::open(path)?.read_to_end(&mut self.file)?;
         Ok(())
+    }
+
+    /// Reads no more of the file than is needed for its header.
+    fn beginning(
+        &mut self,
+        path: &Path,
+        header: impl Fn(&[u8]) -> Result<(u32, u32), SampleError>,
+    ) -> Result<(u32, u32), SampleError> {
+        let mut file = File::open(path)?;
+        self.file.clear();
+        file.by_ref().take(HEADER_BYTES).read_to_end(&mut self.file)?;
+        header(&self.file).or_else(|_| {
+            // TIFF keeps its directory anywhere, and a JPEG may begin with a long profile.
+            file.read_to_end(&mut self.file)?;
+            header(&self.file)
+        })
     }
 }
 

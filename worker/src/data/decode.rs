@@ -1,31 +1,87 @@
-//! From the bytes of an image file to 8-bit RGB.
+//! From the bytes of an image file to its pixels.
 //!
-//! The format is taken from the content, not from the file's name. Everything becomes 8-bit RGB: grey is copied to
-//! the three channels, palettes are looked up, 16 bits are scaled over their full range with rounding, and
-//! transparent pixels are laid over white. A stored rotation (EXIF) is not applied, as torchvision does not either.
-//! TIFF files with floating-point samples, or with four 16-bit channels that are not RGB and alpha (satellite bands
-//! are often written as "CMYK"), are refused: made into RGB they would mean nothing.
+//! The format is taken from the content, not from the file's name. A stored rotation (EXIF) is not applied, as torchvision
+//! does not either.
+//!
+//! Three channels mean a picture: everything becomes 8-bit RGB ([`rgb8`]). Grey is copied to the three channels, palettes
+//! are looked up, 16 bits are scaled over their full range with rounding, and transparent pixels are laid over white. TIFF
+//! files with floating-point samples, or with bands that are not RGB and alpha, are refused: made into RGB they would
+//! mean nothing.
+//!
+//! Any other number of channels means data ([`pixels`]): the file must have just as many, and they stay what they are, 8-bit
+//! values from 0 to 255, 16-bit values divided by 65535, floating-point values unchanged. Only for one channel, the
+//! brightness of a picture will do.
 
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use image::{ColorType, ExtendedColorType, ImageDecoder, ImageError, ImageReader, Limits};
+use image::{ColorType, ExtendedColorType, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
 
+use self::bands::Bands;
 use super::error::SampleError;
+use super::raster::{Raster, Values};
+
+mod bands;
+mod convert;
+mod jpeg;
+mod mask;
+
+pub use mask::{mask, mask_header};
 
 /// The most memory that one decoded image may take: a header can state any size, a few bytes long.
 pub const LIMIT_BYTES: u64 = 512 << 20;
 
+/// Why a file is damaged, most often.
+const CUT_SHORT: &str = "the file is cut short";
+
 /// The size that the header states, (width, height), after the checks that need no pixels: a known format, a kind
-/// that is read, a size within the limit. `bytes` may be only the beginning of a file if the header lies in it.
+/// that is read, `channels` channels, a size within the limit. `bytes` may be only the beginning of a file if the header
+/// lies in it.
 ///
 /// # Errors
 /// What is wrong with the header.
-pub fn header(bytes: &[u8]) -> Result<(u32, u32), SampleError> {
-    guarded(|| open(bytes).map(|decoder| decoder.dimensions()))
+pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32), SampleError> {
+    guarded(|| {
+        if channels == 3 {
+            return open_picture(bytes).map(|decoder| decoder.dimensions());
+        }
+        match source(bytes, channels)? {
+            Source::Bands(bands) => Ok(bands.size),
+            Source::Picture(decoder) => {
+                convert::fits(decoder.color_type(), channels)?;
+                Ok(decoder.dimensions())
+            }
+        }
+    })
 }
 
-/// Decodes into `rgb` (row by row, 3 bytes a pixel) and returns (width, height).
+/// Decodes an image of `channels` channels into `out`, whose memory is used again, as `raw` is.
+///
+/// # Errors
+/// What is wrong with the file. `out` then holds nothing of use.
+pub fn pixels(bytes: &[u8], channels: usize, raw: &mut Vec<u8>, out: &mut Raster) -> Result<(), SampleError> {
+    if channels == 3 {
+        (out.width, out.height) = rgb8(bytes, raw, out.used_u8())?;
+        out.channels = 3;
+        return Ok(());
+    }
+    guarded(|| match source(bytes, channels)? {
+        Source::Bands(bands) => bands.decode(out),
+        Source::Picture(decoder) => {
+            whole(bytes)?;
+            let color = decoder.color_type();
+            convert::fits(color, channels)?;
+            (out.width, out.height) = decoder.dimensions();
+            raw.clear();
+            raw.resize(decoder.total_bytes() as usize, 0);
+            decoder.read_image(raw).map_err(damage)?;
+            convert::to_planes(color, raw, channels, out)
+        }
+    })?;
+    finite(out)
+}
+
+/// Decodes a picture into `rgb` (row by row, 3 bytes a pixel) and returns (width, height).
 ///
 /// `raw` is working memory; both are kept by the caller to be used again.
 ///
@@ -33,13 +89,8 @@ pub fn header(bytes: &[u8]) -> Result<(u32, u32), SampleError> {
 /// What is wrong with the file. `rgb` then holds nothing of use.
 pub fn rgb8(bytes: &[u8], raw: &mut Vec<u8>, rgb: &mut Vec<u8>) -> Result<(u32, u32), SampleError> {
     guarded(|| {
-        let decoder = open(bytes)?;
-        // The JPEG decoder fills what is missing with grey.
-        if bytes.starts_with(&[0xff, SOI]) && !jpeg_is_whole(bytes) {
-            return Err(SampleError::Damaged {
-                reason: "the file is cut short".to_owned(),
-            });
-        }
+        let decoder = open_picture(bytes)?;
+        whole(bytes)?;
         let (width, height) = decoder.dimensions();
         let color = decoder.color_type();
         // The check in `open` keeps this within the limit, and so within usize.
@@ -52,7 +103,7 @@ pub fn rgb8(bytes: &[u8], raw: &mut Vec<u8>, rgb: &mut Vec<u8>) -> Result<(u32, 
         target.resize(total, 0);
         decoder.read_image(target).map_err(damage)?;
         if color != ColorType::Rgb8 {
-            to_rgb8(color, raw, rgb)?;
+            convert::to_rgb8(color, raw, rgb)?;
         }
         Ok((width, height))
     })
@@ -67,7 +118,26 @@ fn guarded<T>(decode: impl FnOnce() -> Result<T, SampleError>) -> Result<T, Samp
     })
 }
 
-fn open(bytes: &[u8]) -> Result<impl ImageDecoder + '_, SampleError> {
+/// Who decodes a file whose channels are data.
+enum Source<'a> {
+    Bands(Box<Bands<'a>>),
+    Picture(Box<dyn ImageDecoder + 'a>),
+}
+
+fn source(bytes: &[u8], channels: usize) -> Result<Source<'_>, SampleError> {
+    if format_of(bytes)? == ImageFormat::Tiff {
+        let bands = Bands::open(bytes)?;
+        // A picture's brightness is left to the decoder of pictures.
+        if channels != 1 || bands.count == 1 {
+            bands.check(channels)?;
+            return Ok(Source::Bands(Box::new(bands)));
+        }
+        return Ok(Source::Picture(open_picture(bytes)?));
+    }
+    open(bytes).map(Source::Picture)
+}
+
+fn format_of(bytes: &[u8]) -> Result<ImageFormat, SampleError> {
     if bytes.is_empty() {
         return Err(SampleError::Empty);
     }
@@ -79,30 +149,39 @@ fn open(bytes: &[u8]) -> Result<impl ImageDecoder + '_, SampleError> {
             what: format!("the format {format:?}"),
         });
     }
+    Ok(format)
+}
+
+fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError> {
+    let format = format_of(bytes)?;
     let mut limits = Limits::default();
     limits.max_alloc = Some(LIMIT_BYTES);
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     reader.limits(limits);
     let decoder = reader.into_decoder().map_err(damage)?;
     let (width, height) = decoder.dimensions();
-    if width == 0 || height == 0 {
-        return Err(SampleError::Damaged {
-            reason: format!("the header states {width}x{height} pixels"),
-        });
-    }
     // Three bytes a pixel are needed in any case, for the RGB copy.
     let rgb_bytes = u64::from(width) * u64::from(height) * 3;
-    if decoder.total_bytes().max(rgb_bytes) > LIMIT_BYTES {
-        return Err(SampleError::TooLarge {
-            width,
-            height,
-            limit_bytes: LIMIT_BYTES,
+    check_size(width, height, decoder.total_bytes().max(rgb_bytes))?;
+    Ok(Box::new(decoder))
+}
+
+/// Opens an image that is to become RGB, and refuses what would mean nothing as such.
+fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError> {
+    let opened = open(bytes);
+    let is_tiff = || format_of(bytes).is_ok_and(|format| format == ImageFormat::Tiff);
+    if let Err(SampleError::Unsupported { .. }) = opened
+        && is_tiff()
+        && let Ok(bands) = Bands::open(bytes)
+        && bands.check(bands.count).is_ok()
+    {
+        return Err(SampleError::NotRgb {
+            channels: bands.count,
         });
     }
+    let decoder = opened?;
     if decoder.original_color_type() == ExtendedColorType::Cmyk16 {
-        return Err(SampleError::Unsupported {
-            what: "a file of four 16-bit channels that are not RGB and alpha".to_owned(),
-        });
+        return Err(SampleError::NotRgb { channels: 4 });
     }
     if matches!(decoder.color_type(), ColorType::Rgb32F | ColorType::Rgba32F) {
         return Err(SampleError::Unsupported {
@@ -112,85 +191,51 @@ fn open(bytes: &[u8]) -> Result<impl ImageDecoder + '_, SampleError> {
     Ok(decoder)
 }
 
-/// JPEG markers, each after a byte 0xff.
-const SOI: u8 = 0xd8;
-const EOI: u8 = 0xd9;
-
-/// Whether a JPEG file reaches its end-of-image marker. The segments are walked through, since an embedded preview
-/// has a marker of its own, and many good files have something after the end.
-fn jpeg_is_whole(bytes: &[u8]) -> bool {
-    let mut at = 2;
-    loop {
-        // Compressed data, in which 0xff is followed by 0x00 or a restart marker, or padding between segments.
-        let Some(found) = bytes
-            .get(at..)
-            .and_then(|rest| rest.iter().position(|&byte| byte == 0xff))
-        else {
-            return false;
-        };
-        at += found + 1;
-        match bytes.get(at) {
-            None => return false,
-            Some(&EOI) => return true,
-            Some(0xff) => {}
-            // Escaped data, and the markers without a length: temporary, restart 0 to 7, start of image.
-            Some(0x00 | 0x01 | 0xd0..=0xd8) => at += 1,
-            Some(_) => match bytes.get(at + 1..at + 3) {
-                Some(length) => at += 1 + usize::from(u16::from_be_bytes([length[0], length[1]])),
-                None => return false,
-            },
-        }
-    }
-}
-
-fn to_rgb8(color: ColorType, raw: &[u8], rgb: &mut Vec<u8>) -> Result<(), SampleError> {
-    rgb.clear();
-    rgb.reserve(raw.len() / usize::from(color.bytes_per_pixel()) * 3);
-    match color {
-        ColorType::L8 => rgb.extend(raw.iter().flat_map(|&grey| [grey; 3])),
-        ColorType::La8 => rgb.extend(raw.chunks_exact(2).flat_map(|p| [over_white(p[0], p[1]); 3])),
-        ColorType::Rgba8 => {
-            rgb.extend(
-                raw.chunks_exact(4)
-                    .flat_map(|p| [p[0], p[1], p[2]].map(|c| over_white(c, p[3]))),
-            );
-        }
-        ColorType::L16 => rgb.extend(raw.chunks_exact(2).flat_map(|p| [high(p, 0); 3])),
-        ColorType::La16 => {
-            rgb.extend(
-                raw.chunks_exact(4)
-                    .flat_map(|p| [over_white(high(p, 0), high(p, 1)); 3]),
-            );
-        }
-        ColorType::Rgb16 => rgb.extend(
-            raw.chunks_exact(6)
-                .flat_map(|p| [high(p, 0), high(p, 1), high(p, 2)]),
-        ),
-        ColorType::Rgba16 => {
-            rgb.extend(
-                raw.chunks_exact(8)
-                    .flat_map(|p| [0, 1, 2].map(|c| over_white(high(p, c), high(p, 3)))),
-            );
-        }
-        other => {
-            return Err(SampleError::Unsupported {
-                what: format!("the pixel format {other:?}"),
-            });
-        }
+/// The JPEG decoder fills what is missing with grey.
+fn whole(bytes: &[u8]) -> Result<(), SampleError> {
+    if bytes.starts_with(&[0xff, jpeg::SOI]) && !jpeg::is_whole(bytes) {
+        return Err(SampleError::Damaged {
+            reason: CUT_SHORT.to_owned(),
+        });
     }
     Ok(())
 }
 
-/// The 16-bit channel `channel` of a pixel (in the machine's byte order), scaled to 8 bits: 65535 becomes 255.
-fn high(pixel: &[u8], channel: usize) -> u8 {
-    let value = u16::from_ne_bytes([pixel[2 * channel], pixel[2 * channel + 1]]);
-    ((u32::from(value) + 128) / 257) as u8
+fn check_size(width: u32, height: u32, decoded_bytes: u64) -> Result<(), SampleError> {
+    if width == 0 || height == 0 {
+        return Err(SampleError::Damaged {
+            reason: format!("the header states {width}x{height} pixels"),
+        });
+    }
+    if decoded_bytes > LIMIT_BYTES {
+        return Err(SampleError::TooLarge {
+            width,
+            height,
+            limit_bytes: LIMIT_BYTES,
+        });
+    }
+    Ok(())
 }
 
-/// A channel of a pixel with some opacity, on a white ground.
-fn over_white(channel: u8, alpha: u8) -> u8 {
-    let (channel, alpha) = (u32::from(channel), u32::from(alpha));
-    ((channel * alpha + 255 * (255 - alpha) + 127) / 255) as u8
+/// One value that is no number would spread over the whole model.
+fn finite(image: &Raster) -> Result<(), SampleError> {
+    let Values::F32(values) = &image.values else {
+        return Ok(());
+    };
+    match values.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(first) => {
+            let width = (image.width as usize).max(1);
+            let pixels = width * (image.height as usize).max(1);
+            Err(SampleError::NotFinite {
+                value: values[first],
+                channel: first / pixels,
+                row: first % pixels / width,
+                column: first % width,
+                count: values.iter().filter(|value| !value.is_finite()).count(),
+            })
+        }
+    }
 }
 
 fn damage(error: ImageError) -> SampleError {
@@ -200,7 +245,7 @@ fn damage(error: ImageError) -> SampleError {
         },
         ImageError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
             SampleError::Damaged {
-                reason: "the file is cut short".to_owned(),
+                reason: CUT_SHORT.to_owned(),
             }
         }
         other => SampleError::Damaged {
@@ -222,5 +267,11 @@ fn readable_start(bytes: &[u8]) -> String {
     }
 }
 
+#[cfg(test)]
+mod data_tests;
+#[cfg(test)]
+mod mask_tests;
+#[cfg(test)]
+mod raw_tiff;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+pub use super::sample_error::SampleError;
+
 /// How many names or files a message lists before it only counts.
 const LISTED: usize = 5;
 
@@ -66,6 +68,62 @@ pub enum DataError {
         /// The classes that only it has.
         classes: Vec<String>,
     },
+    /// A folder of images without any.
+    #[error(
+        "there are no images in {}; add images ({}) or set data.root and the names of its folders to where they are",
+        path.display(), super::image_folder::EXTENSIONS.join(", ")
+    )]
+    NoImages {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Images without masks, or masks without images.
+    #[error(
+        "images and masks do not pair up by name: {} in {} without a mask in {}{}; {} without an image{}; give both the \
+         same names (endings may differ) or remove what has no partner",
+        plural(images.len(), "image", "images"), image_folder.display(), mask_folder.display(), names(images),
+        plural(masks.len(), "mask", "masks"), names(masks)
+    )]
+    Unpaired {
+        /// The folder of images.
+        image_folder: PathBuf,
+        /// The folder of masks.
+        mask_folder: PathBuf,
+        /// Images without a mask, by name.
+        images: Vec<String>,
+        /// Masks without an image, by name.
+        masks: Vec<String>,
+    },
+    /// Two files whose names differ in their ending alone, so that neither can be paired.
+    #[error(
+        "{} has two files `{first}` and `{second}` of one name but for the ending; rename or remove one, since images and \
+         masks are paired by name",
+        path.display()
+    )]
+    SameName {
+        /// The folder.
+        path: PathBuf,
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// Images of different sizes that are not to be resized.
+    #[error(
+        "{path} is {}x{} pixels where {} is {}x{}; data.resize = \"none\" uses images as they are, so set data.resize = \
+         \"crop\" or \"stretch\", or make all images of one size",
+        size.0, size.1, first, expected.0, expected.1
+    )]
+    MixedSizes {
+        /// The image that differs.
+        path: String,
+        /// Its width and height.
+        size: (u32, u32),
+        /// The image that gave the size.
+        first: String,
+        /// The size of the others.
+        expected: (u32, u32),
+    },
     /// A name that is not valid UTF-8.
     #[error("the name of {} is not valid UTF-8; rename it", path.display())]
     NotUnicode {
@@ -100,11 +158,77 @@ pub enum DataError {
     },
     /// An image index that does not read back; sender and receiver are of different versions.
     #[error(
-        "the list of images sent between ranks cannot be read ({reason}); start all ranks with the same dtrain"
+        "the list of images or texts sent between ranks cannot be read ({reason}); start all ranks with the same dtrain"
     )]
     Index {
         /// What is wrong with it.
         reason: String,
+    },
+    /// A text, or a folder of texts, that cannot be read.
+    #[error("the text {} cannot be read ({source}); set data.root to a text file or to a folder of .txt files", path.display())]
+    UnreadableText {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A folder without texts.
+    #[error("there are no .txt files in {}; set data.root to a text file or to a folder of .txt files", path.display())]
+    NoTexts {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A text of no characters.
+    #[error("the text {} is empty; set data.root to one that is not", path.display())]
+    EmptyText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A text in another encoding.
+    #[error(
+        "the text {} is not UTF-8 from byte {at} on; convert it to UTF-8, for example with iconv", path.display()
+    )]
+    NotUtf8 {
+        /// The file.
+        path: PathBuf,
+        /// The first byte that does not belong to a character, from 0.
+        at: usize,
+    },
+    /// A text without enough tokens for a window.
+    #[error(
+        "the {part} part of the text has {tokens} tokens, and one window of model.context = {context} needs {}; use a longer \
+         text, lower model.context or change data.test_fraction",
+        context + 1
+    )]
+    ShortText {
+        /// "training" or "test".
+        part: &'static str,
+        /// Tokens of that part.
+        tokens: usize,
+        /// Tokens of a window.
+        context: usize,
+    },
+    /// A character that the vocabulary lacks.
+    #[error(
+        "the text has the character {character:?} (character {at}), which the vocabulary of {size} characters lacks; train on \
+         the text that the vocabulary was made of, or start a new run"
+    )]
+    UnknownCharacter {
+        /// The character.
+        character: char,
+        /// Its place in the text, from 0.
+        at: usize,
+        /// Characters of the vocabulary.
+        size: usize,
+    },
+    /// Ranks that read different texts.
+    #[error(
+        "the text below {} is not the one that rank 0 read; give all machines the same files and leave them unchanged while a run \
+         starts", path.display()
+    )]
+    TextDiffers {
+        /// The first file.
+        path: PathBuf,
     },
     /// A loader thread could not be started.
     #[error("a loader thread cannot be started ({source}); lower data.workers or raise the process limit")]
@@ -121,52 +245,6 @@ pub enum DataError {
         at: String,
         /// The panic's message.
         message: String,
-    },
-}
-
-/// Why one sample cannot be used. It names no path: [`BadSample`] does.
-#[derive(Debug, thiserror::Error)]
-pub enum SampleError {
-    /// The file cannot be opened or read.
-    #[error("the file cannot be read: {source}")]
-    Read {
-        /// Why not.
-        #[from]
-        source: io::Error,
-    },
-    /// A file of zero bytes.
-    #[error("the file is empty")]
-    Empty,
-    /// Content that is no image format.
-    #[error("not an image: the file begins with {start}, and PNG, JPEG, BMP, TIFF and WebP are read")]
-    NotAnImage {
-        /// The first bytes, readable.
-        start: String,
-    },
-    /// An image of a kind that is not read.
-    #[error("{what} is not read; convert the image to 8-bit RGB, for example as PNG")]
-    Unsupported {
-        /// The kind.
-        what: String,
-    },
-    /// An image file that is cut short or corrupt.
-    #[error("damaged: {reason}")]
-    Damaged {
-        /// What the decoder found.
-        reason: String,
-    },
-    /// An image that would take too much memory.
-    #[error(
-        "{width}x{height} pixels are more than the limit of {} MiB once decoded; make the image smaller",
-        limit_bytes >> 20
-    )]
-    TooLarge {
-        /// Width that the header states, in pixels.
-        width: u32,
-        /// Height that the header states, in pixels.
-        height: u32,
-        /// The limit on the decoded image.
-        limit_bytes: u64,
     },
 }
 
@@ -204,6 +282,15 @@ pub(super) fn listed<S: AsRef<str>>(names: &[S]) -> String {
         shown.join(", ")
     } else {
         format!("{} and {rest} more", shown.join(", "))
+    }
+}
+
+/// ": `a`, `b`", or nothing for no names.
+fn names<S: AsRef<str>>(all: &[S]) -> String {
+    if all.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", listed(all))
     }
 }
 

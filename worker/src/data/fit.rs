@@ -1,200 +1,257 @@
-//! From an RGB image of any size to a square of normalised floats.
+//! From an image of any size to one of the data set's size.
 
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
 use super::error::SampleError;
+use super::raster::{Labels, Raster, Samples, Values, View};
 
-/// `(x / 255 - mean) / std` for the three channels, as a table.
-#[derive(Debug, Clone)]
-pub struct Normalize {
-    table: Box<[[f32; 256]; 3]>,
-    mean: [f64; 3],
-    std: [f64; 3],
+/// How images are brought to the size of the data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Resize {
+    /// The image is scaled until it covers the target, and the middle is cut out. For squares the sizes and offsets are those
+    /// of torchvision's `Resize(size)` and `CenterCrop(size)`.
+    #[default]
+    Crop,
+    /// The whole image is scaled to the target, which may distort it.
+    Stretch,
+    /// Images are used as they are; all must be of the target's size.
+    None,
 }
 
-impl Normalize {
-    /// Mean and standard deviation of red, green and blue, for values from 0 to 1. `std` must not be 0 (the recipe
-    /// checks it).
-    pub fn new(mean: [f64; 3], std: [f64; 3]) -> Self {
-        let channel = |c: usize| std::array::from_fn(|x| ((x as f64 / 255.0 - mean[c]) / std[c]) as f32);
-        Self {
-            table: Box::new([channel(0), channel(1), channel(2)]),
-            mean,
-            std,
-        }
-    }
+/// The part of an image that is shown, and in how many pixels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Frame {
+    /// The part's left edge in the image, in pixels, as the others.
+    left: f64,
+    top: f64,
+    width: f64,
+    height: f64,
+    /// Width and height of the result.
+    target: (u32, u32),
+}
 
-    /// Writes a value from 0 to 1 of channel `c` as [`Normalize::write`] would.
-    pub fn value(&self, c: usize, x: f32) -> f32 {
-        ((f64::from(x) - self.mean[c]) / self.std[c]) as f32
-    }
-
-    /// Writes a square of `size * size` pixels into `out` as three planes (red, green, blue), each row by row;
-    /// mirrored left to right if `flip`.
+impl Frame {
+    /// What of an image of the size `source` (width, height) is shown in `target` pixels.
+    ///
+    /// # Errors
+    /// [`SampleError::Size`] if the image would have to be resized and must not be.
     ///
     /// # Panics
-    /// If `out` does not hold `3 * size * size` values or the window is smaller than the square.
-    pub fn write(&self, window: Window<'_>, size: usize, flip: bool, out: &mut [f32]) {
-        assert_eq!(out.len(), 3 * size * size, "room for one image of {size}x{size}");
-        let [reds, greens, blues] = &*self.table;
-        let (red, rest) = out.split_at_mut(size * size);
-        let (green, blue) = rest.split_at_mut(size * size);
-        for y in 0..size {
-            let row = &window.pixels[y * window.row_bytes..][..3 * size];
-            let span = y * size..(y + 1) * size;
-            let targets = red[span.clone()]
-                .iter_mut()
-                .zip(&mut green[span.clone()])
-                .zip(&mut blue[span]);
-            let put = |(((r, g), b), pixel): (((&mut f32, &mut f32), &mut f32), &[u8])| {
-                *r = reds[usize::from(pixel[0])];
-                *g = greens[usize::from(pixel[1])];
-                *b = blues[usize::from(pixel[2])];
-            };
-            if flip {
-                targets.zip(row.rchunks_exact(3)).for_each(put);
-            } else {
-                targets.zip(row.chunks_exact(3)).for_each(put);
-            }
+    /// If a side is 0.
+    pub fn new(resize: Resize, source: (u32, u32), target: (u32, u32)) -> Result<Self, SampleError> {
+        let all = Self::rectangle((0, 0), source, target);
+        match resize {
+            Resize::Crop => Ok(Crop::new(source, target).frame(source)),
+            Resize::Stretch => Ok(all),
+            Resize::None if source == target => Ok(all),
+            Resize::None => Err(SampleError::Size {
+                width: source.0,
+                height: source.1,
+                expected: target,
+            }),
         }
     }
-}
 
-impl Default for Normalize {
-    /// The figures of ImageNet, which torchvision's weights expect.
-    fn default() -> Self {
-        Self::new([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    /// A rectangle of whole pixels: its corner (left, top), its size, and the size that it gets.
+    pub fn rectangle(corner: (u32, u32), size: (u32, u32), target: (u32, u32)) -> Self {
+        Self {
+            left: f64::from(corner.0),
+            top: f64::from(corner.1),
+            width: f64::from(size.0),
+            height: f64::from(size.1),
+            target,
+        }
+    }
+
+    /// The corner, if every pixel of the result is one of the image.
+    fn exact(&self) -> Option<(usize, usize)> {
+        let same = (self.width, self.height) == (f64::from(self.target.0), f64::from(self.target.1));
+        (same && self.left.fract() == 0.0 && self.top.fract() == 0.0)
+            .then_some((self.left as usize, self.top as usize))
     }
 }
 
-/// Part of an RGB image: `pixels` starts at its upper left corner, rows are `row_bytes` apart.
-#[derive(Debug, Clone, Copy)]
-pub struct Window<'a> {
-    /// From the first byte of the window on.
-    pub pixels: &'a [u8],
-    /// From one row to the next.
-    pub row_bytes: usize,
-}
-
-/// Brings images to a square: the shorter side is scaled to the square's, the middle is cut out.
-///
-/// The sizes and offsets are those of torchvision's `Resize(size)` and `CenterCrop(size)`; the filter is bilinear
-/// with antialiasing, as there. An image whose shorter side fits is only cut. Holds working memory, one for a thread.
+/// Resizes images: bilinear with antialiasing, as torchvision does. What fits is only cut. Holds working memory, one for a
+/// thread.
 #[derive(Debug)]
 pub struct Fitter {
     resizer: Resizer,
-    square: Vec<u8>,
+    bytes: Vec<u8>,
+    floats: Vec<f32>,
 }
 
 impl Default for Fitter {
     fn default() -> Self {
         Self {
             resizer: Resizer::new(),
-            square: Vec::new(),
+            bytes: Vec::new(),
+            floats: Vec::new(),
         }
     }
 }
 
 impl Fitter {
-    /// The square of `size` pixels from an RGB image of `width * height` pixels.
+    /// The part of the image that the frame shows, in the frame's size.
     ///
     /// # Errors
     /// [`SampleError::Damaged`] if the resampler refuses the image.
     ///
     /// # Panics
-    /// If `rgb` does not hold the image or a size is 0.
-    pub fn fit<'a>(
-        &'a mut self,
-        rgb: &'a [u8],
-        (width, height): (u32, u32),
-        size: usize,
-    ) -> Result<Window<'a>, SampleError> {
-        let plan = Plan::new(width, height, size);
-        let row_bytes = 3 * width as usize;
-        assert_eq!(
-            rgb.len(),
-            row_bytes * height as usize,
-            "an RGB image of {width}x{height}"
-        );
-        if plan.scaled == (width, height) {
-            let first = plan.top as usize * row_bytes + 3 * plan.left as usize;
-            return Ok(Window {
-                pixels: &rgb[first..],
-                row_bytes,
-            });
+    /// If the frame is of an image of another size.
+    pub fn fit<'a>(&'a mut self, image: &'a Raster, frame: Frame) -> Result<View<'a>, SampleError> {
+        let (width, height) = (frame.target.0 as usize, frame.target.1 as usize);
+        let view = image.view();
+        if let Some((left, top)) = frame.exact() {
+            return Ok(view.part(left, top, width, height));
         }
-        self.square.resize(3 * size * size, 0);
-        // Only what the square shows is computed: the box that the cut would take, in the original's coordinates.
-        let (left, box_width) = plan.source_span(width, plan.scaled.0, plan.left);
-        let (top, box_height) = plan.source_span(height, plan.scaled.1, plan.top);
-        let options = ResizeOptions::new()
-            .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
-            .crop(left, top, box_width, box_height);
-        let refused = |reason: String| SampleError::Damaged {
-            reason: format!("it cannot be resized: {reason}"),
+        let channels = image.channels;
+        let values = width * height * channels;
+        let source = (image.width, image.height);
+        let samples = match &image.values {
+            Values::U8(from) if view.is_rgb() => {
+                self.bytes.resize(values, 0);
+                resize(
+                    &mut self.resizer,
+                    from,
+                    source,
+                    &mut self.bytes,
+                    frame,
+                    PixelType::U8x3,
+                )?;
+                Samples::U8(&self.bytes)
+            }
+            Values::U8(from) => {
+                self.bytes.resize(values, 0);
+                for (from, to) in from
+                    .chunks_exact(view.plane)
+                    .zip(self.bytes.chunks_exact_mut(width * height))
+                {
+                    resize(&mut self.resizer, from, source, to, frame, PixelType::U8)?;
+                }
+                Samples::U8(&self.bytes)
+            }
+            Values::F32(from) => {
+                self.floats.resize(values, 0.0);
+                for (from, to) in from
+                    .chunks_exact(view.plane)
+                    .zip(self.floats.chunks_exact_mut(width * height))
+                {
+                    let (from, to) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
+                    resize(&mut self.resizer, from, source, to, frame, PixelType::F32)?;
+                }
+                Samples::F32(&self.floats)
+            }
         };
-        let source =
-            ImageRef::new(width, height, rgb, PixelType::U8x3).map_err(|error| refused(error.to_string()))?;
-        let mut target = Image::from_slice_u8(plan.size, plan.size, &mut self.square, PixelType::U8x3)
-            .map_err(|error| refused(error.to_string()))?;
-        self.resizer
-            .resize(&source, &mut target, &options)
-            .map_err(|error| refused(error.to_string()))?;
-        Ok(Window {
-            pixels: &self.square,
-            row_bytes: 3 * size,
-        })
+        Ok(View::whole(samples, width, height, channels))
     }
 
     /// Memory held, in bytes.
     pub fn held_bytes(&self) -> usize {
-        self.square.capacity() + self.resizer.size_of_internal_buffers()
+        self.bytes.capacity() + 4 * self.floats.capacity() + self.resizer.size_of_internal_buffers()
     }
 }
 
-/// The size after scaling and where the square lies in it, in pixels.
+/// Only what the frame shows is computed.
+fn resize(
+    resizer: &mut Resizer,
+    from: &[u8],
+    (width, height): (u32, u32),
+    to: &mut [u8],
+    frame: Frame,
+    kind: PixelType,
+) -> Result<(), SampleError> {
+    let options = ResizeOptions::new()
+        .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
+        .crop(frame.left, frame.top, frame.width, frame.height);
+    let refused = |reason: String| SampleError::Damaged {
+        reason: format!("it cannot be resized: {reason}"),
+    };
+    let source = ImageRef::new(width, height, from, kind).map_err(|error| refused(error.to_string()))?;
+    let mut target = Image::from_slice_u8(frame.target.0, frame.target.1, to, kind)
+        .map_err(|error| refused(error.to_string()))?;
+    resizer
+        .resize(&source, &mut target, &options)
+        .map_err(|error| refused(error.to_string()))
+}
+
+/// The part of a mask that the frame shows, in the frame's size: each pixel is the one that its middle falls on, since a
+/// mixture of two classes is none.
+pub fn fit_labels(mask: &Labels, frame: Frame) -> Labels {
+    let (width, height) = frame.target;
+    let place = |start: f64, length: f64, pixels: u32, side: u32| -> Vec<usize> {
+        let step = length / f64::from(pixels);
+        let last = side.saturating_sub(1) as usize;
+        (0..pixels)
+            .map(|at| ((start + (f64::from(at) + 0.5) * step) as usize).min(last))
+            .collect()
+    };
+    let columns = place(frame.left, frame.width, width, mask.width);
+    let rows = place(frame.top, frame.height, height, mask.height);
+    let mut values = Vec::with_capacity(columns.len() * rows.len());
+    for row in rows {
+        let row = &mask.values[row * mask.width as usize..][..mask.width as usize];
+        values.extend(columns.iter().map(|&column| row[column]));
+    }
+    Labels {
+        width,
+        height,
+        values,
+    }
+}
+
+/// The size after scaling, and where the target lies in it, in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Plan {
-    size: u32,
+struct Crop {
+    target: (u32, u32),
     scaled: (u32, u32),
     left: u32,
     top: u32,
 }
 
-impl Plan {
-    fn new(width: u32, height: u32, size: usize) -> Self {
+impl Crop {
+    fn new((width, height): (u32, u32), target: (u32, u32)) -> Self {
         assert!(
-            width > 0 && height > 0 && size > 0,
-            "{width}x{height} to {size}: no side may be 0"
+            width > 0 && height > 0 && target.0 > 0 && target.1 > 0,
+            "{width}x{height} to {}x{}: no side may be 0",
+            target.0,
+            target.1
         );
-        let size = size as u32;
         // The longer side is rounded down.
-        let longer = |long: u32, short: u32| {
-            (u64::from(size) * u64::from(long) / u64::from(short)).min(u64::from(u32::MAX)) as u32
+        let longer = |side: u32, long: u32, short: u32| {
+            (u64::from(side) * u64::from(long) / u64::from(short)).min(u64::from(u32::MAX)) as u32
         };
-        let scaled = if width <= height {
-            (size, longer(height, width))
+        let is_tall = u64::from(width) * u64::from(target.1) <= u64::from(height) * u64::from(target.0);
+        let scaled = if is_tall {
+            (target.0, longer(target.0, height, width))
         } else {
-            (longer(width, height), size)
+            (longer(target.1, width, height), target.1)
         };
         Self {
-            size,
+            target,
             scaled,
-            left: half_to_even(scaled.0 - size),
-            top: half_to_even(scaled.1 - size),
+            left: half_to_even(scaled.0 - target.0),
+            top: half_to_even(scaled.1 - target.1),
         }
     }
 
-    /// Start and length, in the original, of the part of a side that the square shows.
-    fn source_span(&self, side: u32, scaled: u32, offset: u32) -> (f64, f64) {
-        let factor = f64::from(side) / f64::from(scaled);
-        let start = f64::from(offset) * factor;
-        // Rounding must not reach over the edge.
-        (
-            start,
-            (f64::from(self.size) * factor).min(f64::from(side) - start),
-        )
+    /// The box that the cut takes, in the original's coordinates.
+    fn frame(&self, source: (u32, u32)) -> Frame {
+        let span = |side: u32, scaled: u32, offset: u32, length: u32| {
+            let factor = f64::from(side) / f64::from(scaled);
+            let start = f64::from(offset) * factor;
+            // Rounding must not reach over the edge.
+            (start, (f64::from(length) * factor).min(f64::from(side) - start))
+        };
+        let (left, width) = span(source.0, self.scaled.0, self.left, self.target.0);
+        let (top, height) = span(source.1, self.scaled.1, self.top, self.target.1);
+        Frame {
+            left,
+            top,
+            width,
+            height,
+            target: self.target,
+        }
     }
 }
 

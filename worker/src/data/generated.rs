@@ -14,11 +14,14 @@ use std::f32::consts::{PI, TAU};
 
 use rand_chacha::rand_core::Rng;
 
+use super::augment::{Augment, Choice};
 use super::dataset::{Dataset, Field, Slot};
 use super::error::SampleError;
-use super::fit::Normalize;
+use super::fit::Fitter;
 use super::image_set::image_and_label;
-use super::rng::{Domain, SampleRng, between, coin, keyed, unit};
+use super::normalize::Normalize;
+use super::raster::{Raster, Values};
+use super::rng::{Domain, SampleRng, between, keyed, unit};
 
 /// Which part of the generated set: the same classes, other images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +32,7 @@ pub enum Split {
     Test,
 }
 
-/// The generated set. Its augmentation is a horizontal flip with probability one half.
+/// The generated set: the fields `image` ([3, size, size]) and `label` ([]).
 #[derive(Debug, Clone)]
 pub struct Generated {
     classes: Vec<Class>,
@@ -38,11 +41,30 @@ pub struct Generated {
     seed: u64,
     split: Split,
     normalize: Normalize,
+    augment: Augment,
     fields: [Field; 2],
 }
 
+impl Split {
+    /// For the key of a generator.
+    pub(super) fn number(self) -> u64 {
+        match self {
+            Split::Train => 0,
+            Split::Test => 1,
+        }
+    }
+
+    /// For messages.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Split::Train => "training",
+            Split::Test => "test",
+        }
+    }
+}
+
 impl Generated {
-    /// `samples` images of `classes` classes, normalised with [`Normalize::default`].
+    /// `samples` images of `classes` classes, normalised with [`Normalize::default`], without random changes.
     ///
     /// # Panics
     /// If `classes` or `image_size` is 0.
@@ -61,13 +83,19 @@ impl Generated {
             seed,
             split,
             normalize: Normalize::default(),
-            fields: image_and_label(image_size),
+            augment: Augment::None,
+            fields: image_and_label([3, image_size, image_size]),
         }
     }
 
     /// The same set, normalised otherwise.
     pub fn with_normalize(self, normalize: Normalize) -> Self {
         Self { normalize, ..self }
+    }
+
+    /// The same set, changed at random in training.
+    pub fn with_augment(self, augment: Augment) -> Self {
+        Self { augment, ..self }
     }
 
     /// How many classes there are; labels are below it.
@@ -109,40 +137,74 @@ impl Dataset for Generated {
             panic!("a generated set has two fields, not {}", out.len());
         };
         label.i64()[0] = i64::from(self.label(index));
-        let (size, out) = (self.image_size, image.f32());
-        assert_eq!(out.len(), 3 * size * size, "room for one image of {size}x{size}");
+        let size = self.image_size;
         let class = &self.classes[self.label(index) as usize];
-        let split = match self.split {
-            Split::Train => 0,
-            Split::Test => 1,
-        };
-        let mut rng = keyed(Domain::GeneratedImage, self.seed, split, index as u64);
+        let mut rng = keyed(
+            Domain::GeneratedImage,
+            self.seed,
+            self.split.number(),
+            index as u64,
+        );
         let picture = Picture::new(class, &mut rng);
-        let flip = random.is_some_and(coin);
+        let mut planes = vec![0.0; 3 * size * size];
         for y in 0..size {
             for x in 0..size {
                 let place = |pixel: usize| (pixel as f32 + 0.5) / size as f32;
                 let color = picture.color(place(x), place(y));
-                let column = if flip { size - 1 - x } else { x };
-                let noise = rng.next_u32().to_le_bytes();
-                for c in 0..3 {
-                    // The sum of two bytes: a triangle from -1 to 1, the same for neighbouring channels in part.
-                    let grain = (f32::from(noise[c]) + f32::from(noise[c + 1])) / 255.0 - 1.0;
-                    let value = (color[c] + picture.noise * grain).clamp(0.0, 1.0);
-                    out[(c * size + y) * size + column] = self.normalize.value(c, value);
-                }
+                add_noise(color, picture.noise, &mut rng, |c, value| {
+                    planes[(c * size + y) * size + x] = value;
+                });
             }
         }
+        finish(planes, size, self.augment, &self.normalize, random, image.f32())?;
         Ok(())
     }
 
     fn describe(&self, index: usize) -> String {
-        let split = match self.split {
-            Split::Train => "training",
-            Split::Test => "test",
-        };
+        let split = self.split.name();
         format!("generated {split} image {index} (class {})", self.label(index))
     }
+}
+
+/// Gives the three values of a pixel with noise of that strength.
+pub(super) fn add_noise(
+    color: [f32; 3],
+    strength: f32,
+    rng: &mut SampleRng,
+    mut put: impl FnMut(usize, f32),
+) {
+    let noise = rng.next_u32().to_le_bytes();
+    for c in 0..3 {
+        // The sum of two bytes: a triangle from -1 to 1, the same for neighbouring channels in part.
+        let grain = (f32::from(noise[c]) + f32::from(noise[c + 1])) / 255.0 - 1.0;
+        put(c, (color[c] + strength * grain).clamp(0.0, 1.0));
+    }
+}
+
+/// From three planes of a square to the end: random changes and normalisation. What was chosen is for the mask.
+pub(super) fn finish(
+    planes: Vec<f32>,
+    size: usize,
+    augment: Augment,
+    normalize: &Normalize,
+    random: Option<&mut SampleRng>,
+    out: &mut [f32],
+) -> Result<Choice, SampleError> {
+    let side = size as u32;
+    let image = Raster {
+        width: side,
+        height: side,
+        channels: 3,
+        values: Values::F32(planes),
+    };
+    let choice = random.map_or(Choice::default(), |rng| {
+        augment.draw(rng, (side, side), (side, side))
+    });
+    match choice.frame {
+        Some(frame) => normalize.write(Fitter::default().fit(&image, frame)?, choice.placement, out),
+        None => normalize.write(image.view(), choice.placement, out),
+    }
+    Ok(choice)
 }
 
 /// The kinds of pattern.
@@ -271,7 +333,7 @@ impl Picture {
 }
 
 /// A colour from hue (of which the fraction counts), saturation and value, each from 0 to 1.
-fn rgb(hue: f32, saturation: f32, value: f32) -> [f32; 3] {
+pub(super) fn rgb(hue: f32, saturation: f32, value: f32) -> [f32; 3] {
     std::array::from_fn(|c| {
         // Each channel is full within a sixth of the circle of its own hue and fades over the next sixth.
         let distance = (hue - c as f32 / 3.0 + 0.5).rem_euclid(1.0) - 0.5;

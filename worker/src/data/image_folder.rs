@@ -32,6 +32,10 @@ pub struct ImageIndex {
     pub classes: Vec<String>,
     /// The images, sorted by class and then by path.
     pub samples: Vec<Sample>,
+    /// Width and height of all images, where they are not resized: set by [`super::check::CheckReport::apply`], or before the
+    /// check to what the images must have.
+    #[serde(default)]
+    pub size: Option<(u32, u32)>,
 }
 
 impl ImageIndex {
@@ -50,7 +54,7 @@ impl ImageIndex {
     /// names that are not UTF-8.
     pub fn scan(root: &Path, split: &str, classes: Option<&[String]>) -> Result<Self, DataError> {
         let folder = root.join(split);
-        let entries = list(&folder).map_err(|error| folder_error(error, root, &folder))?;
+        let entries = list(&folder).map_err(|error| folder_error(error, root, &folder, SPLITS))?;
         let found: Vec<&Entry> = entries.iter().filter(|entry| entry.is_folder).collect();
         if found.is_empty() {
             let loose_images = entries.iter().filter(|entry| entry.is_image()).count();
@@ -110,6 +114,7 @@ impl ImageIndex {
             split: split.to_owned(),
             classes,
             samples,
+            size: None,
         })
     }
 
@@ -180,10 +185,13 @@ impl ImageIndex {
     }
 }
 
+/// The settings that name the splits' folders.
+const SPLITS: &str = "data.root, data.train and data.test";
+
 /// One visible name in a folder.
-struct Entry {
-    name: String,
-    is_folder: bool,
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) is_folder: bool,
 }
 
 impl Entry {
@@ -198,7 +206,7 @@ impl Entry {
 
 /// The visible entries of a folder by name. A link that leads nowhere counts as a file, so that a lost image is
 /// reported when it is read instead of being missed in silence.
-fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
+pub(super) fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
     let unreadable = |source| DataError::UnreadableFolder {
         path: folder.to_path_buf(),
         source,
@@ -234,8 +242,8 @@ fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
     Ok(entries)
 }
 
-/// Adds the images below `folder` to `paths`, each as `prefix/...`.
-fn list_images(
+/// Adds the images below `folder` to `paths`, each as `prefix/...`, or as it is without a prefix.
+pub(super) fn list_images(
     folder: &Path,
     prefix: &str,
     visited: &mut HashSet<PathBuf>,
@@ -251,7 +259,11 @@ fn list_images(
         return Ok(());
     }
     for entry in list(folder)? {
-        let path = format!("{prefix}/{}", entry.name);
+        let path = if prefix.is_empty() {
+            entry.name.clone()
+        } else {
+            format!("{prefix}/{}", entry.name)
+        };
         if entry.is_folder {
             list_images(&folder.join(&entry.name), &path, visited, paths)?;
         } else if entry.is_image() {
@@ -262,7 +274,7 @@ fn list_images(
 }
 
 /// Turns a failure to list the split's folder itself into one that says what is there instead.
-fn folder_error(error: DataError, root: &Path, folder: &Path) -> DataError {
+pub(super) fn folder_error(error: DataError, root: &Path, folder: &Path, settings: &str) -> DataError {
     let DataError::UnreadableFolder { path, source } = error else {
         return error;
     };
@@ -280,10 +292,7 @@ fn folder_error(error: DataError, root: &Path, folder: &Path) -> DataError {
                     } else {
                         format!("has the folders {}", listed(&folders))
                     };
-                    format!(
-                        "{} {there}: set data.root, data.train and data.test to what is there",
-                        root.display()
-                    )
+                    format!("{} {there}: set {settings} to what is there", root.display())
                 }
                 Err(_) => "set data.root to the folder that holds the splits".to_owned(),
             };

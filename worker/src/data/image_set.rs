@@ -1,54 +1,29 @@
 //! Image folders as a data set.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
-use std::sync::{Mutex, PoisonError};
-
 use super::dataset::{Dataset, Field, Slot};
-use super::decode;
 use super::error::SampleError;
-use super::fit::{Fitter, Normalize};
 use super::image_folder::ImageIndex;
-use super::rng::{SampleRng, coin};
+use super::picture_set::{ImageOptions, Pictures};
+use super::rng::SampleRng;
 
-/// Working memory kept for the next image up to this size; one huge image must not hold on to its memory.
-const KEPT_BYTES: usize = 64 << 20;
-
-/// Images in class folders. The augmentation is a horizontal flip with probability one half.
+/// Images in class folders: the fields `image` ([C, H, W]) and `label` ([]).
 #[derive(Debug)]
 pub struct ImageFolder {
     index: ImageIndex,
-    image_size: usize,
-    normalize: Normalize,
+    pictures: Pictures,
     fields: [Field; 2],
-    /// Working memory of the threads that are not loading at the moment; as many as ever loaded at once.
-    idle: Mutex<Vec<Scratch>>,
-}
-
-#[derive(Debug, Default)]
-struct Scratch {
-    file: Vec<u8>,
-    raw: Vec<u8>,
-    rgb: Vec<u8>,
-    fitter: Fitter,
-}
-
-impl Scratch {
-    fn held_bytes(&self) -> usize {
-        self.file.capacity() + self.raw.capacity() + self.rgb.capacity() + self.fitter.held_bytes()
-    }
 }
 
 impl ImageFolder {
-    /// The images of `index`, each brought to `image_size` (at least 1) and normalised.
-    pub fn new(index: ImageIndex, image_size: usize, normalize: Normalize) -> Self {
+    /// The images of `index`, prepared as the options say.
+    ///
+    /// # Panics
+    /// If the normalisation is for another number of channels.
+    pub fn new(index: ImageIndex, options: ImageOptions) -> Self {
         Self {
+            fields: image_and_label(options.shape()),
+            pictures: Pictures::new(index.len(), options),
             index,
-            image_size,
-            normalize,
-            fields: image_and_label(image_size),
-            idle: Mutex::new(Vec::new()),
         }
     }
 
@@ -57,9 +32,9 @@ impl ImageFolder {
         self.index.classes.len()
     }
 
-    /// Height and width of the images, in pixels.
-    pub fn image_size(&self) -> usize {
-        self.image_size
+    /// Width and height of the images, in pixels.
+    pub fn image_size(&self) -> (u32, u32) {
+        self.pictures.options.size
     }
 
     /// The class of a sample, known without loading it.
@@ -73,22 +48,6 @@ impl ImageFolder {
     /// The list of images.
     pub fn index(&self) -> &ImageIndex {
         &self.index
-    }
-
-    fn load_with(
-        &self,
-        scratch: &mut Scratch,
-        path: &Path,
-        augment: Option<&mut SampleRng>,
-        out: &mut [f32],
-    ) -> Result<(), SampleError> {
-        scratch.file.clear();
-        File::open(path)?.read_to_end(&mut scratch.file)?;
-        let size = decode::rgb8(&scratch.file, &mut scratch.raw, &mut scratch.rgb)?;
-        let window = scratch.fitter.fit(&scratch.rgb, size, self.image_size)?;
-        let flip = augment.is_some_and(coin);
-        self.normalize.write(window, self.image_size, flip, out);
-        Ok(())
     }
 }
 
@@ -111,13 +70,8 @@ impl Dataset for ImageFolder {
             panic!("an image folder has two fields, not {}", out.len());
         };
         label.i64()[0] = i64::from(self.label(index));
-        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut scratch = idle().pop().unwrap_or_default();
-        let result = self.load_with(&mut scratch, &self.index.path(index), random, image.f32());
-        if scratch.held_bytes() <= KEPT_BYTES {
-            idle().push(scratch);
-        }
-        result
+        let path = self.index.path(index);
+        self.pictures.load(index, &path, random, image.f32(), None)
     }
 
     fn describe(&self, index: usize) -> String {
@@ -125,12 +79,9 @@ impl Dataset for ImageFolder {
     }
 }
 
-/// The fields of a labelled square RGB image.
-pub(super) fn image_and_label(image_size: usize) -> [Field; 2] {
-    [
-        Field::f32("image", [3, image_size, image_size]),
-        Field::i64("label", []),
-    ]
+/// The fields of a labelled image.
+pub(super) fn image_and_label(shape: [usize; 3]) -> [Field; 2] {
+    [Field::f32("image", shape), Field::i64("label", [])]
 }
 
 #[cfg(test)]

@@ -22,6 +22,10 @@ pub enum Domain {
     GeneratedImage,
     /// The appearance of the generated classes: (seed, 0, 0).
     GeneratedClasses,
+    /// The content of one generated image with a mask: (seed, split, sample).
+    GeneratedMask,
+    /// A generated text: (seed, 0, 0).
+    GeneratedText,
 }
 
 impl Domain {
@@ -31,6 +35,8 @@ impl Domain {
             Domain::Augment => b"augment ",
             Domain::GeneratedImage => b"gen-img ",
             Domain::GeneratedClasses => b"gen-cls ",
+            Domain::GeneratedMask => b"gen-msk ",
+            Domain::GeneratedText => b"gen-txt ",
         }
     }
 }
@@ -101,6 +107,8 @@ mod tests {
             first(Domain::Augment, 1, 2, 3),
             first(Domain::GeneratedImage, 1, 2, 3),
             first(Domain::GeneratedClasses, 1, 2, 3),
+            first(Domain::GeneratedMask, 1, 2, 3),
+            first(Domain::GeneratedText, 1, 2, 3),
             first(Domain::Order, 0, 2, 3),
             first(Domain::Order, 1, 0, 3),
             first(Domain::Order, 1, 2, 0),

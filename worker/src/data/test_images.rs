@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
-use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
+use image::{DynamicImage, GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 
 /// An RGB image in which every pixel tells its place: red grows with x, green with y.
 pub(super) fn gradient(width: u32, height: u32) -> RgbImage {
@@ -25,6 +25,65 @@ pub(super) fn encoded(image: impl Into<DynamicImage>, format: ImageFormat) -> Ve
 /// A small PNG file.
 pub(super) fn png(width: u32, height: u32) -> Vec<u8> {
     encoded(gradient(width, height), ImageFormat::Png)
+}
+
+/// A PNG file with chosen header fields and raw (uncompressed) scan lines, made by hand because the encoder writes
+/// neither 1-bit nor palette images.
+pub(super) fn raw_png(
+    width: u32,
+    height: u32,
+    bits: u8,
+    color: u8,
+    extra: &[(&[u8; 4], &[u8])],
+    lines: &[u8],
+) -> Vec<u8> {
+    fn chunk(kind: &[u8; 4], body: &[u8], out: &mut Vec<u8>) {
+        let mut data = kind.to_vec();
+        data.extend(body);
+        let crc = !data.iter().fold(!0u32, |crc, &byte| {
+            (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+                if crc & 1 == 1 {
+                    crc >> 1 ^ 0xedb8_8320
+                } else {
+                    crc >> 1
+                }
+            })
+        });
+        out.extend((body.len() as u32).to_be_bytes());
+        out.extend(data);
+        out.extend(crc.to_be_bytes());
+    }
+    let mut header = Vec::new();
+    header.extend(width.to_be_bytes());
+    header.extend(height.to_be_bytes());
+    header.extend([bits, color, 0, 0, 0]);
+    let (mut a, mut b) = (1u32, 0u32);
+    for &byte in lines {
+        a = (a + u32::from(byte)) % 65521;
+        b = (b + a) % 65521;
+    }
+    let len = lines.len() as u16;
+    let mut zlib = vec![0x78, 0x01, 1];
+    zlib.extend(len.to_le_bytes());
+    zlib.extend((!len).to_le_bytes());
+    zlib.extend(lines);
+    zlib.extend((b << 16 | a).to_be_bytes());
+    let mut out = b"\x89PNG\r\n\x1a\n".to_vec();
+    chunk(b"IHDR", &header, &mut out);
+    for (kind, body) in extra {
+        chunk(kind, body, &mut out);
+    }
+    chunk(b"IDAT", &zlib, &mut out);
+    chunk(b"IEND", &[], &mut out);
+    out
+}
+
+/// A grey PNG file with chosen values.
+pub(super) fn gray(width: u32, height: u32, value: impl Fn(u32, u32) -> u8) -> Vec<u8> {
+    encoded(
+        GrayImage::from_fn(width, height, |x, y| Luma([value(x, y)])),
+        ImageFormat::Png,
+    )
 }
 
 /// Writes a file and the folders above it.

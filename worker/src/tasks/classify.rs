@@ -6,9 +6,11 @@ use dtrain_common::recipe::{ModelName, Recipe};
 use tch::{Kind, Reduction, Tensor};
 
 use super::images::{self, ImageSets};
-use super::{BATCH_NORM, Batch, BuildTask, Loss, Mode, Task, TaskError, Totals, has_local_batch_norm};
+use super::{
+    BATCH_NORM, Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals, has_local_batch_norm,
+};
 use crate::data::Dataset;
-use crate::models::{self, Architecture, Classifier, Registry, VitConfig};
+use crate::models::{self, Architecture, Classifier, VitConfig};
 
 /// The task `classify`.
 pub struct Classify {
@@ -22,22 +24,19 @@ pub struct Classify {
 impl BuildTask for Classify {
     type Survey = images::Survey;
 
-    fn survey(
-        recipe: &Recipe,
-        threads: usize,
-        say: &mut dyn FnMut(String),
-    ) -> Result<Self::Survey, TaskError> {
-        images::survey(recipe, threads, say)
+    fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError> {
+        images::survey(recipe, console)
     }
 
-    fn build(recipe: &Recipe, survey: Self::Survey, registry: &mut Registry) -> Result<Self, TaskError> {
-        let sets = images::sets(recipe, survey);
-        let model = models::build(architecture(recipe), recipe.data.channels, sets.classes, registry)?;
+    fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError> {
+        let sets = images::sets(recipe, survey, site.local_ranks);
+        let channels = recipe.data.channels;
+        let model = models::build(architecture(recipe), channels, sets.classes, site.registry)?;
         Ok(Self {
             model,
             sets,
             image_size: recipe.data.image_size,
-            batch_norm: has_local_batch_norm(registry),
+            batch_norm: has_local_batch_norm(site.registry),
         })
     }
 }

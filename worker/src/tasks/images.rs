@@ -3,10 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use dtrain_common::recipe::{DataKind, Recipe};
+use dtrain_common::recipe::{self, DataKind, Recipe};
 
-use super::TaskError;
-use crate::data::{self, Dataset, Depth, Generated, ImageFolder, ImageIndex, Normalize, Split};
+use super::{Console, TaskError};
+use crate::data::{
+    self, Augment, CacheBudget, CacheSize, CheckReport, Dataset, Depth, Generated, ImageFolder, ImageIndex,
+    ImageOptions, Listed, Needs, Normalize, Resize, Split,
+};
 
 /// The image folders as rank 0 found them, without unreadable images: (training, test); None for generated images.
 pub(super) type Survey = Option<(ImageIndex, ImageIndex)>;
@@ -19,72 +22,127 @@ pub(super) struct ImageSets {
 }
 
 /// Scans and checks the recipe's image folders; a generated set needs neither.
-pub(super) fn survey(
-    recipe: &Recipe,
-    threads: usize,
-    say: &mut dyn FnMut(String),
-) -> Result<Survey, TaskError> {
+pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Survey, TaskError> {
     let DataKind::Folder = recipe.data.kind else {
         return Ok(None);
     };
     recipe.check_paths()?;
     let root = recipe.data.root.as_deref().unwrap_or(Path::new("."));
     let train = ImageIndex::scan(root, &recipe.data.train, None)?;
-    let test = ImageIndex::scan(root, &recipe.data.test, Some(&train.classes))?;
-    let train = without_unreadable(&train, threads, say)?;
-    let test = without_unreadable(&test, threads, say)?;
+    let train = checked(&train, needs(recipe), &train.split, console)?.apply(&train)?;
+    let mut test = ImageIndex::scan(root, &recipe.data.test, Some(&train.classes))?;
+    test.size = train.size;
+    let test = checked(&test, needs(recipe), &test.split, console)?.apply(&test)?;
     Ok(Some((train, test)))
 }
 
-fn without_unreadable(
-    index: &ImageIndex,
-    threads: usize,
-    say: &mut dyn FnMut(String),
-) -> Result<ImageIndex, TaskError> {
+/// What the recipe says of every image.
+pub(super) fn needs(recipe: &Recipe) -> Needs {
+    Needs {
+        channels: recipe.data.channels,
+        resize: resize(recipe),
+    }
+}
+
+fn resize(recipe: &Recipe) -> Resize {
+    match recipe.data.resize {
+        recipe::Resize::Crop => Resize::Crop,
+        recipe::Resize::Stretch => Resize::Stretch,
+        recipe::Resize::None => Resize::None,
+    }
+}
+
+/// Looks at every file of a list and says what is left out because it cannot be read.
+pub(super) fn checked(
+    list: &impl Listed,
+    needs: Needs,
+    split: &str,
+    console: &mut Console<'_>,
+) -> Result<CheckReport, TaskError> {
     /// A check of this many images is worth telling of while it goes on.
     const TELL_EVERY: usize = 50_000;
-    let depth = Depth::for_len(index.len());
+    let depth = Depth::for_len(list.count());
     let mut told = 0;
-    let report = data::check(index, depth, threads, &mut |done, total| {
+    let report = data::check(list, needs, depth, console.threads, &mut |done, total| {
         if done - told >= TELL_EVERY {
             told = done;
-            say(format!("looked at {done} of {total} images in {}", index.split));
+            (console.say)(format!("looked at {done} of {total} images in {split}"));
         }
     });
-    let checked = report.apply(index)?;
     for bad in &report.bad {
-        say(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
+        (console.say)(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
     }
     if !report.bad.is_empty() {
-        let split = &index.split;
-        say(format!(
+        (console.say)(format!(
             "{} of {} images in {split} are left out because they cannot be read",
             report.bad.len(),
-            index.len()
+            list.count()
         ));
     }
-    Ok(checked)
+    Ok(report)
+}
+
+/// How the images of the training set (with the recipe's random changes) and of the test set (without) are prepared. Both
+/// share the memory for decoded images. `size` is that of images which are not resized.
+pub(super) fn options(
+    recipe: &Recipe,
+    size: Option<(u32, u32)>,
+    local_ranks: usize,
+) -> (ImageOptions, ImageOptions) {
+    let data = &recipe.data;
+    let side = data.image_size as u32;
+    let cache = match data.cache {
+        recipe::Cache::Auto => CacheSize::Auto,
+        recipe::Cache::Off => CacheSize::Off,
+        recipe::Cache::Size(size) => CacheSize::Bytes(size.0),
+    };
+    let test = ImageOptions {
+        channels: data.channels,
+        size: size.unwrap_or((side, side)),
+        resize: resize(recipe),
+        normalize: Normalize::new(&data.mean, &data.std),
+        augment: Augment::None,
+        cache: CacheBudget::new(cache.bytes(local_ranks)),
+    };
+    let train = ImageOptions {
+        augment: augment(recipe),
+        ..test.clone()
+    };
+    (train, test)
+}
+
+/// The recipe's random changes to images; those of texts change none.
+pub(super) fn augment(recipe: &Recipe) -> Augment {
+    match recipe.data.augment {
+        recipe::Augment::None | recipe::Augment::Shift => Augment::None,
+        recipe::Augment::Flip => Augment::Flip,
+        recipe::Augment::CropFlip => Augment::CropFlip,
+        recipe::Augment::ResizedCropFlip => Augment::ResizedCropFlip,
+    }
 }
 
 /// The sets that the recipe and the survey describe.
-pub(super) fn sets(recipe: &Recipe, survey: Survey) -> ImageSets {
+pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> ImageSets {
     let data = &recipe.data;
-    let three = |values: &[f64]| [values[0], values[1], values[2]];
-    let normalize = Normalize::new(three(&data.mean), three(&data.std));
     match survey {
         Some((train, test)) => {
             let classes = train.classes.len();
-            let folder = |index: ImageIndex| ImageFolder::new(index, data.image_size, normalize.clone());
+            let size = match data.resize {
+                recipe::Resize::None => train.size,
+                recipe::Resize::Crop | recipe::Resize::Stretch => None,
+            };
+            let (train_options, test_options) = options(recipe, size, local_ranks);
             ImageSets {
-                train: Arc::new(folder(train)),
-                test: Arc::new(folder(test)),
+                train: Arc::new(ImageFolder::new(train, train_options)),
+                test: Arc::new(ImageFolder::new(test, test_options)),
                 classes,
             }
         }
         None => {
             let generated = |samples, split| {
                 Generated::new(data.classes, samples, data.image_size, recipe.train.seed, split)
-                    .with_normalize(normalize.clone())
+                    .with_normalize(Normalize::new(&data.mean, &data.std))
+                    .with_augment(augment(recipe))
             };
             ImageSets {
                 train: Arc::new(generated(data.train_samples, Split::Train)),

@@ -196,21 +196,33 @@ pub trait BuildTask: Task + Sized {
     /// What is found out about the data once and told to all ranks: lists of files, a vocabulary.
     type Survey: Serialize + DeserializeOwned;
 
-    /// Looks at the data. `say` takes sentences for people, about what is left out or takes long.
+    /// Looks at the data.
     ///
     /// # Errors
     /// Data that cannot be trained on; the message names the file or key and the remedy.
-    fn survey(
-        recipe: &Recipe,
-        threads: usize,
-        say: &mut dyn FnMut(String),
-    ) -> Result<Self::Survey, TaskError>;
+    fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError>;
 
-    /// Builds the model into `registry`, with weights drawn from torch's generator, which is seeded alike on every rank.
+    /// Builds the model into `site.registry`, with weights drawn from torch's generator, which is seeded alike on every rank.
     ///
     /// # Errors
     /// Settings that the model does not take.
-    fn build(recipe: &Recipe, survey: Self::Survey, registry: &mut Registry) -> Result<Self, TaskError>;
+    fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError>;
+}
+
+/// What a survey may use.
+pub struct Console<'a> {
+    /// Threads for reading files.
+    pub threads: usize,
+    /// Takes sentences for people: what is left out, what takes long.
+    pub say: &'a mut dyn FnMut(String),
+}
+
+/// Where a task is built.
+pub struct Site<'a> {
+    /// What the model is built into.
+    pub registry: &'a mut Registry,
+    /// Ranks on this machine, which share its memory.
+    pub local_ranks: usize,
 }
 
 /// What a task with batch normalisation says in [`Task::micro_batch_matters`].

@@ -9,7 +9,7 @@ use super::super::test_images::{encoded, folder, gradient, png, put, real};
 use super::*;
 
 fn quiet(index: &ImageIndex, depth: Depth, threads: usize) -> CheckReport {
-    check(index, depth, threads, &mut |_, _| ())
+    check(index, Needs::default(), depth, threads, &mut |_, _| ())
 }
 
 /// A set of 202 images in two classes of which two are bad: one cut short, one a text.
@@ -27,7 +27,7 @@ fn spoilt() -> (tempfile::TempDir, ImageIndex) {
 fn bad_images_are_named_and_left_out() {
     let (root, index) = spoilt();
     let mut calls = Vec::new();
-    let report = check(&index, Depth::Full, 2, &mut |done, total| {
+    let report = check(&index, Needs::default(), Depth::Full, 2, &mut |done, total| {
         calls.push((done, total))
     });
     assert_eq!(calls.last(), Some(&(202, 202)));
@@ -180,18 +180,72 @@ fn a_header_far_into_the_file_is_found() {
 }
 
 #[test]
+fn images_that_are_not_resized_have_one_size() {
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", &[("a", 100), ("b", 50)]);
+    put(root.path().join("train/a/000.png"), b"bad");
+    let mut index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    let needs = Needs {
+        resize: Resize::None,
+        ..Needs::default()
+    };
+    let found = |index: &ImageIndex| check(index, needs, Depth::Header, 2, &mut |_, _| ()).apply(index);
+    assert_eq!(found(&index).unwrap().size, Some((8, 8)));
+    assert_eq!(quiet(&index, Depth::Header, 2).apply(&index).unwrap().size, None);
+    put(root.path().join("train/b/007.png"), &png(8, 12));
+    let text = found(&index).unwrap_err().to_string();
+    assert!(text.contains("train/b/007.png is 8x12 pixels where "), "{text}");
+    assert!(
+        text.contains("train/a/001.png is 8x8; data.resize = \"none\"")
+            && text.contains("\"crop\" or \"stretch\""),
+        "{text}"
+    );
+    // The test split must have the training images' size.
+    index.samples.truncate(100);
+    index.size = Some((32, 8));
+    let text = found(&index).unwrap_err().to_string();
+    assert!(text.contains("where every training image is 32x8"), "{text}");
+}
+
+#[test]
+fn the_channels_are_checked() {
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", &[("a", 3)]);
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    for depth in [Depth::Header, Depth::Full] {
+        let bad = |channels| {
+            let needs = Needs {
+                channels,
+                ..Needs::default()
+            };
+            check(&index, needs, depth, 1, &mut |_, _| ()).bad
+        };
+        assert_eq!(bad(3), []);
+        assert_eq!(bad(1), [], "the brightness of a picture");
+        assert_eq!(bad(4).len(), 3);
+        assert!(
+            bad(4)[0].reason.contains("set data.channels = 3"),
+            "{}",
+            bad(4)[0].reason
+        );
+    }
+}
+
+#[test]
 fn nothing_to_check_is_no_error() {
     let index = ImageIndex {
         root: "r".into(),
         split: "s".to_owned(),
         classes: vec![],
         samples: vec![],
+        size: None,
     };
     assert_eq!(
         quiet(&index, Depth::Full, 4),
         CheckReport {
             bad: vec![],
-            checked: 0
+            checked: 0,
+            sizes: None,
         }
     );
 }
@@ -210,7 +264,8 @@ fn a_real_set_is_good() {
         quiet(&index, Depth::Full, 2),
         CheckReport {
             bad: vec![],
-            checked: 1000
+            checked: 1000,
+            sizes: None,
         }
     );
 }

@@ -5,12 +5,27 @@ use proptest::prelude::*;
 use super::super::test_images::gradient;
 use super::*;
 
-/// The square's pixels, gathered from the window.
-fn square(fitter: &mut Fitter, rgb: &[u8], size: (u32, u32), side: usize) -> Vec<u8> {
-    let window = fitter.fit(rgb, size, side).unwrap();
-    (0..side)
-        .flat_map(|y| window.pixels[y * window.row_bytes..][..3 * side].to_vec())
-        .collect()
+/// The square's pixels, gathered from the view.
+fn square(fitter: &mut Fitter, rgb: &[u8], size: (u32, u32), side: u32) -> Vec<u8> {
+    let image = picture(rgb, size);
+    let frame = Frame::new(Resize::Crop, size, (side, side)).unwrap();
+    bytes(fitter.fit(&image, frame).unwrap())
+}
+
+fn picture(rgb: &[u8], (width, height): (u32, u32)) -> Raster {
+    Raster {
+        width,
+        height,
+        channels: 3,
+        values: Values::U8(rgb.to_vec()),
+    }
+}
+
+fn bytes(view: View<'_>) -> Vec<u8> {
+    match view.to_raster().values {
+        Values::U8(values) => values,
+        Values::F32(_) => panic!("8-bit values were expected"),
+    }
 }
 
 #[test]
@@ -25,7 +40,7 @@ fn what_fits_is_not_resampled() {
     for (at, pixel) in got.chunks(3).enumerate() {
         assert_eq!(pixel, wide.get_pixel(2 + at as u32 % 8, at as u32 / 8).0);
     }
-    assert_eq!(fitter.square.capacity(), 0, "nothing was resampled");
+    assert_eq!(fitter.bytes.capacity(), 0, "nothing was resampled");
 }
 
 #[test]
@@ -33,9 +48,9 @@ fn cuts_agree_with_torchvision() {
     // int(round((scaled - size) / 2)) in Python, for differences 0 to 8.
     let expected = [0, 0, 1, 2, 2, 2, 3, 4, 4];
     assert_eq!(std::array::from_fn(|n| half_to_even(n as u32)), expected);
-    let plan = Plan::new(999, 960, 224);
+    let plan = Crop::new((999, 960), (224, 224));
     assert_eq!((plan.scaled, plan.left, plan.top), ((233, 224), 4, 0));
-    let plan = Plan::new(100, 333, 32);
+    let plan = Crop::new((100, 333), (32, 32));
     assert_eq!((plan.scaled, plan.left, plan.top), ((32, 106), 0, 37));
 }
 
@@ -43,7 +58,7 @@ fn cuts_agree_with_torchvision() {
 fn a_resized_cut_is_the_cut_of_the_resized() {
     // The box in the original must give what resizing everything and cutting then would.
     let image = gradient(97, 40);
-    let plan = Plan::new(97, 40, 16);
+    let plan = Crop::new((97, 40), (16, 16));
     let source = ImageRef::new(97, 40, &image, PixelType::U8x3).unwrap();
     let mut whole = Image::new(plan.scaled.0, plan.scaled.1, PixelType::U8x3);
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
@@ -76,43 +91,114 @@ fn downscaling_averages_and_does_not_skip() {
     );
 }
 
-#[test]
-fn normalised_planes_are_red_green_blue_and_flip_mirrors_rows() {
-    let normalize = Normalize::new([0.5, 0.25, 0.0], [0.5, 0.25, 1.0]);
-    let pixels = [255, 0, 51, 0, 255, 102, 0, 0, 0, 255, 255, 255];
-    let window = Window {
-        pixels: &pixels,
-        row_bytes: 6,
-    };
-    let mut out = [9.0; 12];
-    normalize.write(window, 2, false, &mut out);
-    assert_eq!(
-        out,
-        [1.0, -1.0, -1.0, 1.0, -1.0, 3.0, -1.0, 3.0, 0.2, 0.4, 0.0, 1.0]
-    );
-    normalize.write(window, 2, true, &mut out);
-    assert_eq!(
-        out,
-        [-1.0, 1.0, 1.0, -1.0, 3.0, -1.0, 3.0, -1.0, 0.4, 0.2, 1.0, 0.0]
-    );
-    assert_eq!(normalize.value(1, 1.0), 3.0);
-}
-
 proptest! {
     #[test]
-    fn any_size_fits_any_square(width in 1u32..300, height in 1u32..300, side in 1usize..80) {
+    fn any_size_fits_any_square(width in 1u32..300, height in 1u32..300, side in 1u32..80) {
         let mut fitter = Fitter::default();
         let flat = vec![77u8; (3 * width * height) as usize];
         prop_assert!(square(&mut fitter, &flat, (width, height), side).iter().all(|&value| value == 77));
-        let plan = Plan::new(width, height, side);
-        prop_assert_eq!(plan.scaled.0.min(plan.scaled.1), side as u32);
-        prop_assert!(plan.left + plan.size <= plan.scaled.0 && plan.top + plan.size <= plan.scaled.1);
+        let plan = Crop::new((width, height), (side, side));
+        prop_assert_eq!(plan.scaled.0.min(plan.scaled.1), side);
+        prop_assert!(plan.left + side <= plan.scaled.0 && plan.top + side <= plan.scaled.1);
     }
 
     #[test]
-    fn very_long_images_fit(long in 20_000u32..65_535, side in 1usize..40, upright: bool) {
+    fn very_long_images_fit(long in 20_000u32..65_535, side in 1u32..40, upright: bool) {
         let size = if upright { (1, long) } else { (long, 1) };
         let flat = vec![5u8; 3 * long as usize];
         prop_assert!(square(&mut Fitter::default(), &flat, size, side).iter().all(|&value| value == 5));
     }
+}
+
+#[test]
+fn stretching_shows_all_and_none_demands_the_size() {
+    let image = picture(&gradient(64, 16), (64, 16));
+    let frame = Frame::new(Resize::Stretch, (64, 16), (8, 8)).unwrap();
+    let got = bytes(Fitter::default().fit(&image, frame).unwrap());
+    // Red grows from left to right over the whole width, green from top to bottom over the whole height.
+    assert!(got[0] < 20 && got[3 * 7] > 225, "{} {}", got[0], got[3 * 7]);
+    assert!(
+        got[1] < 20 && got[3 * 56 + 1] > 220,
+        "{} {}",
+        got[1],
+        got[3 * 56 + 1]
+    );
+    let frame = Frame::new(Resize::None, (64, 16), (64, 16)).unwrap();
+    assert_eq!(
+        bytes(Fitter::default().fit(&image, frame).unwrap()),
+        *gradient(64, 16)
+    );
+    let text = Frame::new(Resize::None, (64, 16), (64, 17))
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        text,
+        "it is 64x16 pixels where all are to be 64x17; set data.resize = \"crop\" or \"stretch\""
+    );
+}
+
+#[test]
+fn a_cut_may_be_of_any_shape() {
+    // 100x50 covers 20x30 when scaled by 0.6: 60x30, of which the middle third is shown.
+    let crop = Crop::new((100, 50), (20, 30));
+    assert_eq!((crop.scaled, crop.left, crop.top), ((60, 30), 20, 0));
+    let frame = crop.frame((100, 50));
+    assert!((frame.left - 100.0 / 3.0).abs() < 1e-9 && (frame.width - 100.0 / 3.0).abs() < 1e-9);
+    assert_eq!((frame.top, frame.height), (0.0, 50.0));
+}
+
+#[test]
+fn planes_are_resized_as_pictures_are() {
+    // The three planes of a picture as data must become what the picture becomes, up to rounding.
+    let image = gradient(50, 41);
+    let frame = Frame::new(Resize::Crop, (50, 41), (16, 16)).unwrap();
+    let expected = bytes(Fitter::default().fit(&picture(&image, (50, 41)), frame).unwrap());
+    let plane = |c: usize| image.iter().skip(c).step_by(3).copied();
+    let planes: Vec<u8> = [0, 1, 2, 0].into_iter().flat_map(plane).collect();
+    let of = |values: Values| Raster {
+        width: 50,
+        height: 41,
+        channels: 4,
+        values,
+    };
+    let mut fitter = Fitter::default();
+    let small = of(Values::U8(planes.clone()));
+    let view = fitter.fit(&small, frame).unwrap();
+    assert_eq!((view.width, view.height, view.channels), (16, 16, 4));
+    let got = bytes(view);
+    let floats = of(Values::F32(
+        planes.iter().map(|&value| f32::from(value)).collect(),
+    ));
+    let Values::F32(exact) = fitter.fit(&floats, frame).unwrap().to_raster().values else {
+        panic!("floating-point values stay what they are");
+    };
+    for (at, pixel) in expected.chunks(3).enumerate() {
+        for (place, c) in [0, 1, 2, 0].into_iter().enumerate() {
+            let at = place * 256 + at;
+            assert!(got[at].abs_diff(pixel[c]) <= 1 && (exact[at] - f32::from(pixel[c])).abs() <= 1.0);
+        }
+    }
+    // A cut of planes is not resampled.
+    let frame = Frame::rectangle((3, 5), (7, 9), (7, 9));
+    let cut = bytes(fitter.fit(&small, frame).unwrap());
+    assert_eq!(cut[0], planes[5 * 50 + 3]);
+    assert_eq!(cut[7 * 9], planes[50 * 41 + 5 * 50 + 3]);
+}
+
+#[test]
+fn masks_take_the_nearest_pixel() {
+    let mask = Labels {
+        width: 4,
+        height: 2,
+        values: vec![1, 2, 3, 4, 5, 6, 7, 8],
+    };
+    let fitted = |frame| fit_labels(&mask, frame).values;
+    assert_eq!(fitted(Frame::rectangle((0, 0), (4, 2), (4, 2))), mask.values);
+    assert_eq!(fitted(Frame::rectangle((0, 0), (4, 2), (2, 1))), [6, 8]);
+    assert_eq!(
+        fitted(Frame::rectangle((1, 0), (2, 1), (4, 2))),
+        [2, 2, 3, 3, 2, 2, 3, 3]
+    );
+    let cut = Frame::new(Resize::Crop, (4, 2), (2, 2)).unwrap();
+    assert_eq!(fitted(cut), [2, 3, 6, 7]);
 }

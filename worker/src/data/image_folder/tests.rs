@@ -236,7 +236,7 @@ fn names_that_are_not_utf8_are_refused_if_they_matter() {
 #[test]
 fn bytes_from_another_version_are_refused() {
     let text = |bytes: &[u8]| ImageIndex::from_bytes(bytes).unwrap_err().to_string();
-    assert!(text(b"{}").starts_with("the list of images sent between ranks cannot be read"));
+    assert!(text(b"{}").starts_with("the list of images or texts sent between ranks cannot be read"));
     let out_of_range = br#"{"root":"r","split":"s","classes":["a"],"samples":[[1,"a/x.png"]]}"#;
     assert!(text(out_of_range).contains("a/x.png is of class 1 of 1"));
 }
@@ -257,10 +257,11 @@ proptest! {
         classes in prop::collection::vec("\\PC{0,8}", 1..6),
         samples in prop::collection::vec((any::<u32>(), "\\PC{0,20}"), 0..20),
         root in "\\PC{0,12}",
+        size: Option<(u32, u32)>,
     ) {
         let count = classes.len() as u32;
         let samples = samples.into_iter().map(|(class, path)| Sample(class % count, path)).collect();
-        let index = ImageIndex { root: root.into(), split: "train".to_owned(), classes, samples };
+        let index = ImageIndex { root: root.into(), split: "train".to_owned(), classes, samples, size };
         prop_assert_eq!(ImageIndex::from_bytes(&index.to_bytes().unwrap()).unwrap(), index);
     }
 

@@ -1,12 +1,23 @@
 #![allow(clippy::unwrap_used)]
 
+use image::ImageFormat;
+
+use super::super::augment::Augment;
+use super::super::cache::CacheBudget;
 use super::super::dataset::{Column, load_one};
+use super::super::fit::Resize;
+use super::super::normalize::Normalize;
 use super::super::rng::{Domain, keyed};
-use super::super::test_images::{folder, gradient, put, real};
+use super::super::test_images::{encoded, folder, gradient, put, real};
 use super::*;
 
-fn plain() -> Normalize {
-    Normalize::new([0.0; 3], [1.0; 3])
+/// Squares whose values stay as they are, from 0 to 1.
+fn plain(side: u32) -> ImageOptions {
+    ImageOptions {
+        normalize: Normalize::new(&[0.0; 3], &[1.0; 3]),
+        augment: Augment::Flip,
+        ..ImageOptions::square(side)
+    }
 }
 
 /// The values of one image.
@@ -26,10 +37,10 @@ fn rng(sample: u64) -> SampleRng {
 fn an_image_is_read_and_flipped_for_half_of_the_samples() {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 1), ("b", 1)]);
-    let set = ImageFolder::new(ImageIndex::scan(root.path(), "train", None).unwrap(), 8, plain());
+    let set = ImageFolder::new(ImageIndex::scan(root.path(), "train", None).unwrap(), plain(8));
     assert_eq!(
         (set.len(), set.classes(), set.image_size(), set.label(1)),
-        (2, 2, 8, 1)
+        (2, 2, (8, 8), 1)
     );
     assert_eq!(
         set.fields(),
@@ -63,7 +74,7 @@ fn a_bad_image_is_an_error_and_leaves_the_set_usable() {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 2)]);
     put(root.path().join("train/a/000.png"), b"no image");
-    let set = ImageFolder::new(ImageIndex::scan(root.path(), "train", None).unwrap(), 4, plain());
+    let set = ImageFolder::new(ImageIndex::scan(root.path(), "train", None).unwrap(), plain(4));
     assert!(matches!(
         image(&set, 0, None),
         Err(SampleError::NotAnImage { .. })
@@ -72,7 +83,7 @@ fn a_bad_image_is_an_error_and_leaves_the_set_usable() {
     std::fs::remove_file(set.index().path(1)).unwrap();
     assert!(matches!(image(&set, 1, None), Err(SampleError::Read { .. })));
     assert_eq!(
-        set.idle.lock().unwrap().len(),
+        set.pictures.idle.lock().unwrap().len(),
         1,
         "one thread needs one working memory"
     );
@@ -89,8 +100,7 @@ fn a_large_photograph_becomes_a_small_square() {
     );
     let set = ImageFolder::new(
         ImageIndex::scan(folder.path(), "train", None).unwrap(),
-        224,
-        plain(),
+        plain(224),
     );
     let out = image(&set, 0, None).unwrap();
     let mean = |plane: usize| out[plane * 224 * 224..][..224 * 224].iter().sum::<f32>() / (224.0 * 224.0);
@@ -102,4 +112,116 @@ fn a_large_photograph_becomes_a_small_square() {
         mean(2)
     );
     assert!(out.iter().all(|value| (0.0..=1.0).contains(value)));
+}
+
+fn train_folder(side: u32) -> (tempfile::TempDir, ImageIndex) {
+    let root = tempfile::tempdir().unwrap();
+    for (number, format) in [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::Bmp]
+        .into_iter()
+        .enumerate()
+    {
+        let image = gradient(side + 7 * number as u32, side + 3);
+        put(
+            root.path().join(format!("train/a/{number}.png")),
+            &encoded(image, format),
+        );
+    }
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    (root, index)
+}
+
+#[test]
+fn the_cache_changes_nothing_but_the_work() {
+    let (_root, index) = train_folder(40);
+    for augment in [
+        Augment::None,
+        Augment::Flip,
+        Augment::CropFlip,
+        Augment::ResizedCropFlip,
+    ] {
+        for resize in [Resize::Crop, Resize::Stretch] {
+            let with = |bytes: u64| ImageOptions {
+                augment,
+                resize,
+                cache: CacheBudget::new(bytes),
+                ..ImageOptions::square(24)
+            };
+            // Room for nothing, for some, for all.
+            let sets = [0, 7_000, 1 << 20].map(|bytes| ImageFolder::new(index.clone(), with(bytes)));
+            for epoch in 0..3 {
+                for sample in [0, 1, 2, 1] {
+                    let load = |set: &ImageFolder, random: bool| {
+                        let mut rng = keyed(Domain::Augment, 1, epoch, sample as u64);
+                        image(set, sample, random.then_some(&mut rng)).unwrap()
+                    };
+                    for random in [false, true] {
+                        let expected = load(&sets[0], random);
+                        assert!(
+                            sets.iter().all(|set| load(set, random) == expected),
+                            "{augment:?} {resize:?}"
+                        );
+                    }
+                }
+            }
+            let stats = sets.map(|set| set.pictures.options.cache.stats());
+            assert_eq!((stats[0].images, stats[0].hits), (0, 0));
+            assert!(stats[1].used_bytes <= 7_000, "{:?}", stats[1]);
+            assert_eq!((stats[2].images, stats[2].misses), (3, 3), "each is decoded once");
+        }
+    }
+}
+
+#[test]
+fn images_of_another_size_are_refused_where_none_is_resized() {
+    let (_root, index) = train_folder(40);
+    let options = ImageOptions {
+        resize: Resize::None,
+        size: (40, 43),
+        augment: Augment::CropFlip,
+        ..ImageOptions::square(1)
+    };
+    let set = ImageFolder::new(index, options);
+    assert_eq!(set.fields()[0].shape, [3, 43, 40]);
+    assert_eq!(image(&set, 0, None).unwrap().len(), 3 * 40 * 43);
+    let text = image(&set, 1, Some(&mut rng(1))).unwrap_err().to_string();
+    assert!(
+        text.starts_with("it is 47x43 pixels where all are to be 40x43; set data.resize"),
+        "{text}"
+    );
+}
+
+#[test]
+fn satellite_tiles_keep_their_bands() {
+    let Some(root) = real("heights") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["img/img_bj0216.tif", "lab/lab_bj0216.tif"] {
+        let class = name.split('/').next().unwrap();
+        put(
+            folder.path().join("train").join(class).join("1.tif"),
+            &std::fs::read(root.join(name)).unwrap(),
+        );
+    }
+    let mut index = ImageIndex::scan(folder.path(), "train", None).unwrap();
+    let options = |channels: usize, scale: f64| ImageOptions {
+        channels,
+        normalize: Normalize::new(&vec![0.0; channels], &vec![scale; channels]),
+        ..ImageOptions::square(100)
+    };
+    let heights = ImageFolder::new(index.clone(), options(1, 1.0));
+    let metres = image(&heights, 1, None).unwrap();
+    let highest = metres.iter().copied().fold(0.0, f32::max);
+    assert!((3.0..=84.0).contains(&highest), "{highest} m");
+    let text = image(&heights, 0, None).unwrap_err().to_string();
+    assert!(
+        text.starts_with("it has 4 channels where 1 are expected; set data.channels = 4"),
+        "{text}"
+    );
+    index.samples.truncate(1);
+    let tiles = ImageFolder::new(index, options(4, 1.0 / 65535.0));
+    let values = image(&tiles, 0, None).unwrap();
+    assert_eq!(values.len(), 4 * 100 * 100);
+    // Averaged from whole numbers of at most 20, as the file holds them.
+    assert!(values.iter().all(|value| (0.0..=21.0).contains(value)));
+    let mean = |band: usize| values[band * 10_000..][..10_000].iter().sum::<f32>() / 10_000.0;
+    assert!((0..4).all(|band| mean(band) > 0.5), "{}", mean(0));
 }

@@ -9,7 +9,7 @@ use super::super::dataset::Slot;
 use super::super::error::SampleError;
 use super::super::rng::SampleRng;
 use super::super::test_images::{folder, png, put};
-use super::super::{ImageFolder, ImageIndex, Normalize};
+use super::super::{ImageFolder, ImageIndex, ImageOptions};
 use super::numbers::{Numbers, all, images, labels, options, work};
 use super::*;
 
@@ -38,7 +38,7 @@ fn a_file_damaged_after_the_check_costs_one_image() {
     folder(root.path(), "train", &[("a", 3)]);
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
     put(index.path(1), &png(8, 8)[..40]);
-    let set = ImageFolder::new(index, 8, Normalize::default());
+    let set = ImageFolder::new(index, ImageOptions::square(8));
     let batch = &all(Arc::new(set), options(2), work(&[&[0, 1, 2]]))[0];
     assert_eq!(batch.weights, [1.0, 0.0, 1.0]);
     assert!(batch.bad[0].path.ends_with("a/001.png") && batch.bad[0].reason.starts_with("damaged"));

@@ -1,0 +1,100 @@
+//! Random changes to training images that leave their meaning: what is drawn, and in which order.
+//!
+//! All choices come from the sample's own generator, a function of (seed, epoch, sample), and are whole numbers of pixels,
+//! so that an image and its mask are changed alike.
+
+use super::fit::Frame;
+use super::normalize::Placement;
+use super::rng::{SampleRng, below, between, coin};
+
+/// How training images are changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Augment {
+    /// Not at all.
+    #[default]
+    None,
+    /// Mirrored left to right with probability one half.
+    Flip,
+    /// Padded on all sides with an eighth of the side (4 pixels of 32) of zeros, cut to the old size at a random place, then
+    /// as [`Augment::Flip`]: torchvision's `RandomCrop(size, padding)` and `RandomHorizontalFlip`.
+    CropFlip,
+    /// A rectangle of 8% to 100% of the area and a ratio of sides from 3/4 to 4/3, resized to the target, then as
+    /// [`Augment::Flip`]: torchvision's `RandomResizedCrop(size)` and `RandomHorizontalFlip`.
+    ResizedCropFlip,
+}
+
+/// What was drawn for one sample.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Choice {
+    /// The rectangle of the decoded image that is shown instead of what [`super::fit::Resize`] says.
+    pub(super) frame: Option<Frame>,
+    pub(super) placement: Placement,
+}
+
+impl Augment {
+    /// Whether choices are about the decoded image and not only about the resized one.
+    pub(super) fn needs_decoded(self) -> bool {
+        self == Augment::ResizedCropFlip
+    }
+
+    /// Draws for an image of the size `source` (width, height) that becomes one of the size `target`.
+    pub(super) fn draw(self, rng: &mut SampleRng, source: (u32, u32), target: (u32, u32)) -> Choice {
+        let mut choice = Choice::default();
+        match self {
+            Augment::None => return choice,
+            Augment::Flip => {}
+            Augment::CropFlip => {
+                let mut shift = |side: u32| {
+                    let padding = padding(side);
+                    below(rng, 2 * padding + 1) as i32 - padding as i32
+                };
+                choice.placement.left = shift(target.0);
+                choice.placement.top = shift(target.1);
+            }
+            Augment::ResizedCropFlip => choice.frame = Some(random_rectangle(rng, source, target)),
+        }
+        choice.placement.flip = coin(rng);
+        choice
+    }
+}
+
+/// An eighth of the side, rounded.
+fn padding(side: u32) -> u32 {
+    (side + 4) / 8
+}
+
+const AREA: (f32, f32) = (0.08, 1.0);
+const RATIO: (f64, f64) = (3.0 / 4.0, 4.0 / 3.0);
+const TRIES: usize = 10;
+
+fn random_rectangle(rng: &mut SampleRng, (width, height): (u32, u32), target: (u32, u32)) -> Frame {
+    let area = f64::from(width) * f64::from(height);
+    for _ in 0..TRIES {
+        let part = area * f64::from(between(rng, AREA.0, AREA.1));
+        let log = between(rng, RATIO.0.ln() as f32, RATIO.1.ln() as f32);
+        let ratio = f64::from(log).exp();
+        let size = (
+            (part * ratio).sqrt().round_ties_even() as u32,
+            (part / ratio).sqrt().round_ties_even() as u32,
+        );
+        if (1..=width).contains(&size.0) && (1..=height).contains(&size.1) {
+            let left = below(rng, width - size.0 + 1);
+            let top = below(rng, height - size.1 + 1);
+            return Frame::rectangle((left, top), size, target);
+        }
+    }
+    // The largest rectangle in the middle with a ratio that is allowed.
+    let ratio = f64::from(width) / f64::from(height);
+    let size = if ratio < RATIO.0 {
+        (width, (f64::from(width) / RATIO.0).round_ties_even() as u32)
+    } else if ratio > RATIO.1 {
+        ((f64::from(height) * RATIO.1).round_ties_even() as u32, height)
+    } else {
+        (width, height)
+    };
+    let size = (size.0.clamp(1, width), size.1.clamp(1, height));
+    Frame::rectangle(((width - size.0) / 2, (height - size.1) / 2), size, target)
+}
+
+#[cfg(test)]
+mod tests;

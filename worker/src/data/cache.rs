@@ -1,0 +1,173 @@
+//! Decoded images kept in memory, so that later epochs need not decode them again.
+//!
+//! What is kept are first come, first kept: nothing is thrown out for something else. In training every sample is used once
+//! an epoch in a new order, so exchanging one for another would only cost time. When the bound is reached, loading goes on as
+//! without a cache.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+mod available;
+
+/// How much memory the cache may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CacheSize {
+    /// A quarter of the memory that is free, shared evenly by the ranks of the machine.
+    #[default]
+    Auto,
+    /// Nothing is kept.
+    Off,
+    /// At most so many bytes in this process.
+    Bytes(u64),
+}
+
+impl CacheSize {
+    /// The bound for one of `local_ranks` processes on this machine, in bytes. The memory that is free is what the system
+    /// says now; a limit on the process's control group counts. Where nothing is known, 0.
+    pub fn bytes(self, local_ranks: usize) -> u64 {
+        match self {
+            CacheSize::Auto => available::bytes() / 4 / local_ranks.max(1) as u64,
+            CacheSize::Off => 0,
+            CacheSize::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// Memory that several data sets may use together; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct CacheBudget(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    bound: u64,
+    used: AtomicU64,
+    images: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// What a cache holds and what it was good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheStats {
+    /// The bound, in bytes.
+    pub bound_bytes: u64,
+    /// Memory in use, in bytes.
+    pub used_bytes: u64,
+    /// Images that are kept.
+    pub images: u64,
+    /// Samples that were found.
+    pub hits: u64,
+    /// Samples that had to be decoded.
+    pub misses: u64,
+}
+
+impl CacheBudget {
+    /// A budget of so many bytes; of 0 bytes, nothing is kept.
+    pub fn new(bytes: u64) -> Self {
+        Self(Arc::new(Counts {
+            bound: bytes,
+            ..Counts::default()
+        }))
+    }
+
+    /// What there is now.
+    pub fn stats(&self) -> CacheStats {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        CacheStats {
+            bound_bytes: self.0.bound,
+            used_bytes: read(&self.0.used),
+            images: read(&self.0.images),
+            hits: read(&self.0.hits),
+            misses: read(&self.0.misses),
+        }
+    }
+
+    /// Takes memory if there is so much left.
+    fn take(&self, bytes: u64) -> bool {
+        let more = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.0.bound);
+        let used = &self.0.used;
+        used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.0.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// One place for each sample of a data set.
+#[derive(Debug)]
+pub(super) struct Cache<T> {
+    /// Empty where there is no memory even for the places.
+    slots: Box<[OnceLock<Box<T>>]>,
+    budget: CacheBudget,
+    /// What this data set has of the budget, in bytes.
+    taken: AtomicU64,
+    kept: AtomicU64,
+}
+
+/// What the allocator needs besides, at most, for an entry and its values.
+const OVERHEAD_BYTES: usize = 64;
+
+impl<T> Cache<T> {
+    /// For so many samples, all of them absent.
+    pub(super) fn new(samples: usize, budget: CacheBudget) -> Self {
+        let places = samples * size_of::<OnceLock<Box<T>>>();
+        let (slots, taken) = if budget.take(places as u64) {
+            (samples, places as u64)
+        } else {
+            (0, 0)
+        };
+        Self {
+            slots: (0..slots).map(|_| OnceLock::new()).collect(),
+            budget,
+            taken: AtomicU64::new(taken),
+            kept: AtomicU64::new(0),
+        }
+    }
+
+    /// The sample, if it is kept.
+    pub(super) fn get(&self, index: usize) -> Option<&T> {
+        let found = self.slots.get(index)?.get();
+        let counts = &self.budget.0;
+        let count = if found.is_some() {
+            &counts.hits
+        } else {
+            &counts.misses
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        found.map(|entry| &**entry)
+    }
+
+    /// Keeps a sample whose values take so many bytes, if there is room; only then it is made.
+    pub(super) fn offer(&self, index: usize, value_bytes: usize, make: impl FnOnce() -> T) {
+        let Some(slot) = self.slots.get(index) else {
+            return;
+        };
+        let bytes = (value_bytes + size_of::<T>() + OVERHEAD_BYTES) as u64;
+        if slot.get().is_some() || !self.budget.take(bytes) {
+            return;
+        }
+        // Another thread may have loaded the same sample meanwhile.
+        match slot.set(Box::new(make())) {
+            Ok(()) => {
+                self.taken.fetch_add(bytes, Ordering::Relaxed);
+                self.kept.fetch_add(1, Ordering::Relaxed);
+                self.budget.0.images.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(_) => self.budget.give_back(bytes),
+        }
+    }
+}
+
+impl<T> Drop for Cache<T> {
+    /// What goes with its data set is free for the others that share the budget.
+    fn drop(&mut self) {
+        self.budget.give_back(*self.taken.get_mut());
+        let kept = *self.kept.get_mut();
+        self.budget.0.images.fetch_sub(kept, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! How much memory is free for this process.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Bytes that could be taken without pushing others out: the system's figure, or what is left of a control group's limit
+/// where that is less. 0 where neither is known.
+pub(super) fn bytes() -> u64 {
+    at(Path::new("/"))
+}
+
+/// The same for a machine whose files lie below `root`.
+fn at(root: &Path) -> u64 {
+    let system = fs::read_to_string(root.join("proc/meminfo")).ok();
+    let system = system.as_deref().and_then(meminfo);
+    let limits = groups(root).into_iter().filter_map(|folder| left(&folder));
+    system.into_iter().chain(limits).min().unwrap_or(0)
+}
+
+/// MemAvailable of /proc/meminfo, in bytes.
+fn meminfo(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// The folders of the control groups that this process is in, innermost first: of version 2 and of version 1's controller
+/// of memory. Inside a container the process's own path is often not visible, but the root of the tree is its own.
+fn groups(root: &Path) -> Vec<PathBuf> {
+    let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let mut folders = Vec::new();
+    for line in text.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
+            continue;
+        };
+        let tree = if controllers.is_empty() {
+            "sys/fs/cgroup"
+        } else if controllers.split(',').any(|it| it == "memory") {
+            "sys/fs/cgroup/memory"
+        } else {
+            continue;
+        };
+        let own = Path::new(path.trim_start_matches('/'));
+        folders.extend(own.ancestors().map(|group| root.join(tree).join(group)));
+    }
+    folders
+}
+
+/// What is left of a group's limit, if it has one. Files that are only cached count as free.
+fn left(folder: &Path) -> Option<u64> {
+    let number =
+        |name: &str| -> Option<u64> { fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok() };
+    let limit = number("memory.max").or_else(|| number("memory.limit_in_bytes"))?;
+    let used = number("memory.current").or_else(|| number("memory.usage_in_bytes"))?;
+    let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let cached = stat.lines().find_map(|line| {
+        line.strip_prefix("inactive_file ")
+            .or_else(|| line.strip_prefix("total_inactive_file "))
+    });
+    let cached = cached.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(cached)))
+}
+
+#[cfg(test)]
+mod tests;

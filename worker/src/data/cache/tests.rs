@@ -1,0 +1,78 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+#[test]
+fn first_come_first_kept_within_the_bound() {
+    let places = 10 * size_of::<OnceLock<Box<u32>>>() as u64;
+    let each = 1000 + (size_of::<u32>() + OVERHEAD_BYTES) as u64;
+    let budget = CacheBudget::new(places + 3 * each + 5);
+    let cache = Cache::new(10, budget.clone());
+    for index in 0..10u32 {
+        assert_eq!(cache.get(index as usize), None);
+        cache.offer(index as usize, 1000, || index);
+    }
+    // A small one still fits.
+    cache.offer(7, 0, || panic!("an entry that has no room is not made"));
+    let found: Vec<Option<&u32>> = (0..10).map(|index| cache.get(index)).collect();
+    assert_eq!(found[..3], [Some(&0), Some(&1), Some(&2)]);
+    assert!(found[3..].iter().all(Option::is_none));
+    let expected = CacheStats {
+        bound_bytes: places + 3 * each + 5,
+        used_bytes: places + 3 * each,
+        images: 3,
+        hits: 3,
+        misses: 17,
+    };
+    assert_eq!(budget.stats(), expected);
+    // What is there stays.
+    cache.offer(0, 1000, || 99);
+    assert_eq!(cache.get(0), Some(&0));
+    drop(cache);
+    assert_eq!((budget.stats().used_bytes, budget.stats().images), (0, 0));
+}
+
+#[test]
+fn without_memory_nothing_is_kept_or_counted() {
+    let budget = CacheBudget::default();
+    let cache = Cache::new(5, budget.clone());
+    cache.offer(0, 0, || 1);
+    assert_eq!(cache.get(0), None);
+    assert_eq!(budget.stats(), CacheStats::default());
+}
+
+#[test]
+fn threads_agree_and_the_bound_holds() {
+    let each = 100 + (size_of::<usize>() + OVERHEAD_BYTES) as u64;
+    let budget = CacheBudget::new(10_000);
+    let cache = Cache::new(200, budget.clone());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let cache = &cache;
+            scope.spawn(move || {
+                for round in 0..200 {
+                    let index = (round * (thread + 1)) % 200;
+                    cache.offer(index, 100, || index);
+                    assert!(cache.get(index).is_none_or(|&kept| kept == index));
+                }
+            });
+        }
+    });
+    let stats = budget.stats();
+    assert!(stats.used_bytes <= 10_000);
+    assert_eq!(
+        stats.images,
+        (10_000 - 200 * size_of::<OnceLock<Box<usize>>>() as u64) / each
+    );
+    assert_eq!(stats.hits + stats.misses, 800);
+}
+
+#[test]
+fn sizes_become_bytes() {
+    assert_eq!(CacheSize::Off.bytes(2), 0);
+    assert_eq!(CacheSize::Bytes(77).bytes(2), 77);
+    let (one, four) = (CacheSize::Auto.bytes(1), CacheSize::Auto.bytes(4));
+    if cfg!(target_os = "linux") {
+        assert!(one > 0 && four < one / 2, "{one} {four}");
+    }
+}

@@ -1,0 +1,199 @@
+//! TIFF files of any number of bands, read as the numbers that they hold: satellite tiles, elevation, depth.
+//!
+//! `image` reads TIFF files that are pictures; here the bands are data, whatever the file says they look like.
+
+use std::borrow::Cow;
+use std::io::Cursor;
+
+use tiff::decoder::{Decoder, DecodingResult, DecodingSampleType, Limits};
+use tiff::tags::{PlanarConfiguration, Tag};
+use tiff::{TiffError, TiffUnsupportedError};
+
+use super::super::error::SampleError;
+use super::super::raster::Raster;
+use super::convert::{separate, unit16};
+use super::{CUT_SHORT, LIMIT_BYTES, check_size};
+
+/// A TIFF file whose directory has been read.
+pub(super) struct Bands<'a> {
+    decoder: Decoder<Cursor<Cow<'a, [u8]>>>,
+    pub(super) size: (u32, u32),
+    /// Values of a pixel.
+    pub(super) count: usize,
+    /// The type of the values, and whether it fills the bits of one: 12-bit values do not.
+    kind: Option<DecodingSampleType>,
+    bits: u8,
+    planar: bool,
+}
+
+impl<'a> Bands<'a> {
+    /// Reads the directory.
+    pub(super) fn open(bytes: &'a [u8]) -> Result<Self, SampleError> {
+        let bands = Self::read(Cow::Borrowed(bytes))?;
+        let stated = bands.1;
+        if bands.0.count < stated
+            && let Some(patched) = as_grey(bytes)
+        {
+            return Ok(Self::read(Cow::Owned(patched))?.0);
+        }
+        Ok(bands.0)
+    }
+
+    /// The file, and how many values it says a pixel has: the decoder leaves out those beyond the colours.
+    fn read(bytes: Cow<'a, [u8]>) -> Result<(Self, usize), SampleError> {
+        let mut limits = Limits::default();
+        limits.decoding_buffer_size = LIMIT_BYTES as usize;
+        limits.intermediate_buffer_size = LIMIT_BYTES as usize;
+        let mut decoder = Decoder::new(Cursor::new(bytes))
+            .map_err(damage)?
+            .with_limits(limits);
+        let size = decoder.dimensions().map_err(damage)?;
+        let color = decoder.colortype().map_err(damage)?;
+        let tag = |decoder: &mut Decoder<_>, tag| decoder.find_tag_unsigned::<u16>(tag).map_err(damage);
+        let stated = tag(&mut decoder, Tag::SamplesPerPixel)?.map_or(1, usize::from);
+        let planar = tag(&mut decoder, Tag::PlanarConfiguration)?;
+        let layout = decoder.image_buffer_layout().map_err(damage)?;
+        let bands = Self {
+            decoder,
+            size,
+            count: usize::from(color.num_samples()),
+            kind: layout.sample_type,
+            bits: color.bit_depth(),
+            planar: planar == Some(PlanarConfiguration::Planar.to_u16()),
+        };
+        Ok((bands, stated))
+    }
+
+    /// Checks that there are `channels` bands of a type that is read, within the limit on memory.
+    pub(super) fn check(&self, channels: usize) -> Result<(), SampleError> {
+        if self.count != channels {
+            return Err(SampleError::Channels {
+                found: self.count,
+                expected: channels,
+            });
+        }
+        use DecodingSampleType as Kind;
+        match (self.kind, self.bits) {
+            (Some(Kind::U8), 8) | (Some(Kind::U16 | Kind::F16), 16) => {}
+            (Some(Kind::F32), 32) | (Some(Kind::F64), 64) => {}
+            (kind, bits) => {
+                let kind = kind.map_or_else(|| "unknown".to_owned(), |kind| format!("{kind:?}"));
+                return Err(SampleError::SampleType { kind, bits });
+            }
+        }
+        let (width, height) = self.size;
+        let each = u64::from(self.bits / 8).max(4) * channels as u64;
+        check_size(width, height, u64::from(width) * u64::from(height) * each)
+    }
+
+    /// All values as they lie in the file, which was found good by [`Bands::check`].
+    pub(super) fn values(mut self) -> Result<DecodingResult, SampleError> {
+        let mut found = DecodingResult::U8(Vec::new());
+        self.decoder.read_image_to_buffer(&mut found).map_err(damage)?;
+        Ok(found)
+    }
+
+    /// Decodes the bands, which were found good by [`Bands::check`], as planes.
+    pub(super) fn decode(self, out: &mut Raster) -> Result<(), SampleError> {
+        let pixels = self.size.0 as usize * self.size.1 as usize;
+        let (count, planar) = (self.count, self.planar);
+        (out.width, out.height, out.channels) = (self.size.0, self.size.1, count);
+        let complete = match &self.values()? {
+            DecodingResult::U8(values) => {
+                spread(values, count, planar, out.empty_u8(), |value| value);
+                values.len()
+            }
+            DecodingResult::U16(values) => {
+                spread(values, count, planar, out.empty_f32(), unit16);
+                values.len()
+            }
+            DecodingResult::F16(values) => {
+                spread(values, count, planar, out.empty_f32(), |value| value.to_f32());
+                values.len()
+            }
+            DecodingResult::F32(values) => {
+                spread(values, count, planar, out.empty_f32(), |value| value);
+                values.len()
+            }
+            DecodingResult::F64(values) => {
+                spread(values, count, planar, out.empty_f32(), |value| value as f32);
+                values.len()
+            }
+            _ => 0,
+        };
+        if complete != pixels * count {
+            return Err(SampleError::Damaged {
+                reason: CUT_SHORT.to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn spread<T: Copy, U>(found: &[T], count: usize, planar: bool, planes: &mut Vec<U>, value: impl Fn(T) -> U) {
+    if planar || count == 1 {
+        planes.extend(found.iter().map(|&it| value(it)));
+    } else {
+        separate(found, count, planes, value);
+    }
+}
+
+/// The same file with its bands called shades of grey. The decoder gives all bands of such a file, but of one that is called
+/// RGB with further bands only the first three.
+fn as_grey(bytes: &[u8]) -> Option<Vec<u8>> {
+    let little = match bytes.get(..2)? {
+        b"II" => true,
+        b"MM" => false,
+        _ => return None,
+    };
+    let number = |at: usize, length: usize| -> Option<u64> {
+        let field = bytes.get(at..at.checked_add(length)?)?;
+        let add = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
+        Some(if little {
+            field.iter().rev().fold(0, add)
+        } else {
+            field.iter().fold(0, add)
+        })
+    };
+    // (where the first directory's offset lies, its length, the length of a count, of an entry, of an entry before its value)
+    let (offset, word, count, entry, value) = match number(2, 2)? {
+        42 => (4, 4, 2, 12, 8),
+        43 => (8, 8, 8, 20, 12),
+        _ => return None,
+    };
+    let directory = usize::try_from(number(offset, word)?).ok()?;
+    let entries = number(directory, count)?;
+    let first = directory.checked_add(count)?;
+    for index in 0..usize::try_from(entries).ok()? {
+        let at = index.checked_mul(entry)?.checked_add(first)?;
+        if number(at, 2)? == u64::from(Tag::PhotometricInterpretation.to_u16()) {
+            let place = at + value;
+            let mut patched = bytes.to_vec();
+            let one: [u8; 2] = if little { [1, 0] } else { [0, 1] };
+            patched.get_mut(place..place + 2)?.copy_from_slice(&one);
+            return Some(patched);
+        }
+    }
+    None
+}
+
+fn damage(error: TiffError) -> SampleError {
+    match error {
+        TiffError::UnsupportedError(TiffUnsupportedError::UnsupportedCompressionMethod(method)) => {
+            SampleError::Unsupported {
+                what: format!("TIFF compression of kind {method:?}"),
+            }
+        }
+        TiffError::UnsupportedError(error) => SampleError::Unsupported {
+            what: format!("this kind of TIFF file ({error})"),
+        },
+        TiffError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            SampleError::Damaged {
+                reason: CUT_SHORT.to_owned(),
+            }
+        }
+        other => SampleError::Damaged {
+            reason: other.to_string(),
+        },
+    }
+}

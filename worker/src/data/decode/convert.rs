@@ -1,0 +1,152 @@
+//! From what a decoder gives to the channels that are asked for.
+
+use image::ColorType;
+
+use super::super::error::SampleError;
+use super::super::raster::Raster;
+
+/// Anything that `image` decodes, as 8-bit RGB.
+pub(super) fn to_rgb8(color: ColorType, raw: &[u8], rgb: &mut Vec<u8>) -> Result<(), SampleError> {
+    rgb.clear();
+    rgb.reserve(raw.len() / usize::from(color.bytes_per_pixel()) * 3);
+    match color {
+        ColorType::L8 => rgb.extend(raw.iter().flat_map(|&grey| [grey; 3])),
+        ColorType::La8 => rgb.extend(raw.chunks_exact(2).flat_map(|p| [over_white(p[0], p[1]); 3])),
+        ColorType::Rgba8 => {
+            rgb.extend(
+                raw.chunks_exact(4)
+                    .flat_map(|p| [p[0], p[1], p[2]].map(|c| over_white(c, p[3]))),
+            );
+        }
+        ColorType::L16 => rgb.extend(raw.chunks_exact(2).flat_map(|p| [high(p, 0); 3])),
+        ColorType::La16 => {
+            rgb.extend(
+                raw.chunks_exact(4)
+                    .flat_map(|p| [over_white(high(p, 0), high(p, 1)); 3]),
+            );
+        }
+        ColorType::Rgb16 => rgb.extend(
+            raw.chunks_exact(6)
+                .flat_map(|p| [high(p, 0), high(p, 1), high(p, 2)]),
+        ),
+        ColorType::Rgba16 => {
+            rgb.extend(
+                raw.chunks_exact(8)
+                    .flat_map(|p| [0, 1, 2].map(|c| over_white(high(p, c), high(p, 3)))),
+            );
+        }
+        other => return Err(unknown(other)),
+    }
+    Ok(())
+}
+
+/// Whether an image of that kind can be given with so many channels.
+pub(super) fn fits(color: ColorType, channels: usize) -> Result<(), SampleError> {
+    let found = usize::from(color.channel_count());
+    if found == channels || channels == 1 {
+        Ok(())
+    } else {
+        Err(SampleError::Channels {
+            found,
+            expected: channels,
+        })
+    }
+}
+
+/// Anything that `image` decodes, as `channels` planes: 8-bit values stay, 16-bit ones become floating-point. One channel
+/// is the brightness, with transparent pixels over white.
+pub(super) fn to_planes(
+    color: ColorType,
+    raw: &[u8],
+    channels: usize,
+    out: &mut Raster,
+) -> Result<(), SampleError> {
+    fits(color, channels)?;
+    out.channels = channels;
+    let found = usize::from(color.channel_count());
+    match usize::from(color.bytes_per_pixel()) / found {
+        1 => {
+            let values = out.empty_u8();
+            if found == channels {
+                separate(raw, channels, values, |value| value);
+            } else {
+                values.extend(raw.chunks_exact(found).map(grey8));
+            }
+        }
+        2 => {
+            let words: Vec<u16> = bytemuck::pod_collect_to_vec(raw);
+            let values = out.empty_f32();
+            if found == channels {
+                separate(&words, channels, values, unit16);
+            } else {
+                values.extend(words.chunks_exact(found).map(grey16));
+            }
+        }
+        _ => return Err(unknown(color)),
+    }
+    Ok(())
+}
+
+/// Values that lie pixel by pixel, as planes.
+pub(super) fn separate<T: Copy, U>(
+    pixels: &[T],
+    channels: usize,
+    planes: &mut Vec<U>,
+    value: impl Fn(T) -> U,
+) {
+    planes.reserve(pixels.len());
+    for channel in 0..channels {
+        planes.extend(
+            pixels[channel.min(pixels.len())..]
+                .iter()
+                .step_by(channels)
+                .map(|&it| value(it)),
+        );
+    }
+}
+
+/// A 16-bit value on the scale from 0 to 1.
+pub(super) fn unit16(value: u16) -> f32 {
+    f32::from(value) / 65535.0
+}
+
+/// The brightness of a pixel of 2 (grey and opacity), 3 or 4 values, with the weights of ITU-R BT.601 that Pillow uses too.
+fn grey8(pixel: &[u8]) -> u8 {
+    let luma = |p: &[u8]| {
+        let [r, g, b] = [u32::from(p[0]), u32::from(p[1]), u32::from(p[2])];
+        ((19_595 * r + 38_470 * g + 7_471 * b + 0x8000) >> 16) as u8
+    };
+    match pixel {
+        [grey, alpha] => over_white(*grey, *alpha),
+        [_, _, _, alpha] => over_white(luma(pixel), *alpha),
+        _ => luma(pixel),
+    }
+}
+
+fn grey16(pixel: &[u16]) -> f32 {
+    let luma = |p: &[u16]| 0.299 * unit16(p[0]) + 0.587 * unit16(p[1]) + 0.114 * unit16(p[2]);
+    let over = |grey: f32, alpha: u16| 1.0 + (grey - 1.0) * unit16(alpha);
+    match pixel {
+        [grey, alpha] => over(unit16(*grey), *alpha),
+        [_, _, _, alpha] => over(luma(pixel), *alpha),
+        _ => luma(pixel),
+    }
+}
+
+/// The 16-bit channel `channel` of a pixel (in the machine's byte order), scaled to 8 bits: 65535 becomes 255.
+fn high(pixel: &[u8], channel: usize) -> u8 {
+    let value = u16::from_ne_bytes([pixel[2 * channel], pixel[2 * channel + 1]]);
+    ((u32::from(value) + 128) / 257) as u8
+}
+
+/// A channel of a pixel with some opacity, on a white ground.
+fn over_white(channel: u8, alpha: u8) -> u8 {
+    let (channel, alpha) = (u32::from(channel), u32::from(alpha));
+    ((channel * alpha + 255 * (255 - alpha) + 127) / 255) as u8
+}
+
+fn unknown(color: ColorType) -> SampleError {
+    SampleError::Unsupported {
+        what: format!("the pixel format {color:?}"),
+    }
+}

@@ -1,0 +1,98 @@
+//! Masks.
+
+#![allow(clippy::unwrap_used)]
+
+use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb};
+
+use super::super::raster::Labels;
+use super::super::test_images::{encoded, gradient, gray, raw_png};
+use super::raw_tiff::{le, tiff};
+use super::*;
+
+fn labels(bytes: &[u8]) -> Result<(Vec<u16>, (u32, u32)), SampleError> {
+    let mut out = Labels {
+        values: vec![9; 3],
+        ..Labels::default()
+    };
+    mask(bytes, &mut vec![7; 5], &mut out)?;
+    assert_eq!(mask_header(bytes)?, (out.width, out.height));
+    Ok((out.values, (out.width, out.height)))
+}
+
+#[test]
+fn masks_hold_the_very_numbers() {
+    assert_eq!(
+        labels(&gray(3, 1, |x, _| 100 * x as u8)).unwrap(),
+        (vec![0, 100, 200], (3, 1))
+    );
+    // Not scaled to 255, which is what a picture would get.
+    let bits = raw_png(3, 2, 1, 0, &[], &[0, 0b1010_0000, 0, 0b0100_0000]);
+    assert_eq!(labels(&bits).unwrap(), (vec![1, 0, 1, 0, 1, 0], (3, 2)));
+    assert_eq!(
+        labels(&raw_png(5, 1, 2, 0, &[], &[0, 0b0001_1011, 0b1000_0000]))
+            .unwrap()
+            .0,
+        [0, 1, 2, 3, 2]
+    );
+    assert_eq!(
+        labels(&raw_png(3, 1, 4, 0, &[], &[0, 0x3f, 0xa0])).unwrap().0,
+        [3, 15, 10]
+    );
+    // The place in the palette, not the colour.
+    let colors = [9; 48];
+    let palette = |bits, line: &[u8]| raw_png(3, 1, bits, 3, &[(b"PLTE", &colors[..3 << bits.min(4)])], line);
+    assert_eq!(labels(&palette(8, &[0, 4, 0, 7])).unwrap().0, [4, 0, 7]);
+    assert_eq!(labels(&palette(4, &[0, 0x40, 0x70])).unwrap().0, [4, 0, 7]);
+    assert_eq!(labels(&palette(1, &[0, 0b0100_0000])).unwrap().0, [0, 1, 0]);
+    let grey16 = ImageBuffer::<Luma<u16>, _>::from_raw(2, 1, vec![300u16, 65535]).unwrap();
+    for format in [ImageFormat::Png, ImageFormat::Tiff] {
+        let bytes = encoded(DynamicImage::ImageLuma16(grey16.clone()), format);
+        assert_eq!(labels(&bytes).unwrap().0, [300, 65535], "{format:?}");
+    }
+    let clear = ImageBuffer::<LumaA<u8>, _>::from_raw(2, 1, vec![9u8, 255, 8, 0]).unwrap();
+    assert_eq!(
+        labels(&encoded(DynamicImage::ImageLumaA8(clear), ImageFormat::Png))
+            .unwrap()
+            .0,
+        [9, 8]
+    );
+    let same = image::RgbImage::from_raw(2, 1, vec![5, 5, 5, 11, 11, 11]).unwrap();
+    for format in [ImageFormat::Png, ImageFormat::Bmp, ImageFormat::WebP] {
+        assert_eq!(
+            labels(&encoded(same.clone(), format)).unwrap().0,
+            [5, 11],
+            "{format:?}"
+        );
+    }
+    let wide = ImageBuffer::<Rgb<u16>, _>::from_raw(1, 1, vec![700u16; 3]).unwrap();
+    assert_eq!(
+        labels(&encoded(DynamicImage::ImageRgb16(wide), ImageFormat::Png))
+            .unwrap()
+            .0,
+        [700]
+    );
+    assert_eq!(labels(&tiff(1, 8, 1, 1, &[3, 200]).bytes()).unwrap().0, [3, 200]);
+    let floats = le(&[1.0f32, 12.0], f32::to_le_bytes);
+    assert_eq!(labels(&tiff(1, 32, 3, 1, &floats).bytes()).unwrap().0, [1, 12]);
+}
+
+#[test]
+fn what_is_no_mask_says_why() {
+    let said = |bytes: &[u8]| labels(bytes).unwrap_err().to_string();
+    assert!(said(&encoded(GrayImage::new(8, 8), ImageFormat::Jpeg)).contains("save masks as PNG"));
+    for format in [ImageFormat::Png, ImageFormat::Bmp] {
+        assert!(
+            said(&encoded(gradient(4, 4), format)).contains("this image of 3 channel(s) holds colours"),
+            "{format:?}"
+        );
+    }
+    let halves = le(&[0.5f32, 1.0], f32::to_le_bytes);
+    assert!(said(&tiff(1, 32, 3, 1, &halves).bytes()).contains("colours or fractions"));
+    let below = le(&[-1.0f32, f32::NAN], f32::to_le_bytes);
+    assert!(said(&tiff(1, 32, 3, 1, &below).bytes()).contains("colours or fractions"));
+    assert!(said(&tiff(3, 8, 1, 2, &[0; 6]).bytes()).starts_with("it has 3 channels where 1"));
+    assert_eq!(said(b""), "the file is empty");
+    assert!(said(b"hello").starts_with("not an image"));
+    let whole = gray(64, 64, |x, y| (x * y) as u8);
+    assert!(said(&whole[..whole.len() - 30]).starts_with("damaged"));
+}

@@ -1,0 +1,231 @@
+//! Images made by formula with a class for each pixel: blobs of class 1 and above on a ground of class 0.
+//!
+//! A class has a hue and a coarseness of texture, spread as evenly as those of [`super::Generated`]; a blob has its own
+//! place, size, shape and brightness, and later blobs lie over earlier ones. An image depends on (seed, split, sample) alone.
+
+use std::f32::consts::{PI, TAU};
+
+use super::augment::Augment;
+use super::dataset::{Dataset, Field, Slot};
+use super::error::SampleError;
+use super::fit::fit_labels;
+use super::generated::{Split, add_noise, finish, rgb};
+use super::mask_set::image_and_mask;
+use super::normalize::{Normalize, write_labels};
+use super::raster::Labels;
+use super::rng::{Domain, SampleRng, below, between, keyed};
+
+/// The generated set: the fields `image` ([3, size, size]) and `mask` ([size, size]).
+#[derive(Debug, Clone)]
+pub struct GeneratedMasks {
+    classes: usize,
+    samples: usize,
+    image_size: usize,
+    seed: u64,
+    split: Split,
+    ignore: i64,
+    normalize: Normalize,
+    augment: Augment,
+    fields: [Field; 2],
+}
+
+impl GeneratedMasks {
+    /// `samples` images of `classes` classes, the ground included, normalised with [`Normalize::default`], without random
+    /// changes; pixels of no class are 255.
+    ///
+    /// # Panics
+    /// If there are fewer than 2 or more than 65,536 classes, or `image_size` is 0.
+    pub fn new(classes: usize, samples: usize, image_size: usize, seed: u64, split: Split) -> Self {
+        assert!(
+            (2..=1 << 16).contains(&classes) && image_size > 0,
+            "a generated set of masks has a ground and blobs, and images of at least one pixel"
+        );
+        Self {
+            classes,
+            samples,
+            image_size,
+            seed,
+            split,
+            ignore: 255,
+            normalize: Normalize::default(),
+            augment: Augment::None,
+            fields: image_and_mask([3, image_size, image_size]),
+        }
+    }
+
+    /// The same set, normalised otherwise.
+    pub fn with_normalize(self, normalize: Normalize) -> Self {
+        Self { normalize, ..self }
+    }
+
+    /// The same set, changed at random in training; pixels from outside of the image get the class `ignore`.
+    pub fn with_augment(self, augment: Augment, ignore: i64) -> Self {
+        Self {
+            augment,
+            ignore,
+            ..self
+        }
+    }
+
+    /// How many classes there are, the ground included.
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// The picture before normalisation, in planes, and its mask.
+    fn draw(&self, index: usize) -> (Vec<f32>, Vec<u16>) {
+        let size = self.image_size;
+        let mut rng = keyed(
+            Domain::GeneratedMask,
+            self.seed,
+            self.split.number(),
+            index as u64,
+        );
+        let ground = Ground::new(&mut rng);
+        let blobs: Vec<Blob> = (0..1 + below(&mut rng, 4))
+            .map(|_| Blob::new(self.classes, &mut rng))
+            .collect();
+        let noise = between(&mut rng, 0.02, 0.12);
+        let (mut planes, mut mask) = (vec![0.0; 3 * size * size], vec![0; size * size]);
+        for y in 0..size {
+            for x in 0..size {
+                let place = |pixel: usize| (pixel as f32 + 0.5) / size as f32;
+                let (u, v) = (place(x), place(y));
+                let blob = blobs.iter().rev().find(|blob| blob.covers(u, v));
+                let color = blob.map_or_else(|| ground.color(u, v), |blob| blob.color(u, v));
+                mask[y * size + x] = blob.map_or(0, |blob| blob.class);
+                add_noise(color, noise, &mut rng, |c, value| {
+                    planes[(c * size + y) * size + x] = value;
+                });
+            }
+        }
+        (planes, mask)
+    }
+}
+
+impl Dataset for GeneratedMasks {
+    fn len(&self) -> usize {
+        self.samples
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        random: Option<&mut SampleRng>,
+        out: &mut [Slot<'_>],
+    ) -> Result<(), SampleError> {
+        let [image, mask] = out else {
+            panic!("images and masks are two fields, not {}", out.len());
+        };
+        assert!(index < self.samples, "sample {index} of {}", self.samples);
+        let size = self.image_size;
+        let (planes, values) = self.draw(index);
+        let choice = finish(planes, size, self.augment, &self.normalize, random, image.f32())?;
+        let drawn = Labels {
+            width: size as u32,
+            height: size as u32,
+            values,
+        };
+        let labels = choice
+            .frame
+            .map_or_else(|| drawn.clone(), |frame| fit_labels(&drawn, frame));
+        write_labels(&labels.values, size, choice.placement, self.ignore, mask.i64());
+        Ok(())
+    }
+
+    fn describe(&self, index: usize) -> String {
+        format!("generated {} image {index}", self.split.name())
+    }
+}
+
+/// What is not covered by blobs: a soft slope of a dull colour.
+struct Ground {
+    color: [f32; 3],
+    slope: (f32, f32),
+}
+
+impl Ground {
+    fn new(rng: &mut SampleRng) -> Self {
+        Self {
+            color: rgb(
+                between(rng, 0.0, 1.0),
+                between(rng, 0.0, 0.15),
+                between(rng, 0.3, 0.6),
+            ),
+            slope: (between(rng, -0.3, 0.3), between(rng, -0.3, 0.3)),
+        }
+    }
+
+    fn color(&self, x: f32, y: f32) -> [f32; 3] {
+        let shade = 1.0 + self.slope.0 * (x - 0.5) + self.slope.1 * (y - 0.5);
+        self.color.map(|value| value * shade)
+    }
+}
+
+/// An ellipse with a wavy edge.
+struct Blob {
+    class: u16,
+    center: (f32, f32),
+    radius: f32,
+    /// How much longer than wide, and in which direction.
+    stretch: f32,
+    angle: f32,
+    /// Waves round the edge: how many, how high, where they begin.
+    edge: (f32, f32, f32),
+    color: [f32; 3],
+    /// Waves of brightness across the image.
+    waves: f32,
+}
+
+impl Blob {
+    fn new(classes: usize, rng: &mut SampleRng) -> Self {
+        let class = 1 + below(rng, classes as u32 - 1);
+        // Multiples of the golden ratio's inverse are spread evenly round the circle.
+        let hue = (f64::from(class) * 0.618_033_988_749_895).fract() as f32;
+        Self {
+            class: class as u16,
+            center: (between(rng, 0.1, 0.9), between(rng, 0.1, 0.9)),
+            radius: between(rng, 0.12, 0.3),
+            stretch: between(rng, 1.0, 1.8),
+            angle: between(rng, 0.0, PI),
+            edge: (
+                between(rng, 2.0, 5.0).floor(),
+                between(rng, 0.0, 0.2),
+                between(rng, 0.0, TAU),
+            ),
+            color: rgb(
+                hue + between(rng, -0.02, 0.02),
+                between(rng, 0.6, 0.9),
+                between(rng, 0.6, 0.95),
+            ),
+            waves: 2.0 + (class % 5) as f32,
+        }
+    }
+
+    /// The place in the blob's own directions.
+    fn turned(&self, x: f32, y: f32) -> (f32, f32) {
+        let (dx, dy) = (x - self.center.0, y - self.center.1);
+        let (sin, cos) = self.angle.sin_cos();
+        (dx * cos + dy * sin, dy * cos - dx * sin)
+    }
+
+    fn covers(&self, x: f32, y: f32) -> bool {
+        let (along, across) = self.turned(x, y);
+        let (along, across) = (along / self.stretch.sqrt(), across * self.stretch.sqrt());
+        let wave = 1.0 + self.edge.1 * (self.edge.0 * across.atan2(along) + self.edge.2).sin();
+        along.hypot(across) < self.radius * wave
+    }
+
+    fn color(&self, x: f32, y: f32) -> [f32; 3] {
+        let (along, _) = self.turned(x, y);
+        let shade = 0.85 + 0.15 * (TAU * self.waves * along).sin();
+        self.color.map(|value| value * shade)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,271 @@
+//! The list of images and their masks under `root/<images>/` and `root/<masks>/`.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::check::{CheckReport, Depth, Listed, Looker, Needs};
+use super::error::{DataError, SampleError};
+use super::image_folder::{folder_error, list, list_images};
+use super::picture_set::same_size;
+use super::raster::Labels;
+
+/// How the values of a mask file become classes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum MaskKind {
+    /// The value is the class; of a palette image, the place in the palette.
+    #[default]
+    Index,
+    /// Every value but 0 is class 1.
+    Binary,
+}
+
+/// How masks are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaskRule {
+    /// What values mean.
+    pub kind: MaskKind,
+    /// Classes go from 0 to one less than this.
+    pub classes: usize,
+    /// The value that means no class: in files of [`MaskKind::Index`], and of pixels that a random shift brings in from outside
+    /// of the image. The loss leaves it out.
+    pub ignore: i64,
+}
+
+impl MaskRule {
+    /// Turns values into classes.
+    ///
+    /// # Errors
+    /// [`SampleError::MaskValue`] if there is a value that is neither a class nor the ignored one.
+    pub(super) fn apply(self, labels: &mut Labels) -> Result<(), SampleError> {
+        match self.kind {
+            MaskKind::Binary => {
+                labels
+                    .values
+                    .iter_mut()
+                    .for_each(|value| *value = u16::from(*value != 0));
+                Ok(())
+            }
+            MaskKind::Index => {
+                let is_class =
+                    |value: u16| usize::from(value) < self.classes || i64::from(value) == self.ignore;
+                match labels.values.iter().position(|&value| !is_class(value)) {
+                    None => Ok(()),
+                    Some(at) => Err(SampleError::MaskValue {
+                        value: labels.values[at],
+                        column: at % labels.width.max(1) as usize,
+                        row: at / labels.width.max(1) as usize,
+                        classes: self.classes,
+                        ignore: self.ignore,
+                    }),
+                }
+            }
+        }
+    }
+}
+
+/// An image and its mask: their paths below the two folders, with `/` between names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pair(
+    /// Below the folder of images.
+    pub String,
+    /// Below the folder of masks.
+    pub String,
+);
+
+/// The images and masks of one split, in the order of the images' names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaskIndex {
+    /// The data set's folder.
+    pub root: PathBuf,
+    /// The images' folder below the root.
+    pub images: String,
+    /// The masks' folder below the root.
+    pub masks: String,
+    /// How masks are read.
+    pub rule: MaskRule,
+    /// The pairs.
+    pub samples: Vec<Pair>,
+    /// Width and height of all images, where they are not resized: set by [`MaskIndex::without_bad`], or before the check to
+    /// what the images must have.
+    #[serde(default)]
+    pub size: Option<(u32, u32)>,
+}
+
+impl MaskIndex {
+    /// Lists the images below `root/images` and `root/masks`, also nested ones, and pairs those whose paths are the same but
+    /// for the ending. Hidden names and files of other kinds are ignored, as in an image folder.
+    ///
+    /// # Errors
+    /// A folder that is missing, cannot be listed or has no images, names that occur twice, files without a partner, names
+    /// that are not UTF-8.
+    pub fn scan(root: &Path, images: &str, masks: &str, rule: MaskRule) -> Result<Self, DataError> {
+        let (image_folder, mask_folder) = (root.join(images), root.join(masks));
+        let image_files = named(root, &image_folder, "data.root, data.train and data.test")?;
+        let mask_files = named(
+            root,
+            &mask_folder,
+            "data.root, data.train_masks and data.test_masks",
+        )?;
+        let mut samples = Vec::with_capacity(image_files.len());
+        let (mut lonely_images, mut lonely_masks) = (Vec::new(), Vec::new());
+        let mut rest = mask_files.into_iter().peekable();
+        for (stem, image) in image_files {
+            while let Some((_, mask)) = rest.next_if(|(other, _)| *other < stem) {
+                lonely_masks.push(mask);
+            }
+            match rest.next_if(|(other, _)| *other == stem) {
+                Some((_, mask)) => samples.push(Pair(image, mask)),
+                None => lonely_images.push(image),
+            }
+        }
+        lonely_masks.extend(rest.map(|(_, mask)| mask));
+        if !lonely_images.is_empty() || !lonely_masks.is_empty() {
+            return Err(DataError::Unpaired {
+                image_folder,
+                mask_folder,
+                images: lonely_images,
+                masks: lonely_masks,
+            });
+        }
+        Ok(Self {
+            root: root.to_path_buf(),
+            images: images.to_owned(),
+            masks: masks.to_owned(),
+            rule,
+            samples,
+            size: None,
+        })
+    }
+
+    /// How many images there are.
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// True if there are no images.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// The path of one mask.
+    ///
+    /// # Panics
+    /// If `index` is not below [`MaskIndex::len`].
+    pub fn mask_path(&self, index: usize) -> PathBuf {
+        let mut path = self.root.join(&self.masks);
+        path.push(&self.samples[index].1);
+        path
+    }
+
+    /// The index without the samples that `report`, which is of this index, found bad.
+    ///
+    /// # Errors
+    /// [`DataError::TooManyBad`] if more than 1% are bad, [`DataError::MixedSizes`] if images are not resized and differ in size.
+    ///
+    /// # Panics
+    /// If the report is of another index.
+    pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
+        let keep = report.kept(self.len())?;
+        let kept = self.samples.iter().zip(keep).filter(|(_, keep)| *keep);
+        Ok(Self {
+            samples: kept.map(|(pair, _)| pair.clone()).collect(),
+            size: report.common_size(self)?,
+            ..self.clone()
+        })
+    }
+
+    /// For the other ranks, as [`super::ImageIndex::to_bytes`].
+    ///
+    /// # Errors
+    /// [`DataError::NotUnicode`] if the root's path is not UTF-8.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, DataError> {
+        if self.root.to_str().is_none() {
+            return Err(DataError::NotUnicode {
+                path: self.root.clone(),
+            });
+        }
+        serde_json::to_vec(self).map_err(|error| DataError::Index {
+            reason: error.to_string(),
+        })
+    }
+
+    /// The inverse of [`MaskIndex::to_bytes`].
+    ///
+    /// # Errors
+    /// [`DataError::Index`] if the bytes are not an index.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, DataError> {
+        serde_json::from_slice(bytes).map_err(|error| DataError::Index {
+            reason: error.to_string(),
+        })
+    }
+}
+
+impl Listed for MaskIndex {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn image_path(&self, sample: usize) -> PathBuf {
+        let mut path = self.root.join(&self.images);
+        path.push(&self.samples[sample].0);
+        path
+    }
+
+    fn look(
+        &self,
+        sample: usize,
+        needs: Needs,
+        depth: Depth,
+        looker: &mut Looker,
+    ) -> Result<(u32, u32), SampleError> {
+        let image_size = looker.image(&self.image_path(sample), needs.channels, depth)?;
+        let path = self.mask_path(sample);
+        let in_mask = |source| SampleError::Mask {
+            path: path.display().to_string(),
+            source: Box::new(source),
+        };
+        let mask_size = looker.mask(&path, depth).map_err(in_mask)?;
+        same_size(&path, mask_size, image_size)?;
+        if depth == Depth::Full {
+            self.rule.apply(&mut looker.labels).map_err(in_mask)?;
+        }
+        Ok(image_size)
+    }
+
+    fn expected_size(&self) -> Option<(u32, u32)> {
+        self.size
+    }
+}
+
+/// The images below a folder by their paths without endings: (path without ending, path), sorted.
+fn named(root: &Path, folder: &Path, settings: &str) -> Result<Vec<(String, String)>, DataError> {
+    list(folder).map_err(|error| folder_error(error, root, folder, settings))?;
+    let mut paths = Vec::new();
+    list_images(folder, "", &mut HashSet::new(), &mut paths)?;
+    if paths.is_empty() {
+        return Err(DataError::NoImages {
+            path: folder.to_path_buf(),
+        });
+    }
+    let mut named: Vec<(String, String)> = paths
+        .into_iter()
+        .map(|path| {
+            let end = path.rfind('.').unwrap_or(path.len());
+            (path[..end].to_owned(), path)
+        })
+        .collect();
+    named.sort_unstable();
+    if let Some(pair) = named.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        return Err(DataError::SameName {
+            path: folder.to_path_buf(),
+            first: pair[0].1.clone(),
+            second: pair[1].1.clone(),
+        });
+    }
+    Ok(named)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,318 @@
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+
+use super::super::check::check;
+use super::super::fit::Resize;
+use super::super::test_images::{gray, png, put, real};
+use super::*;
+
+const RULE: MaskRule = MaskRule {
+    kind: MaskKind::Index,
+    classes: 3,
+    ignore: 255,
+};
+
+/// Folders `train` and `train_masks` of so many pairs of 8x8 pixels, all of class 1.
+fn pairs(count: usize) -> (tempfile::TempDir, MaskIndex) {
+    let root = tempfile::tempdir().unwrap();
+    for number in 0..count {
+        put(root.path().join(format!("train/{number:03}.png")), &png(8, 8));
+        put(
+            root.path().join(format!("train_masks/{number:03}.png")),
+            &gray(8, 8, |_, _| 1),
+        );
+    }
+    let index = scan(root.path()).unwrap();
+    (root, index)
+}
+
+fn scan(root: &Path) -> Result<MaskIndex, DataError> {
+    MaskIndex::scan(root, "train", "train_masks", RULE)
+}
+
+fn checked(index: &MaskIndex, resize: Resize, depth: Depth) -> CheckReport {
+    let needs = Needs { channels: 3, resize };
+    check(index, needs, depth, 2, &mut |_, _| ())
+}
+
+#[test]
+fn pairs_are_found_by_name_whatever_the_ending() {
+    let root = tempfile::tempdir().unwrap();
+    for name in [
+        "train/b.png",
+        "train/a.JPG",
+        "train/deep/er/c.tif",
+        "train/a.b.png",
+    ] {
+        put(root.path().join(name), b"unread");
+    }
+    for name in [
+        "a.png",
+        "b.bmp",
+        "deep/er/c.png",
+        "a.b.tiff",
+        "notes.txt",
+        ".hidden.png",
+    ] {
+        put(root.path().join("train_masks").join(name), b"unread");
+    }
+    let index = scan(root.path()).unwrap();
+    let names: Vec<(&str, &str)> = index.samples.iter().map(|pair| (&*pair.0, &*pair.1)).collect();
+    assert_eq!(
+        names,
+        [
+            ("a.JPG", "a.png"),
+            ("a.b.png", "a.b.tiff"),
+            ("b.png", "b.bmp"),
+            ("deep/er/c.tif", "deep/er/c.png")
+        ]
+    );
+    assert_eq!(index.image_path(0), root.path().join("train/a.JPG"));
+    assert_eq!(index.mask_path(3), root.path().join("train_masks/deep/er/c.png"));
+    assert_eq!((index.len(), index.is_empty()), (4, false));
+    assert_eq!(MaskIndex::from_bytes(&index.to_bytes().unwrap()).unwrap(), index);
+    let text = MaskIndex::from_bytes(b"{}").unwrap_err().to_string();
+    assert!(
+        text.starts_with("the list of images or texts sent between ranks"),
+        "{text}"
+    );
+}
+
+#[test]
+fn missing_partners_are_listed() {
+    let (root, _) = pairs(3);
+    put(root.path().join("train/extra.png"), b"");
+    put(root.path().join("train_masks/000b.png"), b"");
+    put(root.path().join("train_masks/zebra.png"), b"");
+    let text = scan(root.path()).unwrap_err().to_string();
+    assert!(text.contains("1 image in "), "{text}");
+    assert!(
+        text.contains("train_masks: `extra.png`; 2 masks without an image: `000b.png`, `zebra.png`;"),
+        "{text}"
+    );
+    std::fs::remove_file(root.path().join("train/extra.png")).unwrap();
+    let text = scan(root.path()).unwrap_err().to_string();
+    assert!(
+        text.contains("0 images in ") && text.contains("train_masks; 2 masks"),
+        "{text}"
+    );
+}
+
+#[test]
+fn one_name_twice_is_refused() {
+    let (root, _) = pairs(2);
+    put(root.path().join("train_masks/001.bmp"), b"");
+    let text = scan(root.path()).unwrap_err().to_string();
+    assert!(
+        text.contains("train_masks has two files `001.bmp` and `001.png` of one name"),
+        "{text}"
+    );
+}
+
+#[test]
+fn missing_and_empty_folders_name_the_setting() {
+    let root = tempfile::tempdir().unwrap();
+    put(root.path().join("images/1.png"), b"");
+    let text = scan(root.path()).unwrap_err().to_string();
+    assert!(
+        text.contains("has the folders `images`: set data.root, data.train and data.test"),
+        "{text}"
+    );
+    put(root.path().join("train/1.png"), b"");
+    let text = scan(root.path()).unwrap_err().to_string();
+    assert!(
+        text.contains("set data.root, data.train_masks and data.test_masks"),
+        "{text}"
+    );
+    std::fs::create_dir(root.path().join("train_masks")).unwrap();
+    let text = scan(root.path()).unwrap_err().to_string();
+    assert!(
+        text.starts_with("there are no images in ") && text.contains("train_masks"),
+        "{text}"
+    );
+}
+
+#[test]
+fn bad_masks_are_bad_samples() {
+    let (root, index) = pairs(300);
+    put(
+        root.path().join("train_masks/007.png"),
+        &gray(8, 8, |x, y| if (x, y) == (2, 3) { 9 } else { 255 }),
+    );
+    put(root.path().join("train_masks/008.png"), &gray(4, 8, |_, _| 0));
+    put(root.path().join("train_masks/009.png"), b"no mask");
+    let report = checked(&index, Resize::Crop, Depth::Full);
+    assert_eq!(
+        report.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(),
+        [7, 8, 9]
+    );
+    assert!(
+        report.bad[0].path.ends_with("train/007.png"),
+        "{}",
+        report.bad[0].path
+    );
+    let reason = &report.bad[0].reason;
+    assert!(
+        reason.starts_with("its mask ")
+            && reason.contains("007.png: the mask has the value 9 at column 2, row 3"),
+        "{reason}"
+    );
+    assert!(
+        reason.contains("classes go from 0 to 2 and 255 means none; set data.classes"),
+        "{reason}"
+    );
+    assert!(
+        report.bad[1].reason.contains("is 4x8 pixels and the image 8x8"),
+        "{}",
+        report.bad[1].reason
+    );
+    assert!(
+        report.bad[2].reason.contains("not an image"),
+        "{}",
+        report.bad[2].reason
+    );
+    assert_eq!(index.without_bad(&report).unwrap().len(), 297);
+    // Values are not in the header, sizes are.
+    let quick = checked(&index, Resize::Crop, Depth::Header);
+    assert_eq!(quick.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(), [8, 9]);
+}
+
+#[test]
+fn wrong_classes_end_the_run_with_the_remedy() {
+    let (_root, index) = pairs(5);
+    let index = MaskIndex {
+        rule: MaskRule { classes: 1, ..RULE },
+        ..index
+    };
+    let report = checked(&index, Resize::Crop, Depth::Full);
+    let text = index.without_bad(&report).unwrap_err().to_string();
+    assert!(
+        text.starts_with("5 of 5 images cannot be used") && text.contains("set data.classes"),
+        "{text}"
+    );
+    let ignored = MaskRule {
+        classes: 1,
+        ignore: 1,
+        ..RULE
+    };
+    let index = MaskIndex {
+        rule: ignored,
+        ..index
+    };
+    assert_eq!(checked(&index, Resize::Crop, Depth::Full).bad, []);
+}
+
+#[test]
+fn the_common_size_is_that_of_the_first_good_image() {
+    let (root, mut index) = pairs(150);
+    put(root.path().join("train/000.png"), b"");
+    let found = index
+        .without_bad(&checked(&index, Resize::None, Depth::Header))
+        .unwrap();
+    assert_eq!((found.size, found.len()), (Some((8, 8)), 149));
+    assert_eq!(
+        index
+            .without_bad(&checked(&index, Resize::Crop, Depth::Header))
+            .unwrap()
+            .size,
+        None
+    );
+    put(root.path().join("train/003.png"), &png(9, 8));
+    put(root.path().join("train_masks/003.png"), &gray(9, 8, |_, _| 1));
+    let text = index
+        .without_bad(&checked(&index, Resize::None, Depth::Full))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.contains("train/003.png is 9x8 pixels where ") && text.contains("train/001.png is 8x8;"),
+        "{text}"
+    );
+    assert!(
+        text.contains("set data.resize = \"crop\" or \"stretch\""),
+        "{text}"
+    );
+    // Of a test split, the training images' size is demanded.
+    index.size = Some((16, 16));
+    let text = index
+        .without_bad(&checked(&index, Resize::None, Depth::Header))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.contains("is 8x8 pixels where every training image is 16x16"),
+        "{text}"
+    );
+}
+
+#[test]
+fn binary_masks_have_two_values() {
+    let rule = MaskRule {
+        kind: MaskKind::Binary,
+        classes: 2,
+        ignore: 255,
+    };
+    let mut labels = Labels {
+        width: 4,
+        height: 1,
+        values: vec![0, 255, 7, 65535],
+    };
+    rule.apply(&mut labels).unwrap();
+    assert_eq!(labels.values, [0, 1, 1, 1]);
+}
+
+#[test]
+fn real_sets_pair_up() {
+    if let Some(root) = real("camvid") {
+        let rule = MaskRule {
+            kind: MaskKind::Index,
+            classes: 11,
+            ignore: 11,
+        };
+        let index = MaskIndex::scan(&root, "train", "trainannot", rule).unwrap();
+        assert_eq!(index.len(), 24);
+        let report = checked(&index, Resize::None, Depth::Full);
+        assert_eq!(index.without_bad(&report).unwrap().size, Some((480, 360)));
+    }
+    if let Some(root) = real("membrane") {
+        let rule = MaskRule {
+            kind: MaskKind::Binary,
+            classes: 2,
+            ignore: 255,
+        };
+        let index = MaskIndex::scan(&root, "image", "label", rule).unwrap();
+        assert_eq!(index.len(), 30);
+        let needs = Needs {
+            channels: 1,
+            resize: Resize::None,
+        };
+        let report = check(&index, needs, Depth::Full, 2, &mut |_, _| ());
+        assert_eq!(index.without_bad(&report).unwrap().size, Some((512, 512)));
+    }
+}
+
+proptest! {
+    /// Whatever names there are, the partners found are those of the same name.
+    #[test]
+    fn pairing_is_by_name(
+        images in prop::collection::btree_set("[ab]{1,2}(/[ab]{1,2})?", 1..8),
+        masks in prop::collection::btree_set("[ab]{1,2}(/[ab]{1,2})?", 1..8),
+    ) {
+        // A name must not be a folder and a file's stem at once in ways that cannot be written; endings keep them apart.
+        let root = tempfile::tempdir().unwrap();
+        for name in &images {
+            put(root.path().join("train").join(format!("{name}.png")), b"");
+        }
+        for name in &masks {
+            put(root.path().join("train_masks").join(format!("{name}.bmp")), b"");
+        }
+        let result = scan(root.path());
+        if images == masks {
+            let index = result.unwrap();
+            prop_assert_eq!(index.len(), images.len());
+            prop_assert!(index.samples.iter().all(|pair| pair.0.strip_suffix(".png") == pair.1.strip_suffix(".bmp")));
+        } else {
+            let is_unpaired = matches!(result, Err(DataError::Unpaired { .. }));
+            prop_assert!(is_unpaired);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+#![allow(clippy::unwrap_used)]
+
+use super::super::augment::Augment;
+use super::super::cache::CacheBudget;
+use super::super::dataset::load_one;
+use super::super::fit::Resize;
+use super::super::mask_folder::{MaskKind, MaskRule};
+use super::super::normalize::Normalize;
+use super::super::rng::{Domain, keyed};
+use super::super::test_images::{encoded, gray, png, put, real};
+use super::*;
+use image::{ImageFormat, Rgb, RgbImage};
+
+const AUGMENTS: [Augment; 4] = [
+    Augment::None,
+    Augment::Flip,
+    Augment::CropFlip,
+    Augment::ResizedCropFlip,
+];
+
+fn options(side: u32, augment: Augment, resize: Resize, bytes: u64) -> ImageOptions {
+    ImageOptions {
+        normalize: Normalize::new(&[0.0; 3], &[1.0; 3]),
+        augment,
+        resize,
+        cache: CacheBudget::new(bytes),
+        ..ImageOptions::square(side)
+    }
+}
+
+/// Loads image and mask.
+fn load(set: &ImageMasks, random: Option<u64>) -> (Vec<f32>, Vec<i64>) {
+    let mut rng = random.map(|sample| keyed(Domain::Augment, 1, 0, sample));
+    let columns = load_one(set, 0, rng.as_mut()).unwrap();
+    (
+        columns[0].as_f32().unwrap().to_vec(),
+        columns[1].as_i64().unwrap().to_vec(),
+    )
+}
+
+/// One image in blocks of 8 pixels whose red is 20 times the mask's class.
+fn blocks() -> (tempfile::TempDir, MaskIndex) {
+    let class = |x: u32, y: u32| (x / 8 + 3 * (y / 8)) as u8 % 11;
+    let root = tempfile::tempdir().unwrap();
+    let image = RgbImage::from_fn(64, 48, |x, y| Rgb([20 + 20 * class(x, y), 255, 0]));
+    put(root.path().join("i/1.bmp"), &encoded(image, ImageFormat::Bmp));
+    put(root.path().join("m/1.png"), &gray(64, 48, class));
+    let rule = MaskRule {
+        kind: MaskKind::Index,
+        classes: 11,
+        ignore: 255,
+    };
+    let index = MaskIndex::scan(root.path(), "i", "m", rule).unwrap();
+    (root, index)
+}
+
+#[test]
+fn a_mask_goes_where_its_image_goes() {
+    let (_root, index) = blocks();
+    for augment in AUGMENTS {
+        for (resize, side) in [(Resize::Crop, 48), (Resize::Crop, 32), (Resize::Stretch, 40)] {
+            let set = ImageMasks::new(index.clone(), options(side, augment, resize, 0));
+            assert_eq!(
+                set.fields()[1],
+                Field::i64("mask", [side as usize, side as usize])
+            );
+            assert_eq!(
+                (set.classes(), set.image_size(), set.len()),
+                (11, (side, side), 1)
+            );
+            let mut changed = false;
+            for sample in 0..30 {
+                let (image, mask) = load(&set, Some(sample));
+                changed |= mask != load(&set, None).1;
+                let pixels = (side * side) as usize;
+                let mut right = 0;
+                for (at, &class) in mask.iter().enumerate() {
+                    let (red, green) = (image[at] * 255.0, image[pixels + at]);
+                    // Green is full wherever there is an image, and what comes from outside is black and of no class.
+                    assert_eq!(class == 255, green == 0.0, "{augment:?} {resize:?}");
+                    right += usize::from(class == 255 || (red - 20.0 - 20.0 * class as f32).abs() < 1.0);
+                }
+                // At the borders of blocks a resized image is a mixture, and its mask is not.
+                assert!(
+                    right * 10 > pixels * 4,
+                    "{augment:?} {resize:?}: {right} of {pixels}"
+                );
+            }
+            assert_eq!(changed, augment != Augment::None);
+        }
+    }
+}
+
+#[test]
+fn the_cache_changes_nothing() {
+    let (_root, index) = blocks();
+    for augment in AUGMENTS {
+        let sets = [0, 1 << 20]
+            .map(|bytes| ImageMasks::new(index.clone(), options(24, augment, Resize::Stretch, bytes)));
+        for sample in 0..8 {
+            assert_eq!(
+                load(&sets[0], Some(sample)),
+                load(&sets[1], Some(sample)),
+                "{augment:?}"
+            );
+            assert_eq!(load(&sets[0], None), load(&sets[1], None), "{augment:?}");
+        }
+    }
+}
+
+#[test]
+fn a_bad_mask_is_a_bad_sample() {
+    let (root, index) = blocks();
+    put(root.path().join("m/1.png"), &gray(64, 48, |_, _| 12));
+    let set = ImageMasks::new(index, options(8, Augment::None, Resize::Crop, 0));
+    let text = load_one(&set, 0, None).unwrap_err().to_string();
+    assert!(
+        text.starts_with("its mask ") && text.contains("the value 12"),
+        "{text}"
+    );
+    put(root.path().join("m/1.png"), &gray(48, 48, |_, _| 1));
+    let text = load_one(&set, 0, None).unwrap_err().to_string();
+    assert!(
+        text.contains("is 48x48 pixels and the image 64x48; make both of one size"),
+        "{text}"
+    );
+    put(root.path().join("m/1.png"), &png(64, 48));
+    let text = load_one(&set, 0, None).unwrap_err().to_string();
+    assert!(text.contains("holds colours or fractions"), "{text}");
+    assert!(set.describe(0).ends_with("i/1.bmp"));
+}
+
+#[test]
+fn real_street_scenes_have_masks() {
+    let Some(root) = real("camvid") else { return };
+    let rule = MaskRule {
+        kind: MaskKind::Index,
+        classes: 11,
+        ignore: 11,
+    };
+    let index = MaskIndex::scan(&root, "val", "valannot", rule).unwrap();
+    let set = ImageMasks::new(index, options(160, Augment::CropFlip, Resize::Stretch, 0));
+    for sample in 0..set.len() {
+        let columns = load_one(&set, sample, None).unwrap();
+        let mask = columns[1].as_i64().unwrap();
+        assert!(mask.iter().all(|value| (0..=11).contains(value)));
+        assert!((0..11).filter(|class| mask.contains(class)).count() > 4);
+    }
+}

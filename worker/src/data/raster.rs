@@ -1,0 +1,215 @@
+//! Decoded images in memory, and views of parts of them.
+
+/// The values of a decoded image.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Values {
+    /// From 0 to 255, of 8-bit images.
+    U8(Vec<u8>),
+    /// From 0 to 1 of 16-bit images; as in the file of floating-point images.
+    F32(Vec<f32>),
+}
+
+/// A decoded image.
+///
+/// 8-bit images of three channels are RGB pictures and lie row by row with three values a pixel, as decoders give them
+/// and the resampler is fastest with. All others lie as planes, one for each channel, each row by row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Raster {
+    /// In pixels.
+    pub width: u32,
+    /// In pixels.
+    pub height: u32,
+    /// Values of a pixel.
+    pub channels: usize,
+    /// `width * height * channels` values.
+    pub values: Values,
+}
+
+impl Default for Raster {
+    fn default() -> Self {
+        Self {
+            width: 0,
+            height: 0,
+            channels: 3,
+            values: Values::U8(Vec::new()),
+        }
+    }
+}
+
+impl Raster {
+    /// The whole image.
+    pub fn view(&self) -> View<'_> {
+        let samples = match &self.values {
+            Values::U8(values) => Samples::U8(values),
+            Values::F32(values) => Samples::F32(values),
+        };
+        View::whole(samples, self.width as usize, self.height as usize, self.channels)
+    }
+
+    /// Memory held by the values, in bytes.
+    pub fn held_bytes(&self) -> usize {
+        match &self.values {
+            Values::U8(values) => values.capacity(),
+            Values::F32(values) => 4 * values.capacity(),
+        }
+    }
+
+    /// The memory for 8-bit values, with what it held before.
+    pub(super) fn used_u8(&mut self) -> &mut Vec<u8> {
+        if let Values::F32(_) = self.values {
+            self.values = Values::U8(Vec::new());
+        }
+        match &mut self.values {
+            Values::U8(values) => values,
+            Values::F32(_) => unreachable!("just replaced"),
+        }
+    }
+
+    /// The memory for 8-bit values, emptied.
+    pub(super) fn empty_u8(&mut self) -> &mut Vec<u8> {
+        let values = self.used_u8();
+        values.clear();
+        values
+    }
+
+    /// The memory for floating-point values, emptied.
+    pub(super) fn empty_f32(&mut self) -> &mut Vec<f32> {
+        if let Values::U8(_) = self.values {
+            self.values = Values::F32(Vec::new());
+        }
+        match &mut self.values {
+            Values::F32(values) => {
+                values.clear();
+                values
+            }
+            Values::U8(_) => unreachable!("just replaced"),
+        }
+    }
+}
+
+/// Values that lie somewhere else.
+#[derive(Debug, Clone, Copy)]
+pub enum Samples<'a> {
+    /// As [`Values::U8`].
+    U8(&'a [u8]),
+    /// As [`Values::F32`].
+    F32(&'a [f32]),
+}
+
+/// A rectangle of an image. The value of channel c at (x, y) is `samples[c * plane + y * row + x]`, or
+/// `samples[c + y * row + 3 * x]` in an RGB picture.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// The values from the rectangle's upper left corner on.
+    pub samples: Samples<'a>,
+    /// In pixels.
+    pub width: usize,
+    /// In pixels.
+    pub height: usize,
+    /// Values of a pixel.
+    pub channels: usize,
+    /// Values from one row to the next.
+    pub row: usize,
+    /// Values from one channel to the next; of no meaning in an RGB picture.
+    pub plane: usize,
+}
+
+impl<'a> View<'a> {
+    /// All of an image whose values lie without gaps.
+    pub(super) fn whole(samples: Samples<'a>, width: usize, height: usize, channels: usize) -> Self {
+        let rgb = matches!(samples, Samples::U8(_)) && channels == 3;
+        Self {
+            samples,
+            width,
+            height,
+            channels,
+            row: if rgb { 3 * width } else { width },
+            plane: width * height,
+        }
+    }
+
+    /// Whether the three values of a pixel lie side by side.
+    pub fn is_rgb(&self) -> bool {
+        matches!(self.samples, Samples::U8(_)) && self.channels == 3
+    }
+
+    /// The rectangle of that size whose upper left corner is at (left, top).
+    ///
+    /// # Panics
+    /// If it is not within the view.
+    pub(super) fn part(self, left: usize, top: usize, width: usize, height: usize) -> Self {
+        assert!(
+            left + width <= self.width && top + height <= self.height,
+            "{width}x{height} at {left},{top} of {}x{}",
+            self.width,
+            self.height
+        );
+        let first = top * self.row + if self.is_rgb() { 3 * left } else { left };
+        let samples = match self.samples {
+            Samples::U8(values) => Samples::U8(&values[first..]),
+            Samples::F32(values) => Samples::F32(&values[first..]),
+        };
+        Self {
+            samples,
+            width,
+            height,
+            ..self
+        }
+    }
+
+    /// Memory that [`View::to_raster`] takes for the values, in bytes.
+    pub(super) fn value_bytes(&self) -> usize {
+        let each = match self.samples {
+            Samples::U8(_) => 1,
+            Samples::F32(_) => 4,
+        };
+        self.width * self.height * self.channels * each
+    }
+
+    /// A copy without gaps.
+    pub(super) fn to_raster(self) -> Raster {
+        let values = match self.samples {
+            Samples::U8(values) => Values::U8(self.gather(values)),
+            Samples::F32(values) => Values::F32(self.gather(values)),
+        };
+        Raster {
+            width: self.width as u32,
+            height: self.height as u32,
+            channels: self.channels,
+            values,
+        }
+    }
+
+    fn gather<T: Copy>(&self, values: &[T]) -> Vec<T> {
+        let (planes, length) = if self.is_rgb() {
+            (1, 3 * self.width)
+        } else {
+            (self.channels, self.width)
+        };
+        let mut all = Vec::with_capacity(self.width * self.height * self.channels);
+        for plane in 0..planes {
+            for y in 0..self.height {
+                all.extend_from_slice(&values[plane * self.plane + y * self.row..][..length]);
+            }
+        }
+        all
+    }
+}
+
+/// A decoded mask: a class for every pixel, row by row.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Labels {
+    /// In pixels.
+    pub width: u32,
+    /// In pixels.
+    pub height: u32,
+    /// `width * height` values.
+    pub values: Vec<u16>,
+}
+
+impl Labels {
+    /// Memory held by the values, in bytes.
+    pub fn held_bytes(&self) -> usize {
+        2 * self.values.capacity()
+    }
+}

@@ -1,0 +1,258 @@
+//! Texts to train language models on: one file or a folder of files, as one long row of tokens.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::DataError;
+use super::rng::{Domain, SampleRng, below, keyed};
+use super::vocabulary::{Tokenizer, Tokens, Vocabulary};
+
+/// A text in memory. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Corpus {
+    /// All tokens, in the order of the text.
+    pub tokens: Arc<Tokens>,
+    /// What they mean.
+    pub vocabulary: Vocabulary,
+}
+
+impl Corpus {
+    /// A text with a vocabulary of its own.
+    ///
+    /// # Errors
+    /// None in practice: a text's own vocabulary lacks nothing.
+    pub fn new(tokenizer: Tokenizer, text: &str) -> Result<Self, DataError> {
+        Self::with_vocabulary(Vocabulary::of(tokenizer, text), text)
+    }
+
+    /// A text with a vocabulary made before.
+    ///
+    /// # Errors
+    /// [`DataError::UnknownCharacter`] if it lacks a character of the text.
+    pub fn with_vocabulary(vocabulary: Vocabulary, text: &str) -> Result<Self, DataError> {
+        Ok(Self {
+            tokens: Arc::new(vocabulary.encode(text)?),
+            vocabulary,
+        })
+    }
+
+    /// A text of so many characters made by a small grammar: something to train on where there is no data. It depends on the
+    /// seed alone, and one of more characters begins with one of fewer.
+    ///
+    /// # Errors
+    /// None in practice, as for [`Corpus::new`].
+    pub fn generated(characters: usize, seed: u64) -> Result<Self, DataError> {
+        let mut rng = keyed(Domain::GeneratedText, seed, 0, 0);
+        let mut text = String::new();
+        while text.len() < characters {
+            sentence(&mut rng, &mut text);
+        }
+        // All of it is ASCII.
+        text.truncate(characters);
+        // The vocabulary must not depend on the length.
+        let vocabulary = Vocabulary::Chars("\n .abcdefghijklmnopqrstuvwxyz".to_owned());
+        Self::with_vocabulary(vocabulary, &text)
+    }
+}
+
+/// Which text a run trains on, as rank 0 found it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextIndex {
+    /// The files, in order.
+    pub files: Vec<PathBuf>,
+    /// What the tokens mean.
+    pub vocabulary: Vocabulary,
+    /// Tokens of all files together.
+    pub tokens: u64,
+    /// The FNV-1a hash of the text, by which the other ranks know that they read the same.
+    digest: u64,
+}
+
+impl TextIndex {
+    /// Reads the text at `root`: a file, or all `*.txt` files of a folder in the order of their names. Hidden names are ignored;
+    /// a file that does not end with a line break gets one before the next file.
+    ///
+    /// `vocabulary` is that of a checkpoint which the run goes on from, if there is one; else the text makes its own.
+    ///
+    /// # Errors
+    /// Files that are missing, cannot be read, are empty or not UTF-8; a character that a given vocabulary lacks.
+    pub fn scan(
+        root: &Path,
+        tokenizer: Tokenizer,
+        vocabulary: Option<Vocabulary>,
+    ) -> Result<(Self, Corpus), DataError> {
+        let files = if root.is_dir() {
+            texts(root)?
+        } else {
+            vec![root.to_path_buf()]
+        };
+        let text = read_all(&files)?;
+        let vocabulary = vocabulary.unwrap_or_else(|| Vocabulary::of(tokenizer, &text));
+        let corpus = Corpus::with_vocabulary(vocabulary.clone(), &text)?;
+        let index = Self {
+            files,
+            vocabulary,
+            tokens: corpus.tokens.len() as u64,
+            digest: digest(&text),
+        };
+        Ok((index, corpus))
+    }
+
+    /// Reads the same text on another rank.
+    ///
+    /// # Errors
+    /// Those of [`TextIndex::scan`], and [`DataError::TextDiffers`].
+    pub fn load(&self) -> Result<Corpus, DataError> {
+        let text = read_all(&self.files)?;
+        if digest(&text) != self.digest {
+            return Err(DataError::TextDiffers {
+                path: self.files.first().cloned().unwrap_or_default(),
+            });
+        }
+        Corpus::with_vocabulary(self.vocabulary.clone(), &text)
+    }
+
+    /// For the other ranks.
+    ///
+    /// # Errors
+    /// [`DataError::NotUnicode`] if a path is not UTF-8.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, DataError> {
+        if let Some(path) = self.files.iter().find(|path| path.to_str().is_none()) {
+            return Err(DataError::NotUnicode { path: path.clone() });
+        }
+        serde_json::to_vec(self).map_err(|error| DataError::Index {
+            reason: error.to_string(),
+        })
+    }
+
+    /// The inverse of [`TextIndex::to_bytes`].
+    ///
+    /// # Errors
+    /// [`DataError::Index`] if the bytes are not an index.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, DataError> {
+        serde_json::from_slice(bytes).map_err(|error| DataError::Index {
+            reason: error.to_string(),
+        })
+    }
+}
+
+fn texts(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let unreadable = |source| DataError::UnreadableText {
+        path: folder.to_path_buf(),
+        source,
+    };
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let hidden = path
+            .file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        let is_text = path.extension().is_some_and(|it| it.eq_ignore_ascii_case("txt"));
+        if is_text && !hidden && !path.is_dir() {
+            files.push(path);
+        }
+    }
+    if files.is_empty() {
+        return Err(DataError::NoTexts {
+            path: folder.to_path_buf(),
+        });
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+fn read_all(files: &[PathBuf]) -> Result<String, DataError> {
+    let mut all = String::new();
+    for path in files {
+        let bytes = fs::read(path).map_err(|source| DataError::UnreadableText {
+            path: path.clone(),
+            source,
+        })?;
+        if bytes.is_empty() {
+            return Err(DataError::EmptyText { path: path.clone() });
+        }
+        let text = String::from_utf8(bytes).map_err(|error| DataError::NotUtf8 {
+            path: path.clone(),
+            at: error.utf8_error().valid_up_to(),
+        })?;
+        if all.is_empty() {
+            // The usual single file is not copied.
+            all = text;
+            continue;
+        }
+        if !all.ends_with('\n') {
+            all.push('\n');
+        }
+        all.push_str(&text);
+    }
+    Ok(all)
+}
+
+/// FNV-1a of 64 bits: against mistakes, not against malice.
+fn digest(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// Adds a sentence, or now and then a line break. Verbs agree with their subjects in number, some words call for others, so
+/// that there is something to learn at every distance up to a sentence.
+fn sentence(rng: &mut SampleRng, text: &mut String) {
+    const NOUNS: [&str; 8] = ["cat", "dog", "bird", "king", "river", "child", "tree", "ship"];
+    const ADJECTIVES: [&str; 6] = ["small", "red", "old", "quiet", "bright", "wild"];
+    const VERBS: [(&str, &str); 6] = [
+        ("sees", "see"),
+        ("follows", "follow"),
+        ("finds", "find"),
+        ("likes", "like"),
+        ("hears", "hear"),
+        ("leaves", "leave"),
+    ];
+    // Where each noun is found: always at the same kind of place.
+    const PLACES: [&str; 8] = [
+        "in the house",
+        "in the yard",
+        "in the air",
+        "in the hall",
+        "in the valley",
+        "at the school",
+        "on the hill",
+        "on the sea",
+    ];
+    fn pick(rng: &mut SampleRng, among: usize) -> usize {
+        below(rng, among as u32) as usize
+    }
+    fn phrase(rng: &mut SampleRng, text: &mut String) -> (usize, bool) {
+        let (noun, many) = (pick(rng, NOUNS.len()), pick(rng, 2) == 1);
+        text.push_str(if many { "the" } else { "a" });
+        for _ in 0..pick(rng, 3) {
+            text.push(' ');
+            text.push_str(ADJECTIVES[pick(rng, ADJECTIVES.len())]);
+        }
+        text.push(' ');
+        let irregular = NOUNS[noun] == "child" && many;
+        text.push_str(if irregular { "children" } else { NOUNS[noun] });
+        if many && !irregular {
+            text.push('s');
+        }
+        (noun, many)
+    }
+    let (subject, many) = phrase(rng, text);
+    let (one, several) = VERBS[pick(rng, VERBS.len())];
+    text.push(' ');
+    text.push_str(if many { several } else { one });
+    text.push(' ');
+    phrase(rng, text);
+    if pick(rng, 2) == 1 {
+        text.push(' ');
+        text.push_str(PLACES[subject]);
+    }
+    text.push('.');
+    text.push(if pick(rng, 4) == 0 { '\n' } else { ' ' });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+#![allow(clippy::unwrap_used)]
+
+use super::super::test_images::{put, real};
+use super::*;
+
+fn scan(root: &Path) -> Result<(TextIndex, Corpus), DataError> {
+    TextIndex::scan(root, Tokenizer::Chars, None)
+}
+
+fn text(corpus: &Corpus) -> String {
+    let mut out = vec![0; corpus.tokens.len()];
+    corpus.tokens.copy_to(0, &mut out);
+    corpus
+        .vocabulary
+        .decode(out.into_iter().map(|token| token as u32))
+}
+
+#[test]
+fn a_file_or_all_texts_of_a_folder_are_read() {
+    let root = tempfile::tempdir().unwrap();
+    for (name, text) in [
+        ("b.txt", "two"),
+        ("a.TXT", "one\n"),
+        ("c.md", "no"),
+        (".d.txt", "no"),
+        ("d.txt", "three\n"),
+    ] {
+        put(root.path().join(name), text.as_bytes());
+    }
+    let (index, corpus) = scan(root.path()).unwrap();
+    assert_eq!(text(&corpus), "one\ntwo\nthree\n");
+    assert_eq!(
+        (index.files.len(), index.tokens, index.vocabulary.size()),
+        (3, 14, 8)
+    );
+    assert_eq!(text(&scan(&root.path().join("b.txt")).unwrap().1), "two");
+    assert_eq!(
+        text(&scan(&root.path().join("c.md")).unwrap().1),
+        "no",
+        "a file is read whatever its name"
+    );
+}
+
+#[test]
+fn other_ranks_read_the_same_or_say_so() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("x.txt");
+    put(&file, "grüße".as_bytes());
+    let (index, corpus) = scan(&file).unwrap();
+    let sent = TextIndex::from_bytes(&index.to_bytes().unwrap()).unwrap();
+    assert_eq!(sent, index);
+    assert_eq!(sent.load().unwrap().tokens, corpus.tokens);
+    put(&file, "grüsse".as_bytes());
+    let error = sent.load().unwrap_err().to_string();
+    assert!(error.contains("is not the one that rank 0 read"), "{error}");
+    let error = TextIndex::from_bytes(b"[]").unwrap_err().to_string();
+    assert!(
+        error.starts_with("the list of images or texts sent between ranks"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_vocabulary_from_before_is_kept() {
+    let root = tempfile::tempdir().unwrap();
+    put(root.path().join("x.txt"), b"cab");
+    let given = Vocabulary::Chars("abcd".to_owned());
+    let (index, corpus) = TextIndex::scan(root.path(), Tokenizer::Chars, Some(given.clone())).unwrap();
+    assert_eq!(
+        (index.vocabulary, &*corpus.tokens),
+        (given, &Tokens::U16(vec![2, 0, 1]))
+    );
+    let small = Some(Vocabulary::Chars("ab".to_owned()));
+    let error = TextIndex::scan(root.path(), Tokenizer::Chars, small)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("the character 'c' (character 0)"), "{error}");
+}
+
+#[test]
+fn what_is_no_text_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let error = |path: &Path| scan(path).unwrap_err().to_string();
+    let said = error(&root.path().join("nothing.txt"));
+    assert!(
+        said.contains("nothing.txt cannot be read (No such file") && said.contains("set data.root"),
+        "{said}"
+    );
+    let said = error(root.path());
+    assert!(said.starts_with("there are no .txt files in "), "{said}");
+    put(root.path().join("a.txt"), b"");
+    let said = error(root.path());
+    assert!(said.contains("a.txt is empty"), "{said}");
+    put(root.path().join("a.txt"), b"good\xff");
+    let said = error(root.path());
+    assert!(
+        said.contains("a.txt is not UTF-8 from byte 4 on; convert it"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_generated_text_is_the_same_for_ever_and_grows_at_its_end() {
+    let first = Corpus::generated(5000, 1).unwrap();
+    assert_eq!(first.tokens.len(), 5000);
+    let longer = text(&Corpus::generated(9000, 1).unwrap());
+    let first = text(&first);
+    assert!(longer.starts_with(&first));
+    assert_ne!(first, text(&Corpus::generated(5000, 2).unwrap()));
+    assert!(
+        first.lines().count() > 10 && first.contains("children "),
+        "{}",
+        &first[..200]
+    );
+    // A subject in the plural has a verb without s.
+    assert!(
+        !first.contains("children sees") && !first.contains("cats sees") && !first.contains("a cat see ")
+    );
+}
+
+#[test]
+fn the_generated_text_is_easier_than_its_letters() {
+    // The entropy of a letter given the three before it must be well below that of a letter alone: there is something to learn.
+    let text = text(&Corpus::generated(40_000, 1).unwrap()).into_bytes();
+    let entropy = |order: usize| {
+        let mut counts = std::collections::HashMap::<&[u8], f64>::new();
+        for window in text.windows(order + 1) {
+            *counts.entry(window).or_default() += 1.0;
+            *counts.entry(&window[..order]).or_default() += if order == 0 { 0.0 } else { 1.0 };
+        }
+        let total = (text.len() - order) as f64;
+        text.windows(order + 1)
+            .map(|window| {
+                let before = if order == 0 {
+                    total
+                } else {
+                    counts[&window[..order]]
+                };
+                -(counts[window] / before).ln() / total
+            })
+            .sum::<f64>()
+    };
+    let (alone, after_three) = (entropy(0), entropy(3));
+    println!("{alone} {after_three}");
+    assert!(
+        (2.3..3.2).contains(&alone) && (0.3..0.9).contains(&after_three),
+        "{alone} {after_three}"
+    );
+}
+
+#[test]
+fn a_real_text_is_read() {
+    let Some(root) = real("shakespeare") else { return };
+    let (index, corpus) = scan(&root).unwrap();
+    assert_eq!((index.tokens, corpus.vocabulary.size()), (1_115_394, 65));
+}

@@ -1,0 +1,118 @@
+//! Windows of a text as a data set for language models.
+
+use super::dataset::{Dataset, Field, Slot};
+use super::error::{DataError, SampleError};
+use super::generated::Split;
+use super::rng::{SampleRng, below};
+use super::text::Corpus;
+
+/// Windows of T tokens: the fields `tokens` ([T]) and `targets` ([T]), which are the tokens one place further on.
+///
+/// The windows follow each other without overlap, so that an evaluation predicts every token of its part once, but for the first
+/// and the rest that fills no window. With a generator, as in training, a window begins up to T - 1 tokens later, so that its
+/// borders are elsewhere in every epoch.
+#[derive(Debug, Clone)]
+pub struct TextWindows {
+    corpus: Corpus,
+    /// The part of the text, as a range of tokens.
+    start: usize,
+    end: usize,
+    context: usize,
+    split: Split,
+    fields: [Field; 2],
+}
+
+impl TextWindows {
+    /// Windows of `context` tokens. The last `test_fraction` of the tokens (rounded) is the test part, what is before it the
+    /// training part.
+    ///
+    /// # Errors
+    /// [`DataError::ShortText`] if a part is shorter than a window and one target.
+    ///
+    /// # Panics
+    /// If `context` is 0 or the fraction is not between 0 and 1.
+    pub fn new(corpus: Corpus, split: Split, test_fraction: f64, context: usize) -> Result<Self, DataError> {
+        assert!(
+            context > 0 && (0.0..=1.0).contains(&test_fraction),
+            "windows of {context} tokens, {test_fraction} of the text for tests"
+        );
+        let total = corpus.tokens.len();
+        let border = total - (total as f64 * test_fraction).round() as usize;
+        let (start, end) = match split {
+            Split::Train => (0, border),
+            Split::Test => (border, total),
+        };
+        if end - start < context + 1 {
+            return Err(DataError::ShortText {
+                part: split.name(),
+                tokens: end - start,
+                context,
+            });
+        }
+        Ok(Self {
+            corpus,
+            start,
+            end,
+            context,
+            split,
+            fields: [Field::i64("tokens", [context]), Field::i64("targets", [context])],
+        })
+    }
+
+    /// The text and what its tokens mean.
+    pub fn corpus(&self) -> &Corpus {
+        &self.corpus
+    }
+
+    /// Tokens of a window.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Where a window begins without a shift, as a token of the text.
+    fn first(&self, index: usize) -> usize {
+        let windows = self.len();
+        assert!(index < windows, "sample {index} of {windows}");
+        self.start + index * self.context
+    }
+}
+
+impl Dataset for TextWindows {
+    fn len(&self) -> usize {
+        (self.end - self.start - 1) / self.context
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        random: Option<&mut SampleRng>,
+        out: &mut [Slot<'_>],
+    ) -> Result<(), SampleError> {
+        let [tokens, targets] = out else {
+            panic!("windows of a text have two fields, not {}", out.len());
+        };
+        let first = self.first(index);
+        let shift = random.map_or(0, |rng| below(rng, self.context as u32) as usize);
+        // The last windows have less room behind them.
+        let first = (first + shift).min(self.end - self.context - 1);
+        self.corpus.tokens.copy_to(first, tokens.i64());
+        self.corpus.tokens.copy_to(first + 1, targets.i64());
+        Ok(())
+    }
+
+    fn describe(&self, index: usize) -> String {
+        let first = self.first(index);
+        format!(
+            "tokens {first} to {} of the text ({})",
+            first + self.context - 1,
+            self.split.name()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

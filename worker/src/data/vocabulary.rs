@@ -1,0 +1,153 @@
+//! From text to numbers and back.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::DataError;
+
+/// How a text is cut into tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tokenizer {
+    /// A token for each character; the vocabulary is the set of characters of the text.
+    #[default]
+    Chars,
+    /// A token for each byte of UTF-8; the vocabulary is the 256 bytes.
+    Bytes,
+}
+
+/// What the numbers mean. Rank 0 makes it and tells the others, and a checkpoint keeps it: a model is of no use without it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Vocabulary {
+    /// The characters in the order of their code points; a character's number is its place.
+    Chars(String),
+    /// The 256 bytes.
+    Bytes,
+}
+
+impl Vocabulary {
+    /// The vocabulary of a text.
+    pub fn of(tokenizer: Tokenizer, text: &str) -> Self {
+        match tokenizer {
+            Tokenizer::Chars => Self::Chars(text.chars().collect::<BTreeSet<char>>().into_iter().collect()),
+            Tokenizer::Bytes => Self::Bytes,
+        }
+    }
+
+    /// How many tokens there are.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Chars(characters) => characters.chars().count(),
+            Self::Bytes => 256,
+        }
+    }
+
+    /// The numbers of a text.
+    ///
+    /// # Errors
+    /// [`DataError::UnknownCharacter`] for a character that the vocabulary lacks.
+    pub fn encode(&self, text: &str) -> Result<Tokens, DataError> {
+        let Self::Chars(characters) = self else {
+            return Ok(Tokens::U16(text.bytes().map(u16::from).collect()));
+        };
+        let characters: Vec<char> = characters.chars().collect();
+        // Most texts are mostly ASCII, which is looked up; the rest is searched for.
+        const ABSENT: u32 = u32::MAX;
+        let mut ascii = [ABSENT; 128];
+        for (number, &character) in (0..).zip(&characters) {
+            if character.is_ascii() {
+                ascii[character as usize] = number;
+            }
+        }
+        let number = |(at, character): (usize, char)| {
+            let found = match ascii.get(character as usize) {
+                Some(&number) => (number != ABSENT).then_some(number),
+                None => characters
+                    .binary_search(&character)
+                    .ok()
+                    .map(|number| number as u32),
+            };
+            found.ok_or(DataError::UnknownCharacter {
+                character,
+                at,
+                size: characters.len(),
+            })
+        };
+        let numbers = text.chars().enumerate().map(number);
+        Ok(if characters.len() <= 1 << 16 {
+            Tokens::U16(
+                numbers
+                    .map(|number| number.map(|it| it as u16))
+                    .collect::<Result<_, _>>()?,
+            )
+        } else {
+            Tokens::U32(numbers.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// The text of some numbers, for samples drawn from a model. Numbers that are none of the vocabulary's, and bytes that
+    /// make no character, become U+FFFD.
+    pub fn decode(&self, numbers: impl IntoIterator<Item = u32>) -> String {
+        match self {
+            Self::Chars(characters) => {
+                let characters: Vec<char> = characters.chars().collect();
+                let character = |number: u32| characters.get(number as usize).copied();
+                numbers
+                    .into_iter()
+                    .map(|number| character(number).unwrap_or(char::REPLACEMENT_CHARACTER))
+                    .collect()
+            }
+            Self::Bytes => {
+                // 0xff is never part of UTF-8.
+                let byte = |number: u32| u8::try_from(number).unwrap_or(0xff);
+                let bytes: Vec<u8> = numbers.into_iter().map(byte).collect();
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+        }
+    }
+}
+
+/// The numbers of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tokens {
+    /// Of a vocabulary of at most 65,536.
+    U16(Vec<u16>),
+    /// Of a larger one.
+    U32(Vec<u32>),
+}
+
+impl Tokens {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::U16(tokens) => tokens.len(),
+            Self::U32(tokens) => tokens.len(),
+        }
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes the tokens from `start` on.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub(super) fn copy_to(&self, start: usize, out: &mut [i64]) {
+        match self {
+            Self::U16(tokens) => widen(&tokens[start..start + out.len()], out),
+            Self::U32(tokens) => widen(&tokens[start..start + out.len()], out),
+        }
+    }
+}
+
+fn widen<T: Copy + Into<i64>>(tokens: &[T], out: &mut [i64]) {
+    out.iter_mut()
+        .zip(tokens)
+        .for_each(|(to, &token)| *to = token.into());
+}
+
+#[cfg(test)]
+mod tests;
