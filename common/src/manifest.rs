@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::files::write_atomic;
@@ -75,6 +76,10 @@ pub struct Manifest {
     /// Updates of the moving average, in a run that has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema_updates: Option<u64>,
+    /// What the task keeps with the weights because a model is of no use without it, such as `{"vocabulary": ...}`; null
+    /// where there is nothing.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub extra: Value,
     /// The recipe as resolved.
     pub recipe: Recipe,
     /// The last figures, by name; NaN is written as `null`.

@@ -60,6 +60,18 @@ pub enum WorkerError {
     /// The checkpoint to resume from.
     #[error("cannot resume: {0}")]
     Resume(#[source] CheckpointError),
+    /// The checkpoint to resume from is of other data.
+    #[error(
+        "cannot resume: {} was trained with another {} than the data gives now; train on the data of that run, or start a new \
+         one with another --run-dir",
+        folder.display(), differing.join(" and ")
+    )]
+    OtherData {
+        /// The checkpoint.
+        folder: PathBuf,
+        /// What differs, such as "vocabulary".
+        differing: Vec<String>,
+    },
     /// The model or its weights.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -122,6 +134,7 @@ impl WorkerError {
             | Self::Task(_)
             | Self::Plan(_)
             | Self::Resume(_)
+            | Self::OtherData { .. }
             | Self::Model(_)
             | Self::NoGpu { .. }
             | Self::Train(TrainError::Data(_) | TrainError::TooManyBad { .. })

@@ -1,13 +1,14 @@
 //! From a recipe to what a trainer is made of. Rank 0 goes first: it looks at the data and the checkpoint, builds
 //! everything, and only then lets the others begin, so that a run that cannot begin fails once, with one message.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::{Augment, BatchNorm, MemoryFormat, OptimName, Recipe};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tch::Device;
 
 use super::error::WorkerError;
@@ -102,6 +103,11 @@ impl Setup {
                 ema: ema.as_mut(),
             };
             let manifest = checkpoint::restore(folder, into).map_err(WorkerError::Resume)?;
+            let differing = differing(&manifest.extra, &task.extra());
+            if !differing.is_empty() {
+                let folder = folder.clone();
+                return Err(WorkerError::OtherData { folder, differing });
+            }
             precision.resume(manifest.loss_scale).map_err(TrainError::from)?;
             done = manifest.step;
             earlier_metrics = manifest.metrics;
@@ -123,6 +129,19 @@ impl Setup {
             earlier_metrics,
             notes,
         })
+    }
+}
+
+/// The keys under which a checkpoint and a run that resumes from it keep different things.
+fn differing(then: &Value, now: &Value) -> Vec<String> {
+    match (then, now) {
+        (Value::Object(then), Value::Object(now)) => {
+            let keys: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
+            let differs = |key: &&&String| then.get(key.as_str()) != now.get(key.as_str());
+            keys.iter().filter(differs).map(|key| key.to_string()).collect()
+        }
+        _ if then == now => Vec::new(),
+        _ => vec!["extra".to_owned()],
     }
 }
 

@@ -17,7 +17,7 @@ use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
 use crate::engine::{Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer};
 use crate::metrics::{MetricsLog, Progress, Surface};
-use crate::tasks::{BuildTask, Classify, Console};
+use crate::tasks::{BuildTask, Classify, Console, Lm, Segment};
 
 /// Parameters are float32.
 const BYTES_PER_PARAMETER: u64 = 4;
@@ -46,6 +46,8 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
     match recipe.task {
         Task::Classify => train::<Classify>(&recipe, request, env),
+        Task::Segment => train::<Segment>(&recipe, request, env),
+        Task::Lm => train::<Lm>(&recipe, request, env),
         other => Err(WorkerError::NoTask(other)),
     }
 }

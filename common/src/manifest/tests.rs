@@ -26,6 +26,7 @@ fn sample() -> Manifest {
         world_size: 2,
         loss_scale: None,
         ema_updates: None,
+        extra: serde_json::Value::Null,
         recipe: recipe(),
         metrics: [("loss".to_string(), 0.1 + 0.2)].into(),
         files: Vec::new(),

@@ -46,6 +46,7 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
         world_size: 1,
         loss_scale: None,
         ema_updates: None,
+        extra: serde_json::Value::Null,
         recipe: recipe.clone(),
         metrics: Default::default(),
         files: vec![FileEntry {

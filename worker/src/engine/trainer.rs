@@ -275,6 +275,7 @@ impl<'a> Trainer<'a> {
             world_size: self.ranks.size(),
             loss_scale: self.precision.state(),
             ema_updates: self.model.ema.as_ref().map(Ema::updates),
+            extra: self.model.task.extra(),
             recipe: self.recipe.clone(),
             metrics,
             files: Vec::new(),

@@ -2,6 +2,8 @@
 
 mod classify;
 mod images;
+mod lm;
+mod segment;
 
 use std::sync::Arc;
 
@@ -11,6 +13,8 @@ use serde::de::DeserializeOwned;
 use tch::{Device, TchError, Tensor};
 
 pub use classify::Classify;
+pub use lm::Lm;
+pub use segment::Segment;
 
 use crate::data::{self, Column, DataError, Dataset};
 use crate::models::{ModelError, Registry};
@@ -188,6 +192,12 @@ pub trait Task {
     /// The number of classes, where there are any.
     fn classes(&self) -> usize {
         0
+    }
+
+    /// What a saved model is of no use without, such as a vocabulary: kept as `extra` in the manifest of every checkpoint. A
+    /// run resumes only from a checkpoint that holds the same. Null where there is nothing.
+    fn extra(&self) -> serde_json::Value {
+        serde_json::Value::Null
     }
 }
 
