@@ -3,8 +3,12 @@
 //!
 //! Every variable is one documented constant; no other module spells a name.
 
+mod transport;
+
 use std::env::VarError;
 use std::path::PathBuf;
+
+pub use transport::Transport;
 
 /// Rank of this worker among all workers, from 0.
 pub const RANK: &str = "RANK";
@@ -49,6 +53,8 @@ pub const DTRAIN_START_UNIX_NS: &str = "DTRAIN_START_UNIX_NS";
 pub const DTRAIN_PROGRESS: &str = "DTRAIN_PROGRESS";
 /// Path of the worker binary, for the launcher; without it the launcher looks beside itself.
 pub const DTRAIN_WORKER: &str = "DTRAIN_WORKER";
+/// By which way the ranks of one machine exchange data: `shared` (memory), `gloo` (TCP), or unset or `auto`; see [`Transport`].
+pub const DTRAIN_TRANSPORT: &str = "DTRAIN_TRANSPORT";
 
 /// The variables without which a worker cannot join the others.
 const ESSENTIAL: [&str; 4] = [RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT];

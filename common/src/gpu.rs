@@ -38,6 +38,19 @@ pub enum GpuError {
     },
 }
 
+/// Whether every GPU of the machine computes in bfloat16 itself (compute capability 8.0, Ampere); false where that cannot
+/// be found out.
+pub fn all_compute_in_bf16() -> bool {
+    let capable = |nvml: &Nvml, index| {
+        let device = nvml.device_by_index(index)?;
+        Ok::<_, NvmlError>(device.cuda_compute_capability()?.major >= 8)
+    };
+    load().is_ok_and(|nvml| {
+        nvml.device_count()
+            .is_ok_and(|count| (0..count).all(|index| capable(&nvml, index).unwrap_or(false)))
+    })
+}
+
 /// Every GPU of the machine in NVML's order, whatever CUDA_VISIBLE_DEVICES says.
 ///
 /// # Errors

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::files::write_atomic;
@@ -21,6 +22,15 @@ pub const FORMAT: u32 = 1;
 pub const FILE_NAME: &str = "manifest.json";
 /// No manifest is larger; a file that is was not written by dtrain.
 const MAX_BYTES: u64 = 16 << 20;
+
+/// The state of a loss scaler.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LossScale {
+    /// The factor of the losses.
+    pub scale: f64,
+    /// Steps without an overflow since it last moved.
+    pub clean_steps: u32,
+}
 
 /// One file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +70,16 @@ pub struct Manifest {
     pub samples: u64,
     /// Ranks at the time; a checkpoint resumes on any number.
     pub world_size: usize,
+    /// The loss scale, in a run that needs one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
+    /// Updates of the moving average, in a run that has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema_updates: Option<u64>,
+    /// What the task keeps with the weights because a model is of no use without it, such as `{"vocabulary": ...}`; null
+    /// where there is nothing.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub extra: Value,
     /// The recipe as resolved.
     pub recipe: Recipe,
     /// The last figures, by name; NaN is written as `null`.

@@ -52,6 +52,19 @@ const DECIMAL: [(&str, u64); 6] = [
     ("B", 1),
 ];
 
+impl ByteSize {
+    /// The size as text that reads back as the same: in the largest binary unit that divides it, else in bytes.
+    pub fn exact(self) -> String {
+        match BINARY
+            .iter()
+            .find(|(_, size)| self.0 > 0 && self.0.is_multiple_of(*size))
+        {
+            Some((unit, size)) => format!("{} {unit}", self.0 / size),
+            None => self.0.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match BINARY.iter().find(|(_, size)| self.0 >= *size) {
@@ -271,6 +284,19 @@ mod tests {
     }
 
     #[test]
+    fn exact_sizes_lose_nothing() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1000, "1000"),
+            (1024, "1 KiB"),
+            (25 << 20, "25 MiB"),
+            ((4 << 30) + 1, "4294967297"),
+        ] {
+            assert_eq!(ByteSize(bytes).exact(), text);
+        }
+    }
+
+    #[test]
     fn sizes_in_json_are_text_or_number() {
         for json in ["\"1 KiB\"", "1024", "\"1024\""] {
             assert_eq!(
@@ -350,6 +376,9 @@ mod tests {
         #[test]
         fn byte_counts_round_trip(bytes: u64) {
             prop_assert_eq!(bytes.to_string().parse::<ByteSize>().unwrap(), ByteSize(bytes));
+            for size in [ByteSize(bytes), ByteSize(bytes & !0x3fff_ffff), ByteSize((bytes % 1000) << 20)] {
+                prop_assert_eq!(size.exact().parse::<ByteSize>().unwrap(), size);
+            }
         }
     }
 }

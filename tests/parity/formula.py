@@ -36,16 +36,18 @@ def unit(name, count):
 
 
 def state_value(name, shape):
-    """The value of one entry of a ResNet's state, float64 (int64 for a batch counter).
+    """The value of one entry of a network's state, float64 (int64 for a batch counter).
 
-    Convolutions get the variance 1 / fan_in, the classifier a quarter of it; batch norms stay near the identity, with a
-    positive variance.
+    Convolutions get the variance 1 / fan_in, fully connected layers a quarter of it; normalisations stay near the identity,
+    with a positive variance; tables of vectors (tokens, positions) get values below 1/2.
     """
     count = math.prod(shape)
     if name.endswith("num_batches_tracked"):
         return np.zeros(shape, dtype=np.int64)
     values = unit(name, count)
-    if len(shape) > 1:
+    if name.endswith(("pos_embed", "cls_token", "wte.weight", "wpe.weight")):
+        values = 0.5 * values
+    elif len(shape) > 1:
         fan_in = math.prod(shape[1:])
         values = values * math.sqrt((3.0 if len(shape) == 4 else 0.75) / fan_in)
     elif name.endswith("running_var"):

@@ -27,6 +27,7 @@ IMAGES = {64: 4, 32: 16}
 PROBES = 4
 STEPS = 20
 ELEMENTS = 33
+EMA_DECAY = 0.9
 
 
 def model_names():
@@ -140,10 +141,14 @@ def optimizer_cases():
         "adamw": ("adamw", {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}),
         "adamw_fast": ("adamw", {"lr": 2e-2, "betas": (0.8, 0.95), "eps": 1e-4, "weight_decay": 0.1}),
         "adamw_no_decay": ("adamw", {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}),
+        "adam": ("adam", {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}),
+        "adam_decay": ("adam", {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}),
+        "adam_fast": ("adam", {"lr": 2e-2, "betas": (0.8, 0.95), "eps": 1e-4, "weight_decay": 0.1}),
         "sgd": ("sgd", {"lr": 1e-2, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0}),
         "sgd_decay": ("sgd", {"lr": 1e-2, "momentum": 0.0, "nesterov": False, "weight_decay": 5e-2}),
         "sgd_momentum": ("sgd", {"lr": 1e-2, "momentum": 0.9, "nesterov": False, "weight_decay": 5e-4}),
         "sgd_nesterov": ("sgd", {"lr": 1e-2, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}),
+        "sgd_nesterov_plain": ("sgd", {"lr": 2e-2, "momentum": 0.5, "nesterov": True, "weight_decay": 0.0}),
     }
 
 
@@ -151,7 +156,7 @@ def trajectory(kind, settings, dtype):
     """The parameter vector after each of STEPS steps, STEPS x ELEMENTS."""
     start = torch.from_numpy(formula.unit("optimizer.parameter", ELEMENTS)).to(dtype)
     parameter = torch.nn.Parameter(start)
-    build = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[kind]
+    build = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[kind]
     optimizer = build([parameter], foreach=False, fused=False, **settings)
     rows = []
     for step in range(STEPS):
@@ -159,6 +164,22 @@ def trajectory(kind, settings, dtype):
         optimizer.step()
         rows.append(parameter.detach().clone())
     return torch.stack(rows)
+
+
+def averages(rows, decay):
+    """What AveragedModel holds after each row of a trajectory has been a model's parameter; the first is copied."""
+    model = torch.nn.Module()
+    model.parameter = torch.nn.Parameter(rows[0].clone())
+    averaged = torch.optim.swa_utils.AveragedModel(
+        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay)
+    )
+    seen = []
+    for row in rows:
+        with torch.no_grad():
+            model.parameter.copy_(row)
+        averaged.update_parameters(model)
+        seen.append(averaged.module.parameter.detach().clone())
+    return torch.stack(seen)
 
 
 def learning_rates(lr, min_lr, warmup, total):
@@ -194,6 +215,9 @@ def optimizer_reference(out):
         about["cases"][case] = {"optimizer": kind, **settings}
         for dtype, suffix in ((torch.float32, "f32"), (torch.float64, "f64")):
             tensors[f"{case}.{suffix}"] = trajectory(kind, settings, dtype)
+    about["ema"] = {"case": "adamw_fast", "decay": EMA_DECAY}
+    for suffix in ("f32", "f64"):
+        tensors[f"ema.{suffix}"] = averages(tensors[f"adamw_fast.{suffix}"], EMA_DECAY)
     schedule = {"lr": 3e-3, "min_lr": 1e-5, "warmup": 10, "total": 100}
     about["warmup_cosine"] = schedule
     tensors["warmup_cosine"] = learning_rates(**schedule)

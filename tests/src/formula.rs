@@ -27,15 +27,21 @@ pub fn unit(name: &str, count: usize) -> impl Iterator<Item = f64> {
     words(name, count).map(|word| (word >> 11) as f64 * 2.0f64.powi(-52) - 1.0)
 }
 
-/// The value of one floating-point entry of a ResNet's state, of the shape `shape`.
+/// The ends of the names of tables of vectors.
+const TABLES: [&str; 4] = ["pos_embed", "cls_token", "wte.weight", "wpe.weight"];
+
+/// The value of one floating-point entry of a network's state, of the shape `shape`.
 ///
-/// Convolutions get the variance 1 / fan-in, the classifier a quarter of it; batch norms stay near the identity, with a
-/// positive variance. A batch counter (`num_batches_tracked`) is zero.
+/// Convolutions get the variance 1 / fan-in, fully connected layers a quarter of it; normalisations stay near the identity,
+/// with a positive variance; tables of vectors (tokens, positions) get values below 1/2. A batch counter
+/// (`num_batches_tracked`) is zero.
 pub fn state_value(name: &str, shape: &[i64]) -> Vec<f64> {
     let count = shape.iter().product::<i64>() as usize;
     let values = unit(name, count);
     if name.ends_with("num_batches_tracked") {
         vec![0.0; count]
+    } else if TABLES.iter().any(|table| name.ends_with(table)) {
+        values.map(|value| 0.5 * value).collect()
     } else if shape.len() > 1 {
         let fan_in = shape[1..].iter().product::<i64>() as f64;
         let scale = ((if shape.len() == 4 { 3.0 } else { 0.75 }) / fan_in).sqrt();

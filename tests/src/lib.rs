@@ -1,6 +1,7 @@
-//! What the integration tests share: the built programs, ranks as processes, and tiny runs.
+//! What the integration tests share: the built programs, ranks as processes, tiny runs, and reference files.
 
 pub mod formula;
 pub mod programs;
 pub mod ranks;
+pub mod reference;
 pub mod runs;

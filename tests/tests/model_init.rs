@@ -8,7 +8,7 @@ use tch::{Device, Tensor};
 fn parameters(seed: i64) -> Vec<Tensor> {
     tch::manual_seed(seed);
     let mut registry = Registry::new(Device::Cpu);
-    build(Architecture::ResNet18, 10, &mut registry).unwrap();
+    build(Architecture::ResNet18, 3, 10, &mut registry).unwrap();
     registry
         .parameters()
         .map(|entry| entry.tensor().detach())

@@ -32,7 +32,7 @@ impl Case {
         let about = about(&path);
         let classes = about["classes"].as_u64().unwrap() as usize;
         let mut registry = Registry::new(Device::Cpu);
-        let model = build(arch, classes, &mut registry).unwrap();
+        let model = build(arch, 3, classes, &mut registry).unwrap();
         for entry in registry.state() {
             let shape = entry.tensor().size();
             let value = Tensor::from_slice(&formula::state_value(entry.name(), &shape)).view(&shape[..]);
@@ -116,6 +116,7 @@ fn names_shapes_types_and_order_are_torchvisions() {
         let mut registry = Registry::new(Device::Cpu);
         build(
             arch,
+            3,
             expected["classes"].as_u64().unwrap() as usize,
             &mut registry,
         )

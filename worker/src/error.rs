@@ -5,16 +5,17 @@ use std::path::PathBuf;
 
 use dtrain_common::env::EnvError;
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::recipe::RecipeError;
+use dtrain_common::recipe::{RecipeError, Task};
 use dtrain_common::run_dir::RunDirError;
 use tch::TchError;
 use thiserror::Error;
 
 use crate::checkpoint::CheckpointError;
 use crate::collectives::RendezvousError;
-use crate::data::DataError;
-use crate::engine::{ArenaError, PlanError, TrainError};
+use crate::engine::{ArenaError, EmaError, PlanError, PrecisionError, TrainError};
 use crate::models::ModelError;
+use crate::optim::GroupError;
+use crate::tasks::TaskError;
 
 /// A worker that cannot begin or go on.
 #[derive(Debug, Error)]
@@ -25,18 +26,52 @@ pub enum WorkerError {
     /// The recipe.
     #[error(transparent)]
     Recipe(#[from] RecipeError),
+    /// A task of a user's own, in dtrain's worker.
+    #[error(
+        "task = \"{0}\" is trained by a program of your own: set DTRAIN_WORKER to it, or start it with          `dtrain launch -- PROGRAM RECIPE`"
+    )]
+    NoTask(Task),
+    /// Globs on parameter names that are a mistake.
+    #[error("{key}: {source}")]
+    Globs {
+        /// The recipe's key.
+        key: &'static str,
+        /// The cause.
+        source: GroupError,
+    },
+    /// Nothing is left to train.
+    #[error("model.freeze matches every parameter of the model; leave some of them to be trained")]
+    AllFrozen,
+    /// A precision that the device lacks.
+    #[error(transparent)]
+    Precision(#[from] PrecisionError),
+    /// The moving average.
+    #[error("ema: {0}")]
+    Ema(#[from] EmaError),
     /// The run directory.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
-    /// The data.
+    /// The task: its data or its model.
     #[error(transparent)]
-    Data(#[from] DataError),
+    Task(#[from] TaskError),
     /// The figures of the recipe do not go together.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The checkpoint to resume from.
     #[error("cannot resume: {0}")]
     Resume(#[source] CheckpointError),
+    /// The checkpoint to resume from is of other data.
+    #[error(
+        "cannot resume: {} was trained with another {} than the data gives now; train on the data of that run, or start a new \
+         one with another --run-dir",
+        folder.display(), differing.join(" and ")
+    )]
+    OtherData {
+        /// The checkpoint.
+        folder: PathBuf,
+        /// What differs, such as "vocabulary".
+        differing: Vec<String>,
+    },
     /// The model or its weights.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -91,14 +126,23 @@ impl WorkerError {
             _ if self.is_out_of_memory() => ExitStatus::OutOfMemory,
             Self::Env(_)
             | Self::Recipe(_)
+            | Self::NoTask(_)
+            | Self::Globs { .. }
+            | Self::AllFrozen
+            | Self::Precision(_)
             | Self::RunDir(_)
-            | Self::Data(_)
+            | Self::Task(_)
             | Self::Plan(_)
             | Self::Resume(_)
+            | Self::OtherData { .. }
             | Self::Model(_)
             | Self::NoGpu { .. }
             | Self::Train(TrainError::Data(_) | TrainError::TooManyBad { .. })
-            | Self::Rendezvous(RendezvousError::Refused(_)) => ExitStatus::Usage,
+            | Self::Rendezvous(
+                RendezvousError::Refused(_)
+                | RendezvousError::Environment(_)
+                | RendezvousError::Disagreement { .. },
+            ) => ExitStatus::Usage,
             Self::Rendezvous(_) => ExitStatus::Rendezvous,
             _ => ExitStatus::Program(1),
         }

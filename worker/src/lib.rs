@@ -14,7 +14,8 @@ pub mod models;
 pub mod optim;
 mod setup;
 pub mod tasks;
+mod trained;
 mod worker;
 
 pub use error::WorkerError;
-pub use worker::{Request, run};
+pub use worker::{Request, run, run_task};

@@ -1,24 +1,24 @@
 //! From a recipe to what a trainer is made of. Rank 0 goes first: it looks at the data and the checkpoint, builds
 //! everything, and only then lets the others begin, so that a run that cannot begin fails once, with one message.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use dtrain_common::recipe::{Augment, DataKind, ModelName, OptimName, Recipe};
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::recipe::{Augment, BatchNorm, MemoryFormat, OptimName, Recipe};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tch::Device;
 
 use super::error::WorkerError;
+use super::trained::Trained;
 use crate::checkpoint;
-use crate::data::{
-    self, CacheBudget, CacheSize, Dataset, Depth, Generated, ImageFolder, ImageIndex, ImageOptions,
-    LoaderOptions, Needs, Normalize, Resize, Split,
-};
-use crate::engine::{Arena, Buffers, RunPlan};
-use crate::models::{self, Architecture, LoadMode, Registry};
-use crate::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
-use crate::tasks::{Classify, Task};
+use crate::data::LoaderOptions;
+use crate::engine::{Arena, Buffers, Ema, LayoutOptions, Model, Precision, RankSync, RunPlan, TrainError};
+use crate::models::{self, BatchSync, LoadMode, Registry};
+use crate::optim::{Adam, AdamOptions, GroupOptions, Optimizer, Sgd, SgdOptions, WeightDecay};
+use crate::tasks::{BuildTask, Site};
 
 /// What rank 0 tells the others before the run begins.
 #[derive(Debug, Serialize, Deserialize)]
@@ -27,71 +27,17 @@ pub(crate) struct Opening {
     pub(crate) run_dir: PathBuf,
     /// The checkpoint to resume from.
     pub(crate) resume: Option<PathBuf>,
-    /// The image folder as rank 0 found it, without unreadable images: (training, test).
-    pub(crate) images: Option<(ImageIndex, ImageIndex)>,
-}
-
-/// Scans and checks the recipe's image folders; a generated set needs neither. `say` gets a sentence for people about what
-/// was left out or takes long.
-pub(crate) fn look_at_data(
-    recipe: &Recipe,
-    threads: usize,
-    say: &mut dyn FnMut(String),
-) -> Result<Option<(ImageIndex, ImageIndex)>, WorkerError> {
-    let DataKind::Folder = recipe.data.kind else {
-        return Ok(None);
-    };
-    recipe.check_paths()?;
-    let root = recipe.data.root.as_deref().unwrap_or(Path::new("."));
-    let train = ImageIndex::scan(root, &recipe.data.train, None)?;
-    let test = ImageIndex::scan(root, &recipe.data.test, Some(&train.classes))?;
-    let train = without_unreadable(&train, threads, say)?;
-    let test = without_unreadable(&test, threads, say)?;
-    Ok(Some((train, test)))
-}
-
-fn without_unreadable(
-    index: &ImageIndex,
-    threads: usize,
-    say: &mut dyn FnMut(String),
-) -> Result<ImageIndex, WorkerError> {
-    /// A check of this many images is worth telling of while it goes on.
-    const TELL_EVERY: usize = 50_000;
-    let depth = Depth::for_len(index.len());
-    let mut told = 0;
-    let report = data::check(index, Needs::default(), depth, threads, &mut |done, total| {
-        if done - told >= TELL_EVERY {
-            told = done;
-            say(format!("looked at {done} of {total} images in {}", index.split));
-        }
-    });
-    let checked = report.apply(index)?;
-    for bad in &report.bad {
-        say(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
-    }
-    if !report.bad.is_empty() {
-        let split = &index.split;
-        say(format!(
-            "{} of {} images in {split} are left out because they cannot be read",
-            report.bad.len(),
-            index.len()
-        ));
-    }
-    Ok(checked)
+    /// The task's survey of the data.
+    pub(crate) survey: serde_json::Value,
 }
 
 /// Everything of a run that does not need the other ranks.
 pub(crate) struct Setup {
-    pub(crate) task: Classify,
-    pub(crate) registry: Registry,
-    pub(crate) arena: Arena,
-    pub(crate) buffers: Buffers,
-    pub(crate) optimizer: Box<dyn Optimizer>,
+    pub(crate) model: Model,
+    /// What the model's normalisations sum over the ranks by, where they do.
+    pub(crate) batch_sync: Option<Arc<RankSync>>,
+    pub(crate) precision: Precision,
     pub(crate) plan: RunPlan,
-    /// How many classes the model tells apart.
-    pub(crate) classes: usize,
-    pub(crate) train_set: Arc<dyn Dataset>,
-    pub(crate) test_set: Arc<dyn Dataset>,
     /// Steps taken before, by the checkpoint.
     pub(crate) done: u64,
     /// The figures of the evaluation that the checkpoint was written after.
@@ -101,47 +47,84 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    pub(crate) fn build(
+    pub(crate) fn build<T: BuildTask + 'static>(
         recipe: &Recipe,
         opening: &Opening,
-        ranks: usize,
-        local_ranks: usize,
+        env: &WorkerEnv,
         device: Device,
     ) -> Result<Self, WorkerError> {
+        let (rank, ranks) = (env.rank, env.world_size);
         let mut notes = Vec::new();
-        let (train_set, test_set, classes) = datasets(recipe, opening, local_ranks);
         // Every rank draws the same weights; rank 0's are sent to the others all the same.
         tch::manual_seed(recipe.train.seed as i64);
         let mut registry = Registry::new(device);
-        let model = models::build(architecture(recipe.model.name), classes, &mut registry)?;
-        let task = Classify::new(model, recipe.data.image_size);
-        let plan = RunPlan::new(recipe, ranks, train_set.len() as u64, task.min_micro_batch())?;
+        registry.channels_last(recipe.model.memory_format == MemoryFormat::ChannelsLast);
+        let batch_sync = (recipe.model.batchnorm == BatchNorm::Synced && ranks > 1)
+            .then(|| Arc::new(RankSync::new(ranks)));
+        registry.set_batch_sync(batch_sync.clone().map(|sync| sync as Arc<dyn BatchSync>));
+        let survey = serde_json::from_value(opening.survey.clone())?;
+        let site = Site {
+            registry: &mut registry,
+            local_ranks: env.local_world_size,
+        };
+        let task = Box::new(T::build(recipe, survey, site)?);
+        let samples = task.train_set().len() as u64;
+        let least = task.min_micro_batch();
+        let plan = RunPlan::new(recipe, ranks, samples, least)?;
         if let (Some(weights), None) = (&recipe.model.weights, &opening.resume) {
             let report = models::load_state(&registry, weights, LoadMode::FineTune)?;
             notes.push(format!("weights from {}: {report}", weights.display()));
         }
-        let parameters = registry.parameters().map(|entry| (entry.name(), entry.tensor()));
-        let arena = Arena::new(parameters)?;
+        let layout = LayoutOptions {
+            first_bucket_bytes: recipe.reduce.first_bucket.0 as usize,
+            bucket_bytes: recipe.reduce.bucket.0 as usize,
+            shards: if recipe.memory.shard_optimizer { ranks } else { 1 },
+        };
+        let shard = if layout.shards > 1 { rank } else { 0 };
+        let trained = Trained::of(recipe, &registry)?;
+        let arena = Arena::with_layout(&trained.parameters(&registry), layout, shard)?;
         let buffers = Buffers::new(registry.buffers().map(|entry| (entry.name(), entry.tensor())))?;
-        let mut optimizer = optimizer(recipe, &arena)?;
+        let mut optimizer = optimizer(recipe, &arena, trained.groups)?;
+        let mut ema = recipe
+            .ema
+            .map(|ema| {
+                let live = arena.buffers().iter().map(|buffer| &buffer.data);
+                Ema::new(ema.decay, ema.warmup, live.chain(buffers.flats()))
+            })
+            .transpose()?;
+        let mut precision = Precision::new(&recipe.precision, device)?;
         let (mut done, mut earlier_metrics) = (0, BTreeMap::new());
         if let Some(folder) = &opening.resume {
-            let manifest = checkpoint::restore(folder, &registry, &arena, optimizer.as_mut())
-                .map_err(WorkerError::Resume)?;
+            let into = checkpoint::Target {
+                registry: &registry,
+                arena: &arena,
+                buffers: &buffers,
+                optimizer: optimizer.as_mut(),
+                ema: ema.as_mut(),
+            };
+            let manifest = checkpoint::restore(folder, into).map_err(WorkerError::Resume)?;
+            let differing = differing(&manifest.extra, &task.extra());
+            if !differing.is_empty() {
+                let folder = folder.clone();
+                return Err(WorkerError::OtherData { folder, differing });
+            }
+            precision.resume(manifest.loss_scale).map_err(TrainError::from)?;
             done = manifest.step;
             earlier_metrics = manifest.metrics;
             notes.push(format!("resumed from {} after step {done}", folder.display()));
         }
         Ok(Self {
-            task,
-            registry,
-            arena,
-            buffers,
-            optimizer,
+            model: Model {
+                task,
+                registry,
+                arena,
+                buffers,
+                optimizer,
+                ema,
+            },
+            batch_sync,
+            precision,
             plan,
-            classes,
-            train_set,
-            test_set,
             done,
             earlier_metrics,
             notes,
@@ -149,79 +132,44 @@ impl Setup {
     }
 }
 
-fn architecture(name: ModelName) -> Architecture {
-    match name {
-        ModelName::Resnet18 => Architecture::ResNet18,
-        ModelName::Resnet34 => Architecture::ResNet34,
+/// The keys under which a checkpoint and a run that resumes from it keep different things.
+fn differing(then: &Value, now: &Value) -> Vec<String> {
+    match (then, now) {
+        (Value::Object(then), Value::Object(now)) => {
+            let keys: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
+            let differs = |key: &&&String| then.get(key.as_str()) != now.get(key.as_str());
+            keys.iter().filter(differs).map(|key| key.to_string()).collect()
+        }
+        _ if then == now => Vec::new(),
+        _ => vec!["extra".to_owned()],
     }
 }
 
-/// The training and the test set, and how many classes they have.
-fn datasets(
+fn optimizer(
     recipe: &Recipe,
-    opening: &Opening,
-    local_ranks: usize,
-) -> (Arc<dyn Dataset>, Arc<dyn Dataset>, usize) {
-    let data = &recipe.data;
-    let normalize = Normalize::new(&data.mean, &data.std);
-    let augment = match data.augment {
-        Augment::None => data::Augment::None,
-        Augment::Flip => data::Augment::Flip,
-    };
-    match &opening.images {
-        Some((train, test)) => {
-            // Training and test images share the memory.
-            let cache = CacheBudget::new(CacheSize::Auto.bytes(local_ranks));
-            let folder = |index: &ImageIndex, augment| {
-                let options = ImageOptions {
-                    channels: 3,
-                    size: (data.image_size as u32, data.image_size as u32),
-                    resize: Resize::Crop,
-                    normalize: normalize.clone(),
-                    augment,
-                    cache: cache.clone(),
-                };
-                ImageFolder::new(index.clone(), options)
-            };
-            (
-                Arc::new(folder(train, augment)),
-                Arc::new(folder(test, data::Augment::None)),
-                train.classes.len(),
-            )
-        }
-        None => {
-            let generated = |samples, split| {
-                Generated::new(data.classes, samples, data.image_size, recipe.train.seed, split)
-                    .with_normalize(normalize.clone())
-                    .with_augment(augment)
-            };
-            (
-                Arc::new(generated(data.train_samples, Split::Train)),
-                Arc::new(generated(data.test_samples, Split::Test)),
-                data.classes,
-            )
-        }
-    }
-}
-
-fn optimizer(recipe: &Recipe, arena: &Arena) -> Result<Box<dyn Optimizer>, WorkerError> {
+    arena: &Arena,
+    groups: Vec<GroupOptions>,
+) -> Result<Box<dyn Optimizer>, WorkerError> {
     // A loaded recipe has its defaults filled in; the values here are those of torch.
     let optim = &recipe.optim;
+    let adam = |decay, groups| {
+        let [beta1, beta2] = optim.betas.unwrap_or([0.9, 0.999]);
+        let options = AdamOptions {
+            betas: (beta1, beta2),
+            eps: optim.eps.unwrap_or(1e-8),
+            decay,
+            groups,
+        };
+        Adam::new(arena, options)
+    };
     Ok(match optim.name {
-        OptimName::AdamW => {
-            let [beta1, beta2] = optim.betas.unwrap_or([0.9, 0.999]);
-            let options = AdamWOptions {
-                betas: (beta1, beta2),
-                eps: optim.eps.unwrap_or(1e-8),
-                weight_decay: optim.weight_decay.unwrap_or(0.01),
-            };
-            Box::new(AdamW::new(arena, options)?)
-        }
+        OptimName::AdamW => Box::new(adam(WeightDecay::Decoupled, groups)?),
+        OptimName::Adam => Box::new(adam(WeightDecay::L2, groups)?),
         OptimName::Sgd => {
             let options = SgdOptions {
                 momentum: optim.momentum.unwrap_or(0.0),
                 nesterov: optim.nesterov.unwrap_or(false),
-                weight_decay: optim.weight_decay.unwrap_or(0.0),
+                groups,
             };
             Box::new(Sgd::new(arena, options)?)
         }

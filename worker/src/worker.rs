@@ -7,16 +7,17 @@ use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
 use dtrain_common::memory::{host_memory, state_bytes};
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::{Compress, Recipe, Task};
 use dtrain_common::run_dir::{Resume, RunDir, Start};
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::device;
 use super::error::WorkerError;
-use super::setup::{Opening, Setup, cores, loader_options, look_at_data};
-use crate::collectives::{ProcessGroup, Rendezvous};
-use crate::engine::{Outcome, Parts, PlanFile, StopFlag, Summary, TrainError, Trainer};
+use super::setup::{Opening, Setup, cores, loader_options};
+use crate::collectives::{Ranks, Rendezvous};
+use crate::engine::{Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer};
 use crate::metrics::{MetricsLog, Progress, Surface};
+use crate::tasks::{BuildTask, Classify, Console, Lm, Segment};
 
 /// Parameters are float32.
 const BYTES_PER_PARAMETER: u64 = 4;
@@ -42,34 +43,64 @@ pub struct Request {
 /// # Errors
 /// See [`WorkerError`]; its exit status is [`WorkerError::exit_status`].
 pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError> {
-    let began = Instant::now();
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
+    match recipe.task {
+        Task::Classify => train::<Classify>(&recipe, request, env),
+        Task::Segment => train::<Segment>(&recipe, request, env),
+        Task::Lm => train::<Lm>(&recipe, request, env),
+        other => Err(WorkerError::NoTask(other)),
+    }
+}
+
+/// As [`run`], for the task `T` whatever the recipe's task is called: the way of a user's own trainer.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_task<T: BuildTask + 'static>(
+    request: &Request,
+    env: &WorkerEnv,
+) -> Result<ExitStatus, WorkerError> {
+    let recipe = Recipe::load(&request.recipe, &request.overrides)?;
+    train::<T>(&recipe, request, env)
+}
+
+fn train<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    request: &Request,
+    env: &WorkerEnv,
+) -> Result<ExitStatus, WorkerError> {
+    let began = Instant::now();
     let surface = Surface::detect(env.rank);
     let device = device::choose(env)?;
 
     // Rank 0 decides how the run begins, or refuses it; the others follow.
     let rendezvous = Rendezvous::open(env.clone())?;
-    let (opening, setup) = if env.rank == 0 {
-        let lead =
-            lead(request, &recipe, env, device).inspect_err(|error| rendezvous.refuse(&error.to_string()))?;
+    let (opening, mut setup) = if env.rank == 0 {
+        let lead = lead::<T>(request, recipe, env, device)
+            .inspect_err(|error| rendezvous.refuse(&error.to_string()))?;
         rendezvous.announce(&serde_json::to_vec(&lead.0)?)?;
         lead
     } else {
         let opening: Opening = serde_json::from_slice(&rendezvous.opening()?)?;
-        let setup = Setup::build(&recipe, &opening, env.world_size, env.local_world_size, device)?;
+        let setup = Setup::build::<T>(recipe, &opening, env, device)?;
         (opening, setup)
     };
-    let group = rendezvous.connect()?;
+    let ranks = Ranks::new(rendezvous.connect()?);
+    if let Some(sync) = &setup.batch_sync {
+        sync.connect(Ranks::new(rendezvous.connect_beside("batch-norm")?));
+    }
     let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
     let run_dir = RunDir::new(&opening.run_dir);
 
-    let state = setup
-        .arena
-        .buffers()
-        .iter()
-        .map(|buffer| &buffer.data)
-        .chain(setup.buffers.flats());
-    same_start(group.as_ref(), state)?;
+    let model = &mut setup.model;
+    if device == Device::Cpu {
+        let arena = &mut model.arena;
+        arena
+            .move_gradients(|elements, kind| ranks.allocate(elements, kind))
+            .map_err(TrainError::from)?;
+    }
+    let parameters = model.arena.buffers().iter().map(|buffer| &buffer.data);
+    same_start(&ranks, parameters.chain(model.buffers.flats()))?;
 
     let progress = Progress::new(
         surface,
@@ -79,48 +110,36 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError
         setup.done,
     );
     let metrics = match env.rank {
-        0 => Some(introduce(&recipe, &setup, env, &run_dir, device, &progress)?),
+        0 => Some(introduce(recipe, &setup, env, &run_dir, device, &progress)?),
         _ => None,
     };
-    let Setup {
-        task,
-        registry,
-        arena,
-        buffers,
-        optimizer,
-        plan,
-        classes,
-        train_set,
-        test_set,
-        done,
-        earlier_metrics,
-        notes: _,
-    } = setup;
     let trainer = Trainer::new(Parts {
-        recipe: &recipe,
+        recipe,
         run_dir: &run_dir,
-        group: group.as_ref(),
-        task: &task,
-        registry: &registry,
-        arena,
-        buffers,
-        optimizer,
-        plan,
-        classes,
-        train_set,
-        test_set,
-        loader_options: loader_options(&recipe, env.local_world_size),
+        ranks: ranks.clone(),
+        model: setup.model,
+        reduce: ReduceOptions {
+            overlap: recipe.reduce.overlap,
+            compress: match recipe.reduce.compress {
+                Compress::None => None,
+                Compress::Bf16 => Some(Kind::BFloat16),
+                Compress::Fp16 => Some(Kind::Half),
+            },
+        },
+        precision: setup.precision,
+        plan: setup.plan,
+        loader_options: loader_options(recipe, env.local_world_size),
         device,
         stop,
-        done,
-        earlier_metrics,
+        done: setup.done,
+        earlier_metrics: setup.earlier_metrics,
         metrics,
         progress,
         launched: launched(),
     })?;
     let outcome = trainer.run()?;
-    let peaks = peak_memory(group.as_ref())?;
-    group.shutdown().map_err(TrainError::from)?;
+    let peaks = peak_memory(&ranks)?;
+    ranks.shutdown().map_err(TrainError::from)?;
     let (mut summary, status) = match outcome {
         Outcome::Finished(summary) => (summary, ExitStatus::Success),
         Outcome::Stopped(summary) => (summary, ExitStatus::Requeue),
@@ -142,16 +161,15 @@ fn introduce(
     progress: &Progress,
 ) -> Result<MetricsLog, WorkerError> {
     let Setup {
-        arena,
-        optimizer,
+        model,
         plan,
-        classes,
-        train_set,
-        test_set,
         done,
         notes,
         ..
     } = setup;
+    let parameters = model.arena.parameters();
+    let moments = model.optimizer.moments().len() as u64;
+    let test_samples = model.task.test_set().len();
     let file = PlanFile {
         effective_batch: plan.partition.effective_batch(),
         nproc: env.world_size,
@@ -164,9 +182,9 @@ fn introduce(
         steps_per_epoch: plan.steps_per_epoch,
         total_steps: plan.total_steps,
         train_samples: plan.train_samples,
-        test_samples: test_set.len() as u64,
-        parameters: arena.parameters(),
-        predicted_bytes: state_bytes(arena.parameters(), 0, BYTES_PER_PARAMETER, optimizer.moments()),
+        test_samples: test_samples as u64,
+        parameters,
+        predicted_bytes: state_bytes(parameters, 0, BYTES_PER_PARAMETER, moments),
     };
     let path = run_dir.plan();
     write_atomic(&path, &serde_json::to_vec_pretty(&file)?)
@@ -175,14 +193,12 @@ fn introduce(
     let metrics = MetricsLog::open(&path, *done).map_err(|source| WorkerError::Write { path, source })?;
 
     progress.note(format!(
-        "{} on {} x {}: {} parameters, {} training and {} test samples in {} classes",
-        recipe.model.name,
+        "{} on {} x {}: {parameters} parameters, {} training and {test_samples} test samples, {}",
+        recipe.model_name(),
         env.world_size,
         device::name(device),
-        arena.parameters(),
-        train_set.len(),
-        test_set.len(),
-        classes,
+        plan.train_samples,
+        model.task.describe(),
     ));
     progress.note(plan);
     for note in notes {
@@ -201,13 +217,17 @@ fn introduce(
 }
 
 /// Rank 0 before the others: the run directory, the data, and everything built once.
-fn lead(
+fn lead<T: BuildTask + 'static>(
     request: &Request,
     recipe: &Recipe,
     env: &WorkerEnv,
     device: Device,
 ) -> Result<(Opening, Setup), WorkerError> {
-    let images = look_at_data(recipe, cores(), &mut |sentence| tracing::warn!("{sentence}"))?;
+    let mut console = Console {
+        threads: cores(),
+        say: &mut |sentence| tracing::warn!("{sentence}"),
+    };
+    let survey = T::survey(recipe, &mut console)?;
     let root = request
         .run_dir
         .clone()
@@ -228,20 +248,17 @@ fn lead(
     let opening = Opening {
         run_dir: run_dir.root().to_owned(),
         resume,
-        images,
+        survey: serde_json::to_value(survey)?,
     };
-    let setup = Setup::build(recipe, &opening, env.world_size, env.local_world_size, device)?;
+    let setup = Setup::build::<T>(recipe, &opening, env, device)?;
     Ok((opening, setup))
 }
 
 /// Sends rank 0's parameters and buffers to all: whatever the ranks read or drew, they begin alike.
-fn same_start<'a>(
-    group: &dyn ProcessGroup,
-    state: impl Iterator<Item = &'a Tensor>,
-) -> Result<(), TrainError> {
+fn same_start<'a>(ranks: &Ranks, state: impl Iterator<Item = &'a Tensor>) -> Result<(), TrainError> {
     let mut works = Vec::new();
     for tensor in state {
-        works.push(group.broadcast(tensor, 0)?);
+        works.push(ranks.broadcast(tensor, 0)?);
     }
     for work in works {
         work.wait()?;
@@ -250,10 +267,10 @@ fn same_start<'a>(
 }
 
 /// The greatest memory of every rank in bytes, by rank.
-fn peak_memory(group: &dyn ProcessGroup) -> Result<Vec<u64>, TrainError> {
+fn peak_memory(ranks: &Ranks) -> Result<Vec<u64>, TrainError> {
     let own = host_memory().map_or(0, |memory| memory.peak as i64);
-    let all = Tensor::f_zeros([group.size() as i64], (tch::Kind::Int64, Device::Cpu))?;
-    group.all_gather(&all, &Tensor::f_from_slice(&[own])?)?.wait()?;
+    let all = Tensor::f_zeros([ranks.size() as i64], (tch::Kind::Int64, Device::Cpu))?;
+    ranks.all_gather(&all, &Tensor::f_from_slice(&[own])?)?.wait()?;
     Ok(Vec::<i64>::try_from(&all)?
         .into_iter()
         .map(|bytes| bytes as u64)

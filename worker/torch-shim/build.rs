@@ -6,7 +6,14 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-const SOURCES: [&str; 4] = ["context.cpp", "gloo.cpp", "store.cpp", "tensor.cpp"];
+const SOURCES: [&str; 6] = [
+    "blob.cpp",
+    "context.cpp",
+    "gloo.cpp",
+    "hooks.cpp",
+    "store.cpp",
+    "tensor.cpp",
+];
 
 /// Where a binary looks for libtorch, relative to itself: in the build folder (`target/<profile>` and, for tests and
 /// examples, `target/<profile>/deps`), then beside itself after it was moved with its libraries.

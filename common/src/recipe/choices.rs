@@ -1,7 +1,7 @@
-//! The settings of a recipe that are one of a few words, or "auto" or a number. Each list of words is the single
-//! source for reading, writing and error messages.
+//! The settings of a recipe that are one of a few words. Each list of words is the single source for reading, writing
+//! and error messages.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
@@ -36,36 +36,128 @@ choice! {
     Task {
         /// One class for each image.
         Classify = "classify",
+        /// One class for each pixel.
+        Segment = "segment",
+        /// The next token of a text.
+        Lm = "lm",
+        /// What a module saved by `torch.jit.script` makes of an image and its class.
+        Torchscript = "torchscript",
+        /// What a trainer of the user's own makes of it.
+        Custom = "custom",
     }
 }
 
 choice! {
-    /// Where the images come from.
+    /// Where the samples come from.
     DataKind {
-        /// A folder with a folder of images for each class.
+        /// A folder of images.
         Folder = "folder",
-        /// Images drawn by dtrain itself, for trying things out; nothing to download.
+        /// Samples made by dtrain itself, for trying things out; nothing to download.
         Generated = "generated",
+        /// A text file, or a folder of them.
+        Text = "text",
     }
 }
 
 choice! {
-    /// Random changes to training images.
+    /// What a mask's values mean.
+    Masks {
+        /// The value of a pixel is its class; of a palette image, the palette's index.
+        Index = "index",
+        /// Zero is class 0 and everything else class 1.
+        Binary = "binary",
+    }
+}
+
+choice! {
+    /// How images come to the network's size.
+    Resize {
+        /// The shorter side is scaled to it and the middle square cut out.
+        Crop = "crop",
+        /// Both sides are scaled to it.
+        Stretch = "stretch",
+        /// Not at all: all images have the same size, and the network takes it.
+        None = "none",
+    }
+}
+
+choice! {
+    /// Random changes to training samples.
     Augment {
         /// None.
         None = "none",
         /// Half of the images are mirrored left to right.
         Flip = "flip",
+        /// Moved by up to an eighth of the side, with a black margin, then mirrored as by `flip`.
+        CropFlip = "crop-flip",
+        /// A random part of another shape and size, scaled to the network's size, then mirrored as by `flip`.
+        ResizedCropFlip = "resized-crop-flip",
+        /// Windows of text begin at a random place.
+        Shift = "shift",
     }
 }
 
 choice! {
-    /// The network, with torchvision's parameter names and layout.
+    /// What a token of a text is.
+    Tokenizer {
+        /// A character; the vocabulary is the set of characters that occur.
+        Chars = "chars",
+        /// A byte; the vocabulary has 256.
+        Bytes = "bytes",
+    }
+}
+
+choice! {
+    /// The network. Names and layout of parameters are those of its usual PyTorch implementation.
     ModelName {
         /// ResNet-18.
         Resnet18 = "resnet18",
         /// ResNet-34.
         Resnet34 = "resnet34",
+        /// ResNet-50.
+        Resnet50 = "resnet50",
+        /// ResNet-101.
+        Resnet101 = "resnet101",
+        /// ResNet-152.
+        Resnet152 = "resnet152",
+        /// A vision transformer.
+        Vit = "vit",
+        /// A U-Net.
+        Unet = "unet",
+        /// A GPT-2-style decoder.
+        Gpt = "gpt",
+    }
+}
+
+choice! {
+    /// What is made of a TorchScript module's output.
+    Loss {
+        /// Cross-entropy of the output, one logit per class, against the class.
+        CrossEntropy = "cross-entropy",
+        /// Mean squared difference of the output to the target.
+        Mse = "mse",
+        /// The module takes sample and target and returns the loss of each sample itself.
+        Module = "module",
+    }
+}
+
+choice! {
+    /// Over what BatchNorm takes its statistics in training.
+    BatchNorm {
+        /// Over the micro-batch of one rank.
+        Local = "local",
+        /// Over the micro-batches of all ranks together.
+        Synced = "synced",
+    }
+}
+
+choice! {
+    /// How the values of images and convolution weights lie in memory.
+    MemoryFormat {
+        /// Channel by channel.
+        Contiguous = "contiguous",
+        /// Pixel by pixel.
+        ChannelsLast = "channels-last",
     }
 }
 
@@ -84,8 +176,20 @@ choice! {
     OptimName {
         /// Adam with decoupled weight decay.
         AdamW = "adamw",
+        /// Adam; weight decay is added to the gradient.
+        Adam = "adam",
         /// Stochastic gradient descent.
         Sgd = "sgd",
+    }
+}
+
+choice! {
+    /// Which parameters are decayed.
+    Decay {
+        /// All.
+        All = "all",
+        /// Weights only: neither biases nor the scales of norms, which have fewer than two dimensions.
+        Weights = "weights",
     }
 }
 
@@ -94,8 +198,26 @@ choice! {
     ScheduleName {
         /// Stays.
         Constant = "constant",
+        /// Falls in a straight line to `min_lr` at the end of the run.
+        Linear = "linear",
         /// Falls along half a cosine to `min_lr` at the end of the run.
         Cosine = "cosine",
+        /// Is multiplied by `gamma` at certain times.
+        Step = "step",
+        /// Is multiplied by `gamma` in every step or epoch.
+        Exponential = "exponential",
+        /// Rises along half a cosine, then falls along another to almost nothing.
+        OneCycle = "onecycle",
+    }
+}
+
+choice! {
+    /// How often a schedule moves the learning rate.
+    Per {
+        /// With every optimizer step.
+        Step = "step",
+        /// Between epochs only.
+        Epoch = "epoch",
     }
 }
 
@@ -106,85 +228,21 @@ choice! {
         Auto = "auto",
         /// Everything in float32.
         Off = "off",
+        /// bfloat16 where it is safe.
+        Bf16 = "bf16",
+        /// float16 where it is safe, with a scaled loss.
+        Fp16 = "fp16",
     }
 }
 
-macro_rules! auto_or_number {
-    ($(#[$doc:meta])* $name:ident, $(#[$number_doc:meta])* $number:ident, $(#[$get_doc:meta])* $get:ident) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-        pub enum $name {
-            /// `"auto"`: chosen by dtrain.
-            #[default]
-            Auto,
-            $(#[$number_doc])*
-            $number(usize),
-        }
-
-        impl $name {
-            $(#[$get_doc])*
-            pub fn $get(self) -> Option<usize> {
-                match self {
-                    Self::Auto => None,
-                    Self::$number(number) => Some(number),
-                }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                match self {
-                    Self::Auto => f.write_str("auto"),
-                    Self::$number(number) => number.fmt(f),
-                }
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                match self {
-                    Self::Auto => serializer.serialize_str("auto"),
-                    Self::$number(number) => number.serialize(serializer),
-                }
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                #[derive(Deserialize)]
-                #[serde(untagged, expecting = "expected \"auto\" or a whole number")]
-                enum Form {
-                    Number(usize),
-                    Word(Auto),
-                }
-                #[derive(Deserialize)]
-                enum Auto {
-                    #[serde(rename = "auto")]
-                    Auto,
-                }
-                Ok(match Form::deserialize(deserializer)? {
-                    Form::Number(number) => Self::$number(number),
-                    Form::Word(Auto::Auto) => Self::Auto,
-                })
-            }
-        }
-    };
-}
-
-auto_or_number! {
-    /// Loader threads of each rank.
-    Workers,
-    /// This many, at least 1.
-    Count,
-    /// The number, unless it is chosen by dtrain.
-    count
-}
-
-auto_or_number! {
-    /// The largest micro-batch.
-    MicroBatch,
-    /// This many samples, at least 1.
-    Size,
-    /// The limit, unless it is chosen by dtrain; as `Partition::new` takes it.
-    limit
+choice! {
+    /// In what form gradients travel between ranks.
+    Compress {
+        /// As they are.
+        None = "none",
+        /// As bfloat16.
+        Bf16 = "bf16",
+        /// As float16.
+        Fp16 = "fp16",
+    }
 }

@@ -3,7 +3,9 @@
 
 use std::fmt::{Debug, Display};
 
-use super::Recipe;
+use toml::{Table, Value};
+
+use super::{OptimGroup, Recipe, Span};
 
 impl Recipe {
     /// The settings of the experiment in which this recipe and `other` differ, as (key, value here, value there).
@@ -22,21 +24,40 @@ impl Recipe {
             model,
             train,
             optim,
+            ema,
+            custom,
             ..
         } = self;
+        let schedule = &optim.schedule;
         vec![
             ("task", text(task)),
             ("data.kind", text(&data.kind)),
             ("data.train", text(&data.train)),
             ("data.test", text(&data.test)),
+            ("data.train_masks", text(&data.train_masks)),
+            ("data.test_masks", text(&data.test_masks)),
+            ("data.masks", text(&data.masks)),
+            ("data.ignore", plain(&data.ignore)),
             ("data.image_size", plain(&data.image_size)),
+            ("data.resize", text(&data.resize)),
+            ("data.channels", plain(&data.channels)),
             ("data.classes", plain(&data.classes)),
             ("data.train_samples", plain(&data.train_samples)),
             ("data.test_samples", plain(&data.test_samples)),
             ("data.mean", plain(&data.mean)),
             ("data.std", plain(&data.std)),
             ("data.augment", text(&data.augment)),
-            ("model.name", text(&model.name)),
+            ("data.tokenizer", text(&data.tokenizer)),
+            ("data.test_fraction", plain(&data.test_fraction)),
+            ("model.name", word(model.name)),
+            ("model.loss", text(&model.loss)),
+            ("model.width", optional(&model.width)),
+            ("model.depth", optional(&model.depth)),
+            ("model.heads", optional(&model.heads)),
+            ("model.patch", optional(&model.patch)),
+            ("model.context", optional(&model.context)),
+            ("model.freeze", plain(&model.freeze)),
+            ("model.batchnorm", text(&model.batchnorm)),
             ("train.effective_batch", plain(&train.effective_batch)),
             ("train.seed", plain(&train.seed)),
             ("train.last_batch", text(&train.last_batch)),
@@ -45,17 +66,26 @@ impl Recipe {
             ("optim.reference_batch", optional(&optim.reference_batch)),
             ("optim.scaling", text(&optim.scaling)),
             ("optim.weight_decay", optional(&optim.weight_decay)),
+            ("optim.decay", text(&optim.decay)),
             ("optim.betas", optional(&optim.betas)),
             ("optim.eps", optional(&optim.eps)),
             ("optim.momentum", optional(&optim.momentum)),
             ("optim.nesterov", optional(&optim.nesterov)),
             ("optim.clip", optional(&optim.clip)),
-            ("optim.schedule.name", text(&optim.schedule.name)),
-            (
-                "optim.schedule.warmup",
-                optional(&optim.schedule.warmup.map(|span| span.to_string())),
-            ),
-            ("optim.schedule.min_lr", optional(&optim.schedule.min_lr)),
+            ("optim.schedule.name", text(&schedule.name)),
+            ("optim.schedule.warmup", word(schedule.warmup)),
+            ("optim.schedule.per", text(&schedule.per)),
+            ("optim.schedule.min_lr", optional(&schedule.min_lr)),
+            ("optim.schedule.every", word(schedule.every)),
+            ("optim.schedule.milestones", spans(schedule.milestones.as_deref())),
+            ("optim.schedule.gamma", optional(&schedule.gamma)),
+            ("optim.schedule.rise", optional(&schedule.rise)),
+            ("optim.schedule.start_factor", optional(&schedule.start_factor)),
+            ("optim.schedule.final_factor", optional(&schedule.final_factor)),
+            ("optim.group", groups(&optim.group)),
+            ("ema.decay", optional(&ema.map(|ema| ema.decay))),
+            ("ema.warmup", optional(&ema.map(|ema| ema.warmup))),
+            ("custom", table(custom)),
         ]
     }
 }
@@ -69,5 +99,50 @@ fn plain(value: &impl Debug) -> String {
 }
 
 fn optional(value: &Option<impl Debug>) -> String {
-    value.as_ref().map_or_else(|| "not set".into(), plain)
+    value.as_ref().map_or_else(not_set, plain)
+}
+
+fn word(value: Option<impl Display>) -> String {
+    value.map_or_else(not_set, |value| text(&value))
+}
+
+fn not_set() -> String {
+    "not set".into()
+}
+
+fn spans(value: Option<&[Span]>) -> String {
+    let Some(spans) = value else { return not_set() };
+    plain(&spans.iter().map(Span::to_string).collect::<Vec<_>>())
+}
+
+fn groups(groups: &[OptimGroup]) -> String {
+    let words = groups.iter().map(|group| {
+        let decay = group
+            .weight_decay
+            .map_or_else(String::new, |decay| format!(", weight_decay = {decay:?}"));
+        let (patterns, lr_factor) = (&group.patterns, group.lr_factor);
+        format!("{{ match = {patterns:?}, lr_factor = {lr_factor:?}{decay} }}")
+    });
+    format!("[{}]", words.collect::<Vec<_>>().join(", "))
+}
+
+/// A table in words, its keys in the order of the alphabet: their order in the file means nothing.
+fn table(table: &Table) -> String {
+    let mut keys: Vec<&String> = table.keys().collect();
+    keys.sort();
+    let words = keys
+        .into_iter()
+        .filter_map(|key| Some(format!("{key} = {}", value(table.get(key)?))));
+    format!("{{{}}}", words.collect::<Vec<_>>().join(", "))
+}
+
+fn value(of: &Value) -> String {
+    match of {
+        Value::Table(inner) => table(inner),
+        Value::Array(list) => {
+            let words: Vec<_> = list.iter().map(value).collect();
+            format!("[{}]", words.join(", "))
+        }
+        other => other.to_string(),
+    }
 }

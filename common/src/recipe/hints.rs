@@ -2,6 +2,7 @@
 
 use toml::Value;
 
+use super::origin::dotted;
 use super::schema::{Key, Kind, RECIPE};
 
 pub(super) fn quoted(words: &[&str]) -> String {
@@ -53,13 +54,14 @@ pub(super) fn unknown(keys: &[Key], path: &[String]) -> String {
     let near = nearest(name, &names).or_else(|| alias(name).filter(|alias| names.contains(alias)));
     let hint = match (near, homes(name).as_slice()) {
         (Some(near), _) => format!("; did you mean `{near}`?"),
-        (None, [home]) => format!("; it belongs in [{home}]"),
+        (None, [home]) => format!("; it belongs in {home}"),
         (None, []) => String::new(),
-        (None, homes) => format!("; it belongs in one of [{}]", homes.join("], [")),
+        (None, homes) => format!("; it belongs in one of {}", homes.join(", ")),
     };
     let place = match path {
         [] | [_] => "a recipe".to_string(),
-        [parents @ .., _] => format!("[{}]", parents.join(".")),
+        [parents @ .., last, _] if last.starts_with('[') => format!("[[{}]]", dotted(parents)),
+        [parents @ .., _] => format!("[{}]", dotted(parents)),
     };
     let end = if hint.ends_with('?') { "" } else { ";" };
     format!("unknown key{hint}{end} {place} takes {}", names.join(", "))
@@ -73,28 +75,38 @@ fn alias(name: &str) -> Option<&'static str> {
         "optimizer" => Some("optim"),
         "num_workers" => Some("workers"),
         "grad_clip" | "clip_grad_norm" | "max_grad_norm" => Some("clip"),
+        "num_classes" => Some("classes"),
+        "img_size" | "resolution" => Some("image_size"),
+        "in_channels" => Some("channels"),
+        "ignore_index" => Some("ignore"),
+        "block_size" | "seq_len" => Some("context"),
+        "sync_bn" | "sync_batchnorm" => Some("batchnorm"),
+        "params" => Some("match"),
+        "step_size" => Some("every"),
+        "pct_start" => Some("rise"),
+        "div_factor" => Some("start_factor"),
+        "final_div_factor" => Some("final_factor"),
+        "eta_min" => Some("min_lr"),
+        "bucket_cap_mb" => Some("bucket"),
         _ => None,
     }
 }
 
-/// The sections that have a key of this name.
+/// The sections that have a key of this name, as they stand in a recipe.
 fn homes(name: &str) -> Vec<String> {
     fn visit(keys: &[Key], path: &str, name: &str, found: &mut Vec<String>) {
         for key in keys {
-            if let Kind::Section(inner) = key.kind {
-                let path = if path.is_empty() {
-                    key.name.to_string()
-                } else {
-                    format!("{path}.{}", key.name)
-                };
-                if inner
-                    .iter()
-                    .any(|key| key.name == name && !matches!(key.kind, Kind::Planned))
-                {
-                    found.push(path.clone());
-                }
-                visit(inner, &path, name, found);
+            let path = format!("{path}{}", key.name);
+            let (inner, home) = match key.kind {
+                Kind::Section(inner) => (inner, format!("[{path}]")),
+                Kind::Sections(inner) => (inner, format!("[[{path}]]")),
+                _ => continue,
+            };
+            let has = |key: &Key| key.name == name && !matches!(key.kind, Kind::Planned);
+            if inner.iter().any(has) {
+                found.push(home);
             }
+            visit(inner, &format!("{path}."), name, found);
         }
     }
     let mut found = Vec::new();

@@ -4,11 +4,12 @@ use std::io::Read;
 use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
-use toml::{Table, Value};
+use toml::{Spanned, Table, Value};
 
 use super::error::{Details, RecipeError};
 use super::hints::{describe, nearest};
-use super::{Recipe, paths, schema, validate};
+use super::origin::{Origin, Override, Problem, line_of};
+use super::{Recipe, defaults, paths, validate, values};
 
 /// No recipe is larger; a file that is was named by mistake.
 const MAX_BYTES: u64 = 1 << 20;
@@ -76,34 +77,27 @@ impl Recipe {
             })?;
             origin.overrides.push(applied);
         }
-        origin.first(schema::check(&table))?;
+        origin.first(values::check(&table))?;
         let mut recipe: Self =
             serde_path_to_error::deserialize(Value::Table(table.clone())).map_err(|error| {
                 let path = error.path().to_string();
-                let path: Vec<String> = path.split('.').map(String::from).collect();
-                origin.error(&Problem {
-                    path,
-                    message: error.into_inner().message().to_string(),
-                })
+                origin.error(&Problem::at(&path, error.into_inner().message()))
             })?;
-        recipe.optim.fill_defaults();
+        defaults::fill(&mut recipe, &|key| given(&table, key));
         origin.first(paths::make_absolute(&mut recipe))?;
         origin.first(validate::check(&recipe, &table))?;
         Ok(recipe)
     }
+}
 
-    /// The recipe as TOML, which reads back as an equal one.
-    ///
-    /// # Errors
-    /// When a value has no form in TOML: a path that is not UTF-8, or a number beyond 2^63.
-    pub fn to_toml(&self) -> Result<String, RecipeError> {
-        let body = toml::to_string(self).map_err(|error| unwritable(&error))?;
-        // The writer puts down integers that no reader takes.
-        body.parse::<Table>().map_err(|error| unwritable(&error))?;
-        Ok(format!(
-            "# The recipe of this run as dtrain {} resolved it.\n{body}",
-            env!("CARGO_PKG_VERSION")
-        ))
+/// Whether the recipe states the key.
+pub(super) fn given(table: &Table, dotted: &str) -> bool {
+    match dotted.split_once('.') {
+        None => table.contains_key(dotted),
+        Some((section, rest)) => match table.get(section) {
+            Some(Value::Table(inner)) => given(inner, rest),
+            _ => false,
+        },
     }
 }
 
@@ -131,20 +125,27 @@ fn not_toml(source_name: &str, text: &str, error: &toml::de::Error) -> RecipeErr
 /// The dotted key of the value at a byte offset.
 fn key_at(table: &DeTable<'_>, offset: usize) -> Option<String> {
     table.iter().find_map(|(key, value)| {
-        let inner = match value.get_ref() {
-            DeValue::Table(table) => key_at(table, offset)?,
-            _ if value.span().contains(&offset) => return Some(key.get_ref().to_string()),
-            _ => return None,
-        };
-        Some(format!("{}.{inner}", key.get_ref()))
+        let inner = key_in(value, offset)?;
+        Some(format!("{}{inner}", key.get_ref()))
     })
 }
 
-fn unwritable(error: &dyn std::fmt::Display) -> RecipeError {
-    RecipeError::whole(
-        "the resolved recipe",
-        format!("cannot be written as TOML: {error}"),
-    )
+/// What follows the key of a value to name the innermost value at a byte offset: nothing, `.key` or `[index].key`.
+fn key_in(value: &Spanned<DeValue<'_>>, offset: usize) -> Option<String> {
+    let within = || value.span().contains(&offset).then(String::new);
+    match value.get_ref() {
+        DeValue::Table(table) => key_at(table, offset).map(|inner| format!(".{inner}")),
+        DeValue::Array(list) => {
+            // Only tables in a list have keys to name.
+            let mut tables = list.iter().enumerate();
+            let inner = tables.find_map(|(index, value)| match value.get_ref() {
+                DeValue::Table(table) => key_at(table, offset).map(|inner| format!("[{index}].{inner}")),
+                _ => None,
+            });
+            inner.or_else(within)
+        }
+        _ => within(),
+    }
 }
 
 fn read(path: &Path) -> Result<String, String> {
@@ -159,93 +160,6 @@ fn read(path: &Path) -> Result<String, String> {
         ));
     }
     String::from_utf8(bytes).map_err(|_| "is not text in UTF-8".into())
-}
-
-/// Something wrong with one key.
-#[derive(Debug)]
-pub(super) struct Problem {
-    pub(super) path: Vec<String>,
-    pub(super) message: String,
-}
-
-impl Problem {
-    /// A problem with the key at a dotted path of plain names.
-    pub(super) fn at(dotted: &str, message: impl Into<String>) -> Self {
-        Self {
-            path: dotted.split('.').map(String::from).collect(),
-            message: message.into(),
-        }
-    }
-}
-
-struct Override {
-    path: Vec<String>,
-    text: String,
-}
-
-/// Where each value came from.
-struct Origin<'a> {
-    source_name: &'a str,
-    text: &'a str,
-    overrides: Vec<Override>,
-}
-
-impl Origin<'_> {
-    /// The first problem in the order of the file; then those of what is missing and those of overrides.
-    fn first(&self, problems: Vec<Problem>) -> Result<(), RecipeError> {
-        let errors = problems.iter().map(|problem| self.error(problem));
-        // What has no line is something missing, often because its name is misspelt at a line.
-        errors
-            .min_by_key(|error| (error.set().is_some(), error.line().is_none(), error.line()))
-            .map_or(Ok(()), Err)
-    }
-
-    fn error(&self, problem: &Problem) -> RecipeError {
-        let path = &problem.path;
-        let (line, whole) = self.locate(path);
-        let newest = |test: &dyn Fn(&Override) -> bool| self.overrides.iter().rev().find(|set| test(set));
-        // An override decides a value when it sets the value or a table around it, or makes a table that the file lacks.
-        let set = newest(&|set| path.starts_with(&set.path)).or_else(|| {
-            if whole {
-                None
-            } else {
-                newest(&|set| set.path.starts_with(path))
-            }
-        });
-        Details {
-            source_name: Some(self.source_name.into()),
-            line: if set.is_some() { None } else { line },
-            key: Some(path.join(".")),
-            set: set.map(|set| set.text.clone()),
-            message: problem.message.clone(),
-        }
-        .into()
-    }
-
-    /// The line of the longest beginning of `path` that the file holds, and whether that is the whole path.
-    fn locate(&self, path: &[String]) -> (Option<usize>, bool) {
-        let Ok(document) = DeTable::parse(self.text) else {
-            return (None, false);
-        };
-        let mut table = Some(document.get_ref());
-        let mut line = None;
-        for name in path {
-            let Some((key, value)) = table.and_then(|table| table.get_key_value(name.as_str())) else {
-                return (line, false);
-            };
-            line = Some(line_of(self.text, key.span().start));
-            table = match value.get_ref() {
-                DeValue::Table(table) => Some(table),
-                _ => None,
-            };
-        }
-        (line, true)
-    }
-}
-
-/// The line, from 1, of a byte offset.
-fn line_of(text: &str, offset: usize) -> usize {
-    1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
 }
 
 /// Puts one `a.b=value` into the table.

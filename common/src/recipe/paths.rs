@@ -5,14 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::RecipeError;
-use super::load::Problem;
-use super::{DataKind, Recipe};
+use super::origin::Problem;
+use super::{DataKind, Recipe, Task};
 
-/// Makes data.root and model.weights absolute, from the current directory.
+/// Makes data.root, model.file and model.weights absolute, from the current directory.
 pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (key, path) in [
         ("data.root", &mut recipe.data.root),
+        ("model.file", &mut recipe.model.file),
         ("model.weights", &mut recipe.model.weights),
     ] {
         let Some(path) = path else { continue };
@@ -25,34 +26,70 @@ pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
 }
 
 impl Recipe {
-    /// The checks that need the file system: the data folder with its train and test folders can be listed, and the
-    /// weights can be read. Call it once before anything is started or written.
+    /// The checks that need the file system: the folders that hold the samples can be listed, and the text, the module
+    /// and the weights can be read. What a user's own trainer reads is its own affair. Call it once before anything is
+    /// started or written.
     ///
     /// # Errors
     /// [`RecipeError`] with the key and the path.
     pub fn check_paths(&self) -> Result<(), RecipeError> {
-        if self.data.kind == DataKind::Folder {
-            let Some(root) = &self.data.root else {
-                return Err(RecipeError::key_only(
-                    "data.root",
-                    "missing; name the folder that holds the images",
-                ));
-            };
-            list(root).map_err(|message| {
-                let remedy = "set data.root to the folder that holds the train and test folders";
-                RecipeError::key_only("data.root", format!("{message}; {remedy}"))
-            })?;
-            for (key, name) in [("data.train", &self.data.train), ("data.test", &self.data.test)] {
-                let folder = root.join(name);
-                list(&folder).map_err(|message| {
-                    RecipeError::key_only(key, format!("{message}; {}", folders_of(root)))
-                })?;
+        if self.task == Task::Custom {
+            return Ok(());
+        }
+        match self.data.kind {
+            DataKind::Folder => self.check_folders()?,
+            DataKind::Text => self.check_text()?,
+            DataKind::Generated => {}
+        }
+        for (key, path) in [
+            ("model.file", &self.model.file),
+            ("model.weights", &self.model.weights),
+        ] {
+            if let Some(path) = path {
+                readable_file(path).map_err(|message| RecipeError::key_only(key, message))?;
             }
         }
-        if let Some(weights) = &self.model.weights {
-            readable_file(weights).map_err(|message| RecipeError::key_only("model.weights", message))?;
+        Ok(())
+    }
+
+    fn root(&self) -> Result<&Path, RecipeError> {
+        let missing = || RecipeError::key_only("data.root", "missing; name the folder that holds the data");
+        self.data.root.as_deref().ok_or_else(missing)
+    }
+
+    fn check_folders(&self) -> Result<(), RecipeError> {
+        let root = self.root()?;
+        list(root).map_err(|message| {
+            let remedy = "set data.root to the folder that holds the train and test folders";
+            RecipeError::key_only("data.root", format!("{message}; {remedy}"))
+        })?;
+        let data = &self.data;
+        let images = [("data.train", &data.train), ("data.test", &data.test)];
+        let masks = [
+            ("data.train_masks", &data.train_masks),
+            ("data.test_masks", &data.test_masks),
+        ];
+        let masks = masks.into_iter().filter(|_| self.task == Task::Segment);
+        for (key, name) in images.into_iter().chain(masks) {
+            let folder = root.join(name);
+            list(&folder)
+                .map_err(|message| RecipeError::key_only(key, format!("{message}; {}", folders_of(root))))?;
         }
         Ok(())
+    }
+
+    /// A text is a file or a folder of files.
+    fn check_text(&self) -> Result<(), RecipeError> {
+        let root = self.root()?;
+        let checked = if root.is_dir() {
+            list(root)
+        } else {
+            readable_file(root)
+        };
+        checked.map_err(|message| {
+            let remedy = "set data.root to a .txt file or to a folder of them";
+            RecipeError::key_only("data.root", format!("{message}; {remedy}"))
+        })
     }
 }
 

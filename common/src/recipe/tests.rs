@@ -1,12 +1,23 @@
 #![allow(clippy::unwrap_used)]
 
 mod checks;
+mod course;
+mod differences;
 mod errors;
+mod fuzz;
+mod groups;
 mod keys;
+mod model;
+mod reading;
+mod samples;
+mod sections;
+mod tasks;
 
 use std::path::PathBuf;
 
 use super::*;
+use reading::FULL;
+use samples::samples;
 
 /// The smallest recipe that is valid.
 const SMALL: &str = "task = \"classify\"\n[data]\nkind = \"generated\"\n[train]\nepochs = 1\n";
@@ -20,160 +31,14 @@ fn small(overrides: &[&str]) -> Recipe {
     parse(SMALL, overrides).unwrap()
 }
 
-#[test]
-fn the_smallest_recipe_has_the_documented_defaults() {
-    let recipe = small(&[]);
-    assert_eq!((recipe.data.image_size, recipe.data.classes), (224, 10));
-    assert_eq!((recipe.data.train_samples, recipe.data.test_samples), (2000, 400));
-    assert_eq!((recipe.data.mean, recipe.data.std), (IMAGENET_MEAN, IMAGENET_STD));
-    assert_eq!(
-        (recipe.data.workers, recipe.data.augment),
-        (Workers::Auto, Augment::None)
-    );
-    assert_eq!(
-        (recipe.data.train.as_str(), recipe.data.test.as_str()),
-        ("train", "test")
-    );
-    assert_eq!(
-        recipe.model,
-        Model {
-            name: ModelName::Resnet18,
-            weights: None
-        }
-    );
-    assert_eq!((recipe.train.effective_batch, recipe.train.seed), (128, 1));
-    assert_eq!(recipe.train.last_batch, LastBatch::Keep);
-    assert_eq!((recipe.optim.name, recipe.optim.lr), (OptimName::AdamW, 1e-3));
-    assert_eq!(
-        (recipe.optim.weight_decay, recipe.optim.betas),
-        (Some(0.01), Some([0.9, 0.999]))
-    );
-    assert_eq!(
-        (recipe.optim.eps, recipe.optim.momentum, recipe.optim.clip),
-        (Some(1e-8), None, None)
-    );
-    assert_eq!(
-        recipe.optim.schedule,
-        Schedule {
-            name: ScheduleName::Constant,
-            warmup: None,
-            min_lr: None
-        }
-    );
-    assert_eq!(recipe.precision.amp, Amp::Auto);
-    assert_eq!(recipe.memory.micro_batch.limit(), None);
-    assert_eq!(
-        (recipe.checkpoint.every, recipe.checkpoint.keep),
-        (Span::Epochs(1.0), 3)
-    );
-    assert_eq!(recipe.log.every_steps, 10);
-}
-
-#[test]
-fn sgd_has_its_own_defaults() {
-    let recipe = small(&["optim.name=sgd", "optim.lr=0.1"]);
-    assert_eq!(
-        (recipe.optim.weight_decay, recipe.optim.momentum),
-        (Some(0.0), Some(0.0))
-    );
-    assert_eq!(
-        (recipe.optim.nesterov, recipe.optim.betas, recipe.optim.eps),
-        (Some(false), None, None)
-    );
-}
-
-/// Every setting that a folder recipe takes, none at its default.
-const FULL: &str = r#"
-task = "classify"
-
-[data]
-kind = "folder"
-root = "/data/x"
-train = "a/b"
-test = "c"
-image_size = 64
-workers = 3
-mean = [0, 0.5, 1.5]
-std = [1, 0.5, 0.25]
-augment = "flip"
-
-[model]
-name = "resnet34"
-weights = "/w/resnet.safetensors"
-
-[train]
-effective_batch = 256
-epochs = 10
-steps = 1000
-seed = 7
-last_batch = "drop"
-
-[optim]
-name = "adamw"
-lr = 1e-4
-reference_batch = 64
-scaling = "sqrt"
-weight_decay = 0.05
-betas = [0.8, 0.9]
-eps = 1e-6
-clip = 1
-schedule = { name = "cosine", warmup = "0.5 epochs", min_lr = 1e-6 }
-
-[precision]
-amp = "off"
-
-[memory]
-micro_batch = 16
-
-[checkpoint]
-every = "500 steps"
-keep = 1
-
-[log]
-every_steps = 1
-"#;
-
-#[test]
-fn every_setting_reads() {
-    let recipe = parse(FULL, &[]).unwrap();
-    let data = Data {
-        kind: DataKind::Folder,
-        root: Some("/data/x".into()),
-        train: "a/b".into(),
-        test: "c".into(),
-        image_size: 64,
-        workers: Workers::Count(3),
-        mean: [0.0, 0.5, 1.5],
-        std: [1.0, 0.5, 0.25],
-        augment: Augment::Flip,
-        ..Data::default()
+/// A recipe that is refused for this key, with these words in the message.
+fn refuses(text: &str, overrides: &[&str], key: &str, part: &str) {
+    let error = match parse(text, overrides) {
+        Ok(_) => panic!("{overrides:?} is taken"),
+        Err(error) => error,
     };
-    assert_eq!(recipe.data, data);
-    assert_eq!(recipe.model.weights, Some(PathBuf::from("/w/resnet.safetensors")));
-    assert_eq!(
-        (recipe.train.epochs, recipe.train.steps, recipe.train.seed),
-        (Some(10), Some(1000), 7)
-    );
-    assert_eq!(recipe.optim.betas, Some([0.8, 0.9]));
-    assert_eq!(recipe.optim.clip, Some(1.0));
-    let schedule = Schedule {
-        name: ScheduleName::Cosine,
-        warmup: Some(Span::Epochs(0.5)),
-        min_lr: Some(1e-6),
-    };
-    assert_eq!(recipe.optim.schedule, schedule);
-    assert_eq!(recipe.memory.micro_batch.limit(), Some(16));
-    assert_eq!(
-        recipe.checkpoint,
-        Checkpoint {
-            every: Span::Steps(500),
-            keep: 1
-        }
-    );
-    assert!(
-        (recipe.learning_rate() - 2e-4).abs() < 1e-18,
-        "sqrt(256 / 64) x 1e-4"
-    );
+    assert_eq!(error.key(), Some(key), "{overrides:?}: {error}");
+    assert!(error.message().contains(part), "{overrides:?}: {error}");
 }
 
 fn round_trip(recipe: &Recipe) {
@@ -255,7 +120,7 @@ fn overrides_apply_in_order_and_make_sections() {
     assert_eq!(recipe.optim.schedule.warmup, Some(Span::Steps(3)));
     assert_eq!(recipe.train.seed, 3);
     assert_eq!(recipe.data.mean, [0.0; 3]);
-    assert_eq!(recipe.model.name, ModelName::Resnet34);
+    assert_eq!(recipe.model.name, Some(ModelName::Resnet34));
     assert_eq!(recipe.memory.micro_batch, MicroBatch::Auto);
     assert_eq!(recipe.optim.lr, 5e-4);
     assert_eq!(recipe.data.workers.count(), Some(2));
@@ -294,7 +159,7 @@ fn the_demo_is_generated_and_quick() {
         (recipe.data.kind, recipe.data.classes, recipe.data.image_size),
         (DataKind::Generated, 10, 32)
     );
-    assert_eq!(recipe.model.name, ModelName::Resnet18);
+    assert_eq!(recipe.model.name, Some(ModelName::Resnet18));
     assert_eq!(recipe.train.effective_batch, 64);
     assert_eq!(recipe.optim.schedule.name, ScheduleName::Cosine);
     assert!(recipe.optim.schedule.warmup.is_some());
@@ -316,6 +181,48 @@ fn cifar100_is_a_folder_of_32_pixel_images() {
 }
 
 #[test]
+fn camvid_is_a_folder_of_scenes_and_masks() {
+    let recipe = Recipe::load("camvid", &[]).unwrap();
+    assert_eq!((recipe.task, recipe.data.kind), (Task::Segment, DataKind::Folder));
+    assert_eq!(recipe.model.name, Some(ModelName::Unet));
+    // Class 11 is no class: masks hold 0 to 11.
+    assert_eq!((recipe.data.classes, recipe.data.ignore), (11, 11));
+    assert_eq!((recipe.data.image_size, recipe.train.effective_batch), (160, 8));
+    assert_eq!(
+        [&recipe.data.train_masks, &recipe.data.test_masks],
+        ["trainannot", "valannot"]
+    );
+}
+
+#[test]
+fn shakespeare_is_a_text_for_a_small_gpt() {
+    let recipe = Recipe::load("shakespeare", &[]).unwrap();
+    assert_eq!((recipe.task, recipe.data.kind), (Task::Lm, DataKind::Text));
+    assert!(recipe.data.root.as_ref().unwrap().ends_with("data/shakespeare"));
+    assert_eq!(
+        (recipe.data.tokenizer, recipe.data.augment),
+        (Tokenizer::Chars, Augment::Shift)
+    );
+    assert_eq!(recipe.model.name, Some(ModelName::Gpt));
+    assert_eq!(recipe.optim.decay, Decay::Weights);
+}
+
+#[test]
+fn networks_are_named_in_files_and_messages() {
+    for (recipe, name) in [
+        (small(&[]), "resnet18"),
+        (parse(samples::TORCHSCRIPT, &[]).unwrap(), "torchscript"),
+        (parse(samples::CUSTOM, &[]).unwrap(), "vit"),
+        (
+            parse("task = \"custom\"\ntrain.steps = 1", &[]).unwrap(),
+            "custom",
+        ),
+    ] {
+        assert_eq!(recipe.model_name(), name);
+    }
+}
+
+#[test]
 fn a_file_wins_over_an_embedded_name_and_a_folder_does_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mine.toml");
@@ -325,48 +232,5 @@ fn a_file_wins_over_an_embedded_name_and_a_folder_does_not() {
     assert!(
         error.to_string().contains("is a folder, not a recipe file"),
         "{error}"
-    );
-}
-
-#[test]
-fn differences_are_those_of_the_experiment() {
-    let recipe = small(&[]);
-    let free = [
-        "train.epochs=9",
-        "train.steps=9",
-        "data.workers=7",
-        "model.weights=/w",
-        "memory.micro_batch=2",
-        "checkpoint.every=7 steps",
-        "checkpoint.keep=9",
-        "log.every_steps=3",
-        "precision.amp=off",
-    ];
-    assert_eq!(recipe.differences(&small(&free)), []);
-    // Stating a default changes nothing.
-    assert_eq!(
-        recipe.differences(&small(&["optim.weight_decay=0.01", "optim.betas=[0.9, 0.999]"])),
-        []
-    );
-
-    let other = small(&["train.effective_batch=64", "optim.clip=1", "model.name=resnet34"]);
-    let expected = [
-        ("model.name", "\"resnet18\"", "\"resnet34\""),
-        ("train.effective_batch", "128", "64"),
-    ];
-    let mut expected: Vec<_> = expected.map(|(k, a, b)| (k.into(), a.into(), b.into())).into();
-    expected.push(("optim.clip".to_string(), "not set".to_string(), "1.0".to_string()));
-    assert_eq!(recipe.differences(&other), expected);
-}
-
-#[test]
-fn where_the_data_lies_is_no_difference() {
-    let at = |root: &str| parse(FULL, &[&format!("data.root={root}")]).unwrap();
-    assert_eq!(at("/a").differences(&at("/b")), []);
-    assert_eq!(
-        at("/a")
-            .differences(&parse(FULL, &["data.train=other"]).unwrap())
-            .len(),
-        1
     );
 }

@@ -36,7 +36,7 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
         dtrain: "0.1.0".into(),
         libtorch: "2.11.0".into(),
         task: "classify".into(),
-        model: recipe.model.name.to_string(),
+        model: recipe.model_name().into(),
         classes: 10,
         parameters: 1,
         step,
@@ -44,6 +44,9 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
         step_in_epoch: step,
         samples: step * 64,
         world_size: 1,
+        loss_scale: None,
+        ema_updates: None,
+        extra: serde_json::Value::Null,
         recipe: recipe.clone(),
         metrics: Default::default(),
         files: vec![FileEntry {

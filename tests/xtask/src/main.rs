@@ -48,8 +48,8 @@ enum Command {
     Check(check::Args),
     /// Make the reference files under tests/parity/reference anew, with PyTorch
     ///
-    /// Installs PyTorch and torchvision into target/parity-venv (5 GB on the disk) and runs
-    /// tests/parity/make_reference.py there. Only needed when that script changes: the files are in the repository.
+    /// Installs PyTorch and torchvision into target/parity-venv (5 GB on the disk) and runs the scripts make_*.py of
+    /// tests/parity there. Only needed when one of them changes: the files are in the repository.
     Parity,
 }
 

@@ -11,12 +11,16 @@ use crate::process::Signals;
 use crate::setup::{Problem, explain, find_python};
 use crate::workspace::Workspace;
 
-/// In tests/parity: the pinned packages, the script and what it makes.
+/// In tests/parity: the pinned packages, the scripts and what they make.
 const REQUIREMENTS: &str = "tests/parity/requirements.txt";
-const SCRIPT: &str = "tests/parity/make_reference.py";
+const SCRIPTS: [&str; 3] = [
+    "tests/parity/make_reference.py",
+    "tests/parity/make_schedules.py",
+    "tests/parity/make_models.py",
+];
 const REFERENCE: &str = "tests/parity/reference";
 
-/// Runs the script with its packages and returns its exit code.
+/// Runs the scripts with their packages until one fails, and returns its exit code.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals) -> Result<u8> {
     let folder = workspace.target().join("parity-venv");
     let python = folder.join("bin/python");
@@ -35,15 +39,20 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals) -> Result<u8> {
         install(signals, &python, &pinned, &folder)?;
         fs::write(&stamp, &pins).map_err(|error| Problem::write(&stamp, error))?;
     }
-    let mut script = Command::new(&python);
-    script
-        .current_dir(workspace.root())
-        .args([SCRIPT, "--out", REFERENCE]);
-    let code = signals.run(&mut script)?.code;
-    if code == 0 {
-        eprintln!("the reference files in {REFERENCE} are made anew; git shows what has changed");
+    for script in SCRIPTS {
+        let mut python = Command::new(&python);
+        python
+            .current_dir(workspace.root())
+            .args([script, "--out", REFERENCE]);
+        let code = signals.run(&mut python)?.code;
+        signals.check()?;
+        if code != 0 {
+            eprintln!("{script} has failed");
+            return Ok(code);
+        }
     }
-    Ok(code)
+    eprintln!("the reference files in {REFERENCE} are made anew; git shows what has changed");
+    Ok(0)
 }
 
 fn make_environment(signals: &Signals, folder: &Path) -> Result<()> {

@@ -10,12 +10,14 @@ mod read;
 mod write;
 
 pub use error::CheckpointError;
-pub use read::restore;
+pub use read::{Target, restore};
 pub use write::{Snapshot, write};
 
 /// The model's tensors.
 pub const MODEL_FILE: &str = "model.safetensors";
 /// The optimizer's.
 pub const OPTIMIZER_FILE: &str = "optimizer-00000-of-00001.safetensors";
-/// The tensor of the optimizer file that holds the number of steps it took (int64).
-const STEPS: &str = "steps";
+/// The moving average of the model's tensors, under their own names; only where the recipe asks for one.
+pub const EMA_FILE: &str = "ema.safetensors";
+/// Begins the names of the tensors of the optimizer file that hold how many updates a parameter has had (int64).
+const STEPS: &str = "step";

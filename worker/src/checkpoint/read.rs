@@ -3,24 +3,41 @@
 use std::path::Path;
 
 use dtrain_common::manifest::Manifest;
+use tch::{TchError, Tensor};
 
 use super::error::CheckpointError;
-use super::{MODEL_FILE, OPTIMIZER_FILE, STEPS};
-use crate::engine::Arena;
+use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
+use crate::engine::{Arena, Buffers, Ema, Part, Slot};
 use crate::models::{LoadMode, ModelError, Registry, TensorFile, load_state};
 use crate::optim::Optimizer;
 
-/// Puts the checkpoint in `folder` into `registry` and `optimizer` and returns its manifest. Every rank calls it; sizes and
-/// checksums are verified first, and nothing is changed where one of them is wrong.
+/// What a checkpoint is put into.
+pub struct Target<'a> {
+    /// The model's tensors.
+    pub registry: &'a Registry,
+    /// The layout of its parameters.
+    pub arena: &'a Arena,
+    /// The layout of its running statistics.
+    pub buffers: &'a Buffers,
+    /// The optimizer.
+    pub optimizer: &'a mut dyn Optimizer,
+    /// The moving average, where the run has one.
+    pub ema: Option<&'a mut Ema>,
+}
+
+/// Puts the checkpoint in `folder` into `target` and returns its manifest. Every rank calls it; sizes and checksums are
+/// verified first, and nothing is changed where one of them is wrong.
 ///
 /// # Errors
 /// `Manifest` for a damaged checkpoint, `Model` or `Tensors` for one of another model or optimizer.
-pub fn restore(
-    folder: &Path,
-    registry: &Registry,
-    arena: &Arena,
-    optimizer: &mut dyn Optimizer,
-) -> Result<Manifest, CheckpointError> {
+pub fn restore(folder: &Path, target: Target<'_>) -> Result<Manifest, CheckpointError> {
+    let Target {
+        registry,
+        arena,
+        buffers,
+        optimizer,
+        ema,
+    } = target;
     let manifest = Manifest::read(folder)?;
     manifest.verify(folder)?;
 
@@ -30,13 +47,17 @@ pub fn restore(
         path: path.clone(),
         reason,
     };
-    let steps = u64::try_from(i64::try_from(file.read(STEPS)?)?)
-        .map_err(|_| refuse("its number of steps is negative".into()))?;
-
     // Read everything before anything is changed.
+    let mut steps = vec![0; arena.leaves().len()];
     let mut copies = Vec::new();
-    for (index, buffer) in arena.buffers().iter().enumerate() {
-        for (kind, whole) in optimizer.state(index) {
+    for (number, buffer) in arena.buffers().iter().enumerate() {
+        for slot in &buffer.slots {
+            let name = format!("{STEPS}.{}", slot.name);
+            let count = i64::try_from(file.read(&name)?)?;
+            steps[slot.parameter] =
+                u64::try_from(count).map_err(|_| refuse(format!("{name} is negative")))?;
+        }
+        for (kind, parts) in optimizer.moments() {
             for slot in &buffer.slots {
                 let name = format!("{kind}.{}", slot.name);
                 let tensor = file.read(&name)?;
@@ -47,7 +68,25 @@ pub fn restore(
                         slot.shape
                     )));
                 }
-                copies.push((slot.view(whole)?, tensor));
+                let flat = slot.flat(&tensor)?;
+                for (part, held) in arena
+                    .parts()
+                    .iter()
+                    .zip(parts)
+                    .filter(|(part, _)| part.buffer == number)
+                {
+                    copies.extend(overlap(slot, part, &flat, held)?);
+                }
+            }
+        }
+    }
+    if let Some(ema) = &ema {
+        let path = folder.join(EMA_FILE);
+        let file = TensorFile::open(&path).map_err(ModelError::from)?;
+        let parameters = arena.buffers().iter().map(|buffer| buffer.slots.as_slice());
+        for (slots, flat) in parameters.chain(buffers.slots()).zip(ema.flats()) {
+            for slot in slots {
+                copies.push((slot.view(flat)?, file.read(&slot.name)?));
             }
         }
     }
@@ -56,5 +95,26 @@ pub fn restore(
         tch::no_grad(|| to.f_copy_(&from))?;
     }
     optimizer.resume(steps);
+    if let (Some(ema), Some(updates)) = (ema, manifest.ema_updates) {
+        ema.restore(updates);
+    }
     Ok(manifest)
+}
+
+/// What a part holds of a parameter's state: (to, from), views of `held` and of the parameter's `flat` state.
+fn overlap(
+    slot: &Slot,
+    part: &Part,
+    flat: &Tensor,
+    held: &Tensor,
+) -> Result<Option<(Tensor, Tensor)>, TchError> {
+    let (slot, part) = (slot.range(), &part.range);
+    let (start, end) = (slot.start.max(part.start), slot.end.min(part.end));
+    if start >= end {
+        return Ok(None);
+    }
+    Ok(Some((
+        held.f_narrow(0, start - part.start, end - start)?,
+        flat.f_narrow(0, start - slot.start, end - start)?,
+    )))
 }

@@ -10,10 +10,9 @@ use dtrain_common::run_dir::RunDir;
 use tch::Tensor;
 
 use super::error::CheckpointError;
-use super::{MODEL_FILE, OPTIMIZER_FILE, STEPS};
-use crate::engine::Arena;
+use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
+use crate::engine::{Arena, Buffers};
 use crate::models::{Registry, save_state, write_tensors};
-use crate::optim::Optimizer;
 
 /// What a checkpoint holds.
 pub struct Snapshot<'a> {
@@ -21,8 +20,14 @@ pub struct Snapshot<'a> {
     pub registry: &'a Registry,
     /// The layout of the optimizer's state.
     pub arena: &'a Arena,
-    /// The optimizer.
-    pub optimizer: &'a dyn Optimizer,
+    /// The layout of the average behind the parameters.
+    pub buffers: &'a Buffers,
+    /// The moving average, laid out as the arena's buffers and then `buffers`.
+    pub ema: Option<&'a [Tensor]>,
+    /// The optimizer's state by name, in flat tensors laid out like the arena's buffers, one each.
+    pub state: Vec<(&'static str, Vec<Tensor>)>,
+    /// Updates that each parameter has had, in the order of construction.
+    pub steps: &'a [u64],
     /// Everything else; its `files` are filled here.
     pub manifest: Manifest,
 }
@@ -57,17 +62,22 @@ fn fill(partial: &Path, snapshot: Snapshot<'_>) -> Result<(), CheckpointError> {
     let Snapshot {
         registry,
         arena,
-        optimizer,
+        buffers,
+        ema,
+        state: moments,
+        steps,
         mut manifest,
     } = snapshot;
     fs::create_dir(partial).map_err(CheckpointError::io("make the folder", partial))?;
     save_state(registry, &partial.join(MODEL_FILE))?;
 
-    let mut state = vec![(STEPS.to_owned(), Tensor::from(optimizer.steps() as i64))];
-    for (index, buffer) in arena.buffers().iter().enumerate() {
-        for (kind, whole) in optimizer.state(index) {
-            for slot in &buffer.slots {
-                state.push((format!("{kind}.{}", slot.name), slot.view(whole)?));
+    let mut state = Vec::new();
+    for (number, buffer) in arena.buffers().iter().enumerate() {
+        for slot in &buffer.slots {
+            let steps = Tensor::from(steps[slot.parameter] as i64);
+            state.push((format!("{STEPS}.{}", slot.name), steps));
+            for (kind, flats) in &moments {
+                state.push((format!("{kind}.{}", slot.name), slot.view(&flats[number])?));
             }
         }
     }
@@ -77,8 +87,21 @@ fn fill(partial: &Path, snapshot: Snapshot<'_>) -> Result<(), CheckpointError> {
         .collect();
     write_tensors(&partial.join(OPTIMIZER_FILE), &named)?;
 
+    let mut files = vec![MODEL_FILE, OPTIMIZER_FILE];
+    if let Some(flats) = ema {
+        let parameters = arena.buffers().iter().map(|buffer| buffer.slots.as_slice());
+        let mut named = Vec::new();
+        for (slots, flat) in parameters.chain(buffers.slots()).zip(flats) {
+            for slot in slots {
+                named.push((slot.name.as_str(), slot.view(flat)?));
+            }
+        }
+        write_tensors(&partial.join(EMA_FILE), &named)?;
+        files.push(EMA_FILE);
+    }
+
     manifest.files = Vec::new();
-    for name in [MODEL_FILE, OPTIMIZER_FILE] {
+    for name in files {
         let path = partial.join(name);
         sync(&path)?;
         let (bytes, sha256) = sha256_file(&path).map_err(CheckpointError::io("read back", &path))?;

@@ -20,8 +20,10 @@ pub enum CollectiveError {
     },
     /// A peer did not come within the time-out.
     #[error(
-        "{op} number {sequence} on rank {rank} waited {after:?} for its peers ({bytes} bytes): a rank hangs, is much slower \
-         than the others, or called another operation"
+        "{op} number {sequence} on rank {rank} waited {after:?} for {} ({bytes} bytes): {} hangs, is much slower \
+         than the others, or called another operation",
+        late.map_or_else(|| "its peers".into(), |late| format!("rank {late}")),
+        if late.is_some() { "it" } else { "a rank" }
     )]
     TimedOut {
         /// The operation.
@@ -34,6 +36,8 @@ pub enum CollectiveError {
         bytes: usize,
         /// The time-out.
         after: Duration,
+        /// The first rank that did not come, where the backend knows it.
+        late: Option<usize>,
     },
     /// A peer's connection broke: it died or left the group.
     #[error("{op} number {sequence} on rank {rank}: a peer is gone ({message})")]
@@ -98,6 +102,7 @@ impl Operation {
                 sequence,
                 bytes,
                 after: timeout,
+                late: None,
             },
             ErrorKind::Network => CollectiveError::PeerLost {
                 op,
@@ -144,6 +149,28 @@ fn without_place(message: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_out_names_the_rank_where_it_is_known() {
+        let timed_out = |late| CollectiveError::TimedOut {
+            op: "all_reduce",
+            rank: 0,
+            sequence: 7,
+            bytes: 12,
+            after: Duration::from_secs(3),
+            late,
+        };
+        let text = timed_out(Some(2)).to_string();
+        assert!(
+            text.contains("waited 3s for rank 2 (12 bytes): it hangs"),
+            "{text}"
+        );
+        let text = timed_out(None).to_string();
+        assert!(
+            text.contains("waited 3s for its peers (12 bytes): a rank hangs"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn the_place_in_the_source_is_left_out() {

@@ -4,23 +4,27 @@
 //! of the same shape and dtype in the same order; several may be in flight. Tensors are dense and contiguous and must not
 //! be read or written between the start of an operation and the end of its `wait`.
 //!
-//! Backends: [`SingleGroup`] (one process, no communication) and [`GlooGroup`] (CPU processes over TCP). All of them pass
-//! the one conformance suite of the tests.
+//! Backends: [`SingleGroup`] (one process, no communication), [`GlooGroup`] (CPU processes over TCP) and [`SharedGroup`] (CPU
+//! processes of one machine, through memory that they share). All of them pass the one conformance suite of the tests.
 
 mod checks;
 mod error;
 mod gloo;
+mod ranks;
 mod rendezvous;
+mod shared;
 mod single;
 
 use std::time::Duration;
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 pub use dtrain_torch_shim::gloo::ReduceOp;
 pub use error::CollectiveError;
 pub use gloo::GlooGroup;
+pub use ranks::Ranks;
 pub use rendezvous::{Rendezvous, RendezvousError};
+pub use shared::{SharedGroup, Sharing};
 pub use single::SingleGroup;
 
 /// How long an operation waits for its peers unless the group was told otherwise. Long enough for one rank to write a
@@ -41,6 +45,20 @@ pub trait ProcessGroup: Send {
     /// How long operations started from now on wait for their peers.
     fn set_timeout(&mut self, timeout: Duration);
 
+    /// A zeroed, flat tensor on the CPU in memory where this group reduces fastest, or `None` where ordinary memory serves as
+    /// well. Operations on it, and on contiguous views of it, take the fast way if every rank passes the same part of the
+    /// same allocation. Every rank calls this with the same arguments in the same order; it
+    /// blocks until all have come, and all get a tensor or none does.
+    ///
+    /// The fast way is [`SharedGroup`]'s, for Float, Double, Half and BFloat16: [`ProcessGroup::all_reduce`], and
+    /// [`ProcessGroup::reduce_scatter`] and [`ProcessGroup::all_gather`] in place.
+    ///
+    /// # Errors
+    /// Failures of peers and network. A lack of shared memory is none: the answer is `None` then.
+    fn allocate(&self, _numel: usize, _kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
+        Ok(None)
+    }
+
     /// Reduces `tensor` over all ranks, in place: every rank ends with the same bits.
     ///
     /// # Errors
@@ -54,13 +72,14 @@ pub trait ProcessGroup: Send {
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError>;
 
     /// Collects every rank's `input` into `output` in the order of ranks; `output` has `size` times the elements of
-    /// `input`.
+    /// `input`. In place where `input` is the `rank`-th of `size` equal parts of `output`.
     ///
     /// # Errors
     /// As [`ProcessGroup::all_reduce`].
     fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError>;
 
-    /// Reduces `input` over all ranks and leaves the `rank`-th of `size` equal parts in `output`.
+    /// Reduces `input` over all ranks and leaves the `rank`-th of `size` equal parts in `output`. In place where `output` is
+    /// that part of `input`; the other parts stay as they are.
     ///
     /// # Errors
     /// As [`ProcessGroup::all_reduce`].

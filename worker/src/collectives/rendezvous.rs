@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use dtrain_common::env::WorkerEnv;
-use dtrain_torch_shim::gloo::Transport;
+use dtrain_common::env::{EnvError, Transport, WorkerEnv};
+use dtrain_torch_shim::gloo;
 use dtrain_torch_shim::store::TcpStore;
 use dtrain_torch_shim::{ErrorKind, ShimError};
 use thiserror::Error;
 
-use super::{CollectiveError, GlooGroup, ProcessGroup, SingleGroup};
+use super::shared::{Decision, Facts, decide, gather_facts};
+use super::{CollectiveError, GlooGroup, ProcessGroup, SharedGroup, Sharing, SingleGroup};
 
 /// How long the ranks wait for each other to start. Rank 0 may be looking through a large data folder meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -56,6 +57,27 @@ pub enum RendezvousError {
     /// The store works, but the ranks cannot connect to each other.
     #[error("the ranks cannot connect to each other: {0}")]
     Group(#[from] CollectiveError),
+    /// The environment names no transport.
+    #[error(transparent)]
+    Environment(#[from] EnvError),
+    /// The ranks' environments differ.
+    #[error(
+        "DTRAIN_TRANSPORT is {:?} on rank {} and {:?} on rank {}; set it to the same on all ranks, or nowhere",
+        wishes[0].1,
+        wishes[0].0,
+        wishes[1].1,
+        wishes[1].0
+    )]
+    Disagreement {
+        /// Two ranks and what they want.
+        wishes: [(usize, Transport); 2],
+    },
+    /// Shared memory was asked for and cannot be had.
+    #[error("DTRAIN_TRANSPORT is shared, but {reason}; leave it unset to use TCP in such a case")]
+    NoSharedMemory {
+        /// The reason, and the rank that has it.
+        reason: String,
+    },
 }
 
 /// A run's ranks on the way to a group. Use in this order: [`Rendezvous::open`], then on rank 0 [`Rendezvous::announce`]
@@ -63,6 +85,8 @@ pub enum RendezvousError {
 #[derive(Debug)]
 pub struct Rendezvous {
     env: WorkerEnv,
+    /// The environment's choice of transport.
+    wish: Transport,
     /// None for a single process.
     store: Option<TcpStore>,
 }
@@ -72,10 +96,15 @@ impl Rendezvous {
     /// the launcher's agent serves the store (`TORCHELASTIC_USE_AGENT_STORE`), every rank is a client.
     ///
     /// # Errors
-    /// `Serve` or `Connect`.
+    /// `Serve` or `Connect`; `Environment` where DTRAIN_TRANSPORT names no transport.
     pub fn open(env: WorkerEnv) -> Result<Self, RendezvousError> {
+        let wish = Transport::from_process()?;
         if env.world_size == 1 {
-            return Ok(Self { env, store: None });
+            return Ok(Self {
+                env,
+                wish,
+                store: None,
+            });
         }
         let (host, port) = (env.master_addr.as_str(), env.master_port);
         let store = if env.rank == 0 && !env.use_agent_store {
@@ -98,6 +127,7 @@ impl Rendezvous {
             })?;
         Ok(Self {
             env,
+            wish,
             store: Some(store),
         })
     }
@@ -164,30 +194,96 @@ impl Rendezvous {
         }
     }
 
-    /// Connects all ranks. Keep the rendezvous as long as the group: rank 0's store serves it.
+    /// Connects all ranks by the transport that the environment names: see [`Rendezvous::connect_by`].
+    ///
+    /// # Errors
+    /// As `connect_by`.
+    pub fn connect(&self) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+        self.connect_by(self.wish)
+    }
+
+    /// Connects all ranks; all of them pass the same `wish`. Keep the rendezvous as long as the group: rank 0's store
+    /// serves it.
+    ///
+    /// # Errors
+    /// `Group` where a peer does not come; `Disagreement` and `NoSharedMemory` on all ranks together.
+    pub fn connect_by(&self, wish: Transport) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+        let Some(gloo) = self.gloo(None)? else {
+            return Ok(Box::new(SingleGroup));
+        };
+        share(gloo, Facts::new(wish, self.is_local()))
+    }
+
+    /// Connects all ranks once more, in a group of its own by TCP, for operations whose order is independent of those of the
+    /// other. Every rank calls it with the same name, and with a name once.
     ///
     /// # Errors
     /// `Group` where a peer does not come.
-    pub fn connect(&self) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+    pub fn connect_beside(&self, name: &str) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+        Ok(match self.gloo(Some(name))? {
+            Some(gloo) => Box::new(gloo),
+            None => Box::new(SingleGroup),
+        })
+    }
+
+    fn is_local(&self) -> bool {
+        self.env.local_world_size == self.env.world_size
+    }
+
+    /// All ranks by TCP, under a name of their own in the store; None for a single process.
+    fn gloo(&self, name: Option<&str>) -> Result<Option<GlooGroup>, RendezvousError> {
         let Some(store) = &self.store else {
-            return Ok(Box::new(SingleGroup));
+            return Ok(None);
+        };
+        let named = match name {
+            Some(name) => Some(store.prefixed(name).map_err(|source| RendezvousError::Connect {
+                rank: self.env.rank,
+                address: self.env.master_addr.clone(),
+                source,
+            })?),
+            None => None,
         };
         let interface = std::env::var("GLOO_SOCKET_IFNAME")
             .ok()
             .filter(|name| !name.is_empty());
-        let transport = match &interface {
-            Some(name) => Transport::Interface(name),
+        let address = match &interface {
+            Some(name) => gloo::Transport::Interface(name),
             // On one machine the loopback address works whatever the host name resolves to.
-            None if self.env.local_world_size == self.env.world_size => Transport::Host("127.0.0.1"),
-            None => Transport::Default,
+            None if self.is_local() => gloo::Transport::Host("127.0.0.1"),
+            None => gloo::Transport::Default,
         };
-        let group = GlooGroup::connect(
-            store,
+        Ok(Some(GlooGroup::connect(
+            named.as_ref().unwrap_or(store),
             self.env.rank,
             self.env.world_size,
             CONNECT_TIMEOUT,
-            transport,
-        )?;
-        Ok(Box::new(group))
+            address,
+        )?))
     }
+}
+
+/// The group by which the ranks of `gloo` communicate: shared memory if they want it and all of them can have it.
+fn share(gloo: GlooGroup, own: Facts) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+    let (gloo, reason) = match decide(&gather_facts(&gloo, own)?) {
+        Decision::Disagree(wishes) => return Err(RendezvousError::Disagreement { wishes }),
+        Decision::Gloo(reason) => {
+            tracing::debug!("the ranks communicate by TCP: {reason}");
+            (gloo, reason)
+        }
+        Decision::Share => match SharedGroup::over(gloo)? {
+            Sharing::Shared(group) => return Ok(Box::new(group)),
+            Sharing::Refused { gloo, reason } => {
+                if gloo.rank() == 0 && own.wish == Transport::Auto {
+                    tracing::warn!(
+                        "the ranks communicate by TCP, which is slower, because they cannot share memory: {reason}"
+                    );
+                }
+                (gloo, reason)
+            }
+        },
+    };
+    if own.wish == Transport::Shared {
+        return Err(RendezvousError::NoSharedMemory { reason });
+    }
+    Ok(Box::new(gloo))
 }

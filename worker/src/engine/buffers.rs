@@ -8,9 +8,9 @@
 
 use tch::{Kind, TchError, Tensor};
 
-use super::arena::{ArenaError, pack};
+use super::arena::{ArenaError, Layout, LayoutOptions, Slot, pack, spec};
 use super::reducer::ReduceError;
-use crate::collectives::{ProcessGroup, ReduceOp, Work};
+use crate::collectives::{Ranks, ReduceOp, Work};
 
 /// The flat buffers of a model.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub struct Buffers {
 struct Flat {
     /// What the layers see.
     data: Tensor,
+    /// Where each of them lies.
+    slots: Vec<Slot>,
     /// The values as the step under way began.
     before: Tensor,
     /// The step's update, so far.
@@ -36,23 +38,24 @@ impl Buffers {
     /// # Errors
     /// Where memory runs out.
     pub fn new<'a>(buffers: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<Self, ArenaError> {
-        let buffers: Vec<_> = buffers.into_iter().collect();
-        let flats = super::arena::kinds(&buffers)
+        let (specs, tensors): (Vec<_>, Vec<_>) = buffers
             .into_iter()
-            .map(|kind| {
-                let (data, _) = pack(
-                    kind,
-                    buffers
-                        .iter()
-                        .filter(|(_, tensor)| tensor.kind() == kind)
-                        .copied(),
-                )?;
+            .map(|(name, tensor)| (spec(name, tensor, 0), tensor.shallow_clone()))
+            .unzip();
+        let order: Vec<usize> = (0..specs.len()).collect();
+        let layout = Layout::new(&specs, &order, LayoutOptions::default());
+        let flats = layout
+            .buffers
+            .iter()
+            .map(|layout| {
+                let data = pack(layout, &tensors)?;
                 let (before, next) = (data.f_zeros_like()?, data.f_zeros_like()?);
                 Ok(Flat {
                     data,
+                    slots: layout.slots.clone(),
                     before,
                     next,
-                    floating: matches!(kind, Kind::Float | Kind::Double),
+                    floating: matches!(layout.kind, Kind::Float | Kind::Double),
                 })
             })
             .collect::<Result<_, ArenaError>>()?;
@@ -62,6 +65,11 @@ impl Buffers {
     /// The flat tensors.
     pub fn flats(&self) -> impl Iterator<Item = &Tensor> {
         self.flats.iter().map(|flat| &flat.data)
+    }
+
+    /// Where the buffers lie in the flat tensors, in the order of [`Buffers::flats`].
+    pub fn slots(&self) -> impl Iterator<Item = &[Slot]> {
+        self.flats.iter().map(|flat| flat.slots.as_slice())
     }
 
     /// A step begins.
@@ -90,7 +98,7 @@ impl Buffers {
     }
 
     /// Starts the reductions of the step's update.
-    pub(super) fn start(&self, group: &dyn ProcessGroup) -> Result<Vec<Box<dyn Work>>, ReduceError> {
+    pub(super) fn start(&self, ranks: &Ranks) -> Result<Vec<Box<dyn Work>>, ReduceError> {
         let op = |flat: &Flat| {
             if flat.floating {
                 ReduceOp::Sum
@@ -100,7 +108,7 @@ impl Buffers {
         };
         self.flats
             .iter()
-            .map(|flat| Ok(group.all_reduce(&flat.next, op(flat))?))
+            .map(|flat| Ok(ranks.all_reduce(&flat.next, op(flat))?))
             .collect()
     }
 
@@ -119,7 +127,6 @@ impl Buffers {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::collectives::SingleGroup;
 
     fn model() -> (Tensor, Tensor, Buffers) {
         let mean = Tensor::from_slice(&[1f32, 2.0]);
@@ -150,7 +157,7 @@ mod tests {
                 "as the step began"
             );
         }
-        assert_eq!(buffers.start(&SingleGroup).unwrap().len(), 2);
+        assert_eq!(buffers.start(&Ranks::single()).unwrap().len(), 2);
         buffers.commit().unwrap();
         assert!((mean.double_value(&[0]) - (0.9 + 0.1 * 15.0)).abs() < 1e-6);
         assert_eq!(count.int64_value(&[]), 6);

@@ -2,11 +2,14 @@
 
 use std::io;
 
+use dtrain_torch_shim::ShimError;
 use tch::TchError;
 use thiserror::Error;
 
 use super::arena::ArenaError;
+use super::ema::EmaError;
 use super::reducer::ReduceError;
+use super::scaler::ScalerError;
 use crate::checkpoint::CheckpointError;
 use crate::collectives::CollectiveError;
 use crate::data::DataError;
@@ -45,12 +48,30 @@ pub enum TrainError {
         /// The last of them.
         step: u64,
     },
+    /// No loss scale keeps float16 gradients finite.
+    #[error(
+        "the loss scale has fallen to {scale:e} because float16 gradients keep overflowing; set precision.amp = \"bf16\", lower \
+         optim.lr, or look for broken values in the data"
+    )]
+    LossScale {
+        /// The scale.
+        scale: f64,
+    },
+    /// A checkpoint's loss scale.
+    #[error(transparent)]
+    Scaler(#[from] ScalerError),
+    /// The moving average.
+    #[error(transparent)]
+    Ema(#[from] EmaError),
     /// In the model.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// In the task: its model, or data that is not for it.
     #[error(transparent)]
     Task(#[from] TaskError),
+    /// In a kernel or hook that tch lacks.
+    #[error(transparent)]
+    Kernel(#[from] ShimError),
     /// In the reduction.
     #[error(transparent)]
     Reduce(#[from] ReduceError),

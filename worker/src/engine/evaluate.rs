@@ -1,12 +1,11 @@
 //! Distributed evaluation: every sample of the test set is counted once, whatever the number of ranks.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use dtrain_common::batch::share;
 
 use super::error::TrainError;
-use super::status::Status;
+use super::status::{Status, Tally};
 use super::trainer::Trainer;
 use crate::collectives::ReduceOp;
 use crate::data::{Loader, LoaderOptions, MicroBatch};
@@ -14,10 +13,19 @@ use crate::metrics::EvalRecord;
 use crate::tasks::Mode;
 
 impl Trainer<'_> {
-    /// Evaluates the whole test set: each rank its share, then one reduction of the sums.
+    /// Evaluates the whole test set, with the moving average of the parameters where there is one: each rank its share, then
+    /// one reduction of the sums.
     pub(super) fn evaluate(&mut self) -> Result<EvalRecord, TrainError> {
+        self.model.swap_average()?;
+        let record = self.evaluate_live();
+        self.model.swap_average()?;
+        record
+    }
+
+    fn evaluate_live(&mut self) -> Result<EvalRecord, TrainError> {
         let begun = Instant::now();
-        let own = share(self.test_set.len(), self.group.size(), self.group.rank());
+        let test_set = self.model.task.test_set();
+        let own = share(test_set.len(), self.ranks.size(), self.ranks.rank());
         let batch_size = self.plan.partition.micro_batch();
         let indices: Vec<u32> = own.map(|index| index as u32).collect();
         let work: Vec<MicroBatch> = indices
@@ -31,22 +39,31 @@ impl Trainer<'_> {
             augment: false,
             ..self.loader_options
         };
-        let mut loader = Loader::start(Arc::clone(&self.test_set), options, work.into_iter())?;
+        let mut loader = Loader::start(test_set, options, work.into_iter())?;
 
-        let mut status = Status::default();
+        let task = self.model.task.as_ref();
+        let mut tally = Tally::default();
         while let Some(decoded) = loader.next() {
             let batch = self.place(decoded?, &loader)?;
-            status.add(tch::no_grad(|| self.task.loss(&batch, Mode::Evaluate))?.status);
+            let loss = self
+                .precision
+                .run(|| tch::no_grad(|| task.loss(&batch, Mode::Evaluate)))??;
+            tally.add(&loss)?;
         }
+        let status = Status {
+            totals: tally.totals(task.sums())?,
+            ..Status::default()
+        };
         let merged = status.to_tensor()?;
-        self.group.all_reduce(&merged, ReduceOp::Sum)?.wait()?;
-        let status = Status::merge(&merged)?;
+        self.ranks.all_reduce(&merged, ReduceOp::Sum)?.wait()?;
+        let totals = status.merge(&merged)?.totals;
+        let metrics = task.metrics(&totals).into_iter();
         Ok(EvalRecord {
             step: self.done,
             epoch: self.plan.position(self.done.saturating_sub(1)).epoch + 1,
-            loss: status.loss(),
-            accuracy: status.accuracy(),
-            samples: status.weight as u64,
+            loss: totals.loss(),
+            metrics: metrics.map(|(name, value)| (name.to_owned(), value)).collect(),
+            samples: self.model.task.test_set().len() as u64,
             eval_ms: begun.elapsed().as_secs_f64() * 1e3,
         })
     }

@@ -1,23 +1,33 @@
 //! The training engine: the parameter arena, the reduction of gradients, schedules, and the step loop.
 
 mod arena;
+mod batch_sync;
 mod buffers;
+mod ema;
 mod error;
 mod evaluate;
+mod model;
 mod plan;
+mod precision;
 mod reducer;
+mod scaler;
 mod schedule;
 mod status;
 mod step;
 mod stop;
 mod trainer;
 
-pub use arena::{Arena, ArenaError, FlatBuffer, Slot};
+pub use arena::{Arena, ArenaError, Bucket, FlatBuffer, LayoutOptions, Parameter, Part, Rearrangement, Slot};
+pub use batch_sync::RankSync;
 pub use buffers::Buffers;
+pub use ema::{Ema, EmaError};
 pub use error::TrainError;
+pub use model::Model;
 pub use plan::{PlanError, PlanFile, Position, RunPlan};
-pub use reducer::{ReduceError, reduce};
-pub use schedule::{Decay, Schedule};
+pub use precision::{Precision, PrecisionError};
+pub use reducer::{ReduceError, ReduceOptions, Reducer};
+pub use scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
+pub use schedule::{Decay, Per, Schedule};
 pub use status::Status;
 pub use stop::StopFlag;
 pub use trainer::{Outcome, Parts, Summary, Trainer};

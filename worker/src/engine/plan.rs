@@ -1,13 +1,14 @@
 //! The plan of a run: how many steps, which samples in each, and how they are cut up over the ranks. Pure arithmetic.
 
 use std::fmt;
+use std::ops::Range;
 
 use dtrain_common::batch::{BatchError, Partition};
-use dtrain_common::recipe::{LastBatch, Recipe, ScheduleName};
+use dtrain_common::recipe::{LastBatch, Recipe};
 use serde::Serialize;
 use thiserror::Error;
 
-use super::schedule::{Decay, Schedule};
+use super::schedule::Schedule;
 use crate::data::{MicroBatch, epoch_order};
 
 /// A run's plan, the same on every rank.
@@ -119,17 +120,7 @@ impl RunPlan {
             train_samples,
             steps_per_epoch,
             total_steps,
-            schedule: Schedule {
-                peak: recipe.learning_rate(),
-                warmup_steps,
-                total_steps,
-                decay: match schedule.name {
-                    ScheduleName::Constant => Decay::Constant,
-                    ScheduleName::Cosine => Decay::Cosine {
-                        min_lr: schedule.min_lr.unwrap_or(0.0),
-                    },
-                },
-            },
+            schedule: Schedule::of(recipe, warmup_steps, steps_per_epoch, total_steps),
             checkpoint_every: recipe.checkpoint.every.steps(steps_per_epoch).max(1),
             seed: train.seed,
             last_batch: train.last_batch,
@@ -176,6 +167,11 @@ impl RunPlan {
         left.min(batch) as usize
     }
 
+    /// The micro-batches of `rank` in a step of so many samples, as positions within the step.
+    pub fn micro_ranges(&self, samples: usize, rank: usize) -> Vec<Range<usize>> {
+        self.partition.for_samples(samples).micro_ranges(rank)
+    }
+
     /// Samples seen by all ranks after `done` steps.
     pub fn samples_after(&self, done: u64) -> u64 {
         let Position { epoch, step_in_epoch } = self.position(done);
@@ -206,7 +202,7 @@ impl RunPlan {
             let first = step_in_epoch as usize * plan.partition.effective_batch();
             let samples = plan.step_samples(step_in_epoch);
             let step_indices = &order[first..first + samples];
-            let ranges = plan.partition.for_samples(samples).micro_ranges(rank);
+            let ranges = plan.micro_ranges(samples, rank);
             let work: Vec<MicroBatch> = ranges
                 .into_iter()
                 .map(|range| MicroBatch {

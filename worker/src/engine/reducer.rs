@@ -1,20 +1,22 @@
-//! The reduction: gradients are summed over all ranks in buckets, the updates of the model's buffers too, all in flight together, the
-//! status vector last.
+//! The reduction: gradients are summed over all ranks bucket by bucket while backward goes on, then the updates of the
+//! model's buffers and the status vector.
+//!
+//! A hook on every parameter counts its bucket down. Buckets start in one fixed order, so that all ranks start the same
+//! operations in the same order whatever each of them computes; what has not started when backward ends (parameters that had
+//! no gradient here) starts then. This is the scheme of PyTorch's reducer (Li et al. 2020, arXiv 2006.15704) on ranges of an
+//! arena: nothing is copied into buckets or out of them.
 
-use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tch::TchError;
+use dtrain_torch_shim::ShimError;
+use dtrain_torch_shim::hooks::GradientHook;
+use tch::{Device, Kind, TchError, Tensor};
 use thiserror::Error;
 
 use super::arena::Arena;
 use super::buffers::Buffers;
 use super::status::Status;
-use crate::collectives::{CollectiveError, ProcessGroup, ReduceOp, Work};
-
-/// The first bucket is small so that the first bytes travel early, the others large enough to keep the cost per message
-/// low (the sizes of PyTorch's reducer, Li et al. 2020, arXiv 2006.15704).
-const FIRST_BUCKET_BYTES: usize = 1 << 20;
-const BUCKET_BYTES: usize = 25 << 20;
+use crate::collectives::{CollectiveError, Ranks, ReduceOp, Work};
 
 /// A reduction that failed.
 #[derive(Debug, Error)]
@@ -25,69 +27,350 @@ pub enum ReduceError {
     /// On this rank.
     #[error(transparent)]
     Torch(#[from] TchError),
+    /// A hook could not be set.
+    #[error(transparent)]
+    Hook(#[from] ShimError),
+    /// A gradient changed after its bucket had left.
+    #[error(
+        "the gradient of {name} was added to after its reduction had begun: the model runs backward more than once per \
+         micro-batch; set reduce.overlap = false"
+    )]
+    Late {
+        /// The parameter.
+        name: String,
+    },
 }
 
-/// Sums the gradients of all ranks and their updates of the buffers, in place, and merges their statuses. Gradients are those of the summed loss divided
-/// by the step's sample count, so a plain sum is the mean over the effective batch, whatever the partition.
-///
-/// Every rank calls it once per step.
-///
-/// # Errors
-/// Where a peer is lost or memory runs out; the gradients are undefined then.
-pub fn reduce(
-    group: &dyn ProcessGroup,
-    arena: &Arena,
-    buffers: &Buffers,
-    status: Status,
-) -> Result<Status, ReduceError> {
-    let mut works: Vec<Box<dyn Work>> = Vec::new();
-    for buffer in arena.buffers() {
-        for range in buckets(buffer.grad.numel(), buffer.kind.elt_size_in_bytes()) {
-            let bucket = buffer.grad.f_narrow(0, range.start as i64, range.len() as i64)?;
-            works.push(group.all_reduce(&bucket, ReduceOp::Sum)?);
+/// How gradients are reduced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReduceOptions {
+    /// Buckets start while backward goes on; otherwise all of them after it.
+    pub overlap: bool,
+    /// The dtype in which gradients travel and are added, where it is not their own: `BFloat16` or `Half`.
+    pub compress: Option<Kind>,
+}
+
+impl Default for ReduceOptions {
+    fn default() -> Self {
+        Self {
+            overlap: true,
+            compress: None,
         }
     }
-    works.extend(buffers.start(group)?);
-    let merged = status.to_tensor()?;
-    works.push(group.all_reduce(&merged, ReduceOp::Sum)?);
+}
+
+/// The hooks of an arena's parameters and the reductions they start.
+///
+/// Every rank, in every step: [`Reducer::begin`], the micro-steps, [`Reducer::arm`] before the last of them (a rank without
+/// samples does it all the same), [`Reducer::finish`]; with sharded updates [`Reducer::gather`] after the update.
+pub struct Reducer {
+    shared: Arc<Shared>,
+    hooks: Vec<GradientHook>,
+}
+
+struct Shared {
+    ranks: Ranks,
+    options: ReduceOptions,
+    names: Vec<String>,
+    /// By parameter.
+    bucket_of: Vec<usize>,
+    state: Mutex<State>,
+}
+
+struct State {
+    buckets: Vec<Bucket>,
+    armed: bool,
+    /// Whether a parameter's gradient was added to in this step, and since the reducer was armed.
+    used: Vec<bool>,
+    fired: Vec<bool>,
+    /// Parameters in the order in which they fired last.
+    order: Vec<usize>,
+    /// The bucket that starts next.
+    next: usize,
+    in_flight: Vec<Flight>,
+    failed: Option<ReduceError>,
+}
+
+struct Bucket {
+    grad: Tensor,
+    /// The part that is updated here, where updates are sharded.
+    own: Option<Tensor>,
+    members: usize,
+    /// Members that have not fired.
+    pending: usize,
+}
+
+struct Flight {
+    work: Box<dyn Work>,
+    /// Where a result that travelled in a shorter dtype goes: (from, to).
+    expand: Option<(Tensor, Tensor)>,
+}
+
+impl std::fmt::Debug for Reducer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reducer")
+            .field("ranks", &self.shared.ranks)
+            .field("options", &self.shared.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Reducer {
+    /// Sets a hook on every parameter of `arena`. An arena has one reducer at a time.
+    ///
+    /// # Errors
+    /// None known.
+    pub fn new(ranks: Ranks, arena: &Arena, options: ReduceOptions) -> Result<Self, ReduceError> {
+        let shards = arena.shards();
+        let mut bucket_of = vec![0; arena.leaves().len()];
+        let mut buckets = Vec::new();
+        for (number, bucket) in arena.buckets().iter().enumerate() {
+            let flat = &arena.buffers()[bucket.buffer].grad;
+            let cut = |range: &std::ops::Range<i64>| flat.f_narrow(0, range.start, range.end - range.start);
+            let own = (shards > 1)
+                .then(|| cut(&bucket.part(arena.shard(), shards)))
+                .transpose()?;
+            buckets.push(Bucket {
+                grad: cut(&bucket.range)?,
+                own,
+                members: bucket.parameters.len(),
+                pending: 0,
+            });
+            for &parameter in &bucket.parameters {
+                bucket_of[parameter] = number;
+            }
+        }
+        let count = bucket_of.len();
+        let shared = Arc::new(Shared {
+            ranks,
+            options,
+            names: arena.names().map(str::to_owned).collect(),
+            bucket_of,
+            state: Mutex::new(State {
+                buckets,
+                armed: false,
+                used: vec![false; count],
+                fired: vec![false; count],
+                order: Vec::with_capacity(count),
+                next: 0,
+                in_flight: Vec::new(),
+                failed: None,
+            }),
+        });
+        let hooks = arena
+            .leaves()
+            .iter()
+            .enumerate()
+            .map(|(parameter, leaf)| {
+                let shared = Arc::clone(&shared);
+                GradientHook::set(leaf, move || shared.ready(parameter))
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { shared, hooks })
+    }
+
+    /// Follows an arena that was laid out anew. Called between two steps.
+    ///
+    /// # Errors
+    /// None known.
+    pub fn follow(&mut self, arena: &Arena) -> Result<(), ReduceError> {
+        // A parameter has one hook: the old ones must go before the new ones come.
+        self.hooks.clear();
+        *self = Self::new(self.shared.ranks.clone(), arena, self.shared.options)?;
+        Ok(())
+    }
+
+    /// A step begins.
+    pub fn begin(&self) {
+        let mut state = self.shared.state();
+        state.used.fill(false);
+        state.armed = false;
+    }
+
+    /// The next backward pass is the step's last: buckets start as they become complete.
+    pub fn arm(&self) {
+        let mut state = self.shared.state();
+        state.armed = true;
+        state.fired.fill(false);
+        state.order.clear();
+        state.next = 0;
+        for bucket in &mut state.buckets {
+            bucket.pending = bucket.members;
+        }
+    }
+
+    /// Ends the step's reduction: gradients (of the own parts, where updates are sharded) and the buffers' updates are summed
+    /// over all ranks, in place, and the statuses merged. Gradients are those of the summed loss times a factor that all ranks
+    /// share, so a plain sum is exact, whatever the partition.
+    ///
+    /// # Errors
+    /// Where a peer is lost or memory runs out; the gradients are undefined then.
+    pub fn finish(&self, buffers: &Buffers, mut status: Status) -> Result<Status, ReduceError> {
+        let shared = &self.shared;
+        let flights = {
+            let mut state = shared.state();
+            state.armed = false;
+            while state.failed.is_none() && state.next < state.buckets.len() {
+                shared.start_next(&mut state);
+            }
+            if let Some(error) = state.failed.take() {
+                return Err(error);
+            }
+            status.uses = state.used.iter().map(|&used| f64::from(u8::from(used))).collect();
+            std::mem::take(&mut state.in_flight)
+        };
+        let mut works = buffers.start(&shared.ranks)?;
+        let merged = status.to_tensor()?;
+        works.push(shared.ranks.all_reduce(&merged, ReduceOp::Sum)?);
+        for Flight { work, expand } in flights {
+            work.wait()?;
+            if let Some((from, mut to)) = expand {
+                tch::no_grad(|| to.f_copy_(&from))?;
+            }
+        }
+        for work in works {
+            work.wait()?;
+        }
+        Ok(status.merge(&merged)?)
+    }
+
+    /// The norm of the mean gradient: the root of `squares`, which every rank has of what it updates.
+    ///
+    /// # Errors
+    /// As [`Reducer::finish`].
+    pub fn norm(&self, arena: &Arena) -> Result<f64, ReduceError> {
+        let sum = Tensor::f_from_slice(&[arena.own_squares()?])?;
+        self.agree(&sum, arena)?;
+        Ok(f64::try_from(&sum)?.sqrt())
+    }
+
+    /// Adds up what every rank found in the gradients that it updates. Where all ranks update everything, they agree already.
+    ///
+    /// # Errors
+    /// As [`Reducer::finish`].
+    pub(super) fn agree(&self, found: &Tensor, arena: &Arena) -> Result<(), ReduceError> {
+        if arena.shards() > 1 {
+            self.shared.ranks.all_reduce(found, ReduceOp::Sum)?.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Collects the updated parameters from the ranks that updated them; does nothing where updates are not sharded.
+    ///
+    /// # Errors
+    /// As [`Reducer::finish`].
+    pub fn gather(&self, arena: &Arena) -> Result<(), ReduceError> {
+        let data: Vec<&Tensor> = arena.buffers().iter().map(|buffer| &buffer.data).collect();
+        gather(&self.shared.ranks, arena, &data)
+    }
+
+    /// The order in which gradients became ready in the last backward pass on rank 0, the same on every rank; parameters that
+    /// had none come last. Every rank calls it between two steps.
+    ///
+    /// # Errors
+    /// As [`Reducer::finish`].
+    pub fn ready_order(&self) -> Result<Vec<usize>, ReduceError> {
+        let (mut order, fired) = {
+            let state = self.shared.state();
+            (state.order.clone(), state.fired.clone())
+        };
+        order.extend((0..fired.len()).rev().filter(|&parameter| !fired[parameter]));
+        let wire: Vec<i64> = order.iter().map(|&parameter| parameter as i64).collect();
+        let wire = Tensor::f_from_slice(&wire)?;
+        self.shared.ranks.broadcast(&wire, 0)?.wait()?;
+        let order = Vec::<i64>::try_from(&wire)?;
+        Ok(order.into_iter().map(|parameter| parameter as usize).collect())
+    }
+}
+
+/// Collects what the ranks hold of flat tensors laid out like the arena's buffers, one each: every rank has filled its own
+/// parts. Does nothing where updates are not sharded.
+///
+/// # Errors
+/// Where a peer is lost.
+pub(super) fn gather(ranks: &Ranks, arena: &Arena, flats: &[&Tensor]) -> Result<(), ReduceError> {
+    if arena.shards() == 1 {
+        return Ok(());
+    }
+    let mut works = Vec::new();
+    for bucket in arena.buckets() {
+        let flat = flats[bucket.buffer];
+        let cut = |range: std::ops::Range<i64>| flat.f_narrow(0, range.start, range.end - range.start);
+        let own = cut(bucket.part(arena.shard(), arena.shards()))?;
+        works.push(ranks.all_gather(&cut(bucket.range.clone())?, &own)?);
+    }
     for work in works {
         work.wait()?;
     }
-    Ok(Status::merge(&merged)?)
+    Ok(())
 }
 
-/// Cuts a buffer of `elements` into bucket ranges, in order.
-fn buckets(elements: usize, element_bytes: usize) -> Vec<Range<usize>> {
-    let mut ranges = Vec::new();
-    let mut start = 0;
-    let mut bytes = FIRST_BUCKET_BYTES;
-    while start < elements {
-        let end = elements.min(start + bytes / element_bytes);
-        ranges.push(start..end);
-        start = end;
-        bytes = BUCKET_BYTES;
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing below leaves the state half changed; a panic is reported by whoever panicked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    ranges
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn buckets_cover_the_buffer_once(elements in 0usize..60_000_000, size in prop::sample::select(vec![2usize, 4, 8])) {
-            let ranges = buckets(elements, size);
-            let mut next = 0;
-            for (index, range) in ranges.iter().enumerate() {
-                prop_assert_eq!(range.start, next);
-                prop_assert!(!range.is_empty());
-                let limit = if index == 0 { FIRST_BUCKET_BYTES } else { BUCKET_BYTES };
-                prop_assert!(range.len() * size <= limit);
-                next = range.end;
-            }
-            prop_assert_eq!(next, elements);
+    /// The hook: backward has added to the gradient of `parameter`.
+    fn ready(&self, parameter: usize) {
+        let mut state = self.state();
+        state.used[parameter] = true;
+        if !state.armed {
+            return;
         }
+        if state.fired[parameter] {
+            // Backward ran twice. That is fine as long as the bucket waits for it.
+            if self.options.overlap && self.bucket_of[parameter] < state.next {
+                let name = self.names[parameter].clone();
+                state.failed.get_or_insert(ReduceError::Late { name });
+            }
+            return;
+        }
+        state.fired[parameter] = true;
+        state.order.push(parameter);
+        state.buckets[self.bucket_of[parameter]].pending -= 1;
+        while self.options.overlap
+            && state.failed.is_none()
+            && state
+                .buckets
+                .get(state.next)
+                .is_some_and(|bucket| bucket.pending == 0)
+        {
+            self.start_next(&mut state);
+        }
+    }
+
+    fn start_next(&self, state: &mut State) {
+        let bucket = &state.buckets[state.next];
+        state.next += 1;
+        match self.start(bucket) {
+            Ok(flight) => state.in_flight.push(flight),
+            Err(error) => state.failed = Some(error),
+        }
+    }
+
+    fn start(&self, bucket: &Bucket) -> Result<Flight, ReduceError> {
+        let op = ReduceOp::Sum;
+        let short = match self.options.compress {
+            Some(kind) if kind != bucket.grad.kind() && self.ranks.size() > 1 => {
+                Some(bucket.grad.f_to_kind(kind)?)
+            }
+            _ => None,
+        };
+        let (work, expand) = match (&bucket.own, short) {
+            (None, None) => (self.ranks.all_reduce(&bucket.grad, op)?, None),
+            (None, Some(short)) => (
+                self.ranks.all_reduce(&short, op)?,
+                Some((short, bucket.grad.shallow_clone())),
+            ),
+            (Some(own), None) => (self.ranks.reduce_scatter(own, &bucket.grad, op)?, None),
+            (Some(own), Some(short)) => {
+                let part =
+                    Tensor::f_empty(own.size(), (short.kind(), Device::Cpu))?.f_to_device(own.device())?;
+                let work = self.ranks.reduce_scatter(&part, &short, op)?;
+                (work, Some((part, own.shallow_clone())))
+            }
+        };
+        Ok(Flight { work, expand })
     }
 }

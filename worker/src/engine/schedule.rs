@@ -1,95 +1,163 @@
-//! Learning-rate schedules: the rate of every step, a pure function of its number.
+//! Learning-rate schedules: the rate of every optimizer step, a pure function of its number.
+//!
+//! There is no state. A run that was resumed, changed its optimizer or entered another stage has the rates of one that did
+//! not, since a rate depends on the step's number within the run alone.
 
 use std::f64::consts::PI;
 
+mod recipe;
+#[cfg(test)]
+mod tests;
+
 /// A learning rate over the steps of a run.
-#[derive(Debug, Clone, Copy, PartialEq)]
+///
+/// After the warm-up the rate follows `decay`, counted in units of `per`: unit 0 is the first step after the warm-up or,
+/// per epoch, the epoch in which the warm-up ends. What torch runs as a `SequentialLR` of a `LinearLR` and the scheduler
+/// that each [`Decay`] names, with the milestone `warmup_steps`.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
-    /// The rate after warm-up.
+    /// The rate after warm-up; the highest of a one-cycle.
     pub peak: f64,
     /// Steps of linear warm-up; the rate of step t is `peak (t + 1) / warmup`, so the first step already moves and the
-    /// last of them runs at the peak.
+    /// last of them runs at the peak. The warm-up moves with every step, whatever `per` says (Goyal et al. 2017, arXiv
+    /// 1706.02677). [`Decay::OneCycle`] brings its own rise; whoever builds a schedule refuses to give it a second one.
     pub warmup_steps: u64,
-    /// Steps of the whole run.
+    /// Steps of the whole run. Beyond them the rate stays where it is at that number.
     pub total_steps: u64,
+    /// Steps of one epoch; only `Per::Epoch` looks at it.
+    pub steps_per_epoch: u64,
+    /// When the rate moves after the warm-up.
+    pub per: Per,
     /// What follows the warm-up.
     pub decay: Decay,
 }
 
-/// The course of the rate after warm-up.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// When the rate moves, and in what the lengths of a [`Decay`] are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Per {
+    /// With every optimizer step.
+    Step,
+    /// At the beginning of every epoch; within one it is constant.
+    Epoch,
+}
+
+/// The course of the rate after warm-up; u counts units from the warm-up's end and n is their number up to the run's end.
+#[derive(Debug, Clone, PartialEq)]
 pub enum Decay {
     /// Stays at the peak.
     Constant,
-    /// Half a cosine down to `min_lr` (Loshchilov and Hutter 2017, arXiv 1608.03983, without restarts); step t of the
-    /// decay's n runs at the cosine's point t / n, as torch's CosineAnnealingLR.
+    /// A line from the peak to `min_lr`, which it would reach at u = n: torch's `LinearLR(start_factor=1,
+    /// end_factor=min_lr/peak, total_iters=n)`; used by Devlin et al. 2019, arXiv 1810.04805.
+    Linear {
+        /// The rate that the line approaches.
+        min_lr: f64,
+    },
+    /// Half a cosine down to `min_lr` (Loshchilov and Hutter 2017, arXiv 1608.03983, without restarts); unit u of n runs
+    /// at the cosine's point u / n, as torch's `CosineAnnealingLR(T_max=n, eta_min=min_lr)`.
     Cosine {
         /// The rate that the curve approaches.
         min_lr: f64,
     },
+    /// Times `gamma` after every `every` units since the warm-up: torch's `StepLR`.
+    Step {
+        /// Units between two drops; 0 counts as 1.
+        every: u64,
+        /// The factor of one drop.
+        gamma: f64,
+    },
+    /// Times `gamma` at each of `milestones`: torch's `MultiStepLR`. These are places in the run, counted from its
+    /// beginning and not from the warm-up's end, as papers state them; one within the warm-up takes effect at its end.
+    MultiStep {
+        /// The first unit of each lower rate, in any order; one named twice counts twice.
+        milestones: Vec<u64>,
+        /// The factor of one drop.
+        gamma: f64,
+    },
+    /// Times `gamma` with every unit: torch's `ExponentialLR`.
+    Exponential {
+        /// The factor of one unit.
+        gamma: f64,
+    },
+    /// Up to the peak and down again along half cosines (Smith and Topin 2018, arXiv 1708.07120): torch's `OneCycleLR(
+    /// max_lr=peak, anneal_strategy="cos", three_phase=False, cycle_momentum=False)`. Only the rate moves; momentum and
+    /// betas stay, where torch by default would cycle them too. Unlike torch's, it may be counted in epochs.
+    OneCycle {
+        /// The share of the units that rise, from 0 to 1; torch's default is 0.3.
+        pct_start: f64,
+        /// It begins at `peak / div_factor`; torch's default is 25.
+        div_factor: f64,
+        /// It ends at the beginning divided by this; torch's default is 1e4.
+        final_div_factor: f64,
+    },
 }
 
 impl Schedule {
-    /// The learning rate of optimizer step `step`, counted from 0. Past the end the last value stays.
+    /// The learning rate of optimizer step `step`, counted from 0 over the whole run. Past the end the last value stays.
     pub fn lr(&self, step: u64) -> f64 {
         if step < self.warmup_steps {
             return self.peak * (step + 1) as f64 / self.warmup_steps as f64;
         }
-        match self.decay {
+        let now = self.unit(step.min(self.total_steps.max(self.warmup_steps)));
+        let first = self.unit(self.warmup_steps);
+        let (done, units) = (now - first, self.units().saturating_sub(first).max(1));
+        let part = done.min(units) as f64 / units as f64;
+        match &self.decay {
             Decay::Constant => self.peak,
-            Decay::Cosine { min_lr } => {
-                let steps = self.total_steps.saturating_sub(self.warmup_steps).max(1);
-                let done = (step - self.warmup_steps).min(steps);
-                let cosine = (PI * done as f64 / steps as f64).cos();
-                min_lr + (self.peak - min_lr) * (1.0 + cosine) / 2.0
+            Decay::Linear { min_lr } => self.peak + (min_lr - self.peak) * part,
+            Decay::Cosine { min_lr } => cosine(self.peak, *min_lr, part),
+            Decay::Step { every, gamma } => self.peak * power(*gamma, done / (*every).max(1)),
+            Decay::MultiStep { milestones, gamma } => {
+                let passed = milestones.iter().filter(|&&milestone| milestone <= now).count();
+                self.peak * power(*gamma, passed as u64)
             }
+            Decay::Exponential { gamma } => self.peak * power(*gamma, done),
+            Decay::OneCycle {
+                pct_start,
+                div_factor,
+                final_div_factor,
+            } => {
+                let start = self.peak / div_factor;
+                let end = start / final_div_factor;
+                let last = (units - 1) as f64;
+                let turn = pct_start * units as f64 - 1.0;
+                let now = (done as f64).min(last);
+                if now <= turn {
+                    cosine(start, self.peak, share(now, turn))
+                } else {
+                    cosine(self.peak, end, share(now - turn, last - turn))
+                }
+            }
+        }
+    }
+
+    /// The unit in which a step lies.
+    fn unit(&self, step: u64) -> u64 {
+        match self.per {
+            Per::Step => step,
+            Per::Epoch => step / self.steps_per_epoch.max(1),
+        }
+    }
+
+    /// Units of the whole run; a last epoch that is cut short is one.
+    fn units(&self) -> u64 {
+        match self.per {
+            Per::Step => self.total_steps,
+            Per::Epoch => self.total_steps.div_ceil(self.steps_per_epoch.max(1)),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Half a cosine from `from` at `part` = 0 to `to` at 1.
+fn cosine(from: f64, to: f64, part: f64) -> f64 {
+    to + (from - to) * (1.0 + (PI * part).cos()) / 2.0
+}
 
-    const COSINE: Schedule = Schedule {
-        peak: 0.1,
-        warmup_steps: 10,
-        total_steps: 110,
-        decay: Decay::Cosine { min_lr: 0.01 },
-    };
+/// `part / whole`; a phase of no length is over (where torch would divide by zero).
+fn share(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 1.0 }
+}
 
-    #[test]
-    fn warm_up_rises_linearly_to_the_peak() {
-        assert!((COSINE.lr(0) - 0.01).abs() < 1e-15);
-        assert!((COSINE.lr(4) - 0.05).abs() < 1e-15);
-        assert_eq!(COSINE.lr(9), 0.1);
-        assert_eq!(COSINE.lr(10), 0.1);
-    }
-
-    #[test]
-    fn the_cosine_halves_in_the_middle_and_ends_at_the_minimum() {
-        assert!((COSINE.lr(60) - 0.055).abs() < 1e-15);
-        assert!((COSINE.lr(110) - 0.01).abs() < 1e-15);
-        assert_eq!(COSINE.lr(5000), COSINE.lr(110));
-        let mut last = f64::INFINITY;
-        for step in 10..=110 {
-            assert!(COSINE.lr(step) <= last);
-            last = COSINE.lr(step);
-        }
-    }
-
-    #[test]
-    fn a_run_that_is_all_warm_up_and_a_constant_one_are_defined() {
-        let all_warm_up = Schedule {
-            warmup_steps: 110,
-            ..COSINE
-        };
-        assert!(all_warm_up.lr(109) <= 0.1 && all_warm_up.lr(110).is_finite());
-        let constant = Schedule {
-            warmup_steps: 0,
-            decay: Decay::Constant,
-            ..COSINE
-        };
-        assert_eq!((constant.lr(0), constant.lr(1000)), (0.1, 0.1));
-    }
+/// `gamma` to a whole power.
+fn power(gamma: f64, exponent: u64) -> f64 {
+    gamma.powf(exponent as f64)
 }

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use dtrain_common::memory::{MemoryReport, host_memory};
 
 use super::error::TrainError;
-use super::reducer::reduce;
-use super::status::Status;
+use super::status::{Status, Tally};
 use super::trainer::Trainer;
 use crate::data::{self, Loader};
 use crate::metrics::{StepRecord, WaitMs};
@@ -30,45 +29,62 @@ impl Trainer<'_> {
         let begun = Instant::now();
         let position = self.plan.position(self.done);
         let samples = self.plan.step_samples(position.step_in_epoch);
-        let micro_batches = self
-            .plan
-            .partition
-            .for_samples(samples)
-            .micro_ranges(self.group.rank());
+        let micro_batches = self.plan.micro_ranges(samples, self.ranks.rank());
         let lr = self.plan.schedule.lr(self.done);
-        let mut waited_for_data = Duration::ZERO;
+        let loss_scale = self.precision.loss_scale();
+        // The weight of the step if nothing is left out of it; what is left out is made up for below.
+        let expected = samples as f64 * self.model.task.weight_per_sample();
 
-        // Load, forward, backward: the gradient of the summed loss over the step's sample count adds up in the arena.
+        // Load, forward, backward: the gradient of the summed loss, over the expected weight, adds up in the arena.
+        let mut waited_for_data = Duration::ZERO;
         let mut status = Status::default();
-        self.arena.zero_grad()?;
-        self.buffers.begin()?;
-        for range in micro_batches {
+        let mut tally = Tally::default();
+        self.model.arena.zero_grad()?;
+        self.model.buffers.begin()?;
+        self.reducer.begin();
+        if micro_batches.is_empty() {
+            self.reducer.arm();
+        }
+        for (index, range) in micro_batches.iter().enumerate() {
             let (batch, waited) = self.load(&mut status)?;
             waited_for_data += waited;
-            let loss = self.task.loss(&batch, Mode::Train)?;
-            loss.sum.f_div_scalar(samples as f64)?.f_backward()?;
-            self.buffers.take(range.len() as f64 / samples as f64)?;
-            status.add(loss.status);
+            let loss = self
+                .precision
+                .run(|| self.model.task.loss(&batch, Mode::Train))??;
+            if index + 1 == micro_batches.len() {
+                self.reducer.arm();
+            }
+            loss.sum.f_mul_scalar(loss_scale / expected)?.f_backward()?;
+            self.model.buffers.take(range.len() as f64 / samples as f64)?;
+            tally.add(&loss)?;
         }
+        status.totals = tally.totals(self.model.task.sums())?;
         status.stop = f64::from(u8::from(self.stop.is_asked()));
 
         // Reduce: afterwards every rank holds the same gradient and the same status.
         let reducing = Instant::now();
-        let status = reduce(self.group, &self.arena, &self.buffers, status)?;
+        let status = self.reducer.finish(&self.model.buffers, status)?;
         let waited_for_ranks = reducing.elapsed();
 
-        // Decide and update: the same on every rank.
-        let norm = self.arena.grad_norm()? * samples as f64 / status.weight;
-        let decision = decide(&status, samples, norm, self.clip);
-        match decision {
-            Decision::Commit { factor } => {
-                if factor != 1.0 {
-                    self.arena.scale_grad(factor)?;
-                }
-                self.optimizer.step(&self.arena, lr)?;
-                self.buffers.commit()?;
+        // Decide: the same on every rank.
+        let finite = self.precision.unscale(&self.model.arena, &self.reducer)?;
+        let missing = expected / status.totals.weight;
+        let norm = self.reducer.norm(&self.model.arena)? * missing;
+        let decision = match finite {
+            true => decide(&status, missing, norm, self.clip),
+            false => Decision::Skip,
+        };
+        self.precision.update(finite)?;
+
+        // Update.
+        if let Decision::Commit { factor } = decision {
+            if factor != 1.0 {
+                self.model.arena.scale_grad(factor)?;
             }
-            Decision::Skip => {}
+            self.model.optimizer.step(&self.model.arena, lr, &status.used())?;
+            self.reducer.gather(&self.model.arena)?;
+            self.model.buffers.commit()?;
+            self.model.update_average()?;
         }
         self.done += 1;
 
@@ -78,10 +94,10 @@ impl Trainer<'_> {
             step: self.done,
             epoch: position.epoch + 1,
             samples: self.plan.samples_after(self.done),
-            loss: status.loss(),
+            loss: status.totals.loss(),
             lr,
             grad_norm: norm,
-            loss_scale: 1.0,
+            loss_scale,
             samples_per_s: samples as f64 / step_s,
             step_ms: step_s * 1e3,
             wait_ms: WaitMs {
@@ -99,7 +115,7 @@ impl Trainer<'_> {
         let asked = Instant::now();
         let decoded = self.batches.next().ok_or(TrainError::LoaderEnded)??;
         let waited = asked.elapsed();
-        status.bad_images += decoded.bad.len() as f64;
+        status.bad_samples += decoded.bad.len() as f64;
         Ok((self.place(decoded, &self.batches)?, waited))
     }
 
@@ -119,51 +135,45 @@ impl Trainer<'_> {
     }
 }
 
-/// `norm` is that of the mean gradient over the samples that counted.
-fn decide(status: &Status, samples: usize, norm: f64, clip: Option<f64>) -> Decision {
-    if status.non_finite > 0.0 || !norm.is_finite() || status.weight == 0.0 {
+/// `norm` is that of the mean gradient over the weight that counted; `missing` is the expected weight over that one.
+fn decide(status: &Status, missing: f64, norm: f64, clip: Option<f64>) -> Decision {
+    let nothing = status.totals.weight == 0.0;
+    if nothing || !status.totals.loss_sum.is_finite() || !norm.is_finite() {
         return Decision::Skip;
     }
-    // Samples that could not be read have weight 0: the mean is over the others.
-    let mean = if status.weight == samples as f64 {
-        1.0
-    } else {
-        samples as f64 / status.weight
-    };
     let clipped = clip.map_or(1.0, |limit| (limit / (norm + CLIP_EPS)).min(1.0));
     Decision::Commit {
-        factor: mean * clipped,
+        factor: missing * clipped,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tasks::Totals;
 
-    fn status(weight: f64) -> Status {
+    fn status(loss_sum: f64, weight: f64) -> Status {
         Status {
-            loss_sum: 1.0,
-            weight,
+            totals: Totals {
+                loss_sum,
+                weight,
+                sums: Vec::new(),
+            },
             ..Status::default()
         }
     }
 
     #[test]
     fn a_finite_step_commits_unscaled() {
-        assert_eq!(
-            decide(&status(8.0), 8, 3.0, None),
-            Decision::Commit { factor: 1.0 }
-        );
-        assert_eq!(
-            decide(&status(8.0), 8, 3.0, Some(5.0)),
-            Decision::Commit { factor: 1.0 }
-        );
+        let commit = Decision::Commit { factor: 1.0 };
+        assert_eq!(decide(&status(1.0, 8.0), 1.0, 3.0, None), commit);
+        assert_eq!(decide(&status(1.0, 8.0), 1.0, 3.0, Some(5.0)), commit);
     }
 
     #[test]
     fn unreadable_samples_leave_the_mean_of_the_others() {
         assert_eq!(
-            decide(&status(6.0), 8, 3.0, None),
+            decide(&status(1.0, 6.0), 8.0 / 6.0, 3.0, None),
             Decision::Commit { factor: 8.0 / 6.0 }
         );
     }
@@ -171,7 +181,7 @@ mod tests {
     #[test]
     fn clipping_is_torch_s() {
         assert_eq!(
-            decide(&status(8.0), 8, 4.0, Some(1.0)),
+            decide(&status(1.0, 8.0), 1.0, 4.0, Some(1.0)),
             Decision::Commit {
                 factor: 1.0 / (4.0 + 1e-6)
             }
@@ -180,20 +190,10 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_is_dropped() {
-        assert_eq!(decide(&status(8.0), 8, f64::NAN, None), Decision::Skip);
-        assert_eq!(decide(&status(8.0), 8, f64::INFINITY, Some(1.0)), Decision::Skip);
-        assert_eq!(
-            decide(
-                &Status {
-                    non_finite: 1.0,
-                    ..status(8.0)
-                },
-                8,
-                1.0,
-                None
-            ),
-            Decision::Skip
-        );
-        assert_eq!(decide(&status(0.0), 8, f64::NAN, None), Decision::Skip);
+        let skip = Decision::Skip;
+        assert_eq!(decide(&status(1.0, 8.0), 1.0, f64::NAN, None), skip);
+        assert_eq!(decide(&status(1.0, 8.0), 1.0, f64::INFINITY, Some(1.0)), skip);
+        assert_eq!(decide(&status(f64::NAN, 8.0), 1.0, 1.0, None), skip);
+        assert_eq!(decide(&status(0.0, 0.0), f64::INFINITY, f64::NAN, None), skip);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use dtrain_common::manifest::{FORMAT, Manifest};
@@ -11,19 +10,18 @@ use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
 use tch::Device;
 
-use super::arena::Arena;
-use super::buffers::Buffers;
+use super::ema::Ema;
 use super::error::TrainError;
+use super::model::Model;
 use super::plan::RunPlan;
+use super::precision::Precision;
+use super::reducer::{ReduceOptions, Reducer};
 use super::status::Status;
 use super::stop::StopFlag;
 use crate::checkpoint::{self, Snapshot};
-use crate::collectives::ProcessGroup;
-use crate::data::{Dataset, Loader, LoaderOptions, too_many_bad};
+use crate::collectives::Ranks;
+use crate::data::{Loader, LoaderOptions, too_many_bad};
 use crate::metrics::{EvalRecord, MetricsLog, Progress, StepRecord};
-use crate::models::Registry;
-use crate::optim::Optimizer;
-use crate::tasks::Task;
 
 /// A run whose gradient is not finite this often in a row will not recover.
 const MAX_SKIPPED_IN_A_ROW: u64 = 20;
@@ -35,25 +33,15 @@ pub struct Parts<'a> {
     /// Where the run writes.
     pub run_dir: &'a RunDir,
     /// The ranks.
-    pub group: &'a dyn ProcessGroup,
-    /// Model and loss.
-    pub task: &'a dyn Task,
-    /// The model's tensors.
-    pub registry: &'a Registry,
-    /// Parameters and gradients in flat buffers.
-    pub arena: Arena,
-    /// The model's buffers in flat tensors.
-    pub buffers: Buffers,
-    /// The optimizer over the arena.
-    pub optimizer: Box<dyn Optimizer>,
+    pub ranks: Ranks,
+    /// What is trained.
+    pub model: Model,
+    /// How gradients are reduced.
+    pub reduce: ReduceOptions,
+    /// In which precision.
+    pub precision: Precision,
     /// The plan.
     pub plan: RunPlan,
-    /// How many classes the model tells apart, for the checkpoints' manifests.
-    pub classes: usize,
-    /// Training samples.
-    pub train_set: Arc<dyn Dataset>,
-    /// Test samples.
-    pub test_set: Arc<dyn Dataset>,
     /// How images are loaded.
     pub loader_options: LoaderOptions,
     /// Where tensors lie.
@@ -94,17 +82,13 @@ pub struct Summary {
 pub struct Trainer<'a> {
     recipe: &'a Recipe,
     run_dir: &'a RunDir,
-    pub(super) group: &'a dyn ProcessGroup,
-    pub(super) task: &'a dyn Task,
-    registry: &'a Registry,
-    pub(super) arena: Arena,
-    pub(super) buffers: Buffers,
-    pub(super) optimizer: Box<dyn Optimizer>,
+    pub(super) ranks: Ranks,
+    pub(super) model: Model,
+    pub(super) reducer: Reducer,
+    pub(super) precision: Precision,
     pub(super) plan: RunPlan,
     pub(super) batches: Loader,
-    pub(super) test_set: Arc<dyn Dataset>,
     pub(super) loader_options: LoaderOptions,
-    classes: usize,
     pub(super) device: Device,
     pub(super) stop: StopFlag,
     pub(super) clip: Option<f64>,
@@ -113,7 +97,7 @@ pub struct Trainer<'a> {
     metrics: Option<MetricsLog>,
     progress: Progress,
     launched: Option<SystemTime>,
-    bad_images: u64,
+    bad_samples: u64,
     skipped_in_a_row: u64,
     summary: Summary,
 }
@@ -126,22 +110,19 @@ impl<'a> Trainer<'a> {
     pub fn new(parts: Parts<'a>) -> Result<Self, TrainError> {
         let mut summary = Summary::default();
         summary.result.final_metrics = parts.earlier_metrics;
-        let work = parts.plan.micro_batches(parts.group.rank(), parts.done);
-        let batches = Loader::start(Arc::clone(&parts.train_set), parts.loader_options, work)?;
+        let work = parts.plan.micro_batches(parts.ranks.rank(), parts.done);
+        let batches = Loader::start(parts.model.task.train_set(), parts.loader_options, work)?;
+        let reducer = Reducer::new(parts.ranks.clone(), &parts.model.arena, parts.reduce)?;
         Ok(Self {
             batches,
-            classes: parts.classes,
             clip: parts.recipe.optim.clip,
             recipe: parts.recipe,
             run_dir: parts.run_dir,
-            group: parts.group,
-            task: parts.task,
-            registry: parts.registry,
-            arena: parts.arena,
-            buffers: parts.buffers,
-            optimizer: parts.optimizer,
+            ranks: parts.ranks,
+            model: parts.model,
+            reducer,
+            precision: parts.precision,
             plan: parts.plan,
-            test_set: parts.test_set,
             loader_options: parts.loader_options,
             device: parts.device,
             stop: parts.stop,
@@ -149,7 +130,7 @@ impl<'a> Trainer<'a> {
             metrics: parts.metrics,
             progress: parts.progress,
             launched: parts.launched,
-            bad_images: 0,
+            bad_samples: 0,
             skipped_in_a_row: 0,
             summary,
         })
@@ -170,6 +151,9 @@ impl<'a> Trainer<'a> {
         let mut stopped = false;
         while self.done < self.plan.total_steps && !stopped {
             let (record, status) = self.step()?;
+            if self.done == first + 1 {
+                self.follow_backward()?;
+            }
             training_s += record.step_ms / 1e3;
             self.report(&record)?;
             self.watch(&record, &status)?;
@@ -194,7 +178,7 @@ impl<'a> Trainer<'a> {
             let own = samples - self.plan.samples_after(first);
             result.samples_per_s = Some(own as f64 / training_s);
         }
-        result.skipped_images = Some(self.bad_images);
+        result.skipped_images = Some(self.bad_samples);
         tracing::debug!("trained for {:.3} s", begun.elapsed().as_secs_f64());
         let unfinished = self.done < self.plan.total_steps;
         Ok(if stopped && unfinished {
@@ -202,6 +186,16 @@ impl<'a> Trainer<'a> {
         } else {
             Outcome::Finished(self.summary)
         })
+    }
+
+    /// After the first step the parameters are laid out in the order in which rank 0 saw their gradients become ready, so
+    /// that every bucket is complete as early as possible.
+    fn follow_backward(&mut self) -> Result<(), TrainError> {
+        let order = self.reducer.ready_order()?;
+        if self.model.rearrange(&self.ranks, &order)? {
+            self.reducer.follow(&self.model.arena)?;
+        }
+        Ok(())
     }
 
     fn report(&mut self, record: &StepRecord) -> Result<(), TrainError> {
@@ -220,17 +214,16 @@ impl<'a> Trainer<'a> {
         if let Some(metrics) = &mut self.metrics {
             metrics.eval(record).map_err(TrainError::Metrics)?;
         }
+        let figures: String = record
+            .metrics
+            .iter()
+            .map(|(name, value)| format!(", {}", figure(name, *value)))
+            .collect();
         self.progress.note(format!(
-            "after step {} (epoch {}): test loss {:.4}, accuracy {:.2}% of {} samples",
-            record.step,
-            record.epoch,
-            record.loss,
-            record.accuracy * 100.0,
-            record.samples
+            "after step {} (epoch {}): test loss {:.4}{figures} of {} samples",
+            record.step, record.epoch, record.loss, record.samples
         ));
-        let metrics = &mut self.summary.result.final_metrics;
-        metrics.insert("loss".into(), record.loss);
-        metrics.insert("accuracy".into(), record.accuracy);
+        self.summary.result.final_metrics.extend(figures_of(record));
         Ok(())
     }
 
@@ -247,53 +240,53 @@ impl<'a> Trainer<'a> {
                 step: record.step,
             });
         }
-        self.bad_images += status.bad_images as u64;
+        self.bad_samples += status.bad_samples as u64;
         let total = self.plan.train_samples;
-        if too_many_bad(self.bad_images as usize, total as usize) {
+        if too_many_bad(self.bad_samples as usize, total as usize) {
             return Err(TrainError::TooManyBad {
-                bad: self.bad_images,
+                bad: self.bad_samples,
                 total,
             });
         }
         Ok(())
     }
 
-    /// Rank 0 writes; the others go on and meet it in the next reduction. The buffers are one on all ranks already.
+    /// Rank 0 writes; the others give it what they alone hold, go on, and meet it in the next reduction. The buffers are one
+    /// on all ranks already.
     fn save(&mut self, evaluation: Option<&EvalRecord>) -> Result<(), TrainError> {
-        if self.group.rank() != 0 {
+        let state = self.model.optimizer_state(&self.ranks)?;
+        if self.ranks.rank() != 0 {
             return Ok(());
         }
         let position = self.plan.position(self.done);
-        let metrics = evaluation
-            .map(|record| {
-                [
-                    ("loss".to_owned(), record.loss),
-                    ("accuracy".to_owned(), record.accuracy),
-                ]
-                .into()
-            })
-            .unwrap_or_default();
+        let metrics = evaluation.map(figures_of).unwrap_or_default();
         let manifest = Manifest {
             format: FORMAT,
             dtrain: env!("CARGO_PKG_VERSION").to_owned(),
             libtorch: dtrain_torch_shim::libtorch_version().to_owned(),
             task: self.recipe.task.to_string(),
-            model: self.recipe.model.name.to_string(),
-            classes: self.classes,
-            parameters: self.arena.parameters(),
+            model: self.recipe.model_name().into(),
+            classes: self.model.task.classes(),
+            parameters: self.model.arena.parameters(),
             step: self.done,
             epoch: position.epoch,
             step_in_epoch: position.step_in_epoch,
             samples: self.plan.samples_after(self.done),
-            world_size: self.group.size(),
+            world_size: self.ranks.size(),
+            loss_scale: self.precision.state(),
+            ema_updates: self.model.ema.as_ref().map(Ema::updates),
+            extra: self.model.task.extra(),
             recipe: self.recipe.clone(),
             metrics,
             files: Vec::new(),
         };
         let snapshot = Snapshot {
-            registry: self.registry,
-            arena: &self.arena,
-            optimizer: self.optimizer.as_ref(),
+            registry: &self.model.registry,
+            arena: &self.model.arena,
+            buffers: &self.model.buffers,
+            ema: self.model.ema.as_ref().map(Ema::flats),
+            state,
+            steps: self.model.optimizer.steps(),
             manifest,
         };
         let folder =
@@ -306,4 +299,20 @@ impl<'a> Trainer<'a> {
         self.summary.checkpoint = Some(folder);
         Ok(())
     }
+}
+
+/// A figure for people: shares in percent.
+fn figure(name: &str, value: f64) -> String {
+    match name {
+        "accuracy" | "pixel_accuracy" | "mean_iou" => {
+            format!("{} {:.2}%", name.replace('_', " "), value * 100.0)
+        }
+        _ => format!("{} {value:.4}", name.replace('_', " ")),
+    }
+}
+
+fn figures_of(record: &EvalRecord) -> BTreeMap<String, f64> {
+    let mut figures = record.metrics.clone();
+    figures.insert("loss".into(), record.loss);
+    figures
 }

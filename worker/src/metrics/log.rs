@@ -88,7 +88,7 @@ mod tests {
             step,
             epoch: 1,
             loss: 1.0,
-            accuracy: 0.5,
+            metrics: [("accuracy".to_owned(), 0.5)].into(),
             samples: 10,
             eval_ms: 1.0,
         };

@@ -1,5 +1,7 @@
 //! The lines of metrics.jsonl.
 
+use std::collections::BTreeMap;
+
 use dtrain_common::memory::MemoryReport;
 use serde::Serialize;
 
@@ -51,8 +53,9 @@ pub struct EvalRecord {
     pub epoch: u64,
     /// Mean loss over the samples.
     pub loss: f64,
-    /// Share of samples classified rightly.
-    pub accuracy: f64,
+    /// What the task measures, by name: `accuracy`, say.
+    #[serde(flatten)]
+    pub metrics: BTreeMap<String, f64>,
     /// Number of samples, each counted once.
     pub samples: u64,
     /// Duration of the evaluation.

@@ -21,15 +21,49 @@ pub enum ModelError {
         name: String,
     },
 
-    /// A classifier was asked for without classes.
-    #[error("a classifier needs at least 1 class")]
+    /// A classifier or segmenter was asked for without classes.
+    #[error("a network that tells classes apart needs at least 1 class")]
     NoClasses,
+
+    /// A network over images was asked for without input channels.
+    #[error("a network over images needs at least 1 input channel")]
+    NoChannels,
+
+    /// A setting of the recipe makes no network.
+    #[error("`{key} = {value}`: {reason}")]
+    Setting {
+        /// The recipe's key, such as `model.heads`.
+        key: &'static str,
+        /// Its value.
+        value: usize,
+        /// Why it cannot be, and what can, in one sentence.
+        reason: String,
+    },
+
+    /// A text is longer than the model can look back.
+    #[error(
+        "a text of {length} tokens is longer than the model's context: give it at most {context} at a time, or raise \
+         `model.context`"
+    )]
+    Context {
+        /// Tokens given.
+        length: i64,
+        /// Tokens the model takes.
+        context: i64,
+    },
+
+    /// The other participants of a step could not be reached for batch normalisation.
+    #[error("batch normalisation over all participants failed: {source}")]
+    Sync {
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
 
     /// A tensor given to the model has the wrong shape.
     #[error("the model takes {expected}, but was given a tensor of shape {got:?}")]
     Input {
         /// What the model takes, in words.
-        expected: &'static str,
+        expected: String,
         /// The shape it was given.
         got: Vec<i64>,
     },
@@ -122,6 +156,21 @@ pub enum WeightsError {
         path: PathBuf,
         /// Why not.
         reason: String,
+    },
+
+    /// The file holds two different tensors where the model has one under two names.
+    #[error(
+        "{}: `{second}` is not equal to `{first}`, and the model has one tensor for both. Weights of a model that was \
+         trained with two cannot be used.",
+        path.display()
+    )]
+    Untied {
+        /// The file.
+        path: PathBuf,
+        /// The name under which the model has the tensor.
+        first: String,
+        /// The other name.
+        second: String,
     },
 
     /// The file is readable, but its tensors are not those of the model.

@@ -100,7 +100,7 @@ impl Mismatch {
             && self.types.is_empty()
     }
 
-    /// Takes out the classifier head (`fc`) where it differs in the number of classes and in nothing else.
+    /// Takes out the head that tells classes apart where it differs in the number of classes and in nothing else.
     pub(super) fn take_head(&mut self) -> Vec<ShapeDifference> {
         let (head, rest) = std::mem::take(&mut self.shapes)
             .into_iter()
@@ -115,9 +115,11 @@ pub(super) fn is_batch_counter(name: &str) -> bool {
     name.ends_with(".num_batches_tracked")
 }
 
-/// Whether the tensor belongs to the classifier head.
+/// Whether the tensor belongs to the head that tells classes apart: a ResNet's, a vision transformer's or a U-Net's.
 pub(super) fn is_head(name: &str) -> bool {
-    name.starts_with("fc.")
+    ["fc.", "head.", "outc.conv."]
+        .iter()
+        .any(|head| name.starts_with(head))
 }
 
 fn is_other_class_count(difference: &ShapeDifference) -> bool {

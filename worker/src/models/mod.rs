@@ -3,52 +3,72 @@
 //! A model is built into a [`Registry`], which lists its tensors by name; [`load_state`] and [`save_state`] move that list
 //! from and to a safetensors file. All randomness is torch's global CPU generator: call `tch::manual_seed` before
 //! [`build`] for a repeatable model.
+//!
+//! | Task | Network | Made by |
+//! |---|---|---|
+//! | images to classes | ResNets, a vision transformer ([`Architecture`]) | [`build`] |
+//! | images to classes of their pixels | a U-Net ([`UnetConfig`]) | [`build_unet`] |
+//! | text to its next token | a GPT ([`GptConfig`]) | [`Gpt::new`] |
 
 use std::fmt;
 
 use tch::Tensor;
 
 mod error;
+mod gpt;
 mod layers;
 mod mismatch;
 mod recognise;
 mod registry;
 mod resnet;
+mod settings;
 mod tensor_file;
 mod tensor_write;
+mod unet;
+mod vit;
 mod weights;
 
 pub use error::{ModelError, WeightsError};
-pub use layers::{BatchNorm2d, Conv2d, Linear};
+pub use gpt::{Gpt, GptConfig};
+pub use layers::{
+    BatchNorm2d, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions, ConvTranspose2d, Embedding,
+    Gelu, Init, LayerNorm, Linear, Mlp, SelfAttention, channels_last, is_channels_last,
+};
 pub use mismatch::{Mismatch, ShapeDifference};
 pub use registry::{Entry, Registry, Role, Scope};
 pub use tensor_file::TensorFile;
 pub use tensor_write::write_tensors;
+pub use unet::UnetConfig;
+pub use vit::VitConfig;
 pub use weights::{LoadMode, LoadReport, load_state, save_state};
 
-/// The networks that can be built.
+/// The classifiers that can be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
     /// 18 layers, 11.7 million parameters at 1000 classes.
     ResNet18,
     /// 34 layers, 21.8 million parameters at 1000 classes.
     ResNet34,
+    /// 50 layers in bottleneck blocks, 25.6 million parameters at 1000 classes.
+    ResNet50,
+    /// 101 layers in bottleneck blocks, 44.5 million parameters at 1000 classes.
+    ResNet101,
+    /// 152 layers in bottleneck blocks, 60.2 million parameters at 1000 classes.
+    ResNet152,
+    /// A vision transformer.
+    Vit(VitConfig),
 }
 
 impl Architecture {
-    /// The name in recipes and in torchvision: `resnet18`, `resnet34`.
+    /// The name in recipes and, but for `vit`, in torchvision.
     pub fn name(self) -> &'static str {
         match self {
             Self::ResNet18 => "resnet18",
             Self::ResNet34 => "resnet34",
-        }
-    }
-
-    /// How many blocks each of the four stages has.
-    fn stage_blocks(self) -> [usize; 4] {
-        match self {
-            Self::ResNet18 => [2, 2, 2, 2],
-            Self::ResNet34 => [3, 4, 6, 3],
+            Self::ResNet50 => "resnet50",
+            Self::ResNet101 => "resnet101",
+            Self::ResNet152 => "resnet152",
+            Self::Vit(_) => "vit",
         }
     }
 }
@@ -61,7 +81,7 @@ impl fmt::Display for Architecture {
 
 /// A network that sorts images into classes.
 pub trait Classifier: Send {
-    /// Images, N x 3 x H x W float32 (normalised), to logits, N x classes.
+    /// Images, N x channels x H x W in the parameters' type (normalised), to logits, N x classes.
     ///
     /// With `train`, batch normalisation uses the batch's statistics and moves the running ones. Whether a graph for the
     /// backward pass is kept is the caller's choice, by torch's gradient mode.
@@ -72,23 +92,57 @@ pub trait Classifier: Send {
     fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError>;
 
     /// The fewest samples that a training micro-batch of square images may have: batch normalisation needs two values
-    /// per channel, so 2 where the last feature map is a single pixel, else 1.
+    /// per channel, so 2 where the last feature map is a single pixel, else 1. Where batch normalisation goes over several
+    /// participants it is 1, as long as they have two samples together.
     fn min_micro_batch(&self, image_size: usize) -> usize;
 }
 
-/// Builds a network with freshly drawn weights, registering its tensors in the order of torchvision's `state_dict`.
+/// A network that sorts every pixel of an image into classes.
+pub trait Segmenter: Send {
+    /// Images, N x channels x H x W in the parameters' type (normalised), to logits, N x classes x H x W. `train` is as in
+    /// [`Classifier::forward`].
+    ///
+    /// # Errors
+    /// [`ModelError::Input`] for another shape, [`ModelError::Setting`] for an image too small for the network,
+    /// [`ModelError::Batch`] for a training micro-batch below [`Segmenter::min_micro_batch`], and those of libtorch.
+    fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError>;
+
+    /// The fewest samples that a training micro-batch of square images may have, as [`Classifier::min_micro_batch`].
+    fn min_micro_batch(&self, image_size: usize) -> usize;
+}
+
+/// Builds a classifier of images of `channels` channels with freshly drawn weights, registering its tensors in the order of
+/// PyTorch's `state_dict`.
 ///
 /// # Errors
-/// [`ModelError::NoClasses`], [`ModelError::DuplicateName`] if the registry holds a model already, and those of libtorch.
+/// [`ModelError::NoClasses`], [`ModelError::NoChannels`], [`ModelError::Setting`] for sizes that make no network,
+/// [`ModelError::DuplicateName`] if the registry holds a model already, and those of libtorch.
 pub fn build(
     arch: Architecture,
+    channels: usize,
     classes: usize,
     registry: &mut Registry,
 ) -> Result<Box<dyn Classifier>, ModelError> {
-    if classes == 0 {
-        return Err(ModelError::NoClasses);
-    }
-    // More classes than i64 can count could not be allocated either; libtorch then says so.
-    let classes = i64::try_from(classes).unwrap_or(i64::MAX);
-    Ok(Box::new(resnet::ResNet::new(arch, classes, registry)?))
+    let (blocks, bottleneck) = match arch {
+        Architecture::ResNet18 => ([2, 2, 2, 2], false),
+        Architecture::ResNet34 => ([3, 4, 6, 3], false),
+        Architecture::ResNet50 => ([3, 4, 6, 3], true),
+        Architecture::ResNet101 => ([3, 4, 23, 3], true),
+        Architecture::ResNet152 => ([3, 8, 36, 3], true),
+        Architecture::Vit(config) => {
+            return Ok(Box::new(vit::Vit::new(config, channels, classes, registry)?));
+        }
+    };
+    let layout = resnet::Layout { blocks, bottleneck };
+    Ok(Box::new(resnet::ResNet::new(
+        layout, channels, classes, registry,
+    )?))
+}
+
+/// Builds a U-Net with freshly drawn weights, registering its tensors in the order of PyTorch's `state_dict`.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_unet(config: UnetConfig, registry: &mut Registry) -> Result<Box<dyn Segmenter>, ModelError> {
+    Ok(Box::new(unet::Unet::new(config, registry)?))
 }

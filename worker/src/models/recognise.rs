@@ -13,6 +13,9 @@ pub(super) fn looks_like(names: &[&str]) -> String {
         let inner = looks_like(&inner);
         return format!("{inner} whose names all begin with `{prefix}` (save it without that prefix)");
     }
+    if let Some(kind) = by_first_tensor(names) {
+        return kind;
+    }
     let mut blocks = [0usize; 4];
     for name in names {
         if let Some((stage, index)) = stage_and_block(name) {
@@ -58,10 +61,58 @@ pub(super) fn looks_like(names: &[&str]) -> String {
     }
 }
 
-/// The `module.` or the like that a wrapper has put before every name of a residual network.
+/// A tensor that a vision transformer, a U-Net and a GPT has and no other network, at the root of its names.
+const FIRST: [&str; 3] = ["cls_token", "inc.double_conv.0.weight", "transformer.wte.weight"];
+
+/// The networks that one tensor tells, with their size.
+fn by_first_tensor(names: &[&str]) -> Option<String> {
+    let first = FIRST.into_iter().find(|first| names.contains(first));
+    // GPT-2 as Hugging Face saves it: the same blocks, but at the root or with weights that are transposed.
+    if first.is_none() && names.contains(&"wte.weight") {
+        let depth = numbered(names, "h.");
+        return Some(format!(
+            "a GPT of {depth} blocks as Hugging Face names it (put `transformer.` before its names, and transpose the \
+             weights of its linear layers)"
+        ));
+    }
+    Some(match first? {
+        "cls_token" => match numbered(names, "blocks.") {
+            0 => "a vision transformer of another make".to_owned(),
+            depth => format!("a vision transformer of {depth} blocks"),
+        },
+        "inc.double_conv.0.weight" => {
+            let depth = (1..).take_while(|level| {
+                let mark = format!("down{level}.");
+                names.iter().any(|name| name.starts_with(&mark))
+            });
+            format!("a U-Net of {} levels", depth.count())
+        }
+        _ => format!("a GPT of {} blocks", numbered(names, "transformer.h.")),
+    })
+}
+
+/// One more than the largest number that follows `prefix`, 0 without any.
+fn numbered(names: &[&str], prefix: &str) -> usize {
+    names
+        .iter()
+        .filter_map(|name| {
+            name.strip_prefix(prefix)?
+                .split('.')
+                .next()?
+                .parse::<usize>()
+                .ok()
+        })
+        .max()
+        .map_or(0, |last| last.saturating_add(1))
+}
+
+/// The `module.` or the like that a wrapper has put before every name of a network.
 fn wrapper_prefix<'a>(names: &[&'a str]) -> Option<&'a str> {
-    let before_conv1 = names.iter().filter_map(|name| name.strip_suffix("conv1.weight"));
-    let prefix = before_conv1
+    let before_first = names.iter().filter_map(|name| {
+        let mut firsts = FIRST.iter().copied().chain(["conv1.weight"]);
+        firsts.find_map(|first| name.strip_suffix(first))
+    });
+    let prefix = before_first
         .filter(|prefix| prefix.ends_with('.'))
         .min_by_key(|prefix| prefix.len())?;
     (!prefix.starts_with("layer") && names.iter().all(|name| name.starts_with(prefix))).then_some(prefix)
@@ -120,5 +171,37 @@ mod tests {
             "no network known to dtrain"
         );
         assert_eq!(guess(&[]), "an empty file");
+    }
+
+    #[test]
+    fn transformers_and_u_nets_are_recognised_with_their_size() {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let gpt = [
+            "transformer.wte.weight",
+            "transformer.h.10.ln_1.bias",
+            "lm_head.weight",
+        ];
+        assert_eq!(guess(&owned(&gpt)), "a GPT of 11 blocks");
+        let compiled: Vec<String> = gpt.iter().map(|name| format!("_orig_mod.{name}")).collect();
+        assert_eq!(
+            guess(&compiled),
+            "a GPT of 11 blocks whose names all begin with `_orig_mod.` (save it without that prefix)"
+        );
+        let bare = guess(&owned(&["wte.weight", "h.0.attn.c_attn.weight"]));
+        assert!(
+            bare.starts_with("a GPT of 1 blocks as Hugging Face names it"),
+            "{bare}"
+        );
+        let vit = ["cls_token", "pos_embed", "blocks.2.attn.qkv.weight"];
+        assert_eq!(guess(&owned(&vit)), "a vision transformer of 3 blocks");
+        assert_eq!(
+            guess(&owned(&["cls_token", "layers.0.x"])),
+            "a vision transformer of another make"
+        );
+        let unet = [
+            "inc.double_conv.0.weight",
+            "down1.maxpool_conv.1.double_conv.0.weight",
+        ];
+        assert_eq!(guess(&owned(&unet)), "a U-Net of 1 levels");
     }
 }

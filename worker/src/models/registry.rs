@@ -4,10 +4,12 @@
 //! (by a view into a flat buffer, say) through the registry thereby replaces it for the layer.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::error::ModelError;
+use super::layers::{BatchSync, SyncHandle, channels_last};
 
 /// Whether a tensor is trained or only carried along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,22 +55,57 @@ impl Entry {
     }
 }
 
-/// All tensors of one model on one device.
+/// All tensors of one model on one device, and what holds for all its layers.
 #[derive(Debug)]
 pub struct Registry {
     device: Device,
+    kind: Kind,
+    channels_last: bool,
+    sync: Option<SyncHandle>,
     entries: Vec<Entry>,
     names: HashSet<String>,
+    tied: Vec<(String, String)>,
 }
 
 impl Registry {
-    /// An empty registry, whose tensors will live on `device`.
+    /// An empty registry, whose tensors will live on `device`, floating-point ones in float32.
     pub fn new(device: Device) -> Self {
         Self {
             device,
+            kind: Kind::Float,
+            channels_last: false,
+            sync: None,
             entries: Vec::new(),
             names: HashSet::new(),
+            tied: Vec::new(),
         }
+    }
+
+    /// Sets the type of the floating-point tensors built from now on. Initial values are drawn in float32 whatever it is.
+    pub fn set_kind(&mut self, kind: Kind) {
+        self.kind = kind;
+    }
+
+    /// Whether the weights of convolutions built from now on, and with them what the network computes, lie channels-last:
+    /// N x C x H x W with the strides of N x H x W x C.
+    pub fn channels_last(&mut self, on: bool) {
+        self.channels_last = on;
+    }
+
+    /// Whether convolutions are built channels-last.
+    pub fn is_channels_last(&self) -> bool {
+        self.channels_last
+    }
+
+    /// Sets with whom the batch normalisations built from now on share their statistics in training. One participant is as
+    /// none.
+    pub fn set_batch_sync(&mut self, sync: Option<Arc<dyn BatchSync>>) {
+        self.sync = sync.filter(|sync| sync.participants() > 1).map(SyncHandle);
+    }
+
+    /// Whether batch normalisations share their statistics with other participants.
+    pub fn is_batch_synced(&self) -> bool {
+        self.sync.is_some()
     }
 
     /// Where the tensors live.
@@ -119,6 +156,12 @@ impl Registry {
         self.buffers().map(Entry::bytes).sum()
     }
 
+    /// Names under which PyTorch's files may hold a tensor a second time, each with the name of the tensor it is.
+    /// [`load_state`](super::load_state) passes over them.
+    pub fn tied(&self) -> &[(String, String)] {
+        &self.tied
+    }
+
     fn add(&mut self, name: String, tensor: &Tensor, role: Role) -> Result<(), ModelError> {
         if !self.names.insert(name.clone()) {
             return Err(ModelError::DuplicateName { name });
@@ -154,15 +197,29 @@ impl Scope<'_> {
         &self.prefix
     }
 
+    /// With whom batch normalisations share their statistics.
+    pub(super) fn sync(&self) -> Option<&SyncHandle> {
+        self.registry.sync.as_ref()
+    }
+
+    /// Says that PyTorch's module has the tensor `of` under the name `name` too (full names): a tied weight.
+    pub fn tie(&mut self, name: &str, of: &str) {
+        self.registry.tied.push((name.to_owned(), of.to_owned()));
+    }
+
     /// Registers a parameter and returns the tensor to compute with.
     ///
-    /// The values of `init` are moved to the registry's device; what is returned is a contiguous leaf of the autograd
-    /// graph that requires a gradient.
+    /// The values of `init` are moved to the registry's device and type; what is returned is a leaf of the autograd graph
+    /// that requires a gradient. It is contiguous, or channels-last where the registry says so and it has four dimensions.
     ///
     /// # Errors
     /// The name is taken, or libtorch cannot allocate on the device.
     pub fn parameter(&mut self, name: &str, init: &Tensor) -> Result<Tensor, ModelError> {
-        let tensor = self.place(init)?.f_set_requires_grad(true)?;
+        let mut tensor = self.place(init)?;
+        if self.registry.channels_last && tensor.dim() == 4 {
+            tensor = channels_last(&tensor)?;
+        }
+        let tensor = tensor.f_set_requires_grad(true)?;
         self.registry
             .add(self.full_name(name), &tensor, Role::Parameter)?;
         Ok(tensor)
@@ -179,10 +236,14 @@ impl Scope<'_> {
     }
 
     fn place(&self, init: &Tensor) -> Result<Tensor, ModelError> {
-        Ok(init
-            .f_detach()?
-            .f_to_device(self.registry.device)?
-            .f_contiguous()?)
+        let tensor = init.f_detach()?;
+        let tensor = match tensor.f_kind()? {
+            Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => {
+                tensor.f_to_kind(self.registry.kind)?
+            }
+            _ => tensor,
+        };
+        Ok(tensor.f_to_device(self.registry.device)?.f_contiguous()?)
     }
 
     fn full_name(&self, name: &str) -> String {
@@ -244,6 +305,28 @@ mod tests {
             .buffer("bias", &Tensor::f_zeros([3], CPU).unwrap());
         assert!(matches!(again, Err(ModelError::DuplicateName { name }) if name == "bias"));
         assert_eq!(registry.state().len(), 3);
+    }
+
+    #[test]
+    fn type_and_layout_are_the_registrys() {
+        let mut registry = Registry::new(Device::Cpu);
+        registry.set_kind(Kind::Double);
+        registry.channels_last(true);
+        let mut root = registry.root();
+        let kernel = Tensor::f_arange(2 * 3 * 5 * 7, CPU).unwrap().view([2, 3, 5, 7]);
+        let weight = root.parameter("weight", &kernel).unwrap();
+        assert_eq!((weight.size(), weight.kind()), (vec![2, 3, 5, 7], Kind::Double));
+        assert_eq!(weight.stride(), [105, 1, 21, 3]);
+        assert!(weight.is_leaf() && weight.requires_grad() && weight.equal(&kernel.to_kind(Kind::Double)));
+        // A 1 x 1 kernel has its strides too: by them libtorch chooses the kernel of the convolution.
+        let small = root
+            .parameter("small", &kernel.narrow(2, 0, 1).narrow(3, 0, 1))
+            .unwrap();
+        assert_eq!(small.stride(), [3, 1, 3, 3]);
+        let flat = root.parameter("flat", &kernel.view([6, 35])).unwrap();
+        assert_eq!(flat.stride(), [35, 1]);
+        let counter = Tensor::f_zeros([0i64; 0], (Kind::Int64, Device::Cpu)).unwrap();
+        assert_eq!(root.buffer("counter", &counter).unwrap().kind(), Kind::Int64);
     }
 
     #[test]

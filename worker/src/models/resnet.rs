@@ -1,50 +1,98 @@
-//! ResNet-18 and ResNet-34 (He et al., 2015) with the structure and the names of torchvision's.
+//! ResNet-18 to ResNet-152 (He et al. 2015, arXiv 1512.03385) with the structure and the names of torchvision's.
 
 use tch::Tensor;
 
 use super::error::ModelError;
-use super::layers::{BatchNorm2d, Conv2d, Linear};
+use super::layers::{BatchNorm2d, Conv2d, ConvOptions, Linear, input_layout};
 use super::registry::{Registry, Scope};
-use super::{Architecture, Classifier};
+use super::{Classifier, settings};
 
-/// The channels of the four stages.
+/// The inner channels of the four stages.
 const STAGE_CHANNELS: [i64; 4] = [64, 128, 256, 512];
+
+/// How many times as many channels leave a bottleneck block as are inside.
+const EXPANSION: i64 = 4;
 
 /// Each side of the last feature map is the image's, halved this many times and rounded up.
 const HALVINGS: usize = 5;
 
-/// Two convolutions with a way around them. The first may halve the image; then the way around does too.
+/// How a residual network is made up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// Blocks of each stage.
+    pub(super) blocks: [usize; 4],
+    /// Three convolutions (1 x 1, 3 x 3, 1 x 1) in a block and not two of 3 x 3.
+    pub(super) bottleneck: bool,
+}
+
+/// Convolutions, each with batch normalisation and all but the last with ReLU, and a way around them. One of them may halve
+/// the image; then the way around does too.
 #[derive(Debug)]
-struct BasicBlock {
-    conv1: Conv2d,
-    bn1: BatchNorm2d,
-    conv2: Conv2d,
-    bn2: BatchNorm2d,
+struct Block {
+    layers: Vec<(Conv2d, BatchNorm2d)>,
     downsample: Option<(Conv2d, BatchNorm2d)>,
 }
 
-impl BasicBlock {
-    fn new(scope: &mut Scope<'_>, input: i64, output: i64, stride: i64) -> Result<Self, ModelError> {
-        Ok(Self {
-            conv1: Conv2d::new(&mut scope.sub("conv1"), (input, output), 3, stride, 1)?,
-            bn1: BatchNorm2d::new(&mut scope.sub("bn1"), output)?,
-            conv2: Conv2d::new(&mut scope.sub("conv2"), (output, output), 3, 1, 1)?,
-            bn2: BatchNorm2d::silent(&mut scope.sub("bn2"), output)?,
-            downsample: if stride != 1 || input != output {
-                let mut scope = scope.sub("downsample");
-                let conv = Conv2d::new(&mut scope.sub(0), (input, output), 1, stride, 0)?;
-                Some((conv, BatchNorm2d::new(&mut scope.sub(1), output)?))
+impl Block {
+    /// `inner` channels within; the block's output has [`EXPANSION`] times as many if it is a bottleneck. Its stride is on
+    /// the 3 x 3 convolution (version 1.5, as torchvision's), which loses less than one on the first 1 x 1.
+    fn new(
+        scope: &mut Scope<'_>,
+        (input, inner): (i64, i64),
+        stride: i64,
+        bottleneck: bool,
+    ) -> Result<Self, ModelError> {
+        let output = if bottleneck { inner * EXPANSION } else { inner };
+        let shapes: &[(i64, i64, i64, i64)] = if bottleneck {
+            &[
+                (1, input, inner, 1),
+                (3, inner, inner, stride),
+                (1, inner, output, 1),
+            ]
+        } else {
+            &[(3, input, output, stride), (3, output, output, 1)]
+        };
+        let mut layers = Vec::with_capacity(shapes.len());
+        for (index, (kernel, from, to, stride)) in shapes.iter().copied().enumerate() {
+            let number = index + 1;
+            let options = ConvOptions {
+                stride,
+                padding: kernel / 2,
+                ..ConvOptions::kernel(kernel)
+            };
+            let conv = Conv2d::new(&mut scope.sub(format_args!("conv{number}")), (from, to), options)?;
+            let mut place = scope.sub(format_args!("bn{number}"));
+            let bn = if number == shapes.len() {
+                BatchNorm2d::silent(&mut place, to)?
             } else {
-                None
-            },
-        })
+                BatchNorm2d::new(&mut place, to)?
+            };
+            layers.push((conv, bn));
+        }
+        let downsample = if stride != 1 || input != output {
+            let mut scope = scope.sub("downsample");
+            let options = ConvOptions {
+                stride,
+                ..ConvOptions::kernel(1)
+            };
+            let conv = Conv2d::new(&mut scope.sub(0), (input, output), options)?;
+            Some((conv, BatchNorm2d::new(&mut scope.sub(1), output)?))
+        } else {
+            None
+        };
+        Ok(Self { layers, downsample })
     }
 
     // ReLU and the addition work in place, which saves an allocation each: the backward pass needs a batch norm's input
     // and a ReLU's output, and nothing needs what lies between.
     fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
-        let inner = self.bn1.forward(&self.conv1.forward(x)?, train)?.f_relu_()?;
-        let mut out = self.bn2.forward(&self.conv2.forward(&inner)?, train)?;
+        let mut out = x.shallow_clone();
+        for (index, (conv, bn)) in self.layers.iter().enumerate() {
+            if index > 0 {
+                out = out.f_relu_()?;
+            }
+            out = bn.forward(&conv.forward(&out)?, train)?;
+        }
         let mut out = match &self.downsample {
             Some((conv, bn)) => out.f_add_(&bn.forward(&conv.forward(x)?, train)?)?,
             None => out.f_add_(x)?,
@@ -53,32 +101,49 @@ impl BasicBlock {
     }
 }
 
-/// A residual network of basic blocks.
+/// A residual network.
 ///
 /// Every block begins as the identity: the last batch norm of its branch starts with weight 0 (Goyal et al. 2017, arXiv
 /// 1706.02677, section 5.1; torchvision's `zero_init_residual`). Without it the first steps of training at small images are
-/// chaotic, and a difference in the last digit becomes one in the second within twenty steps.
+/// chaotic, and a difference in the last digit becomes one in the second within twenty steps. There is no dropout.
 #[derive(Debug)]
 pub(super) struct ResNet {
     conv1: Conv2d,
     bn1: BatchNorm2d,
-    blocks: Vec<BasicBlock>,
+    blocks: Vec<Block>,
     fc: Linear,
+    channels: i64,
+    channels_last: bool,
+    synced: bool,
 }
 
 impl ResNet {
-    pub(super) fn new(arch: Architecture, classes: i64, registry: &mut Registry) -> Result<Self, ModelError> {
+    pub(super) fn new(
+        layout: Layout,
+        channels: usize,
+        classes: usize,
+        registry: &mut Registry,
+    ) -> Result<Self, ModelError> {
+        let (channels, classes) = (settings::channels(channels)?, settings::classes(classes)?);
+        let (channels_last, synced) = (registry.is_channels_last(), registry.is_batch_synced());
         let mut root = registry.root();
-        let conv1 = Conv2d::new(&mut root.sub("conv1"), (3, STAGE_CHANNELS[0]), 7, 2, 3)?;
+        let first = ConvOptions {
+            stride: 2,
+            padding: 3,
+            ..ConvOptions::kernel(7)
+        };
+        let conv1 = Conv2d::new(&mut root.sub("conv1"), (channels, STAGE_CHANNELS[0]), first)?;
         let bn1 = BatchNorm2d::new(&mut root.sub("bn1"), STAGE_CHANNELS[0])?;
+        let expansion = if layout.bottleneck { EXPANSION } else { 1 };
         let mut blocks = Vec::new();
         let mut input = STAGE_CHANNELS[0];
-        for (stage, (output, count)) in STAGE_CHANNELS.into_iter().zip(arch.stage_blocks()).enumerate() {
+        for (stage, (inner, count)) in STAGE_CHANNELS.into_iter().zip(layout.blocks).enumerate() {
             let mut scope = root.sub(format_args!("layer{}", stage + 1));
             for index in 0..count {
                 let stride = if stage > 0 && index == 0 { 2 } else { 1 };
-                blocks.push(BasicBlock::new(&mut scope.sub(index), input, output, stride)?);
-                input = output;
+                let mut scope = scope.sub(index);
+                blocks.push(Block::new(&mut scope, (input, inner), stride, layout.bottleneck)?);
+                input = inner * expansion;
             }
         }
         Ok(Self {
@@ -86,160 +151,42 @@ impl ResNet {
             bn1,
             blocks,
             fc: Linear::new(&mut root.sub("fc"), input, classes)?,
+            channels,
+            channels_last,
+            synced,
         })
+    }
+
+    /// Images to the last feature map.
+    fn features(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
+        let images = input_layout(images, self.channels_last)?;
+        let mut x = self.bn1.forward(&self.conv1.forward(&images)?, train)?;
+        let mut x = x.f_relu_()?.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)?;
+        for block in &self.blocks {
+            x = block.forward(&x, train)?;
+        }
+        Ok(x)
     }
 }
 
 impl Classifier for ResNet {
     fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
-        let shape = images.size();
-        if !matches!(shape[..], [n, 3, h, w] if n > 0 && h > 0 && w > 0) {
+        let (shape, fewest) = (images.size(), i64::from(!self.synced));
+        if !matches!(shape[..], [n, c, h, w] if n >= fewest && c == self.channels && h > 0 && w > 0) {
             return Err(ModelError::Input {
-                expected: "images of shape N x 3 x H x W with N > 0",
+                expected: format!("images of shape N x {} x H x W with N > 0", self.channels),
                 got: shape,
             });
         }
-        let mut x = self.bn1.forward(&self.conv1.forward(images)?, train)?;
-        let mut x = x.f_relu_()?.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)?;
-        for block in &self.blocks {
-            x = block.forward(&x, train)?;
-        }
-        self.fc
-            .forward(&x.f_adaptive_avg_pool2d([1, 1])?.f_flatten(1, -1)?)
+        let x = self.features(images, train)?.f_adaptive_avg_pool2d([1, 1])?;
+        self.fc.forward(&x.f_flatten(1, -1)?)
     }
 
     fn min_micro_batch(&self, image_size: usize) -> usize {
         let side = (0..HALVINGS).fold(image_size, |side, _| side.div_ceil(2));
-        if side > 1 { 1 } else { 2 }
+        if side > 1 || self.synced { 1 } else { 2 }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use tch::{Device, Kind};
-
-    use super::super::build;
-    use super::*;
-
-    fn network(arch: Architecture, classes: usize) -> (Registry, Box<dyn Classifier>) {
-        let mut registry = Registry::new(Device::Cpu);
-        let model = build(arch, classes, &mut registry).unwrap();
-        (registry, model)
-    }
-
-    fn images(shape: [i64; 4]) -> Tensor {
-        Tensor::f_ones(shape, (Kind::Float, Device::Cpu)).unwrap()
-    }
-
-    #[test]
-    fn blocks_begin_as_the_identity() {
-        let (registry, _model) = network(Architecture::ResNet18, 10);
-        for entry in registry.parameters() {
-            let zero = entry.tensor().abs().max().double_value(&[]) == 0.0;
-            let silent = entry.name().ends_with("bn2.weight");
-            let bias = entry.name().contains("bn") && entry.name().ends_with("bias")
-                || entry.name().ends_with("1.bias");
-            assert_eq!(zero, silent || bias, "{}", entry.name());
-        }
-    }
-
-    #[test]
-    fn parameter_counts_are_torchvisions() {
-        for (arch, count, tensors, entries) in [
-            (Architecture::ResNet18, 11_689_512, 62, 122),
-            (Architecture::ResNet34, 21_797_672, 110, 218),
-        ] {
-            let (registry, _) = network(arch, 1000);
-            assert_eq!(registry.parameter_count(), count, "{arch}");
-            assert_eq!(registry.parameter_bytes(), 4 * count);
-            assert_eq!(registry.parameters().count(), tensors);
-            assert_eq!(registry.state().len(), entries);
-        }
-        assert_eq!(
-            network(Architecture::ResNet18, 10).0.parameter_count(),
-            11_689_512 - 990 * 513
-        );
-    }
-
-    #[test]
-    fn forward_and_backward_reach_every_parameter() {
-        let (registry, model) = network(Architecture::ResNet18, 7);
-        let logits = model.forward(&images([2, 3, 40, 33]), true).unwrap();
-        assert_eq!(logits.size(), [2, 7]);
-        logits
-            .f_square()
-            .unwrap()
-            .f_sum(Kind::Float)
-            .unwrap()
-            .f_backward()
-            .unwrap();
-        for entry in registry.parameters() {
-            assert!(
-                entry.tensor().grad().defined(),
-                "{} has no gradient",
-                entry.name()
-            );
-            assert_eq!(entry.tensor().grad().size(), entry.tensor().size());
-        }
-        let counter = registry.get("layer4.1.bn2.num_batches_tracked").unwrap().tensor();
-        assert_eq!(counter.int64_value(&[]), 1);
-    }
-
-    #[test]
-    fn evaluation_leaves_the_state_alone_and_takes_one_image() {
-        let (registry, model) = network(Architecture::ResNet18, 3);
-        let before: Vec<Tensor> = registry.buffers().map(|entry| entry.tensor().copy()).collect();
-        assert_eq!(
-            model.forward(&images([1, 3, 32, 32]), false).unwrap().size(),
-            [1, 3]
-        );
-        for (entry, before) in registry.buffers().zip(&before) {
-            assert!(entry.tensor().f_equal(before).unwrap(), "{}", entry.name());
-        }
-    }
-
-    #[test]
-    fn the_smallest_micro_batch_is_what_batch_norm_needs() {
-        let (_registry, model) = network(Architecture::ResNet18, 3);
-        for size in [8usize, 32, 33, 64] {
-            let least = model.min_micro_batch(size);
-            let side = size as i64;
-            assert!(
-                model
-                    .forward(&images([least as i64, 3, side, side]), true)
-                    .is_ok(),
-                "{size}"
-            );
-            if least > 1 {
-                let error = model
-                    .forward(&images([least as i64 - 1, 3, side, side]), true)
-                    .unwrap_err();
-                assert!(
-                    matches!(&error, ModelError::Batch { layer, .. } if layer.starts_with("layer")),
-                    "{error}"
-                );
-            }
-        }
-        assert_eq!(
-            [1, 32, 33, 224].map(|size| model.min_micro_batch(size)),
-            [2, 2, 1, 1]
-        );
-    }
-
-    #[test]
-    fn wrong_input_and_no_classes_are_errors() {
-        let (_registry, model) = network(Architecture::ResNet18, 3);
-        for shape in [[1, 1, 32, 32], [0, 3, 32, 32], [1, 3, 0, 32]] {
-            let error = model.forward(&images(shape), false).unwrap_err();
-            assert!(matches!(error, ModelError::Input { .. }), "{error}");
-        }
-        let flat = Tensor::f_ones([3, 32, 32], (Kind::Float, Device::Cpu)).unwrap();
-        assert!(matches!(
-            model.forward(&flat, false),
-            Err(ModelError::Input { .. })
-        ));
-        let nothing = build(Architecture::ResNet18, 0, &mut Registry::new(Device::Cpu)).map(|_| ());
-        assert!(matches!(nothing, Err(ModelError::NoClasses)));
-    }
-}
+mod tests;

@@ -1,39 +1,65 @@
-//! Optimizers: one fused update per flat buffer of the arena.
+//! Optimizers: one fused update per range of the arena.
 
-mod adamw;
+mod adam;
+mod groups;
+mod runs;
 mod sgd;
 
 use dtrain_torch_shim::ShimError;
 use tch::{TchError, Tensor};
 use thiserror::Error;
 
-pub use adamw::{AdamW, AdamWOptions};
+pub use adam::{Adam, AdamOptions};
+pub use dtrain_torch_shim::fused::WeightDecay;
+pub use groups::{DecayOn, Group, GroupError, GroupRule, ParameterInfo, assign, matching};
 pub use sgd::{Sgd, SgdOptions};
 
 use crate::engine::Arena;
 
-/// The state tensors of an optimizer for one flat buffer: a name such as `exp_avg`, and a tensor laid out like the buffer.
-pub type BufferState<'a> = Vec<(&'static str, &'a Tensor)>;
+/// What the parameters of one optimizer group have of their own.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupOptions {
+    /// Multiplies the learning rate.
+    pub lr_factor: f64,
+    /// Weight decay.
+    pub weight_decay: f64,
+}
 
-/// An optimizer over an arena.
+impl GroupOptions {
+    /// The recipe's learning rate as it is, and this weight decay.
+    pub fn plain(weight_decay: f64) -> Self {
+        Self {
+            lr_factor: 1.0,
+            weight_decay,
+        }
+    }
+}
+
+/// A state of every parameter that is updated here: a name such as `exp_avg`, and one tensor per part of the arena.
+pub type Moment<'a> = (&'static str, &'a [Tensor]);
+
+/// An optimizer over the parts of an arena that this rank updates.
 pub trait Optimizer {
-    /// Updates all parameters from their gradients with this step's learning rate.
+    /// Updates the parameters that `used` marks (by their number in the order of construction) from their gradients with this
+    /// step's learning rate. The others, which no rank had a gradient for, stay as they are, as does their state: torch
+    /// passes over a parameter without a gradient too.
     ///
     /// # Errors
     /// Where memory runs out.
-    fn step(&mut self, arena: &Arena, lr: f64) -> Result<(), OptimError>;
+    fn step(&mut self, arena: &Arena, lr: f64, used: &[bool]) -> Result<(), OptimError>;
 
-    /// How many steps it has taken.
-    fn steps(&self) -> u64;
+    /// How many updates each parameter has had, in the order of construction.
+    fn steps(&self) -> &[u64];
 
-    /// Its state for buffer number `index` of the arena; the tensors may be copied from and into.
-    fn state(&self, index: usize) -> BufferState<'_>;
+    /// Its state; the tensors may be copied from and into.
+    fn moments(&self) -> Vec<Moment<'_>>;
 
-    /// Continues after `steps` steps whose state has been copied into [`Optimizer::state`].
-    fn resume(&mut self, steps: u64);
+    /// Puts the state of a moment, as [`Optimizer::moments`] lists them, in place of what it had: after the arena was laid out
+    /// anew.
+    fn replace(&mut self, moment: usize, parts: Vec<Tensor>);
 
-    /// State tensors per parameter, for memory arithmetic.
-    fn moments(&self) -> u64;
+    /// Continues after so many updates of each parameter, whose state has been copied into [`Optimizer::moments`].
+    fn resume(&mut self, steps: Vec<u64>);
 }
 
 /// An update that failed.
@@ -47,11 +73,11 @@ pub enum OptimError {
     Torch(#[from] TchError),
 }
 
-/// A zeroed tensor like the data of every buffer of the arena.
+/// A zeroed tensor for every part that is updated here.
 fn zeros_like(arena: &Arena) -> Result<Vec<Tensor>, TchError> {
     arena
-        .buffers()
+        .parts()
         .iter()
-        .map(|buffer| buffer.data.f_zeros_like())
+        .map(|part| part.of(&arena.buffers()[part.buffer].data)?.f_zeros_like())
         .collect()
 }

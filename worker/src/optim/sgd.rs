@@ -3,18 +3,20 @@
 use dtrain_torch_shim::fused;
 use tch::{TchError, Tensor};
 
-use super::{BufferState, OptimError, Optimizer, zeros_like};
+use super::adam::count;
+use super::runs::runs;
+use super::{GroupOptions, Moment, OptimError, Optimizer, zeros_like};
 use crate::engine::Arena;
 
 /// What stays the same over a run.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SgdOptions {
     /// Momentum; with 0 there is no state.
     pub momentum: f64,
     /// Nesterov's look-ahead; needs a momentum.
     pub nesterov: bool,
-    /// Weight decay, added to the gradient.
-    pub weight_decay: f64,
+    /// Factor and decay (added to the gradient) of every optimizer group of the arena.
+    pub groups: Vec<GroupOptions>,
 }
 
 /// The optimizer and, with momentum, one buffer per parameter.
@@ -22,11 +24,11 @@ pub struct SgdOptions {
 pub struct Sgd {
     options: SgdOptions,
     momentum: Vec<Tensor>,
-    steps: u64,
+    steps: Vec<u64>,
 }
 
 impl Sgd {
-    /// Makes the momentum buffers, where there is a momentum.
+    /// Makes the momentum buffers, where there is a momentum, for every part of the arena that is updated here.
     ///
     /// # Errors
     /// Where memory runs out.
@@ -39,49 +41,58 @@ impl Sgd {
         Ok(Self {
             options,
             momentum,
-            steps: 0,
+            steps: vec![0; arena.leaves().len()],
         })
     }
 }
 
 impl Optimizer for Sgd {
-    fn step(&mut self, arena: &Arena, lr: f64) -> Result<(), OptimError> {
-        let SgdOptions {
-            momentum,
-            nesterov,
-            weight_decay,
-        } = self.options;
-        let figures = fused::Sgd {
-            lr,
-            momentum,
-            weight_decay,
-            nesterov,
-            first_step: self.steps == 0,
-        };
-        for (index, buffer) in arena.buffers().iter().enumerate() {
-            fused::sgd(&buffer.data, &buffer.grad, self.momentum.get(index), figures)?;
+    fn step(&mut self, arena: &Arena, lr: f64, used: &[bool]) -> Result<(), OptimError> {
+        for (index, part) in arena.parts().iter().enumerate() {
+            let buffer = &arena.buffers()[part.buffer];
+            let group = self.options.groups[buffer.group];
+            for run in runs(part, &buffer.slots, &self.steps, used) {
+                let (start, len) = (run.range.start, run.range.end - run.range.start);
+                let figures = fused::Sgd {
+                    lr: lr * group.lr_factor,
+                    momentum: self.options.momentum,
+                    nesterov: self.options.nesterov,
+                    weight_decay: group.weight_decay,
+                    first_step: run.steps == 0,
+                };
+                let momentum = self
+                    .momentum
+                    .get(index)
+                    .map(|whole| whole.f_narrow(0, start - part.range.start, len))
+                    .transpose()?;
+                fused::sgd(
+                    &buffer.data.f_narrow(0, start, len)?,
+                    &buffer.grad.f_narrow(0, start, len)?,
+                    momentum.as_ref(),
+                    figures,
+                )?;
+            }
         }
-        self.steps += 1;
+        count(&mut self.steps, used);
         Ok(())
     }
 
-    fn steps(&self) -> u64 {
-        self.steps
+    fn steps(&self) -> &[u64] {
+        &self.steps
     }
 
-    fn state(&self, index: usize) -> BufferState<'_> {
-        self.momentum
-            .get(index)
-            .map(|buffer| ("momentum", buffer))
-            .into_iter()
-            .collect()
+    fn moments(&self) -> Vec<Moment<'_>> {
+        match self.momentum.as_slice() {
+            [] => Vec::new(),
+            momentum => vec![("momentum_buffer", momentum)],
+        }
     }
 
-    fn resume(&mut self, steps: u64) {
+    fn replace(&mut self, _moment: usize, parts: Vec<Tensor>) {
+        self.momentum = parts;
+    }
+
+    fn resume(&mut self, steps: Vec<u64>) {
         self.steps = steps;
-    }
-
-    fn moments(&self) -> u64 {
-        u64::from(self.options.momentum != 0.0)
     }
 }

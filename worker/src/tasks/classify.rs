@@ -1,47 +1,111 @@
 //! Image classification: cross-entropy on the logits, and how many samples were classified rightly.
 
+use std::sync::Arc;
+
+use dtrain_common::recipe::{ModelName, Recipe};
 use tch::{Kind, Reduction, Tensor};
 
-use super::{Batch, Loss, Mode, Task, TaskError};
-use crate::engine::Status;
-use crate::models::Classifier;
+use super::images::{self, ImageSets};
+use super::{
+    BATCH_NORM, Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals, has_local_batch_norm,
+};
+use crate::data::Dataset;
+use crate::models::{self, Architecture, Classifier, VitConfig};
 
 /// The task `classify`.
 pub struct Classify {
     model: Box<dyn Classifier>,
+    sets: ImageSets,
     image_size: usize,
+    /// Whether a normalisation goes over the samples of a micro-batch.
+    batch_norm: bool,
 }
 
-impl Classify {
-    /// Trains `model` on square images of `image_size` pixels.
-    pub fn new(model: Box<dyn Classifier>, image_size: usize) -> Self {
-        Self { model, image_size }
+impl BuildTask for Classify {
+    type Survey = images::Survey;
+
+    fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError> {
+        images::survey(recipe, console)
+    }
+
+    fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError> {
+        let sets = images::sets(recipe, survey, site.local_ranks);
+        let channels = recipe.data.channels;
+        let model = models::build(architecture(recipe), channels, sets.classes, site.registry)?;
+        Ok(Self {
+            model,
+            sets,
+            image_size: recipe.data.image_size,
+            batch_norm: has_local_batch_norm(site.registry),
+        })
+    }
+}
+
+/// A loaded recipe has a name and sizes that go with its task.
+fn architecture(recipe: &Recipe) -> Architecture {
+    let model = &recipe.model;
+    match model.name {
+        Some(ModelName::Resnet34) => Architecture::ResNet34,
+        Some(ModelName::Resnet50) => Architecture::ResNet50,
+        Some(ModelName::Resnet101) => Architecture::ResNet101,
+        Some(ModelName::Resnet152) => Architecture::ResNet152,
+        Some(ModelName::Vit) => Architecture::Vit(VitConfig {
+            image_size: recipe.data.image_size,
+            patch: model.patch.unwrap_or(16),
+            width: model.width.unwrap_or(192),
+            depth: model.depth.unwrap_or(12),
+            heads: model.heads.unwrap_or(3),
+        }),
+        Some(ModelName::Resnet18 | ModelName::Unet | ModelName::Gpt) | None => Architecture::ResNet18,
     }
 }
 
 impl Task for Classify {
+    fn train_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.sets.train)
+    }
+
+    fn test_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.sets.test)
+    }
+
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let labels = batch.field("label")?;
         let logits = self.model.forward(batch.field("image")?, mode == Mode::Train)?;
         let losses = logits.f_cross_entropy_loss(labels, None::<Tensor>, Reduction::None, -100, 0.0)?;
-        let sum = (losses.f_mul(&batch.weights)?).f_sum(Kind::Float)?;
         let right = logits.f_argmax(1, false)?.f_eq_tensor(labels)?;
-        let correct = right
-            .f_to_kind(Kind::Float)?
-            .f_mul(&batch.weights)?
-            .f_sum(Kind::Double)?;
-        let loss_sum = f64::try_from(sum.f_detach()?)?;
-        let status = Status {
-            loss_sum,
-            weight: batch.weight,
-            correct: f64::try_from(correct)?,
-            non_finite: f64::from(u8::from(!loss_sum.is_finite())),
-            ..Status::default()
-        };
-        Ok(Loss { sum, status })
+        Ok(Loss {
+            sum: losses.f_mul(&batch.weights)?.f_sum(Kind::Float)?,
+            weight: batch.weights.f_sum(Kind::Double)?,
+            sums: right
+                .f_to_kind(Kind::Double)?
+                .f_mul(&batch.weights)?
+                .f_sum(Kind::Double)?
+                .f_view([1])?,
+        })
+    }
+
+    fn sums(&self) -> usize {
+        1
+    }
+
+    fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
+        vec![("accuracy", totals.sums[0] / totals.weight)]
     }
 
     fn min_micro_batch(&self) -> usize {
         self.model.min_micro_batch(self.image_size)
+    }
+
+    fn micro_batch_matters(&self) -> Option<String> {
+        self.batch_norm.then(|| BATCH_NORM.to_owned())
+    }
+
+    fn describe(&self) -> String {
+        format!("{} classes", self.sets.classes)
+    }
+
+    fn classes(&self) -> usize {
+        self.sets.classes
     }
 }

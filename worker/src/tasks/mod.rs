@@ -1,14 +1,23 @@
 //! Tasks: what turns a micro-batch into a loss. The engine knows nothing of models; a task knows nothing of ranks.
 
 mod classify;
+mod images;
+mod lm;
+mod segment;
 
+use std::sync::Arc;
+
+use dtrain_common::recipe::{Recipe, RecipeError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tch::{Device, TchError, Tensor};
 
 pub use classify::Classify;
+pub use lm::Lm;
+pub use segment::Segment;
 
-use crate::data::{self, Column};
-use crate::engine::Status;
-use crate::models::ModelError;
+use crate::data::{self, Column, DataError, Dataset};
+use crate::models::{ModelError, Registry};
 
 /// A micro-batch of N samples on its device.
 #[derive(Debug)]
@@ -78,6 +87,12 @@ pub enum TaskError {
     /// In a tensor operation; out of memory arrives here too.
     #[error(transparent)]
     Torch(#[from] TchError),
+    /// In the data.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// In the recipe, where it meets the file system.
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
     /// The data has not what the task needs.
     #[error("the data has no field `{name}`, only `{}`; set task and data.kind to ones that go together", fields.join("`, `"))]
     NoField {
@@ -88,13 +103,35 @@ pub enum TaskError {
     },
 }
 
-/// A micro-batch's loss.
+/// A micro-batch's loss, and what else is counted of it.
 #[derive(Debug)]
 pub struct Loss {
-    /// The weighted sum of the samples' losses: a scalar on the autograd graph.
+    /// The weighted sum of the losses of the samples (pixels, tokens): a scalar on the autograd graph.
     pub sum: Tensor,
-    /// What it adds to the step's status.
-    pub status: Status,
+    /// The sum of their weights: a scalar of any float dtype. The gradient of a step is that of all micro-batches' `sum`
+    /// divided by all micro-batches' `weight`, whatever the partition.
+    pub weight: Tensor,
+    /// What [`Task::metrics`] is made of, to be added up over micro-batches and ranks: float64, one-dimensional, of
+    /// [`Task::sums`] elements, detached.
+    pub sums: Tensor,
+}
+
+/// The sums of an evaluation over all micro-batches and ranks.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Totals {
+    /// Of the losses.
+    pub loss_sum: f64,
+    /// Of the weights.
+    pub weight: f64,
+    /// Of what the task counts.
+    pub sums: Vec<f64>,
+}
+
+impl Totals {
+    /// The mean loss.
+    pub fn loss(&self) -> f64 {
+        self.loss_sum / self.weight
+    }
 }
 
 /// Whether a batch teaches or tests.
@@ -106,17 +143,110 @@ pub enum Mode {
     Evaluate,
 }
 
-/// What a run trains.
+/// What a run trains: data, model, loss and evaluation. It knows nothing of ranks, micro-batches or precision; what it sums
+/// over a micro-batch is summed over all of them by the engine.
 pub trait Task {
-    /// The loss of a micro-batch, and what was right of it.
+    /// The samples to learn from.
+    fn train_set(&self) -> Arc<dyn Dataset>;
+
+    /// The samples to test with.
+    fn test_set(&self) -> Arc<dyn Dataset>;
+
+    /// The loss of a micro-batch of either set. Samples of weight 0 (`batch.weights`) could not be read: their fields are
+    /// zero, and they must add nothing.
     ///
     /// # Errors
     /// Where memory runs out, or the batch does not fit the model.
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError>;
 
+    /// How many figures [`Loss::sums`] holds.
+    fn sums(&self) -> usize {
+        0
+    }
+
+    /// Figures for people from the sums over a whole test set, by name, beside the loss; the first is the one that counts.
+    fn metrics(&self, _totals: &Totals) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+
+    /// The weight of a sample of which nothing is left out, which keeps gradients at their usual size: the number of its
+    /// pixels or tokens where the loss is their sum.
+    fn weight_per_sample(&self) -> f64 {
+        1.0
+    }
+
     /// The fewest samples that a training micro-batch may have.
-    fn min_micro_batch(&self) -> usize;
+    fn min_micro_batch(&self) -> usize {
+        1
+    }
+
+    /// What else may depend on how a step is cut into micro-batches, in words that go behind "depends on the micro-batch:";
+    /// None where nothing does.
+    fn micro_batch_matters(&self) -> Option<String> {
+        None
+    }
+
+    /// The data in a few words, such as "100 classes".
+    fn describe(&self) -> String;
+
+    /// The number of classes, where there are any.
+    fn classes(&self) -> usize {
+        0
+    }
+
+    /// What a saved model is of no use without, such as a vocabulary: kept as `extra` in the manifest of every checkpoint. A
+    /// run resumes only from a checkpoint that holds the same. Null where there is nothing.
+    fn extra(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
 }
 
-#[cfg(test)]
-mod tests;
+/// How a task is made. Rank 0 surveys first, alone; then every rank builds the same from the same.
+pub trait BuildTask: Task + Sized {
+    /// What is found out about the data once and told to all ranks: lists of files, a vocabulary.
+    type Survey: Serialize + DeserializeOwned;
+
+    /// Looks at the data.
+    ///
+    /// # Errors
+    /// Data that cannot be trained on; the message names the file or key and the remedy.
+    fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError>;
+
+    /// Builds the model into `site.registry`, with weights drawn from torch's generator, which is seeded alike on every rank.
+    ///
+    /// # Errors
+    /// Settings that the model does not take.
+    fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError>;
+}
+
+/// What a survey may use.
+pub struct Console<'a> {
+    /// Threads for reading files.
+    pub threads: usize,
+    /// Takes sentences for people: what is left out, what takes long.
+    pub say: &'a mut dyn FnMut(String),
+}
+
+/// Where a task is built.
+pub struct Site<'a> {
+    /// What the model is built into.
+    pub registry: &'a mut Registry,
+    /// Ranks on this machine, which share its memory.
+    pub local_ranks: usize,
+}
+
+/// What a task with batch normalisation says in [`Task::micro_batch_matters`].
+pub const BATCH_NORM: &str = "BatchNorm normalises over each micro-batch";
+
+/// Whether the registered model normalises over a micro-batch alone: it keeps running statistics of the batches, and they are
+/// not taken over all ranks.
+pub fn has_local_batch_norm(registry: &Registry) -> bool {
+    !registry.is_batch_synced() && has_batch_norm(registry)
+}
+
+/// Whether the registered model keeps running statistics of batches.
+pub fn has_batch_norm(registry: &Registry) -> bool {
+    registry
+        .buffers()
+        .any(|entry| entry.name().ends_with("running_mean"))
+}

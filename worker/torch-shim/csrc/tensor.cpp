@@ -1,7 +1,10 @@
-// What tch does not offer on tensors: data and gradients as views, and the fused optimizer kernels.
+// What tch does not offer on tensors: data and gradients as views, the fused optimizer kernels, and the unscaling of
+// gradients.
 #include "boundary.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 
@@ -34,18 +37,26 @@ int32_t dt_tensor_set_grad(const void* target, const void* source, DtError* erro
   });
 }
 
-struct DtAdamW {
+struct DtAdam {
   double lr, beta1, beta2, weight_decay, eps;
+  bool decoupled;
 };
 
-// All tensors are of one shape and updated in place; `step` is a float32 scalar tensor that already counts this step.
-int32_t dt_fused_adamw(const void* parameter, const void* grad, const void* exp_avg, const void* exp_avg_sq,
-                       const void* step, DtAdamW options, DtError* error) {
+// Adam, or AdamW where the decay is decoupled. All tensors are of one shape and updated in place; `step` is a float32 scalar
+// tensor that already counts this step.
+int32_t dt_fused_adam(const void* parameter, const void* grad, const void* exp_avg, const void* exp_avg_sq,
+                      const void* step, DtAdam options, DtError* error) {
   return guard(error, [&] {
     std::vector<at::Tensor> parameters{tensor(parameter)}, grads{tensor(grad)}, first{tensor(exp_avg)},
         second{tensor(exp_avg_sq)}, steps{tensor(step)};
-    at::_fused_adamw_(parameters, grads, first, second, {}, steps, options.lr, options.beta1, options.beta2,
-                      options.weight_decay, options.eps, /*amsgrad=*/false, /*maximize=*/false);
+    const auto update = [&](auto&& kernel) {
+      kernel(parameters, grads, first, second, at::TensorList{}, steps, options.lr, options.beta1, options.beta2,
+             options.weight_decay, options.eps, /*amsgrad=*/false, /*maximize=*/false);
+    };
+    if (options.decoupled)
+      update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+    else
+      update([](auto&&... arguments) { at::_fused_adam_(arguments...); });
   });
 }
 
@@ -62,6 +73,19 @@ int32_t dt_fused_sgd(const void* parameter, const void* grad, const void* moment
     if (momentum_buffer != nullptr) buffers.push_back(tensor(momentum_buffer));
     at::_fused_sgd_(parameters, grads, buffers, options.weight_decay, options.momentum, options.lr,
                     /*dampening=*/0.0, options.nesterov, /*maximize=*/false, options.first_step);
+  });
+}
+
+// Multiplies the gradients by `inv_scale` and sets `found_inf` to 1 where one of them is not finite, else leaves it; both
+// are float32 with one element.
+int32_t dt_unscale(const void* const* grads, size_t count, const void* found_inf, const void* inv_scale,
+                   DtError* error) {
+  return guard(error, [&] {
+    std::vector<at::Tensor> list;
+    list.reserve(count);
+    for (size_t index = 0; index < count; ++index) list.push_back(tensor(grads[index]));
+    at::Tensor found = tensor(found_inf);
+    at::_amp_foreach_non_finite_check_and_unscale_(list, found, tensor(inv_scale));
   });
 }
 

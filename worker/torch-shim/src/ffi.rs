@@ -28,12 +28,13 @@ pub(crate) struct WorkHandle {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct DtAdamW {
+pub(crate) struct DtAdam {
     pub(crate) lr: f64,
     pub(crate) beta1: f64,
     pub(crate) beta2: f64,
     pub(crate) weight_decay: f64,
     pub(crate) eps: f64,
+    pub(crate) decoupled: bool,
 }
 
 #[repr(C)]
@@ -185,17 +186,30 @@ unsafe extern "C" {
     pub(crate) fn dt_throw(what: i32, error: *mut DtError) -> i32;
 }
 
+// blob.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_tensor_over(
+        data: *mut c_void,
+        count: i64,
+        dtype: i32,
+        owner: *mut c_void,
+        drop: extern "C" fn(*mut c_void),
+        out: *mut *mut c_void,
+        error: *mut DtError,
+    ) -> i32;
+}
+
 // tensor.cpp
 unsafe extern "C" {
     pub(crate) fn dt_tensor_set_data(target: TensorPtr, source: TensorPtr, error: *mut DtError) -> i32;
     pub(crate) fn dt_tensor_set_grad(target: TensorPtr, source: TensorPtr, error: *mut DtError) -> i32;
-    pub(crate) fn dt_fused_adamw(
+    pub(crate) fn dt_fused_adam(
         parameter: TensorPtr,
         grad: TensorPtr,
         exp_avg: TensorPtr,
         exp_avg_sq: TensorPtr,
         step: TensorPtr,
-        options: DtAdamW,
+        options: DtAdam,
         error: *mut DtError,
     ) -> i32;
     pub(crate) fn dt_fused_sgd(
@@ -203,6 +217,46 @@ unsafe extern "C" {
         grad: TensorPtr,
         momentum_buffer: TensorPtr,
         options: DtSgd,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_unscale(
+        grads: *const TensorPtr,
+        count: usize,
+        found_inf: TensorPtr,
+        inv_scale: TensorPtr,
+        error: *mut DtError,
+    ) -> i32;
+}
+
+/// A Rust closure for the boundary: `call` returns 0, or anything else to make the operation fail; `release` frees it, once.
+#[repr(C)]
+pub(crate) struct DtCallback {
+    pub(crate) context: *mut c_void,
+    pub(crate) call: extern "C" fn(*mut c_void) -> i32,
+    pub(crate) release: extern "C" fn(*mut c_void),
+}
+
+/// As [`DtCallback`], with an `at::Tensor*` to change in place.
+#[repr(C)]
+pub(crate) struct DtTensorCallback {
+    pub(crate) context: *mut c_void,
+    pub(crate) call: extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> i32,
+    pub(crate) release: extern "C" fn(*mut c_void),
+}
+
+// hooks.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_gradient_hook_set(
+        parameter: TensorPtr,
+        callback: DtCallback,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_gradient_hook_clear(parameter: TensorPtr, error: *mut DtError) -> i32;
+    pub(crate) fn dt_reason_set(reason: *mut c_void, text: *const c_char, length: usize);
+    pub(crate) fn dt_self_adjoint(
+        x: TensorPtr,
+        callback: DtTensorCallback,
+        out: *mut *mut c_void,
         error: *mut DtError,
     ) -> i32;
 }

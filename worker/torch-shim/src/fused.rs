@@ -1,19 +1,31 @@
-//! libtorch's fused optimizer kernels: one pass over parameter, gradient and state, on the CPU and on CUDA.
+//! libtorch's fused kernels: an optimizer's update in one pass over parameter, gradient and state, and the unscaling of
+//! gradients; on the CPU and on CUDA.
 
 use tch::Tensor;
 
 use crate::error::{ShimError, checked};
 use crate::ffi;
 
-/// The figures of one AdamW update (Loshchilov and Hutter 2019, arXiv 1711.05101).
+/// How weight decay enters an update of Adam.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightDecay {
+    /// Added to the gradient, and so to both moments: Adam (Kingma and Ba 2015, arXiv 1412.6980) with an L2 penalty.
+    L2,
+    /// Taken from the parameter itself: AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101).
+    Decoupled,
+}
+
+/// The figures of one Adam or AdamW update.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AdamW {
+pub struct Adam {
     /// Learning rate of this step.
     pub lr: f64,
     /// Decay of the mean and of the mean square of the gradient.
     pub betas: (f64, f64),
-    /// Decoupled weight decay.
+    /// Weight decay.
     pub weight_decay: f64,
+    /// How it enters.
+    pub decay: WeightDecay,
     /// Added to the root of the mean square.
     pub eps: f64,
 }
@@ -38,25 +50,26 @@ pub struct Sgd {
 ///
 /// # Errors
 /// `Other` or `InvalidArgument` where shapes, dtypes or devices differ.
-pub fn adamw(
+pub fn adam(
     parameter: &Tensor,
     grad: &Tensor,
     exp_avg: &Tensor,
     exp_avg_sq: &Tensor,
     step: &Tensor,
-    options: AdamW,
+    options: Adam,
 ) -> Result<(), ShimError> {
-    let options = ffi::DtAdamW {
+    let options = ffi::DtAdam {
         lr: options.lr,
         beta1: options.betas.0,
         beta2: options.betas.1,
         weight_decay: options.weight_decay,
         eps: options.eps,
+        decoupled: options.decay == WeightDecay::Decoupled,
     };
-    checked("the AdamW update", |error| {
+    checked("the Adam update", |error| {
         // SAFETY: all tensors are live during the call; libtorch checks that they fit each other.
         unsafe {
-            ffi::dt_fused_adamw(
+            ffi::dt_fused_adam(
                 parameter.as_ptr().cast(),
                 grad.as_ptr().cast(),
                 exp_avg.as_ptr().cast(),
@@ -102,6 +115,34 @@ pub fn sgd(
                 grad.as_ptr().cast(),
                 buffer,
                 options,
+                error,
+            )
+        }
+    })
+}
+
+/// Multiplies every tensor of `grads` by `inv_scale` in place, and sets `found_inf` to 1 where an element of them is not
+/// finite before that; a product that overflows is not found. Otherwise `found_inf` keeps its value, so that several calls can share one: who calls sets it
+/// to 0 first. Both are float32 scalars on the device of `grads`, which lie on one device and may be of several dtypes.
+///
+/// This is what torch.amp.GradScaler.unscale_ runs; non-finite elements make the step one to be skipped.
+///
+/// # Errors
+/// `Other` where shapes or dtypes of the two scalars are wrong.
+pub fn unscale(grads: &[&Tensor], found_inf: &Tensor, inv_scale: &Tensor) -> Result<(), ShimError> {
+    if grads.is_empty() {
+        return Ok(());
+    }
+    let pointers: Vec<ffi::TensorPtr> = grads.iter().map(|grad| grad.as_ptr().cast()).collect();
+    checked("unscaling the gradients", |error| {
+        // SAFETY: `pointers` holds as many live tensors as it is long; all tensors are live during the call, and libtorch
+        // checks the two scalars.
+        unsafe {
+            ffi::dt_unscale(
+                pointers.as_ptr(),
+                pointers.len(),
+                found_inf.as_ptr().cast(),
+                inv_scale.as_ptr().cast(),
                 error,
             )
         }

@@ -9,14 +9,18 @@
 //! - [`rng`]: the state of libtorch's generators
 //! - [`autocast`]: regions of mixed precision
 //! - [`tensor`]: a parameter's data and gradient as views of other tensors
-//! - [`fused`]: one optimizer update in one kernel
+//! - [`blob`]: tensors over memory that ranks share
+//! - [`fused`]: one optimizer update in one kernel, and the unscaling of gradients
+//! - [`hooks`]: calls out of backward into Rust
 
 pub mod autocast;
+pub mod blob;
 pub mod cuda;
 mod error;
 mod ffi;
 pub mod fused;
 pub mod gloo;
+pub mod hooks;
 pub mod rng;
 pub mod store;
 pub mod tensor;

@@ -192,23 +192,46 @@ fn parameters_and_gradients_are_views_of_flat_buffers() {
 fn fused_updates_are_the_published_formulas() {
     let tensor = |values: &[f64]| Tensor::from_slice(values);
     let (p0, g) = ([1.0, -2.0, 0.5], [0.1, 0.2, -0.3]);
-    let (parameter, grad) = (tensor(&p0), tensor(&g));
-    let (m, v, step) = (tensor(&[0.0; 3]), tensor(&[0.0; 3]), Tensor::from(1f32));
     let (lr, (b1, b2), wd, eps) = (0.01, (0.9, 0.999), 0.1, 1e-8);
-    let options = fused::AdamW {
-        lr,
-        betas: (b1, b2),
-        weight_decay: wd,
-        eps,
-    };
-    fused::adamw(&parameter, &grad, &m, &v, &step, options).unwrap();
-    for i in 0..3 {
-        let m = (1.0 - b1) * g[i] / (1.0 - b1);
-        let v = (1.0 - b2) * g[i] * g[i] / (1.0 - b2);
-        let expected = p0[i] * (1.0 - lr * wd) - lr * m / (v.sqrt() + eps);
-        assert!((parameter.double_value(&[i as i64]) - expected).abs() < 1e-12);
+    for decay in [fused::WeightDecay::L2, fused::WeightDecay::Decoupled] {
+        let (parameter, mean, square) = (tensor(&p0), tensor(&[0.0; 3]), tensor(&[0.0; 3]));
+        let options = fused::Adam {
+            lr,
+            betas: (b1, b2),
+            weight_decay: wd,
+            decay,
+            eps,
+        };
+        let (mut p, mut m, mut v) = (p0, [0.0; 3], [0.0; 3]);
+        for step in 1..=3 {
+            fused::adam(
+                &parameter,
+                &tensor(&g),
+                &mean,
+                &square,
+                &Tensor::from(step as f32),
+                options,
+            )
+            .unwrap();
+            for i in 0..3 {
+                let mut d = g[i];
+                match decay {
+                    fused::WeightDecay::L2 => d += wd * p[i],
+                    fused::WeightDecay::Decoupled => p[i] *= 1.0 - lr * wd,
+                }
+                m[i] = b1 * m[i] + (1.0 - b1) * d;
+                v[i] = b2 * v[i] + (1.0 - b2) * d * d;
+                let (first, second) = (m[i] / (1.0 - b1.powi(step)), v[i] / (1.0 - b2.powi(step)));
+                p[i] -= lr * first / (second.sqrt() + eps);
+                assert!(
+                    (parameter.double_value(&[i as i64]) - p[i]).abs() < 1e-12,
+                    "{decay:?}"
+                );
+            }
+        }
     }
 
+    let grad = tensor(&g);
     let (parameter, buffer) = (tensor(&p0), tensor(&[0.0; 3]));
     let mut options = fused::Sgd {
         lr,
@@ -233,6 +256,27 @@ fn fused_updates_are_the_published_formulas() {
             assert!((parameter.double_value(&[i as i64]) - p[i]).abs() < 1e-12);
         }
     }
+}
+
+#[test]
+fn unscaling_multiplies_and_finds_what_is_not_finite() {
+    let single = |values: &[f32]| Tensor::from_slice(values);
+    let (a, b) = (single(&[8.0, -16.0]), single(&[0.5]).to_kind(Kind::Double));
+    let (found, inverse) = (Tensor::from(0f32), Tensor::from(0.125f32));
+    fused::unscale(&[&a, &b], &found, &inverse).unwrap();
+    assert_eq!(Vec::<f32>::try_from(&a).unwrap(), [1.0, -2.0]);
+    assert_eq!((b.double_value(&[0]), found.double_value(&[])), (0.0625, 0.0));
+    for bad in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+        let found = Tensor::from(0f32);
+        fused::unscale(&[&a, &single(&[1.0, bad, 1.0])], &found, &inverse).unwrap();
+        assert_eq!(found.double_value(&[]), 1.0, "{bad}");
+        // A later call that finds nothing leaves the mark.
+        fused::unscale(&[&a], &found, &inverse).unwrap();
+        assert_eq!(found.double_value(&[]), 1.0);
+    }
+    fused::unscale(&[], &found, &inverse).unwrap();
+    let error = fused::unscale(&[&a], &found, &Tensor::from(0.5f64)).unwrap_err();
+    assert!(error.message.contains("inv_scale"), "{error}");
 }
 
 #[test]

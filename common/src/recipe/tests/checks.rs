@@ -103,19 +103,12 @@ fn settings_must_fit_together() {
 #[test]
 fn what_is_planned_says_so() {
     for (set, key) in [
-        ("ema.decay=0.9999", "ema"),
         ("stage=[{ name = \"full\" }]", "stage"),
-        ("optim.group=[{ match = \"*\" }]", "optim.group"),
-        ("precision.loss_scale=65536.0", "precision.loss_scale"),
         ("memory.budget=auto", "memory.budget"),
         ("memory.recompute=off", "memory.recompute"),
-        ("memory.shard_optimizer=false", "memory.shard_optimizer"),
         ("checkpoint.best=max accuracy", "checkpoint.best"),
-        ("task=segment", "task"),
-        ("model.name=resnet50", "model.name"),
-        ("optim.schedule.name=linear", "optim.schedule.name"),
-        ("precision.amp=bf16", "precision.amp"),
-        ("precision.amp=fp16", "precision.amp"),
+        ("task=elevation", "task"),
+        ("optim.schedule.name=polynomial", "optim.schedule.name"),
         ("checkpoint.every=10 min", "checkpoint.every"),
     ] {
         let error = by_set(&[set]);
@@ -178,4 +171,47 @@ fn paths_are_checked() {
     std::fs::remove_dir(&weights).unwrap();
     std::fs::write(&weights, "x").unwrap();
     recipe(&["data.test=val", &set]).check_paths().unwrap();
+}
+
+#[test]
+fn paths_of_other_tasks_are_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let check = |text: &str, sets: &[&str]| {
+        let root = format!("data.root={}", root.display());
+        parse(text, &[&[root.as_str()], sets].concat())
+            .unwrap()
+            .check_paths()
+    };
+    // A text is a file or a folder.
+    check(samples::LM, &[]).unwrap();
+    let error = check(samples::LM, &["data.root=/no/such.txt"]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "data.root: the file /no/such.txt does not exist; set data.root to a .txt file or to a folder of them"
+    );
+    let text = root.join("a.txt");
+    std::fs::write(&text, "abc").unwrap();
+    check(samples::LM, &[&format!("data.root={}", text.display())]).unwrap();
+
+    // Masks lie beside the images.
+    for name in ["train", "test", "train_masks"] {
+        std::fs::create_dir(root.join(name)).unwrap();
+    }
+    let error = check(samples::BINARY, &[]).unwrap_err();
+    assert_eq!(error.key(), Some("data.test_masks"));
+    assert!(
+        error.to_string().ends_with("holds test, train, train_masks"),
+        "{error}"
+    );
+    std::fs::create_dir(root.join("test_masks")).unwrap();
+    check(samples::BINARY, &[]).unwrap();
+
+    let error = check(samples::TORCHSCRIPT, &[]).unwrap_err();
+    assert_eq!(error.key(), Some("model.file"));
+    assert!(
+        error.to_string().contains("the file /m/module.pt does not exist"),
+        "{error}"
+    );
+    check(samples::TORCHSCRIPT, &[&format!("model.file={}", text.display())]).unwrap();
 }

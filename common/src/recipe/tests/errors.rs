@@ -1,7 +1,5 @@
 //! Every kind of error of a recipe: place, key and text.
 
-use proptest::prelude::*;
-
 use super::*;
 
 /// The text with line numbers that the tests below count on.
@@ -145,6 +143,7 @@ fn every_range_is_checked() {
         "optim.betas=[0.9, 1.0]",
         "optim.betas=[-0.1, 0.9]",
         "optim.betas=[0.9]",
+        "optim.betas=[0.9, 0.9, 0.9]",
         "optim.betas=0.9",
         "optim.eps=0",
         "optim.clip=0",
@@ -159,6 +158,7 @@ fn every_range_is_checked() {
         "data.workers=many",
         "data.mean=[0, nan, 0]",
         "data.mean=[0, 0]",
+        "data.mean=[]",
         "data.std=[1, 1, 0]",
         "data.train=/abs",
         "data.train=",
@@ -349,7 +349,7 @@ fn a_file_that_cannot_be_a_recipe_is_named() {
     assert_eq!(
         error.to_string(),
         "demmo: there is no such file. Did you mean the embedded recipe `demo`? Give the path of a recipe or the \
-         name of an embedded one: demo, cifar100"
+         name of an embedded one: demo, cifar100, camvid, shakespeare"
     );
     let error = Recipe::load("cifar", &[]).unwrap_err();
     assert!(
@@ -359,41 +359,4 @@ fn a_file_that_cannot_be_a_recipe_is_named() {
         "{error}"
     );
     assert!(Recipe::load("", &[]).is_err());
-}
-
-proptest! {
-    #[test]
-    fn any_text_is_read_or_refused(text: String, set: String) {
-        let _ = parse(&text, &[]);
-        let _ = parse(SMALL, &[&set]);
-    }
-
-    /// Any value at any key: a valid recipe or an error that names the key or one that hangs on it.
-    #[test]
-    fn any_value_at_any_key(
-        key in prop::sample::select(keys::schema_keys()),
-        value in prop::sample::select(vec![
-            "0", "1", "-1", "2.5", "1e300", "nan", "true", "[]", "[1, 2, 3]", "[0.5, 0.5]", "{}", "auto", "text",
-            "5 steps", "1 epoch", "9223372036854775807", "2024-01-01", "\"\"",
-        ]),
-    ) {
-        for text in [SMALL, LINES] {
-            let set = format!("{key}={value}");
-            match parse(text, &[&set]) {
-                Ok(recipe) => round_trip(&recipe),
-                Err(error) => prop_assert!(error.key().is_some(), "{}", error),
-            }
-        }
-    }
-}
-
-#[test]
-fn deep_nesting_is_refused_not_a_crash() {
-    for text in [
-        format!("task = {}1{}", "[".repeat(100_000), "]".repeat(100_000)),
-        format!("{}a = 1", "a.".repeat(100_000)),
-        format!("[{}a]\n", "a.".repeat(100_000)),
-    ] {
-        assert!(parse(&text, &[]).is_err());
-    }
 }

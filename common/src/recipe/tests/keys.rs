@@ -8,11 +8,20 @@ fn every_key_is_of_the_experiment_or_free() {
     let free = [
         "data.root",
         "data.workers",
+        "data.cache",
+        "model.file",
         "model.weights",
+        "model.memory_format",
         "train.epochs",
         "train.steps",
         "precision.amp",
+        "precision.loss_scale",
         "memory.micro_batch",
+        "memory.shard_optimizer",
+        "reduce.bucket",
+        "reduce.first_bucket",
+        "reduce.overlap",
+        "reduce.compress",
         "checkpoint.every",
         "checkpoint.keep",
         "log.every_steps",
@@ -47,41 +56,156 @@ pub(super) fn schema_keys() -> Vec<String> {
 /// The schema and the types know the same keys: what the types write is what the schema lists.
 #[test]
 fn schema_and_types_agree() {
-    let mut folder = parse(FULL, &[]).unwrap();
-    folder.optim.momentum = Some(0.5);
-    folder.optim.nesterov = Some(true);
-    let mut generated = folder.clone();
-    generated.data.kind = DataKind::Generated;
     fn leaves(value: &serde_json::Value, path: &str, found: &mut Vec<String>) {
         match value.as_object() {
-            Some(map) => map
+            Some(map) if path != ".custom" => map
                 .iter()
                 .for_each(|(name, inner)| leaves(inner, &format!("{path}.{name}"), found)),
-            None => found.push(path.trim_start_matches('.').to_string()),
+            _ => found.push(path.trim_start_matches('.').to_string()),
         }
     }
     let mut found = Vec::new();
-    for recipe in [&folder, &generated] {
-        leaves(&serde_json::to_value(recipe).unwrap(), "", &mut found);
+    for recipe in samples() {
+        leaves(&serde_json::to_value(&recipe).unwrap(), "", &mut found);
     }
     found.sort();
     found.dedup();
     assert_eq!(found, schema_keys());
 }
 
+/// What a group writes is what the schema lists for groups.
+#[test]
+fn schema_and_groups_agree() {
+    let group = parse(FULL, &[]).unwrap().optim.group.remove(1);
+    let written = serde_json::to_value(group).unwrap();
+    let written: Vec<_> = written.as_object().unwrap().keys().cloned().collect();
+    let optim = schema::RECIPE.iter().find(|key| key.name == "optim").unwrap();
+    let schema::Kind::Section(keys) = optim.kind else {
+        panic!("optim is a section")
+    };
+    let groups = keys.iter().find(|key| key.name == "group").unwrap();
+    let schema::Kind::Sections(keys) = groups.kind else {
+        panic!("groups are sections")
+    };
+    let mut listed: Vec<_> = keys.iter().map(|key| key.name).collect();
+    listed.sort();
+    let mut written = written;
+    written.sort();
+    assert_eq!(written, listed);
+}
+
 #[test]
 fn every_word_of_the_schema_reads() {
     for (key, words) in [
         ("task", Task::NAMES),
+        ("data.kind", DataKind::NAMES),
+        ("data.masks", Masks::NAMES),
+        ("data.resize", Resize::NAMES),
         ("data.augment", Augment::NAMES),
+        ("data.tokenizer", Tokenizer::NAMES),
         ("model.name", ModelName::NAMES),
+        ("model.loss", Loss::NAMES),
+        ("model.batchnorm", BatchNorm::NAMES),
+        ("model.memory_format", MemoryFormat::NAMES),
         ("train.last_batch", LastBatch::NAMES),
+        ("optim.name", OptimName::NAMES),
+        ("optim.decay", Decay::NAMES),
         ("optim.scaling", Scaling::NAMES),
         ("optim.schedule.name", ScheduleName::NAMES),
+        ("optim.schedule.per", Per::NAMES),
         ("precision.amp", Amp::NAMES),
+        ("reduce.compress", Compress::NAMES),
     ] {
         for word in words {
-            small(&["optim.reference_batch=128", &format!("{key}={word}")]);
+            let set = format!("{key}={word}");
+            // Some words need settings beside them.
+            let beside = [
+                "optim.lr=1",
+                "optim.schedule.every=1 epoch",
+                "optim.schedule.gamma=0.5",
+            ];
+            let beside = beside.map(|more| vec![more, &set]);
+            let mut choices = vec![vec![set.as_str()], vec!["optim.reference_batch=128", &set]];
+            choices.extend(beside);
+            let taken = samples::TEXTS
+                .iter()
+                .any(|text| choices.iter().any(|sets| parse(text, sets).is_ok()));
+            assert!(taken, "no recipe takes {set}");
         }
     }
+}
+
+const DOCS: &str = include_str!("../../../../docs/recipe.md");
+
+/// The part of the reference below a heading.
+fn docs_of(heading: &str) -> &'static str {
+    let start = DOCS
+        .find(&format!("\n{heading}\n"))
+        .unwrap_or_else(|| panic!("no {heading} in docs/recipe.md"));
+    let body = &DOCS[start + heading.len() + 2..];
+    let level = heading.split(' ').next().unwrap();
+    let end = body.find(&format!("\n{level} ")).unwrap_or(body.len());
+    &body[..end]
+}
+
+/// Every key has its row in the reference, below the heading of its section, with every word that it takes.
+#[test]
+fn the_reference_lists_every_key_and_word() {
+    fn visit(keys: &[schema::Key], part: &str) {
+        for key in keys {
+            let row = format!("| `{}` |", key.name);
+            match &key.kind {
+                schema::Kind::Planned => assert!(!part.contains(&row), "{} is not built", key.name),
+                // A sub-section or a list of them has a heading of its own.
+                schema::Kind::Section(inner) | schema::Kind::Sections(inner) => {
+                    assert!(part.contains(&row), "no row for {}", key.name);
+                    visit(inner, docs_of(&format!("### `{}`", key.name)));
+                }
+                schema::Kind::Choice(words, _) => {
+                    assert!(part.contains(&row), "no row for {}", key.name);
+                    for word in *words {
+                        assert!(
+                            part.contains(&format!("`\"{word}\"`")),
+                            "no {word:?} for {}",
+                            key.name
+                        );
+                    }
+                }
+                _ => assert!(part.contains(&row), "no row for {}", key.name),
+            }
+        }
+    }
+    for key in schema::RECIPE {
+        match &key.kind {
+            schema::Kind::Section(inner) => visit(inner, docs_of(&format!("## `[{}]`", key.name))),
+            schema::Kind::Free => assert!(!docs_of(&format!("## `[{}]`", key.name)).is_empty()),
+            schema::Kind::Planned => assert!(!DOCS.contains(&format!("`[{}]`", key.name)), "{}", key.name),
+            _ => visit(std::slice::from_ref(key), docs_of("## Top level")),
+        }
+    }
+    for (name, _) in Recipe::embedded() {
+        assert!(
+            DOCS.contains(&format!("| `{name}` |")),
+            "no row for the embedded recipe {name}"
+        );
+    }
+}
+
+/// The recipes in the reference are recipes.
+#[test]
+fn the_examples_of_the_reference_read() {
+    let blocks = DOCS
+        .split("```toml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next());
+    let mut whole = 0;
+    for block in blocks {
+        if block.starts_with("task = ") {
+            parse(block, &[]).unwrap();
+            whole += 1;
+        } else {
+            parse(&format!("{SMALL}{block}"), &[]).unwrap();
+        }
+    }
+    assert!(whole >= 2, "{whole} whole recipes");
 }

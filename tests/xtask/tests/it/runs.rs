@@ -152,14 +152,21 @@ fn check_runs_every_step_and_stops_at_the_first_that_fails() {
     }
 }
 
-/// With the files under tests/parity; the script writes where it ran.
+/// The scripts of tests/parity.
+const SCRIPTS: [&str; 3] = ["make_reference", "make_schedules", "make_models"];
+
+/// With the files under tests/parity; each script writes where it ran into a file of its own name.
 fn parity_machine() -> Machine {
     let machine = machine("");
     let parity = machine.root().join("tests/parity");
     fs::create_dir_all(parity.join("reference")).unwrap();
     fs::write(parity.join("requirements.txt"), "torch==2.11.0\n").unwrap();
-    let script = "import os, pathlib, sys\npathlib.Path(sys.argv[2], 'made').write_text(os.getcwd())\n";
-    fs::write(parity.join("make_reference.py"), script).unwrap();
+    let script = "import os, pathlib, sys\n\
+                  name = pathlib.Path(sys.argv[0]).stem\n\
+                  pathlib.Path(sys.argv[2], name).write_text(os.getcwd())\n";
+    for name in SCRIPTS {
+        fs::write(parity.join(name).with_extension("py"), script).unwrap();
+    }
     machine
 }
 
@@ -174,7 +181,7 @@ fn parity_says_what_is_missing() {
 }
 
 #[test]
-fn parity_makes_its_environment_once_and_runs_the_script_in_the_workspace() {
+fn parity_makes_its_environment_once_and_runs_the_scripts_in_the_workspace() {
     let machine = parity_machine();
     let told = machine.run(&["parity"], &[("FAKE_PIP", "network")]);
     assert!(
@@ -185,12 +192,34 @@ fn parity_makes_its_environment_once_and_runs_the_script_in_the_workspace() {
     machine.fetched();
     let told = machine.run(&["parity"], &[]);
     assert!(told.ok().contains("installing PyTorch"), "{}", told.stderr);
-    let made = fs::read_to_string(machine.root().join("tests/parity/reference/made")).unwrap();
-    assert_eq!(
-        fs::canonicalize(made).unwrap(),
-        fs::canonicalize(machine.root()).unwrap()
-    );
+    for name in SCRIPTS {
+        let made = fs::read_to_string(machine.root().join("tests/parity/reference").join(name)).unwrap();
+        assert_eq!(
+            fs::canonicalize(made).unwrap(),
+            fs::canonicalize(machine.root()).unwrap()
+        );
+    }
     let told = machine.run(&["parity"], &[]);
     assert!(!told.ok().contains("installing"), "{}", told.stderr);
     assert_eq!(machine.fetched().len(), 1);
+}
+
+#[test]
+fn parity_ends_with_the_first_script_that_fails() {
+    let machine = parity_machine();
+    let failing = machine.root().join("tests/parity/make_reference.py");
+    fs::write(failing, "import sys\nsys.exit(7)\n").unwrap();
+    let told = machine.run(&["parity"], &[]);
+    assert_eq!(told.code, Some(7), "{}", told.stderr);
+    assert!(
+        told.stderr.contains("make_reference.py has failed"),
+        "{}",
+        told.stderr
+    );
+    assert!(
+        !machine
+            .root()
+            .join("tests/parity/reference/make_schedules")
+            .exists()
+    );
 }

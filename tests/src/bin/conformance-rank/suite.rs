@@ -1,10 +1,11 @@
-//! One rank of the conformance suite: `conformance-rank (single|gloo) (suite|peer-dies|time-out)`.
+//! What every backend must do on every tensor.
 
 use std::time::{Duration, Instant};
 
-use dtrain_common::env::WorkerEnv;
-use dtrain_worker::collectives::{CollectiveError, ProcessGroup, ReduceOp, Rendezvous, SingleGroup, Work};
+use dtrain_worker::collectives::{CollectiveError, ProcessGroup, ReduceOp, Work};
 use tch::{Device, Kind, Tensor};
+
+use crate::{Failure, Group, allocated};
 
 const KINDS: [Kind; 8] = [
     Kind::Float,
@@ -20,64 +21,7 @@ const KINDS: [Kind; 8] = [
 /// Empty, one, odd and even, and one that takes several segments of a ring.
 const SIZES: [i64; 7] = [0, 1, 3, 8, 1000, 4097, 262_147];
 
-type Group = Box<dyn ProcessGroup>;
-type Failure = Box<dyn std::error::Error>;
-
-fn main() -> Result<(), Failure> {
-    dtrain_torch_shim::quiet_logs()?;
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let [backend, scenario] = args.as_slice() else {
-        return Err("two arguments are needed".into());
-    };
-    let env = WorkerEnv::from_process()?;
-    let rendezvous;
-    let group: Group = match backend.as_str() {
-        "single" => Box::new(SingleGroup),
-        "gloo" => {
-            rendezvous = Gloo::open(env)?;
-            rendezvous.connect()?
-        }
-        other => return Err(format!("no backend {other}").into()),
-    };
-    match scenario.as_str() {
-        "suite" => suite(group),
-        "peer-dies" => peer_dies(group),
-        "time-out" => time_out(group),
-        other => Err(format!("no scenario {other}").into()),
-    }
-}
-
-/// A Gloo group also for a single rank, which the rendezvous would give a single-process group.
-enum Gloo {
-    One(dtrain_torch_shim::store::TcpStore),
-    Many(Rendezvous),
-}
-
-impl Gloo {
-    fn open(env: WorkerEnv) -> Result<Self, Failure> {
-        if env.world_size == 1 {
-            let store = dtrain_torch_shim::store::TcpStore::serve("127.0.0.1", 0, Duration::from_secs(30))?;
-            return Ok(Self::One(store));
-        }
-        Ok(Self::Many(Rendezvous::open(env)?))
-    }
-
-    fn connect(&self) -> Result<Group, Failure> {
-        use dtrain_torch_shim::gloo::Transport;
-        match self {
-            Self::One(store) => Ok(Box::new(dtrain_worker::collectives::GlooGroup::connect(
-                store,
-                0,
-                1,
-                Duration::from_secs(30),
-                Transport::Host("127.0.0.1"),
-            )?)),
-            Self::Many(rendezvous) => Ok(rendezvous.connect()?),
-        }
-    }
-}
-
-fn suite(group: Group) -> Result<(), Failure> {
+pub(crate) fn run(group: Group) -> Result<(), Failure> {
     let g = group.as_ref();
     for kind in KINDS {
         for size in SIZES {
@@ -93,17 +37,18 @@ fn suite(group: Group) -> Result<(), Failure> {
     in_flight(g)?;
     barrier(g)?;
     refusals(g)?;
+    allocated::all(g)?;
     group.shutdown()?;
     println!("ok shutdown");
     Ok(())
 }
 
 /// Small whole numbers, so that every dtype (int8 and bfloat16 too) holds every sum exactly.
-fn values(rank: usize, size: i64, kind: Kind) -> Tensor {
+pub(crate) fn values(rank: usize, size: i64, kind: Kind) -> Tensor {
     (Tensor::arange(size, (Kind::Int64, Device::Cpu)).remainder(11) + rank as i64 * 3).to_kind(kind)
 }
 
-fn expected(size: i64, kind: Kind, ranks: usize, op: ReduceOp) -> Tensor {
+pub(crate) fn expected(size: i64, kind: Kind, ranks: usize, op: ReduceOp) -> Tensor {
     let all: Vec<Tensor> = (0..ranks).map(|rank| values(rank, size, kind)).collect();
     let stacked = Tensor::stack(&all, 0).to_kind(Kind::Double);
     let reduced = match op {
@@ -114,14 +59,14 @@ fn expected(size: i64, kind: Kind, ranks: usize, op: ReduceOp) -> Tensor {
     reduced.to_kind(kind)
 }
 
-fn same(what: &str, got: &Tensor, wanted: &Tensor) -> Result<(), Failure> {
+pub(crate) fn same(what: &str, got: &Tensor, wanted: &Tensor) -> Result<(), Failure> {
     if got.kind() != wanted.kind() || got.size() != wanted.size() || !got.equal(wanted) {
         return Err(format!("{what}: got {got:?} {got}, wanted {wanted:?} {wanted}").into());
     }
     Ok(())
 }
 
-fn all_reduce(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Failure> {
+pub(crate) fn all_reduce(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Failure> {
     for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max] {
         let tensor = values(g.rank(), size, kind);
         g.all_reduce(&tensor, op)?.wait()?;
@@ -201,7 +146,27 @@ fn shapes(g: &dyn ProcessGroup) -> Result<(), Failure> {
             &values(rank, 120, Kind::Float),
         )?;
     }
+    in_place(g)?;
     println!("ok shapes");
+    Ok(())
+}
+
+/// A part of a tensor may be the other end of an operation on the whole.
+fn in_place(g: &dyn ProcessGroup) -> Result<(), Failure> {
+    let (size, rank) = (g.size() as i64, g.rank() as i64);
+    for each in [1i64, 13, 40_001] {
+        let whole = values(g.rank(), each * size, Kind::Float);
+        let part = whole.narrow(0, rank * each, each);
+        g.reduce_scatter(&part, &whole, ReduceOp::Sum)?.wait()?;
+        let sum = expected(each * size, Kind::Float, g.size(), ReduceOp::Sum);
+        same(
+            "reduce_scatter in place",
+            &part,
+            &sum.narrow(0, rank * each, each),
+        )?;
+        g.all_gather(&whole, &part)?.wait()?;
+        same("all_gather in place", &whole, &sum)?;
+    }
     Ok(())
 }
 
@@ -301,59 +266,5 @@ fn refusals(g: &dyn ProcessGroup) -> Result<(), Failure> {
     }
     all_reduce(g, Kind::Float, 10)?;
     println!("ok refusals");
-    Ok(())
-}
-
-/// The last rank dies without a word while the others wait for it.
-fn peer_dies(group: Group) -> Result<(), Failure> {
-    all_reduce(group.as_ref(), Kind::Float, 1000)?;
-    if group.rank() + 1 == group.size() {
-        std::process::abort();
-    }
-    let begun = Instant::now();
-    let tensor = values(group.rank(), 1_000_000, Kind::Float);
-    // With three ranks the first survivor to notice leaves too, and the other may see that as its loss.
-    let outcome = group.all_reduce(&tensor, ReduceOp::Sum).and_then(Work::wait);
-    match outcome {
-        Err(CollectiveError::PeerLost {
-            op: "all_reduce",
-            sequence,
-            ..
-        }) if sequence > 0 => {
-            println!("ok peer lost after {} ms", begun.elapsed().as_millis());
-            Ok(())
-        }
-        other => Err(format!("expected a lost peer, got {other:?}").into()),
-    }
-}
-
-/// The last rank comes too late.
-fn time_out(mut group: Group) -> Result<(), Failure> {
-    all_reduce(group.as_ref(), Kind::Float, 1000)?;
-    let limit = Duration::from_millis(500);
-    if group.rank() + 1 == group.size() {
-        std::thread::sleep(Duration::from_secs(4));
-        return Ok(());
-    }
-    group.set_timeout(limit);
-    let begun = Instant::now();
-    let tensor = values(group.rank(), 1000, Kind::Float);
-    let outcome = group.all_reduce(&tensor, ReduceOp::Sum).and_then(Work::wait);
-    let waited = begun.elapsed();
-    // A survivor whose neighbour timed out first sees that neighbour leave.
-    match outcome {
-        Err(CollectiveError::TimedOut {
-            op: "all_reduce",
-            bytes: 4000,
-            after,
-            ..
-        }) if after == limit => {}
-        Err(CollectiveError::PeerLost { .. }) if group.size() > 2 => {}
-        other => return Err(format!("expected a time-out, got {other:?}").into()),
-    }
-    if waited < limit.mul_f32(0.8) || waited > Duration::from_secs(3) {
-        return Err(format!("a time-out of {limit:?} took {waited:?}").into());
-    }
-    println!("ok time-out");
     Ok(())
 }

@@ -1,0 +1,84 @@
+//! By which way the ranks of one machine exchange data.
+
+use super::{DTRAIN_TRANSPORT, EnvError};
+
+/// The user's choice in [`DTRAIN_TRANSPORT`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// Shared memory where all ranks are on one machine and can have it, TCP otherwise.
+    #[default]
+    Auto,
+    /// TCP, by Gloo.
+    Gloo,
+    /// Shared memory; a run that cannot have it fails.
+    Shared,
+}
+
+impl Transport {
+    /// Reads the variable through `get`; unset and empty are [`Transport::Auto`].
+    ///
+    /// # Errors
+    /// `Invalid` for other words than `auto`, `gloo` and `shared`.
+    pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvError> {
+        let value = get(DTRAIN_TRANSPORT).unwrap_or_default();
+        match value.trim() {
+            "" | "auto" => Ok(Self::Auto),
+            "gloo" => Ok(Self::Gloo),
+            "shared" => Ok(Self::Shared),
+            _ => Err(EnvError::Invalid {
+                name: DTRAIN_TRANSPORT,
+                value,
+                expected: "auto, gloo or shared",
+            }),
+        }
+    }
+
+    /// [`Transport::from_lookup`] on the environment of this process.
+    ///
+    /// # Errors
+    /// As `from_lookup`; also where the value is not UTF-8.
+    pub fn from_process() -> Result<Self, EnvError> {
+        match std::env::var(DTRAIN_TRANSPORT) {
+            Err(std::env::VarError::NotUnicode(_)) => Err(EnvError::NotUnicode {
+                name: DTRAIN_TRANSPORT,
+            }),
+            other => Self::from_lookup(|_| other.clone().ok()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn read(value: Option<&str>) -> Result<Transport, EnvError> {
+        Transport::from_lookup(|name| {
+            assert_eq!(name, "DTRAIN_TRANSPORT");
+            value.map(String::from)
+        })
+    }
+
+    #[test]
+    fn three_words_and_none_are_known() {
+        for (value, wanted) in [
+            (None, Transport::Auto),
+            (Some(""), Transport::Auto),
+            (Some("auto"), Transport::Auto),
+            (Some("gloo "), Transport::Gloo),
+            (Some("shared"), Transport::Shared),
+        ] {
+            assert_eq!(read(value).unwrap(), wanted, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn another_word_is_an_error_that_names_the_choices() {
+        for value in ["tcp", "Shared", "gloo,shared"] {
+            let message = read(Some(value)).unwrap_err().to_string();
+            for part in ["DTRAIN_TRANSPORT", value, "auto, gloo or shared"] {
+                assert!(message.contains(part), "{message}");
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Recipes of every task, which together state every setting.
+
+use super::*;
+
+/// A mask folder, resized, in four channels, with a learning rate that falls in steps.
+pub(super) const SEGMENT: &str = r#"
+task = "segment"
+[data]
+root = "/data/s"
+train = "image"
+test = "image_test"
+train_masks = "label"
+test_masks = "label_test"
+masks = "index"
+ignore = 0
+image_size = 128
+resize = "stretch"
+channels = 4
+mean = [0, 0, 0, 0]
+std = [2, 2, 2, 2]
+augment = "crop-flip"
+cache = "off"
+classes = 7
+[model]
+name = "unet"
+width = 16
+depth = 3
+[train]
+steps = 100
+[optim]
+name = "adam"
+schedule = { name = "step", milestones = ["50 steps", "70 steps"], gamma = 0.5 }
+[precision]
+amp = "bf16"
+"#;
+
+/// Binary masks in their own size.
+pub(super) const BINARY: &str = r#"
+task = "segment"
+[data]
+root = "/data/s"
+masks = "binary"
+resize = "none"
+[train]
+epochs = 3
+[optim]
+schedule = { name = "step", every = "2 epochs", per = "epoch" }
+"#;
+
+pub(super) const LM: &str = r#"
+task = "lm"
+[data]
+root = "/data/text.txt"
+tokenizer = "bytes"
+test_fraction = 0.2
+[model]
+name = "gpt"
+width = 64
+depth = 2
+heads = 2
+context = 32
+[train]
+steps = 50
+[optim]
+name = "sgd"
+lr = 0.1
+momentum = 0.9
+nesterov = true
+schedule = { name = "onecycle", rise = 0.2, start_factor = 10, final_factor = 100 }
+"#;
+
+pub(super) const LM_GENERATED: &str = r#"
+task = "lm"
+[data]
+kind = "generated"
+train_samples = 100
+test_samples = 10
+augment = "none"
+[train]
+epochs = 1
+[optim]
+schedule = { name = "exponential", gamma = 0.9, per = "epoch" }
+"#;
+
+pub(super) const VIT: &str = r#"
+task = "classify"
+[data]
+kind = "generated"
+classes = 5
+train_samples = 64
+test_samples = 16
+image_size = 32
+augment = "resized-crop-flip"
+[model]
+name = "vit"
+width = 48
+depth = 2
+heads = 4
+patch = 8
+[train]
+epochs = 1
+[optim]
+schedule = { name = "linear", warmup = "1 step" }
+"#;
+
+pub(super) const TORCHSCRIPT: &str = r#"
+task = "torchscript"
+[data]
+root = "/data/x"
+channels = 1
+[model]
+file = "/m/module.pt"
+loss = "module"
+freeze = ["stem.*"]
+[train]
+epochs = 1
+[ema]
+decay = 0.99
+"#;
+
+pub(super) const CUSTOM: &str = r#"
+task = "custom"
+[data]
+train_masks = "m"
+resize = "none"
+image_size = 7
+mean = [0.5]
+test_fraction = 0.5
+augment = "shift"
+[model]
+name = "vit"
+file = "x"
+patch = 5
+heads = 7
+[train]
+steps = 5
+[custom]
+noise = 0.5
+seen = 2024-02-29
+words = ["a", "b"]
+inner = { deep = { flag = true }, list = [{ a = 1 }, { b = 2.0 }] }
+"#;
+
+const CUSTOM_ALONE: &str = "task = \"custom\"\n[train]\nepochs = 2\n";
+
+/// The texts of recipes of every task.
+pub(super) const TEXTS: [&str; 10] = [
+    SMALL,
+    FULL,
+    SEGMENT,
+    BINARY,
+    LM,
+    LM_GENERATED,
+    VIT,
+    TORCHSCRIPT,
+    CUSTOM,
+    CUSTOM_ALONE,
+];
+
+pub(super) fn samples() -> Vec<Recipe> {
+    TEXTS.iter().map(|text| parse(text, &[]).unwrap()).collect()
+}
+
+#[test]
+fn every_sample_round_trips() {
+    for recipe in samples() {
+        round_trip(&recipe);
+    }
+}

@@ -1,0 +1,83 @@
+//! `[precision]`, `[memory]`, `[reduce]` and `[ema]`.
+
+use super::samples::LM;
+use super::*;
+
+#[test]
+fn a_scaled_loss_is_for_float16() {
+    assert_eq!(small(&["precision.amp=fp16"]).precision.loss_scale, Some(65536.0));
+    assert_eq!(small(&["precision.loss_scale=1"]).precision.loss_scale, Some(1.0));
+    for amp in ["off", "bf16"] {
+        let set = format!("precision.amp={amp}");
+        assert_eq!(small(&[&set]).precision.loss_scale, None);
+        let part = format!("precision.amp is {amp:?}");
+        refuses(
+            SMALL,
+            &[&set, "precision.loss_scale=1024"],
+            "precision.loss_scale",
+            &part,
+        );
+    }
+    refuses(
+        SMALL,
+        &["precision.loss_scale=0"],
+        "precision.loss_scale",
+        "a number above 0",
+    );
+    refuses(
+        SMALL,
+        &["precision.amp=fp8"],
+        "precision.amp",
+        "\"auto\", \"off\", \"bf16\", \"fp16\"",
+    );
+}
+
+#[test]
+fn buckets_are_sizes() {
+    let recipe = small(&[
+        "reduce.bucket=1 MiB",
+        "reduce.first_bucket=1024",
+        "reduce.overlap=false",
+    ]);
+    assert_eq!(
+        (recipe.reduce.bucket, recipe.reduce.first_bucket),
+        (ByteSize(1 << 20), ByteSize(1024))
+    );
+    for (set, part) in [
+        ("reduce.bucket=1 KB", "a size of at least 1 KiB"),
+        ("reduce.first_bucket=1023", "a size of at least 1 KiB"),
+        ("reduce.bucket=-1", "a size of at least 1 KiB"),
+        ("reduce.bucket=2.5", "a size of at least 1 KiB"),
+        ("reduce.bucket=fast", "is not a size; write for example"),
+        ("reduce.bucket=9999 PiB", "is more memory than there is"),
+        ("reduce.overlap=yes", "true or false"),
+        ("reduce.compress=fp8", "\"none\", \"bf16\", \"fp16\""),
+        ("memory.shard_optimizer=2", "true or false"),
+    ] {
+        refuses(SMALL, &[set], set.split_once('=').unwrap().0, part);
+    }
+}
+
+#[test]
+fn the_average_has_a_decay() {
+    let recipe = parse(LM, &["ema.decay=0.9999"]).unwrap();
+    assert_eq!(
+        recipe.ema.map(|ema| (ema.decay, ema.warmup)),
+        Some((0.9999, true))
+    );
+    refuses(
+        LM,
+        &["ema.warmup=true"],
+        "ema.decay",
+        "missing; state what the average keeps of itself",
+    );
+    refuses(&format!("{SMALL}[ema]\n"), &[], "ema.decay", "missing");
+    for decay in ["0", "1", "-0.5", "nan"] {
+        refuses(
+            LM,
+            &[&format!("ema.decay={decay}")],
+            "ema.decay",
+            "a number above 0 and below 1",
+        );
+    }
+}

@@ -1,0 +1,335 @@
+//! What the tasks take: their defaults, their kinds of data and the settings of `[data]`.
+
+use super::samples::{BINARY, CUSTOM, LM, LM_GENERATED, SEGMENT, TORCHSCRIPT};
+use super::*;
+
+fn read(text: &str) -> Recipe {
+    parse(text, &[]).unwrap()
+}
+
+#[test]
+fn a_segmentation_has_its_own_defaults() {
+    let recipe = read("task = \"segment\"\n[data]\nroot = \"/s\"\nclasses = 3\n[train]\nepochs = 1\n");
+    assert_eq!(recipe.model.name, Some(ModelName::Unet));
+    assert_eq!((recipe.model.width, recipe.model.depth), (Some(32), Some(4)));
+    assert_eq!((recipe.model.heads, recipe.model.patch), (None, None));
+    let data = &recipe.data;
+    assert_eq!(
+        (data.kind, data.masks, data.ignore),
+        (DataKind::Folder, Masks::Index, 255)
+    );
+    assert_eq!(
+        [&data.train_masks, &data.test_masks],
+        ["train_masks", "test_masks"]
+    );
+    assert_eq!(data.classes, 3);
+    assert_eq!(read(BINARY).data.classes, 2, "binary masks");
+    let generated = parse(SMALL, &["task=segment"]).unwrap();
+    assert_eq!(
+        (generated.data.classes, generated.data.kind),
+        (10, DataKind::Generated)
+    );
+}
+
+#[test]
+fn a_language_model_has_its_own_defaults() {
+    let recipe = read("task = \"lm\"\n[data]\nroot = \"/t\"\n[train]\nepochs = 1\n");
+    let data = &recipe.data;
+    assert_eq!((data.kind, data.augment), (DataKind::Text, Augment::Shift));
+    assert_eq!((data.tokenizer, data.test_fraction), (Tokenizer::Chars, 0.1));
+    let model = &recipe.model;
+    assert_eq!(model.name, Some(ModelName::Gpt));
+    assert_eq!(
+        (model.width, model.depth, model.heads, model.context, model.patch),
+        (Some(384), Some(6), Some(6), Some(256), None)
+    );
+}
+
+#[test]
+fn torchscript_and_custom_have_no_network_of_their_own() {
+    let recipe = read(TORCHSCRIPT);
+    assert_eq!((recipe.model.name, recipe.model.width), (None, None));
+    assert_eq!(recipe.model.file, Some(PathBuf::from("/m/module.pt")));
+    assert_eq!(
+        (recipe.data.mean, recipe.data.std),
+        (vec![0.0], vec![1.0]),
+        "of one channel"
+    );
+    assert_eq!(
+        parse(TORCHSCRIPT, &["model.loss=mse"]).unwrap().model.loss,
+        Loss::Mse
+    );
+}
+
+#[test]
+fn a_users_own_task_takes_what_is_typed() {
+    let recipe = read(CUSTOM);
+    assert_eq!(recipe.data.mean, [0.5]);
+    assert_eq!((recipe.data.image_size, recipe.data.resize), (7, Resize::None));
+    assert_eq!((recipe.model.heads, recipe.model.patch), (Some(7), Some(5)));
+    assert_eq!(recipe.custom["noise"].as_float(), Some(0.5));
+    assert_eq!(recipe.custom["inner"]["list"][1]["b"].as_float(), Some(2.0));
+    // JSON has no dates, so they are texts from the beginning.
+    assert_eq!(recipe.custom["seen"].as_str(), Some("2024-02-29"));
+    recipe.check_paths().unwrap();
+
+    let alone = read("task = \"custom\"\n[train]\nsteps = 2\n[custom]\n");
+    assert_eq!(
+        (alone.data, alone.model, alone.custom.len()),
+        (Data::default(), Model::default(), 0)
+    );
+    // The engine's settings are checked as ever.
+    refuses(
+        CUSTOM,
+        &["data.image_size=0"],
+        "data.image_size",
+        "a whole number",
+    );
+    refuses(CUSTOM, &["model.wdth=3"], "model.wdth", "did you mean `width`?");
+    refuses(CUSTOM, &["optim.momentum=0.9"], "optim.momentum", "has no effect");
+    refuses(
+        CUSTOM,
+        &["custom=3"],
+        "custom",
+        "expected a section with the settings of your trainer",
+    );
+    refuses(
+        CUSTOM,
+        &["custom.a.b=[1, nan]"],
+        "custom",
+        "use numbers that are finite",
+    );
+    refuses(
+        SMALL,
+        &["custom.a=3"],
+        "custom",
+        "it is for task = \"custom\" and this is \"classify\"",
+    );
+    refuses("task = \"lm\"\n[train]\nsteps = 1", &[], "data", "missing");
+}
+
+#[test]
+fn a_task_takes_its_kinds_of_data() {
+    refuses(
+        SMALL,
+        &["data.kind=text"],
+        "data.kind",
+        "takes the kinds \"folder\", \"generated\", not \"text\"",
+    );
+    refuses(
+        SEGMENT,
+        &["data.kind=text"],
+        "data.kind",
+        "task = \"segment\" takes",
+    );
+    refuses(
+        TORCHSCRIPT,
+        &["data.kind=text"],
+        "data.kind",
+        "task = \"torchscript\" takes",
+    );
+    refuses(
+        LM,
+        &["data.kind=folder"],
+        "data.kind",
+        "takes the kinds \"text\", \"generated\", not \"folder\"",
+    );
+    // The pairing is told before what it takes the effect from.
+    let text =
+        "task = \"classify\"\n[data]\nimage_size = 32\nkind = \"text\"\nroot = \"/x\"\n[train]\nepochs = 1\n";
+    refuses(text, &[], "data.kind", "takes the kinds");
+}
+
+#[test]
+fn a_task_takes_its_augmentations() {
+    refuses(
+        SMALL,
+        &["data.augment=shift"],
+        "data.augment",
+        "takes \"none\", \"flip\", \"crop-flip\", \"resized-crop-flip\", not \"shift\"",
+    );
+    refuses(
+        LM,
+        &["data.augment=flip"],
+        "data.augment",
+        "takes \"none\", \"shift\", not \"flip\"",
+    );
+    assert_eq!(
+        parse(LM, &["data.augment=none"]).unwrap().data.augment,
+        Augment::None
+    );
+}
+
+#[test]
+fn settings_of_other_data_have_no_effect() {
+    let folder = "task = \"classify\"\n[data]\nroot = \"/x\"\n[train]\nepochs = 1\n";
+    for (text, set, part) in [
+        (LM, "data.image_size=32", "images"),
+        (LM, "data.resize=crop", "images"),
+        (LM, "data.channels=3", "images"),
+        (LM, "data.mean=[0, 0, 0]", "images"),
+        (LM, "data.std=[1, 1, 1]", "images"),
+        (LM, "data.cache=auto", "images"),
+        (LM, "data.train=a", "images"),
+        (LM, "data.test=a", "images"),
+        (LM, "data.classes=5", "the tokens of its text"),
+        (LM, "data.train_samples=5", "data.kind is \"text\""),
+        (LM, "data.masks=index", "masks"),
+        (LM_GENERATED, "data.root=/x", "generated"),
+        (LM_GENERATED, "data.test_fraction=0.5", "data.test_samples"),
+        (SMALL, "data.tokenizer=chars", "texts"),
+        (SMALL, "data.test_fraction=0.5", "texts"),
+        (SMALL, "data.cache=auto", "generated"),
+        (SMALL, "data.resize=crop", "drawn in the size of data.image_size"),
+        (
+            folder,
+            "data.masks=index",
+            "task = \"segment\" has, and this is \"classify\"",
+        ),
+        (folder, "data.train_masks=a", "masks"),
+        (folder, "data.test_masks=a", "masks"),
+        (folder, "data.ignore=3", "masks"),
+        (folder, "data.classes=3", "counted"),
+        (TORCHSCRIPT, "data.classes=3", "counted"),
+        (SEGMENT, "data.train_samples=3", "data.kind is \"folder\""),
+        (BINARY, "data.image_size=32", "data.resize is \"none\""),
+    ] {
+        let key = set.split_once('=').unwrap().0;
+        refuses(text, &[set], key, "this setting has no effect");
+        refuses(text, &[set], key, part);
+    }
+    for key in ["train_masks", "test_masks", "masks"] {
+        let (value, key) = (if key == "masks" { "index" } else { "a" }, format!("data.{key}"));
+        let set = format!("{key}={value}");
+        refuses(
+            SMALL,
+            &["task=segment", &set],
+            &key,
+            "generated data is read from nowhere",
+        );
+    }
+    // Pixels of one generated class can be left out of the loss.
+    assert_eq!(
+        parse(SMALL, &["task=segment", "data.ignore=0"])
+            .unwrap()
+            .data
+            .ignore,
+        0
+    );
+}
+
+#[test]
+fn data_must_say_where_it_is() {
+    let without_root = |text: &str| text.replace("root = ", "# ");
+    refuses(
+        &without_root(LM),
+        &[],
+        "data.root",
+        "name a text file (.txt) or a folder of them",
+    );
+    refuses(
+        &without_root(SEGMENT),
+        &[],
+        "data.root",
+        "the train and test folders",
+    );
+    refuses(&without_root(TORCHSCRIPT), &[], "data.root", "missing");
+}
+
+#[test]
+fn channels_have_as_many_means() {
+    let one = "the list has 1 numbers and data.channels is 3; give as many numbers as there are channels, or set \
+               data.channels = 1";
+    refuses(
+        FULL,
+        &["data.channels=1"],
+        "data.mean",
+        "the list has 3 numbers and data.channels is 1",
+    );
+    refuses(SMALL, &["data.mean=[0.5]"], "data.mean", one);
+    refuses(SMALL, &["data.std=[0.5]"], "data.std", one);
+    refuses(
+        SMALL,
+        &["data.channels=1"],
+        "data.channels",
+        "generated images have 3 channels, not 1",
+    );
+    let recipe = parse(TORCHSCRIPT, &["data.channels=4", "data.std=[1, 2, 3, 4]"]).unwrap();
+    assert_eq!(
+        (recipe.data.mean, recipe.data.std),
+        (vec![0.0; 4], vec![1.0, 2.0, 3.0, 4.0])
+    );
+}
+
+#[test]
+fn masks_have_classes_and_folders_of_their_own() {
+    let unknown = SEGMENT.replace("classes = 7", "");
+    refuses(
+        &unknown,
+        &[],
+        "data.classes",
+        "missing; state how many classes the masks tell apart",
+    );
+    refuses(
+        BINARY,
+        &["data.classes=3"],
+        "data.classes",
+        "binary masks have 2 classes, not 3",
+    );
+    assert!(parse(BINARY, &["data.classes=2"]).is_ok());
+    refuses(
+        SEGMENT,
+        &["data.train_masks=image"],
+        "data.train_masks",
+        "\"image\" is the folder of the images",
+    );
+    refuses(
+        SEGMENT,
+        &["data.test_masks=image_test"],
+        "data.test_masks",
+        "the folder of the images",
+    );
+    for (set, part) in [
+        ("data.ignore=65536", "from 0 to 65535"),
+        ("data.ignore=-1", "from 0 to 65535"),
+        ("data.channels=65", "from 1 to 64"),
+        ("data.channels=0", "from 1 to 64"),
+        ("data.masks=png", "\"index\", \"binary\""),
+        ("data.resize=fit", "\"crop\", \"stretch\", \"none\""),
+        ("data.train_masks=../up", "the name of a folder below data.root"),
+        (
+            "data.cache=4 apples",
+            "\"auto\", \"off\" or a size such as \"4 GiB\"",
+        ),
+        ("data.cache=-1", "\"auto\", \"off\" or a size"),
+        ("data.cache=9e99 PiB", "\"auto\", \"off\" or a size"),
+    ] {
+        refuses(SEGMENT, &[set], set.split_once('=').unwrap().0, part);
+    }
+    refuses(
+        LM,
+        &["data.test_fraction=0"],
+        "data.test_fraction",
+        "above 0 and below 1",
+    );
+    refuses(
+        LM,
+        &["data.test_fraction=1"],
+        "data.test_fraction",
+        "above 0 and below 1",
+    );
+}
+
+#[test]
+fn the_cache_is_a_word_or_a_size() {
+    for (value, cache) in [
+        ("auto", Cache::Auto),
+        ("off", Cache::Off),
+        ("4 GiB", Cache::Size(ByteSize(4 << 30))),
+        ("1000", Cache::Size(ByteSize(1000))),
+    ] {
+        let recipe = parse(SEGMENT, &[&format!("data.cache={value}")]).unwrap();
+        assert_eq!(recipe.data.cache, cache);
+        round_trip(&recipe);
+    }
+}

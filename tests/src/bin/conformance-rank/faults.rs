@@ -1,0 +1,268 @@
+//! What every backend must do when something goes wrong.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use dtrain_common::env::{Transport, WorkerEnv};
+use dtrain_torch_shim::store::TcpStore;
+use dtrain_worker::collectives::{
+    CollectiveError, ProcessGroup, ReduceOp, Rendezvous, RendezvousError, SharedGroup, Sharing, Work,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tch::{Kind, Tensor};
+
+use crate::suite::{all_reduce, expected, same, values};
+use crate::{Failure, Group};
+
+/// What a process gets that writes beyond its limit of file sizes; the same on all Linux but MIPS.
+const SIGXFSZ: i32 = 25;
+
+/// How long survivors may take to notice; on a busy machine more than what they need.
+const NOTICED: Duration = Duration::from_secs(3);
+
+/// A tensor of this rank's values, in shared memory if asked for. All ranks ask together.
+fn filled(g: &dyn ProcessGroup, shared: bool, size: i64) -> Result<Tensor, Failure> {
+    let own = values(g.rank(), size, Kind::Float);
+    if !shared {
+        return Ok(own);
+    }
+    let mut tensor = g
+        .allocate(size as usize, Kind::Float)?
+        .ok_or("nothing was allocated")?;
+    tensor.copy_(&own);
+    Ok(tensor)
+}
+
+fn is_last(g: &dyn ProcessGroup) -> bool {
+    g.rank() + 1 == g.size()
+}
+
+/// The last rank dies without a word while the others wait for it.
+pub(crate) fn peer_dies(group: Group, shared: bool) -> Result<(), Failure> {
+    let g = group.as_ref();
+    all_reduce(g, Kind::Float, 1000)?;
+    let tensor = filled(g, shared, 1_000_000)?;
+    if is_last(g) {
+        std::process::abort();
+    }
+    let begun = Instant::now();
+    // With three ranks the first survivor to notice leaves too, and the other may see that as its loss.
+    match g.all_reduce(&tensor, ReduceOp::Sum).and_then(Work::wait) {
+        Err(CollectiveError::PeerLost {
+            op: "all_reduce",
+            sequence,
+            ..
+        }) if sequence > 0 => {
+            println!("ok peer lost after {} ms", begun.elapsed().as_millis());
+            Ok(())
+        }
+        other => Err(format!("expected a lost peer, got {other:?}").into()),
+    }
+}
+
+/// The last rank dies, or leaves, with many operations under way. What has ended has ended well; the rest fails, and what is
+/// started afterwards too.
+pub(crate) fn peer_dies_amid(group: Group, abort: bool) -> Result<(), Failure> {
+    let g = group.as_ref();
+    let tensor = filled(g, true, 4_000_000)?;
+    all_reduce(g, Kind::Float, 1000)?;
+    let parts = tensor.chunk(40, 0);
+    let mut works = Vec::new();
+    for part in parts.iter().take(if is_last(g) { 30 } else { 40 }) {
+        works.push(g.all_reduce(part, ReduceOp::Sum)?);
+    }
+    if is_last(g) {
+        works.remove(0).wait()?;
+        if abort {
+            std::process::abort();
+        }
+        // The group is dropped with operations under way.
+        return Ok(());
+    }
+    let begun = Instant::now();
+    let sum = expected(4_000_000, Kind::Float, g.size(), ReduceOp::Sum).chunk(40, 0);
+    let mut ended = 0;
+    for (index, work) in works.into_iter().enumerate() {
+        match work.wait() {
+            Ok(()) if index == ended => {
+                same("what had ended", &parts[index], &sum[index])?;
+                ended += 1;
+            }
+            Err(CollectiveError::PeerLost { .. }) => {}
+            other => return Err(format!("operation {index} after {ended} good ones: {other:?}").into()),
+        }
+    }
+    if !(1..40).contains(&ended) || begun.elapsed() > NOTICED {
+        return Err(format!("{ended} operations ended; noticed after {:?}", begun.elapsed()).into());
+    }
+    match g.all_reduce(&tensor, ReduceOp::Sum).and_then(Work::wait) {
+        Err(CollectiveError::PeerLost { .. }) => {}
+        other => return Err(format!("an operation after the loss: {other:?}").into()),
+    }
+    println!("ok {ended} of 40 ended");
+    Ok(())
+}
+
+/// The last rank comes too late.
+pub(crate) fn time_out(mut group: Group, shared: bool) -> Result<(), Failure> {
+    all_reduce(group.as_ref(), Kind::Float, 1000)?;
+    let tensor = filled(group.as_ref(), shared, 1000)?;
+    let limit = Duration::from_millis(500);
+    if is_last(group.as_ref()) {
+        std::thread::sleep(Duration::from_secs(4));
+        return Ok(());
+    }
+    group.set_timeout(limit);
+    let begun = Instant::now();
+    let outcome = group.all_reduce(&tensor, ReduceOp::Sum).and_then(Work::wait);
+    let waited = begun.elapsed();
+    // A survivor whose neighbour timed out first sees that neighbour leave.
+    match outcome {
+        Err(CollectiveError::TimedOut {
+            op: "all_reduce",
+            bytes: 4000,
+            after,
+            late,
+            ..
+        }) if after == limit && (!shared || late == Some(group.size() - 1)) => {}
+        Err(CollectiveError::PeerLost { .. }) if group.size() > 2 => {}
+        other => return Err(format!("expected a time-out, got {other:?}").into()),
+    }
+    if waited < limit.mul_f32(0.8) || waited > Duration::from_secs(3) {
+        return Err(format!("a time-out of {limit:?} took {waited:?}").into());
+    }
+    println!("ok time-out");
+    Ok(())
+}
+
+/// The last rank's address space has no room for a tensor: nobody gets one, and everything goes on.
+pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
+    let g = group.as_ref();
+    let before = getrlimit(Resource::As);
+    if is_last(g) {
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        let line = status.lines().find(|line| line.starts_with("VmSize:"));
+        let kib: u64 = line
+            .and_then(|line| line.split_whitespace().nth(1))
+            .ok_or("no VmSize")?
+            .parse()?;
+        let limit = Some((kib << 10) + (64 << 20));
+        setrlimit(
+            Resource::As,
+            Rlimit {
+                current: limit,
+                ..before
+            },
+        )?;
+    }
+    let refused = g.allocate(1 << 25, Kind::Float)?;
+    if is_last(g) {
+        setrlimit(Resource::As, before)?;
+    }
+    if let Some(tensor) = refused {
+        return Err(format!("{tensor:?} was allocated although a rank has no room for it").into());
+    }
+    let tensor = filled(g, true, 1000)?;
+    g.all_reduce(&tensor, ReduceOp::Sum)?.wait()?;
+    same(
+        "after a refusal",
+        &tensor,
+        &expected(1000, Kind::Float, g.size(), ReduceOp::Sum),
+    )?;
+    group.shutdown()?;
+    println!("ok no memory");
+    Ok(())
+}
+
+/// A rank cannot open or make the memory, each in its turn: all are refused, all for the same reason.
+pub(crate) fn refused(env: &WorkerEnv) -> Result<(), Failure> {
+    let (rank, size) = (env.rank, env.world_size);
+    let limit = Duration::from_secs(30);
+    let store = if rank == 0 {
+        TcpStore::serve("127.0.0.1", env.master_port, limit)?
+    } else {
+        TcpStore::connect("127.0.0.1", env.master_port, limit)?
+    };
+    for failing in 0..size {
+        let gloo = crate::gloo(&store.prefixed(&failing.to_string())?, rank, size)?;
+        let before = getrlimit(Resource::Nofile);
+        if rank == failing {
+            // No descriptor beyond those of standard input, output and error.
+            setrlimit(
+                Resource::Nofile,
+                Rlimit {
+                    current: Some(3),
+                    ..before
+                },
+            )?;
+        }
+        let outcome = SharedGroup::over(gloo)?;
+        setrlimit(Resource::Nofile, before)?;
+        match outcome {
+            Sharing::Refused { gloo, reason } if reason.starts_with(&format!("rank {failing}: ")) => {
+                all_reduce(&gloo, Kind::Float, 1000)?;
+                println!("ok refused: {reason}");
+                Box::new(gloo).shutdown()?;
+            }
+            other => return Err(format!("rank {failing} can open nothing, but {other:?}").into()),
+        }
+    }
+    Ok(())
+}
+
+/// Rank 0 cannot make the memory: the ranks fall back to Gloo together, or end together where the user insists.
+pub(crate) fn fallback(env: WorkerEnv, wish: Transport) -> Result<(), Failure> {
+    let first = env.rank == 0;
+    let rendezvous = Rendezvous::open(env)?;
+    let before = getrlimit(Resource::Fsize);
+    if first {
+        // The signal that would end the process becomes an error.
+        signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
+        setrlimit(
+            Resource::Fsize,
+            Rlimit {
+                current: Some(0),
+                ..before
+            },
+        )?;
+    }
+    let outcome = rendezvous.connect_by(wish);
+    setrlimit(Resource::Fsize, before)?;
+    match (wish, outcome) {
+        (Transport::Auto, Ok(group)) if group.backend() == "gloo" => {
+            if group.allocate(100, Kind::Float)?.is_some() {
+                return Err("Gloo allocates nothing".into());
+            }
+            all_reduce(group.as_ref(), Kind::Float, 1000)?;
+            group.shutdown()?;
+        }
+        (Transport::Shared, Err(RendezvousError::NoSharedMemory { reason }))
+            if reason.starts_with("rank 0: cannot size shared memory") => {}
+        (_, Ok(group)) => return Err(format!("connected by {}", group.backend()).into()),
+        (_, Err(error)) => return Err(error.into()),
+    }
+    println!("ok fallback");
+    Ok(())
+}
+
+/// The ranks' environments want different things: all of them end, and say which.
+pub(crate) fn disagreement(env: WorkerEnv) -> Result<(), Failure> {
+    let last = env.rank + 1 == env.world_size;
+    let wish = if last { Transport::Gloo } else { Transport::Auto };
+    match Rendezvous::open(env.clone())?.connect_by(wish) {
+        Err(error @ RendezvousError::Disagreement { .. }) => {
+            let text = error.to_string();
+            let wanted = format!("Auto on rank 0 and Gloo on rank {}", env.world_size - 1);
+            if !text.contains(&wanted) {
+                return Err(text.into());
+            }
+            println!("ok disagreement");
+            // Rank 0 serves the store: the others may still be reading from it.
+            std::thread::sleep(Duration::from_millis(300));
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+        Ok(group) => Err(format!("connected by {}", group.backend()).into()),
+    }
+}

@@ -1,0 +1,79 @@
+//! Who lives: each rank holds a lock on its own byte of a file that all have open, and the kernel lets go of it with the
+//! process, whatever ends it.
+//!
+//! The locks are those of the open file description (`F_OFD_SETLK`, Linux 3.15): they belong to one rank's opening of the
+//! file and not to the process, so that closing another descriptor of the same file does not let go of them.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Locks byte `index`. False where another opening of the file holds it.
+pub(crate) fn hold(file: &File, index: usize) -> io::Result<bool> {
+    match call(file, libc::F_OFD_SETLK, libc::F_WRLCK, index) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Unlocks byte `index`.
+pub(crate) fn release(file: &File, index: usize) -> io::Result<()> {
+    call(file, libc::F_OFD_SETLK, libc::F_UNLCK, index).map(|_| ())
+}
+
+/// Whether another opening of the file holds byte `index`.
+pub(crate) fn is_held(file: &File, index: usize) -> io::Result<bool> {
+    let lock = call(file, libc::F_OFD_GETLK, libc::F_WRLCK, index)?;
+    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+}
+
+fn call(file: &File, command: i32, kind: i32, index: usize) -> io::Result<libc::flock> {
+    let start = libc::off_t::try_from(index).map_err(io::Error::other)?;
+    // SAFETY: flock is a plain structure of numbers, for which zero is a value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = start;
+    lock.l_len = 1;
+    loop {
+        // SAFETY: the descriptor is open and lock is a valid place for the call to read and write.
+        if unsafe { libc::fcntl(file.as_raw_fd(), command, &mut lock) } != -1 {
+            return Ok(lock);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::Segment;
+
+    #[test]
+    fn a_byte_is_held_until_its_opening_ends() {
+        let (one, ticket) = Segment::create(2, 1).unwrap();
+        let two = Segment::open(&ticket).unwrap();
+        assert!(!is_held(two.file(), 0).unwrap());
+        assert!(hold(one.file(), 0).unwrap());
+        assert!(hold(one.file(), 0).unwrap(), "one's own lock is no obstacle");
+        assert!(is_held(two.file(), 0).unwrap());
+        assert!(!is_held(two.file(), 1).unwrap());
+        assert!(!hold(two.file(), 0).unwrap());
+        assert!(hold(two.file(), 1).unwrap());
+        release(one.file(), 0).unwrap();
+        assert!(!is_held(two.file(), 0).unwrap());
+        assert!(is_held(one.file(), 1).unwrap());
+        drop(two);
+        // Another test may start a process, which has the opening too until it becomes another program.
+        let begun = std::time::Instant::now();
+        while is_held(one.file(), 1).unwrap() {
+            assert!(begun.elapsed().as_secs() < 10, "the lock outlives its opening");
+            std::thread::yield_now();
+        }
+    }
+}

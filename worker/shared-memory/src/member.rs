@@ -1,0 +1,216 @@
+//! One rank's place in the team: where operations are started.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::control::Control;
+use crate::element::{Element, Reduction};
+use crate::engine::{Engine, Job};
+use crate::error::{Fault, MemoryError};
+use crate::pending::{Outcome, Pending};
+use crate::segment::Segment;
+
+/// What becomes of the range that an operation names, which is the same in every rank's region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Collective {
+    /// Every rank's range becomes the reduction of all of them, to the same bits.
+    AllReduce(Reduction),
+    /// The rank-th of equal parts of the rank's range becomes the reduction of that part of all ranges; the rest stays.
+    ReduceScatter(Reduction),
+    /// Every rank's range becomes the equal parts of the ranks in their order: the r-th is taken from rank r.
+    AllGather,
+}
+
+/// An operation over a range of the regions of a segment. Every rank starts the same one on the same segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operation {
+    /// What to do.
+    pub collective: Collective,
+    /// What the range holds.
+    pub element: Element,
+    /// The first byte of the range in the region; a multiple of the element's size.
+    pub offset: usize,
+    /// The number of elements; of `ReduceScatter` and `AllGather` a multiple of the number of ranks.
+    pub count: usize,
+}
+
+/// The operations that wait for their turn, shared by the ranks' callers and their one thread.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) waiting: VecDeque<Job>,
+    pub(crate) stop: Option<Stop>,
+    sequence: u32,
+}
+
+/// How the thread is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// After the operations that were started.
+    Finish,
+    /// At once.
+    Abandon,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) control: Control,
+    queue: Mutex<Queue>,
+}
+
+impl Shared {
+    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Nothing in a critical section can panic half-way.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A rank among the others of its machine. Its thread carries operations out in the order in which they were started; those
+/// that are in flight together must not overlap in memory.
+///
+/// Dropping it ends the operations under way with [`Fault::Stopped`] and tells the other ranks.
+#[derive(Debug)]
+pub struct Member {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Member {
+    /// Takes the place, with a thread of its own named `shared-reduce`. Every rank must have opened the control memory
+    /// before any of them starts an operation, or it will be taken for dead.
+    ///
+    /// # Errors
+    /// `System` where no thread can be started.
+    pub fn new(control: Control) -> Result<Self, MemoryError> {
+        let shared = Arc::new(Shared {
+            control,
+            queue: Mutex::new(Queue {
+                waiting: VecDeque::new(),
+                stop: None,
+                sequence: 0,
+            }),
+        });
+        let engine = Engine::new(Arc::clone(&shared));
+        let thread = std::thread::Builder::new()
+            .name("shared-reduce".into())
+            .spawn(move || engine.run())
+            .map_err(|error| MemoryError::system("start a thread for communication", error))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.shared.control.rank()
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.shared.control.size()
+    }
+
+    /// Starts an operation: tells the other ranks at once that this rank's range is ready, and leaves the rest to the
+    /// thread. Until the operation has ended, nothing else may touch the range. An operation after a failed one fails too.
+    ///
+    /// # Errors
+    /// `Range` where the range does not lie in the segment, or does not divide; nothing has begun then.
+    pub fn start(
+        &self,
+        operation: Operation,
+        segment: &Arc<Segment>,
+        timeout: Duration,
+    ) -> Result<Pending, Fault> {
+        self.check(&operation, segment)?;
+        let outcome = Arc::new(Outcome::default());
+        let now = Instant::now();
+        // Jobs enter the queue and are announced in the order of their numbers, whoever starts them.
+        let mut queue = self.shared.queue();
+        if queue.stop.is_some() {
+            outcome.set(Err(Fault::Stopped));
+            return Ok(Pending { outcome });
+        }
+        queue.sequence = queue.sequence.wrapping_add(1);
+        let job = Job {
+            sequence: queue.sequence,
+            tag: tag(&operation, segment),
+            operation,
+            segment: Arc::clone(segment),
+            // A time-out beyond the clock's end is none.
+            deadline: now.checked_add(timeout),
+            timeout,
+            outcome: Arc::clone(&outcome),
+        };
+        let (sequence, tag) = (job.sequence, job.tag);
+        queue.waiting.push_back(job);
+        self.shared.control.publish_ready(sequence, tag);
+        drop(queue);
+        Ok(Pending { outcome })
+    }
+
+    fn check(&self, operation: &Operation, segment: &Segment) -> Result<(), Fault> {
+        let element = operation.element.bytes();
+        let end = operation
+            .count
+            .checked_mul(element)
+            .and_then(|bytes| bytes.checked_add(operation.offset));
+        let inside = end.is_some_and(|end| end <= segment.region_bytes());
+        let divides = match operation.collective {
+            Collective::AllReduce(_) => true,
+            Collective::ReduceScatter(_) | Collective::AllGather => {
+                operation.count.is_multiple_of(self.size())
+            }
+        };
+        if inside && divides && operation.offset.is_multiple_of(element) && segment.regions() == self.size() {
+            Ok(())
+        } else {
+            Err(Fault::Range)
+        }
+    }
+
+    /// Carries out what was started, then leaves. It ends also where a rank is gone, and at the time-outs of the operations.
+    pub fn close(mut self) {
+        self.end(Stop::Finish);
+    }
+
+    fn end(&mut self, stop: Stop) {
+        self.shared.queue().stop = Some(stop);
+        self.shared.control.ring_own();
+        if let Some(thread) = self.thread.take() {
+            // It has told its waiters itself where it panicked.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.end(Stop::Abandon);
+    }
+}
+
+/// A digest of what must be the same on all ranks (FNV-1a).
+fn tag(operation: &Operation, segment: &Segment) -> u32 {
+    let kind = match operation.collective {
+        Collective::AllReduce(reduction) => 1 + reduction as u64,
+        Collective::ReduceScatter(reduction) => 11 + reduction as u64,
+        Collective::AllGather => 21,
+    };
+    let words = [
+        kind,
+        operation.element as u64,
+        operation.offset as u64,
+        operation.count as u64,
+        segment.identity(),
+    ];
+    let mut hash = 0x811c_9dc5u32;
+    for byte in words.iter().flat_map(|word| word.to_le_bytes()) {
+        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,340 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::segment::Region;
+use crate::ticket::Ticket;
+use proptest::prelude::*;
+use std::process::{Command, Stdio};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// One rank as a test sees it: its member and its own mapping of the data.
+struct Rank {
+    member: Member,
+    data: Arc<Segment>,
+}
+
+impl Rank {
+    fn region(&self) -> Region {
+        Region::new(&self.data, self.member.rank()).unwrap()
+    }
+
+    fn write(&self, values: &[f32]) {
+        let region = self.region();
+        assert!(size_of_val(values) <= region.bytes());
+        for (at, value) in values.iter().enumerate() {
+            // SAFETY: inside the region; no operation is under way.
+            unsafe { region.as_ptr().cast::<f32>().add(at).write(*value) };
+        }
+    }
+
+    fn read(&self, count: usize) -> Vec<f32> {
+        let region = self.region();
+        assert!(count * 4 <= region.bytes());
+        // SAFETY: as above.
+        (0..count)
+            .map(|at| unsafe { region.as_ptr().cast::<f32>().add(at).read() })
+            .collect()
+    }
+
+    fn start(&self, collective: Collective, first: usize, count: usize, timeout: Duration) -> Pending {
+        let operation = Operation {
+            collective,
+            element: Element::F32,
+            offset: first * 4,
+            count,
+        };
+        self.member.start(operation, &self.data, timeout).unwrap()
+    }
+}
+
+const SUM: Collective = Collective::AllReduce(Reduction::Sum);
+
+/// All ranks in this process, each with mappings of its own.
+fn team(size: usize, floats: usize) -> Vec<Rank> {
+    let (control, control_ticket) = Control::create(size).unwrap();
+    let (data, data_ticket) = Segment::create(size, floats * 4).unwrap();
+    let mut ranks = vec![(control, data)];
+    for rank in 1..size {
+        let control = Control::open(&control_ticket, rank).unwrap();
+        ranks.push((control, Segment::open(&data_ticket).unwrap()));
+    }
+    let seat = |(control, data): (Control, Segment)| {
+        data.reserve(control.rank()).unwrap();
+        Rank {
+            member: Member::new(control).unwrap(),
+            data: Arc::new(data),
+        }
+    };
+    ranks.into_iter().map(seat).collect()
+}
+
+fn value(rank: usize, at: usize) -> f32 {
+    let mixed = ((rank * 31 + at) as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 40) as f32 * 1e-3 * if mixed.is_multiple_of(2) { 1.0 } else { -1e-4 }
+}
+
+fn sum(size: usize, at: usize) -> f32 {
+    (1..size).fold(value(0, at), |sum, rank| sum + value(rank, at))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn all_operations_are_exact_at_any_offset(size in 1usize..5, first in 0usize..50, each in 0usize..20_000) {
+        let count = each * size;
+        let total = first + count + 7;
+        let ranks = team(size, total);
+        for (rank, seat) in ranks.iter().enumerate() {
+            seat.write(&(0..total).map(|at| value(rank, at)).collect::<Vec<_>>());
+        }
+        let run = |collective| {
+            let pending: Vec<_> = ranks.iter().map(|seat| seat.start(collective, first, count, LONG)).collect();
+            pending.iter().try_for_each(Pending::wait).unwrap();
+        };
+        let check = |changed: &dyn Fn(usize, usize) -> f32| {
+            for (rank, seat) in ranks.iter().enumerate() {
+                for (at, got) in seat.read(total).into_iter().enumerate() {
+                    let inside = (first..first + count).contains(&at);
+                    let wanted = if inside { changed(rank, at) } else { value(rank, at) };
+                    assert_eq!(got.to_bits(), wanted.to_bits(), "rank {rank} at {at}");
+                }
+            }
+        };
+        run(Collective::ReduceScatter(Reduction::Sum));
+        let mine = |rank: usize, at: usize| (at - first) / each.max(1) == rank;
+        check(&|rank, at| if mine(rank, at) { sum(size, at) } else { value(rank, at) });
+        run(Collective::AllGather);
+        check(&|_, at| sum(size, at));
+        for (rank, seat) in ranks.iter().enumerate() {
+            seat.write(&(0..total).map(|at| value(rank, at)).collect::<Vec<_>>());
+        }
+        run(SUM);
+        check(&|_, at| sum(size, at));
+    }
+}
+
+#[test]
+fn a_thousand_in_flight_from_ranks_of_different_pace() {
+    for size in [2, 3] {
+        let ranks = team(size, 16_000);
+        std::thread::scope(|scope| {
+            for (rank, seat) in ranks.iter().enumerate() {
+                scope.spawn(move || {
+                    seat.write(&(0..16_000).map(|at| value(rank, at)).collect::<Vec<_>>());
+                    let pending: Vec<_> = (0..1000)
+                        .map(|index| {
+                            if rank == 1 && index % 100 == 0 {
+                                std::thread::sleep(Duration::from_millis(2));
+                            }
+                            seat.start(SUM, index * 16, 16, LONG)
+                        })
+                        .collect();
+                    for pending in pending.iter().rev() {
+                        pending.wait().unwrap();
+                        assert!(pending.is_finished());
+                    }
+                    let got = seat.read(16_000);
+                    assert!((0..16_000).all(|at| got[at].to_bits() == sum(size, at).to_bits()));
+                });
+            }
+        });
+        for seat in ranks {
+            seat.member.close();
+        }
+    }
+}
+
+#[test]
+fn nothing_ends_before_the_last_rank_is_ready() {
+    let ranks = team(2, 100);
+    let early = ranks[0].start(SUM, 0, 100, LONG);
+    std::thread::sleep(Duration::from_millis(150));
+    assert!(!early.is_finished());
+    let late = ranks[1].start(SUM, 0, 100, LONG);
+    late.wait().unwrap();
+    early.wait().unwrap();
+}
+
+#[test]
+fn a_late_rank_is_a_time_out_and_what_follows_fails() {
+    let ranks = team(3, 100);
+    let limit = Duration::from_millis(250);
+    let begun = Instant::now();
+    let pending: Vec<_> = ranks[..2]
+        .iter()
+        .map(|seat| seat.start(SUM, 0, 100, limit))
+        .collect();
+    for pending in pending {
+        let fault = Fault::TimedOut {
+            rank: 2,
+            after: limit,
+        };
+        assert_eq!(pending.wait(), Err(fault.clone()));
+    }
+    let waited = begun.elapsed();
+    assert!(waited >= limit && waited < Duration::from_secs(5), "{waited:?}");
+    let next = ranks[0].start(SUM, 0, 100, LONG);
+    assert_eq!(
+        next.wait(),
+        Err(Fault::TimedOut {
+            rank: 2,
+            after: limit
+        })
+    );
+}
+
+#[test]
+fn a_rank_that_leaves_is_missed_at_once() {
+    let mut ranks = team(3, 100);
+    let before: Vec<_> = ranks.iter().map(|seat| seat.start(SUM, 0, 50, LONG)).collect();
+    before.iter().try_for_each(Pending::wait).unwrap();
+    let begun = Instant::now();
+    let pending: Vec<_> = ranks[..2]
+        .iter()
+        .map(|seat| seat.start(SUM, 0, 100, LONG))
+        .collect();
+    drop(ranks.pop());
+    for pending in pending {
+        assert_eq!(pending.wait(), Err(Fault::PeerLost { rank: 2 }));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn dropping_ends_what_is_under_way() {
+    let mut ranks = team(2, 100);
+    let pending = ranks[0].start(SUM, 0, 100, LONG);
+    let begun = Instant::now();
+    drop(ranks.remove(0));
+    assert_eq!(pending.wait(), Err(Fault::Stopped));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn closing_carries_out_what_was_started() {
+    let mut ranks = team(2, 100);
+    let pending: Vec<_> = ranks.iter().map(|seat| seat.start(SUM, 0, 100, LONG)).collect();
+    let other = ranks.pop().unwrap();
+    let thread = std::thread::spawn(move || other.member.close());
+    ranks.pop().unwrap().member.close();
+    thread.join().unwrap();
+    pending.iter().try_for_each(Pending::wait).unwrap();
+}
+
+#[test]
+fn ranks_that_disagree_are_told() {
+    let ranks = team(2, 100);
+    let one = ranks[0].start(SUM, 0, 100, LONG);
+    let two = ranks[1].start(SUM, 1, 99, LONG);
+    assert_eq!(one.wait(), Err(Fault::Mismatch { rank: 1 }));
+    assert_eq!(two.wait(), Err(Fault::Mismatch { rank: 0 }));
+}
+
+#[test]
+fn ranges_outside_are_refused_before_anything_begins() {
+    let ranks = team(2, 100);
+    let seat = &ranks[0];
+    let start = |collective, element, offset, count| {
+        let operation = Operation {
+            collective,
+            element,
+            offset,
+            count,
+        };
+        seat.member.start(operation, &seat.data, LONG)
+    };
+    for (collective, element, offset, count) in [
+        (SUM, Element::F32, 0, 101),
+        (SUM, Element::F32, 2, 10),
+        (SUM, Element::F64, 4, 2),
+        (SUM, Element::F32, 8, usize::MAX / 2),
+        (Collective::AllGather, Element::F32, 0, 33),
+        (Collective::ReduceScatter(Reduction::Max), Element::F32, 0, 33),
+    ] {
+        let outcome = start(collective, element, offset, count);
+        assert_eq!(
+            outcome.unwrap_err(),
+            Fault::Range,
+            "{collective:?} {element:?} {offset} {count}"
+        );
+    }
+    let (small, _) = Segment::create(1, 400).unwrap();
+    let operation = Operation {
+        collective: SUM,
+        element: Element::F32,
+        offset: 0,
+        count: 10,
+    };
+    let outcome = seat.member.start(operation, &Arc::new(small), LONG);
+    assert_eq!(outcome.unwrap_err(), Fault::Range, "a segment of another team");
+    let good: Vec<_> = ranks.iter().map(|seat| seat.start(SUM, 0, 100, LONG)).collect();
+    good.iter().try_for_each(Pending::wait).unwrap();
+}
+
+/// Rank 1 as a process of its own, when [`a_killed_process_is_missed`] starts this test's program again; nothing otherwise.
+#[test]
+fn rank_1_of_the_killed() {
+    let Ok(words) = std::env::var("DTRAIN_TEST_TICKETS") else {
+        return;
+    };
+    let words: Vec<i64> = words.split(' ').map(|word| word.parse().unwrap()).collect();
+    let (control, data) = words.split_at(Ticket::WORDS);
+    let data = Segment::open(&Ticket::from_words(data).unwrap()).unwrap();
+    data.reserve(1).unwrap();
+    let seat = Rank {
+        member: Member::new(Control::open(&Ticket::from_words(control).unwrap(), 1).unwrap()).unwrap(),
+        data: Arc::new(data),
+    };
+    seat.write(&(0..100).map(|at| value(1, at)).collect::<Vec<_>>());
+    seat.start(SUM, 0, 100, LONG).wait().unwrap();
+    // Rank 0 kills this process while it waits.
+    let _ = seat.start(SUM, 0, 100, LONG).wait();
+}
+
+#[test]
+fn a_killed_process_is_missed() {
+    let (control, control_ticket) = Control::create(2).unwrap();
+    let (data, data_ticket) = Segment::create(2, 400).unwrap();
+    data.reserve(0).unwrap();
+    let words: Vec<String> = [control_ticket.to_words(), data_ticket.to_words()]
+        .concat()
+        .iter()
+        .map(i64::to_string)
+        .collect();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "member::tests::rank_1_of_the_killed"])
+        .env("DTRAIN_TEST_TICKETS", words.join(" "))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    while !control.lives(1) {
+        assert!(begun.elapsed() < LONG, "rank 1 never came");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let seat = Rank {
+        member: Member::new(control).unwrap(),
+        data: Arc::new(data),
+    };
+    seat.write(&(0..100).map(|at| value(0, at)).collect::<Vec<_>>());
+    seat.start(SUM, 0, 100, LONG).wait().unwrap();
+    let got = seat.read(100);
+    assert!((0..100).all(|at| got[at].to_bits() == sum(2, at).to_bits()));
+
+    child.kill().unwrap();
+    let killed = Instant::now();
+    // Rank 1 was ready for one operation more; the second of these it can never have been ready for.
+    let pending = [seat.start(SUM, 0, 50, LONG), seat.start(SUM, 50, 50, LONG)];
+    assert!(matches!(
+        pending[1].wait(),
+        Err(Fault::PeerLost { rank: 1 } | Fault::Mismatch { rank: 1 })
+    ));
+    assert!(
+        killed.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        killed.elapsed()
+    );
+    child.wait().unwrap();
+}

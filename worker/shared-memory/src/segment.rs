@@ -1,0 +1,263 @@
+//! Memory without a name, mapped by every rank: a header page, then one region per rank.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::MemoryError;
+use crate::ticket::{HEADER_BYTES, Ticket};
+
+/// A mapping of the regions of all ranks. Regions are page-aligned, of one length and zero at first.
+///
+/// No Rust reference to a region's bytes is ever made: other processes write to them. They are read and written through
+/// pointers, at times that the protocol of [`crate::Member`] gives to one rank alone.
+#[derive(Debug)]
+pub struct Segment {
+    base: NonNull<u8>,
+    /// The whole mapping: the header page and all regions.
+    mapped_bytes: usize,
+    page_bytes: usize,
+    ticket: Ticket,
+    /// The region bytes rounded up to pages.
+    stride: usize,
+    file: File,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and lives as long as the value.
+unsafe impl Send for Segment {}
+// SAFETY: a shared Segment gives out addresses and atomics alone; the bytes are touched by the protocol of Member only.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// Makes a segment of `regions` regions with at least `region_bytes` bytes each, and the ticket with which the other
+    /// ranks open it for as long as this value lives. Memory is taken by [`Segment::reserve`].
+    ///
+    /// # Errors
+    /// `System` where the kernel has no memfd, `Size` where the sizes cannot be addressed.
+    pub fn create(regions: usize, region_bytes: usize) -> Result<(Self, Ticket), MemoryError> {
+        let layout = Layout::new(regions, region_bytes)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(
+            rustix::fs::memfd_create("dtrain", flags)
+                .map_err(|error| MemoryError::system("make shared memory with memfd_create", error))?,
+        );
+        let mut nonce = [0u8; 16];
+        rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| MemoryError::system("draw a random number", error))?;
+        let (high, low) = nonce.split_at(8);
+        let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        let ticket = Ticket {
+            pid: std::process::id().cast_signed(),
+            fd: file.as_raw_fd(),
+            nonce: [word(high), word(low)],
+            regions,
+            region_bytes,
+        };
+        file.set_len(layout.mapped_bytes as u64)
+            .map_err(|error| MemoryError::system("size shared memory", error))?;
+        file.write_all_at(&ticket.header(), 0)
+            .map_err(|error| MemoryError::system("write to shared memory", error))?;
+        // No process can cut the file short under another's mapping, which would kill it with SIGBUS.
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
+            .map_err(|error| MemoryError::system("seal shared memory", error))?;
+        Ok((Self::map(file, ticket, layout)?, ticket))
+    }
+
+    /// Opens the segment that a ticket names.
+    ///
+    /// # Errors
+    /// `System` where it cannot be opened (the process that made it has ended, or is another user's), `WrongFile` where
+    /// something else is in its place.
+    pub fn open(ticket: &Ticket) -> Result<Self, MemoryError> {
+        let layout = Layout::new(ticket.regions, ticket.region_bytes)?;
+        let path = ticket.path();
+        let wrong = |found| MemoryError::WrongFile {
+            path: path.clone(),
+            found,
+        };
+        // Anything may lie there in another container: a pipe must not block.
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&path)
+            .map_err(|error| {
+                MemoryError::system(format!("open the shared memory of rank 0 at {path}"), error)
+            })?;
+        let meta = file
+            .metadata()
+            .map_err(|error| MemoryError::system(format!("look at {path}"), error))?;
+        if !meta.is_file() || meta.len() != layout.mapped_bytes as u64 {
+            return Err(wrong("a file of another kind or size"));
+        }
+        let seals = rustix::fs::fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(wrong("a file that is not sealed"));
+        }
+        let mut header = [0; HEADER_BYTES];
+        file.read_exact_at(&mut header, 0)
+            .map_err(|error| MemoryError::system(format!("read {path}"), error))?;
+        if header != ticket.header() {
+            return Err(wrong("another run's memory"));
+        }
+        Self::map(file, *ticket, layout)
+    }
+
+    fn map(file: File, ticket: Ticket, layout: Layout) -> Result<Self, MemoryError> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
+        let base = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                layout.mapped_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        }
+        .map_err(|error| MemoryError::system("map shared memory", error))?;
+        let base = NonNull::new(base.cast())
+            .ok_or_else(|| MemoryError::system("map shared memory", Errno::NOMEM))?;
+        Ok(Self {
+            base,
+            mapped_bytes: layout.mapped_bytes,
+            page_bytes: layout.page_bytes,
+            ticket,
+            stride: layout.stride,
+            file,
+        })
+    }
+
+    /// Takes the memory of one region from the system, so that a lack of it is an error here and no signal later. Each
+    /// rank reserves its own, which puts it near the processor that it runs on.
+    ///
+    /// # Errors
+    /// `NoMemory` where there is none, `Size` for a region that is none.
+    pub fn reserve(&self, region: usize) -> Result<(), MemoryError> {
+        if region >= self.regions() {
+            return Err(MemoryError::Size {
+                regions: region,
+                bytes: self.stride,
+            });
+        }
+        let offset = (self.page_bytes + region * self.stride) as u64;
+        loop {
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, self.stride as u64) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    return Err(MemoryError::NoMemory {
+                        bytes: self.stride,
+                        source: error.into(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// The number of regions.
+    pub fn regions(&self) -> usize {
+        self.ticket.regions
+    }
+
+    /// The bytes of each region that may be used.
+    pub fn region_bytes(&self) -> usize {
+        self.ticket.region_bytes
+    }
+
+    /// Where `bytes` bytes at `address` lie in a region, in bytes from its start; `None` where they do not lie inside.
+    pub fn offset_of(&self, region: usize, address: *const u8, bytes: usize) -> Option<usize> {
+        if region >= self.regions() {
+            return None;
+        }
+        let offset = (address as usize).checked_sub(self.region(region).as_ptr() as usize)?;
+        let end = offset.checked_add(bytes)?;
+        (end <= self.region_bytes()).then_some(offset)
+    }
+
+    /// The same on every rank, and different for every segment.
+    pub(crate) fn identity(&self) -> u64 {
+        self.ticket.nonce[0]
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The first byte of a region. `region` must be below [`Segment::regions`].
+    pub(crate) fn region(&self, region: usize) -> NonNull<u8> {
+        debug_assert!(region < self.regions());
+        // SAFETY: the mapping holds the header page and `regions` strides.
+        unsafe { self.base.add(self.page_bytes + region * self.stride) }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: base and length are those of the mapping, and nothing else unmaps it. A failure leaves it mapped: harmless.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    page_bytes: usize,
+    stride: usize,
+    mapped_bytes: usize,
+}
+
+impl Layout {
+    fn new(regions: usize, region_bytes: usize) -> Result<Self, MemoryError> {
+        let page_bytes = rustix::param::page_size();
+        let fit = || {
+            let stride = region_bytes.checked_next_multiple_of(page_bytes)?;
+            let mapped_bytes = stride.checked_mul(regions)?.checked_add(page_bytes)?;
+            let usable = regions > 0 && region_bytes > 0 && isize::try_from(mapped_bytes).is_ok();
+            usable.then_some(Self {
+                page_bytes,
+                stride,
+                mapped_bytes,
+            })
+        };
+        fit().ok_or(MemoryError::Size {
+            regions,
+            bytes: region_bytes,
+        })
+    }
+}
+
+/// One rank's region, as the owner of what is built over it: the mapping stays while this value lives.
+#[derive(Debug)]
+pub struct Region {
+    segment: Arc<Segment>,
+    index: usize,
+}
+
+impl Region {
+    /// The `index`-th region of a segment, or `None` where there is none.
+    pub fn new(segment: &Arc<Segment>, index: usize) -> Option<Self> {
+        (index < segment.regions()).then(|| Self {
+            segment: Arc::clone(segment),
+            index,
+        })
+    }
+
+    /// The first byte, page-aligned; valid for reads and writes of [`Region::bytes`] bytes while this value lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.segment.region(self.index).as_ptr()
+    }
+
+    /// The number of bytes.
+    pub fn bytes(&self) -> usize {
+        self.segment.region_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+#[test]
+fn two_mappings_are_one_memory() {
+    let (made, ticket) = Segment::create(2, 5000).unwrap();
+    let opened = Segment::open(&ticket).unwrap();
+    assert_eq!((opened.regions(), opened.region_bytes()), (2, 5000));
+    assert_eq!(made.identity(), opened.identity());
+    for region in 0..2 {
+        made.reserve(region).unwrap();
+        let (here, there) = (made.region(region), opened.region(region));
+        assert_ne!(here, there);
+        assert_eq!(here.as_ptr() as usize % rustix::param::page_size(), 0);
+        // SAFETY: both mappings hold 5000 bytes here and no other thread knows them.
+        unsafe {
+            assert_eq!(there.add(4999).read(), 0, "new memory is zero");
+            here.add(4999).write(7 + region as u8);
+            assert_eq!(there.add(4999).read(), 7 + region as u8);
+        }
+    }
+}
+
+#[test]
+fn a_region_keeps_its_mapping() {
+    let (segment, _) = Segment::create(1, 100).unwrap();
+    let segment = Arc::new(segment);
+    let region = Region::new(&segment, 0).unwrap();
+    assert!(Region::new(&segment, 1).is_none());
+    drop(segment);
+    assert_eq!(region.bytes(), 100);
+    // SAFETY: the region lives.
+    unsafe {
+        region.as_ptr().write(3);
+        assert_eq!(region.as_ptr().read(), 3);
+    }
+}
+
+#[test]
+fn addresses_are_found_inside_their_region_only() {
+    let (segment, _) = Segment::create(3, 5000).unwrap();
+    for region in 0..3 {
+        let start = segment.region(region).as_ptr();
+        let at = |offset: isize, bytes| segment.offset_of(region, start.wrapping_offset(offset), bytes);
+        assert_eq!(at(0, 5000), Some(0));
+        assert_eq!(at(100, 4900), Some(100));
+        assert_eq!(at(100, 4901), None);
+        assert_eq!(at(-1, 1), None);
+        assert_eq!(at(0, usize::MAX), None);
+    }
+    assert_eq!(segment.offset_of(3, ptr::null(), 0), None);
+}
+
+#[test]
+fn what_is_no_segment_of_the_ticket_is_refused() {
+    let (_segment, ticket) = Segment::create(2, 5000).unwrap();
+    let another = Ticket {
+        nonce: [1, 2],
+        ..ticket
+    };
+    assert!(matches!(
+        Segment::open(&another),
+        Err(MemoryError::WrongFile {
+            found: "another run's memory",
+            ..
+        })
+    ));
+    let larger = Ticket {
+        region_bytes: 50_000,
+        ..ticket
+    };
+    assert!(matches!(
+        Segment::open(&larger),
+        Err(MemoryError::WrongFile { .. })
+    ));
+    let closed = Ticket { fd: 9999, ..ticket };
+    let error = Segment::open(&closed).unwrap_err().to_string();
+    assert!(error.contains("/fd/9999"), "{error}");
+    // A pipe's end neither blocks nor is taken for memory.
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    let pipe = Ticket {
+        fd: pipe.as_raw_fd(),
+        ..ticket
+    };
+    assert!(matches!(Segment::open(&pipe), Err(MemoryError::WrongFile { .. })));
+}
+
+#[test]
+fn a_file_that_could_shrink_is_refused() {
+    let (segment, ticket) = Segment::create(1, 4096).unwrap();
+    let file = File::from(rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap());
+    file.set_len(segment.mapped_bytes as u64).unwrap();
+    file.write_all_at(&ticket.header(), 0).unwrap();
+    let unsealed = Ticket {
+        fd: file.as_raw_fd(),
+        ..ticket
+    };
+    assert!(matches!(
+        Segment::open(&unsealed),
+        Err(MemoryError::WrongFile {
+            found: "a file that is not sealed",
+            ..
+        })
+    ));
+    assert!(
+        segment.file.set_len(10).is_err(),
+        "the segment's own file is sealed"
+    );
+}
+
+#[test]
+fn sizes_that_cannot_be_are_errors() {
+    for (regions, bytes) in [
+        (0, 10),
+        (10, 0),
+        (2, usize::MAX),
+        (usize::MAX, 4096),
+        (3, 1 << 62),
+    ] {
+        assert!(
+            matches!(Segment::create(regions, bytes), Err(MemoryError::Size { .. })),
+            "{regions} x {bytes}"
+        );
+    }
+    // More than any address space holds: an error, and nothing is killed.
+    let huge = Segment::create(1, 1 << 55).map(|_| ());
+    assert!(matches!(huge, Err(MemoryError::System { .. })), "{huge:?}");
+    let (segment, _) = Segment::create(1, 10).unwrap();
+    assert!(segment.reserve(1).is_err());
+}

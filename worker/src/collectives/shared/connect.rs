@@ -1,0 +1,195 @@
+//! Whether the ranks share memory: what each of them knows, what follows from it, and the attempt.
+
+use dtrain_common::env::Transport;
+use dtrain_shared_memory::{Control, Member};
+
+use super::{SharedGroup, agree};
+use crate::collectives::{CollectiveError, GlooGroup, ProcessGroup};
+
+/// What came of an attempt to share memory; the same on all ranks.
+#[derive(Debug)]
+pub enum Sharing {
+    /// All ranks have it.
+    Shared(SharedGroup),
+    /// A rank does not, and so none does.
+    Refused {
+        /// The group as it was.
+        gloo: GlooGroup,
+        /// Which rank, and why.
+        reason: String,
+    },
+}
+
+pub(super) fn over(gloo: GlooGroup) -> Result<Sharing, CollectiveError> {
+    let (rank, size) = (gloo.rank(), gloo.size());
+    let made = agree::make(
+        &gloo,
+        || {
+            let (control, ticket) = Control::create(size).map_err(|error| error.to_string())?;
+            Ok((Member::new(control).map_err(|error| error.to_string())?, ticket))
+        },
+        |ticket| {
+            let control = Control::open(ticket, rank).map_err(|error| error.to_string())?;
+            Member::new(control).map_err(|error| error.to_string())
+        },
+    )?;
+    Ok(match made {
+        Ok(member) => Sharing::Shared(SharedGroup::new(member, gloo)),
+        Err(reason) => Sharing::Refused { gloo, reason },
+    })
+}
+
+/// What a rank knows of its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// The user's choice.
+    pub(crate) wish: Transport,
+    /// The environment says that all ranks are on one machine.
+    pub(crate) local: bool,
+    /// A number that this machine drew when it started, the same in its containers; 0 where it has none.
+    pub(crate) boot: [i64; 2],
+}
+
+impl Facts {
+    pub(crate) fn new(wish: Transport, local: bool) -> Self {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+        let number = u128::from_str_radix(&digits, 16).unwrap_or(0);
+        Self {
+            wish,
+            local,
+            boot: [(number >> 64) as i64, number as i64],
+        }
+    }
+
+    fn to_words(self) -> [i64; 4] {
+        [
+            self.wish as i64,
+            i64::from(self.local),
+            self.boot[0],
+            self.boot[1],
+        ]
+    }
+
+    fn from_words(words: [i64; 4]) -> Self {
+        let wishes = [Transport::Auto, Transport::Gloo, Transport::Shared];
+        let wish = wishes.into_iter().find(|wish| *wish as i64 == words[0]);
+        Self {
+            wish: wish.unwrap_or_default(),
+            local: words[1] == 1,
+            boot: [words[2], words[3]],
+        }
+    }
+}
+
+/// Every rank's facts, in the order of ranks.
+///
+/// # Errors
+/// Those of Gloo.
+pub(crate) fn gather_facts(gloo: &GlooGroup, own: Facts) -> Result<Vec<Facts>, CollectiveError> {
+    let all = agree::gather(gloo, own.to_words())?;
+    Ok(all.into_iter().map(Facts::from_words).collect())
+}
+
+/// What follows from the facts; the same on all ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// The ranks can try.
+    Share,
+    /// They need not, or cannot: the reason.
+    Gloo(String),
+    /// They want different things: two ranks that do.
+    Disagree([(usize, Transport); 2]),
+}
+
+pub(crate) fn decide(all: &[Facts]) -> Decision {
+    let Some(first) = all.first() else {
+        return Decision::Gloo("there are no ranks".into());
+    };
+    if let Some(other) = all.iter().position(|facts| facts.wish != first.wish) {
+        return Decision::Disagree([(0, first.wish), (other, all[other].wish)]);
+    }
+    if first.wish == Transport::Gloo {
+        return Decision::Gloo("DTRAIN_TRANSPORT is gloo".into());
+    }
+    if let Some(rank) = all.iter().position(|facts| !facts.local) {
+        return Decision::Gloo(format!(
+            "by rank {rank}'s environment not all ranks are on one machine (LOCAL_WORLD_SIZE is below WORLD_SIZE)"
+        ));
+    }
+    if first.boot == [0, 0] {
+        return Decision::Gloo("/proc/sys/kernel/random/boot_id cannot be read on rank 0".into());
+    }
+    match all.iter().position(|facts| facts.boot != first.boot) {
+        Some(rank) => Decision::Gloo(format!("ranks 0 and {rank} are on different machines")),
+        None => Decision::Share,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: Facts = Facts {
+        wish: Transport::Auto,
+        local: true,
+        boot: [7, -8],
+    };
+
+    #[test]
+    fn ranks_of_one_machine_share() {
+        assert_eq!(decide(&[HERE; 3]), Decision::Share);
+        let forced = Facts {
+            wish: Transport::Shared,
+            ..HERE
+        };
+        assert_eq!(decide(&[forced; 2]), Decision::Share);
+    }
+
+    #[test]
+    fn what_speaks_against_it_is_said() {
+        let far = Facts { boot: [7, 8], ..HERE };
+        let spread = Facts { local: false, ..HERE };
+        let blind = Facts { boot: [0, 0], ..HERE };
+        let gloo = Facts {
+            wish: Transport::Gloo,
+            ..HERE
+        };
+        for (all, word) in [
+            ([HERE, HERE, far], "ranks 0 and 2"),
+            ([HERE, spread, HERE], "rank 1"),
+            ([blind; 3], "boot_id"),
+            ([gloo; 3], "DTRAIN_TRANSPORT"),
+        ] {
+            match decide(&all) {
+                Decision::Gloo(reason) => assert!(reason.contains(word), "{reason}"),
+                other => panic!("{word}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_that_want_different_things_are_named() {
+        let gloo = Facts {
+            wish: Transport::Gloo,
+            ..HERE
+        };
+        assert_eq!(
+            decide(&[HERE, HERE, gloo]),
+            Decision::Disagree([(0, Transport::Auto), (2, Transport::Gloo)])
+        );
+    }
+
+    #[test]
+    fn facts_survive_their_journey() {
+        for wish in [Transport::Auto, Transport::Gloo, Transport::Shared] {
+            for local in [false, true] {
+                let facts = Facts { wish, local, ..HERE };
+                assert_eq!(Facts::from_words(facts.to_words()), facts);
+            }
+        }
+        let own = Facts::new(Transport::Auto, true);
+        assert_ne!(own.boot, [0, 0]);
+        assert_eq!(own, Facts::new(Transport::Auto, true));
+    }
+}

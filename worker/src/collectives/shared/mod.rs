@@ -1,0 +1,331 @@
+//! Ranks of one machine: reductions in memory that all of them have mapped, everything else by Gloo.
+//!
+//! A tensor of [`ProcessGroup::allocate`] lies in this rank's region of a segment that every rank has mapped. An operation
+//! on it needs no copies and no messages: each rank reduces its part of the range over all regions, and writes the result
+//! into all of them. A thread of its own does that (`dtrain_shared_memory`), so it overlaps with the training.
+//!
+//! Which way an operation goes is decided by its tensor alone, so ranks that call alike decide alike. Operations of the two
+//! ways do not wait for each other: one that is started later may end earlier.
+
+mod agree;
+mod connect;
+
+use std::cell::{Cell, RefCell};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use dtrain_shared_memory::{
+    Collective, Element, Fault, Member, Operation, Pending, Reduction, Region, Segment,
+};
+use dtrain_torch_shim::blob;
+use tch::{Device, Kind, Tensor};
+
+use super::checks::Check;
+use super::error::Operation as Call;
+use super::{CollectiveError, GlooGroup, ProcessGroup, ReduceOp, Work};
+
+pub use connect::Sharing;
+pub(super) use connect::{Decision, Facts, decide, gather_facts};
+
+/// A group of CPU processes on one machine.
+#[derive(Debug)]
+pub struct SharedGroup {
+    /// Dropped before Gloo, so that the other ranks see this one leave as soon as it does.
+    member: Member,
+    gloo: GlooGroup,
+    /// The segments of `allocate`, while a tensor or an operation holds them.
+    segments: RefCell<Vec<Weak<Segment>>>,
+    timeout: Duration,
+    started: Cell<u64>,
+}
+
+/// Where a tensor lies in this rank's region of a segment.
+struct Place {
+    segment: Arc<Segment>,
+    element: Element,
+    /// Bytes from the start of the region.
+    offset: usize,
+}
+
+impl SharedGroup {
+    /// Makes shared memory for the ranks of `gloo` and agrees with them on whether all have it; blocks until all have
+    /// come. Where a rank cannot have it, all get `gloo` back and the reason.
+    ///
+    /// # Errors
+    /// Those of Gloo, by which the ranks agree.
+    pub fn over(gloo: GlooGroup) -> Result<Sharing, CollectiveError> {
+        connect::over(gloo)
+    }
+
+    fn new(member: Member, gloo: GlooGroup) -> Self {
+        Self {
+            member,
+            gloo,
+            segments: RefCell::default(),
+            timeout: super::DEFAULT_TIMEOUT,
+            started: Cell::new(0),
+        }
+    }
+
+    fn check(&self, op: &'static str) -> Check {
+        Check {
+            op,
+            rank: self.rank(),
+            size: self.size(),
+        }
+    }
+
+    /// Where a contiguous, non-empty tensor lies, if it lies in shared memory and can be reduced there.
+    fn locate(&self, tensor: &Tensor) -> Option<Place> {
+        if tensor.device() != Device::Cpu || tensor.numel() == 0 {
+            return None;
+        }
+        let element = element(tensor.kind())?;
+        let bytes = tensor.numel() * element.bytes();
+        let mut segments = self.segments.borrow_mut();
+        // A segment without tensors is unmapped; something else may lie at its addresses by now.
+        segments.retain(|segment| segment.strong_count() > 0);
+        segments.iter().find_map(|segment| {
+            let segment = segment.upgrade()?;
+            let offset = segment.offset_of(self.rank(), tensor.data_ptr().cast(), bytes)?;
+            offset.is_multiple_of(element.bytes()).then_some(Place {
+                segment,
+                element,
+                offset,
+            })
+        })
+    }
+
+    fn start(
+        &self,
+        op: &'static str,
+        collective: Collective,
+        place: &Place,
+        count: usize,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        let call = self.call(op, count * place.element.bytes());
+        let operation = Operation {
+            collective,
+            element: place.element,
+            offset: place.offset,
+            count,
+        };
+        match self.member.start(operation, &place.segment, self.timeout) {
+            Ok(pending) => Ok(Box::new(Reducing { pending, call })),
+            Err(fault) => Err(failed(call, fault)),
+        }
+    }
+
+    fn call(&self, op: &'static str, bytes: usize) -> Call {
+        let sequence = self.started.get() + 1;
+        self.started.set(sequence);
+        Call {
+            op,
+            rank: self.rank(),
+            sequence,
+            bytes,
+            timeout: self.timeout,
+        }
+    }
+}
+
+/// Whether `part` is the `rank`-th of `size` equal parts of `whole`, in the same memory.
+fn is_own_part(part: &Tensor, whole: &Tensor, rank: usize) -> bool {
+    let bytes = part.numel() * part.kind().elt_size_in_bytes();
+    part.device() == Device::Cpu
+        && part.data_ptr() as usize == (whole.data_ptr() as usize).wrapping_add(rank * bytes)
+}
+
+fn element(kind: Kind) -> Option<Element> {
+    match kind {
+        Kind::Float => Some(Element::F32),
+        Kind::Double => Some(Element::F64),
+        Kind::Half => Some(Element::F16),
+        Kind::BFloat16 => Some(Element::Bf16),
+        _ => None,
+    }
+}
+
+fn reduction(op: ReduceOp) -> Reduction {
+    match op {
+        ReduceOp::Sum => Reduction::Sum,
+        ReduceOp::Min => Reduction::Min,
+        ReduceOp::Max => Reduction::Max,
+    }
+}
+
+struct Reducing {
+    pending: Pending,
+    call: Call,
+}
+
+impl Work for Reducing {
+    fn is_completed(&self) -> Result<bool, CollectiveError> {
+        Ok(self.pending.is_finished())
+    }
+
+    fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
+        self.pending.wait().map_err(|fault| failed(self.call, fault))
+    }
+}
+
+/// A fault in the words of the group.
+fn failed(call: Call, fault: Fault) -> CollectiveError {
+    let Call {
+        op,
+        rank,
+        sequence,
+        bytes,
+        ..
+    } = call;
+    match fault {
+        Fault::TimedOut { rank: late, after } => CollectiveError::TimedOut {
+            op,
+            rank,
+            sequence,
+            bytes,
+            after,
+            late: Some(late),
+        },
+        Fault::PeerLost { .. } => CollectiveError::PeerLost {
+            op,
+            rank,
+            sequence,
+            message: fault.to_string(),
+        },
+        Fault::Range => CollectiveError::InvalidTensor {
+            op,
+            rank,
+            reason: fault.to_string(),
+        },
+        Fault::Mismatch { .. } | Fault::Stopped => CollectiveError::Backend {
+            op,
+            rank,
+            sequence,
+            message: fault.to_string(),
+        },
+    }
+}
+
+impl ProcessGroup for SharedGroup {
+    fn rank(&self) -> usize {
+        self.member.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.member.size()
+    }
+
+    fn backend(&self) -> &'static str {
+        "shared memory"
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+        self.gloo.set_timeout(timeout);
+    }
+
+    fn allocate(&self, numel: usize, kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
+        let Some(element) = element(kind).filter(|_| numel > 0) else {
+            return Ok(None);
+        };
+        let bytes = numel
+            .checked_mul(element.bytes())
+            .ok_or_else(|| CollectiveError::InvalidTensor {
+                op: "allocate",
+                rank: self.rank(),
+                reason: format!("{numel} elements of {kind:?} cannot be addressed"),
+            })?;
+        let lay = |segment: Segment| -> Result<(Arc<Segment>, Tensor), String> {
+            segment.reserve(self.rank()).map_err(|error| error.to_string())?;
+            let segment = Arc::new(segment);
+            let region = Region::new(&segment, self.rank()).ok_or("this rank has no region")?;
+            let tensor = blob::over(region, numel, kind).map_err(|error| error.to_string())?;
+            Ok((segment, tensor))
+        };
+        let made = agree::make(
+            &self.gloo,
+            || {
+                let (segment, ticket) =
+                    Segment::create(self.size(), bytes).map_err(|error| error.to_string())?;
+                Ok((lay(segment)?, ticket))
+            },
+            |ticket| {
+                let wanted = ticket.region_bytes();
+                if wanted != bytes {
+                    return Err(format!("rank 0 allocates {wanted} bytes and this rank {bytes}"));
+                }
+                lay(Segment::open(ticket).map_err(|error| error.to_string())?)
+            },
+        )?;
+        match made {
+            Ok((segment, tensor)) => {
+                self.segments.borrow_mut().push(Arc::downgrade(&segment));
+                Ok(Some(tensor))
+            }
+            Err(reason) => {
+                if self.rank() == 0 {
+                    tracing::warn!(
+                        "{bytes} bytes per rank of tensors are not in shared memory, which is slower: {reason}"
+                    );
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
+        self.check("all_reduce").tensor(tensor)?;
+        match self.locate(tensor) {
+            Some(place) => {
+                let collective = Collective::AllReduce(reduction(op));
+                self.start("all_reduce", collective, &place, tensor.numel())
+            }
+            None => self.gloo.all_reduce(tensor, op),
+        }
+    }
+
+    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
+        self.gloo.broadcast(tensor, root)
+    }
+
+    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
+        self.check("all_gather").parts(output, input)?;
+        match self
+            .locate(output)
+            .filter(|_| is_own_part(input, output, self.rank()))
+        {
+            Some(place) => self.start("all_gather", Collective::AllGather, &place, output.numel()),
+            None => self.gloo.all_gather(output, input),
+        }
+    }
+
+    fn reduce_scatter(
+        &self,
+        output: &Tensor,
+        input: &Tensor,
+        op: ReduceOp,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        self.check("reduce_scatter").parts(input, output)?;
+        match self
+            .locate(input)
+            .filter(|_| is_own_part(output, input, self.rank()))
+        {
+            Some(place) => {
+                let collective = Collective::ReduceScatter(reduction(op));
+                self.start("reduce_scatter", collective, &place, input.numel())
+            }
+            None => self.gloo.reduce_scatter(output, input, op),
+        }
+    }
+
+    fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
+        self.gloo.barrier()
+    }
+
+    fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
+        let Self { member, gloo, .. } = *self;
+        member.close();
+        Box::new(gloo).shutdown()
+    }
+}

@@ -1,0 +1,446 @@
+//! The parameter arena: all trainable parameters and their gradients are views into flat buffers, one pair per dtype and
+//! optimizer group.
+//!
+//! What works on all parameters (the reduction, clipping, the optimizer, averages, checkpoints) works on ranges of the
+//! buffers: one kernel instead of hundreds, no copies, and memory that can be counted exactly. Parameters lie in the order
+//! in which backward reaches them, so that a bucket is a range.
+
+mod layout;
+mod rearrange;
+
+use std::ops::Range;
+
+use dtrain_torch_shim::{ShimError, tensor};
+use tch::{Device, Kind, TchError, Tensor};
+use thiserror::Error;
+
+pub use layout::{Bucket, LayoutOptions, Slot};
+pub(in crate::engine) use layout::{BufferLayout, Layout, Spec};
+pub use rearrange::Rearrangement;
+
+use crate::collectives::CollectiveError;
+
+/// A trainable parameter on its way into the arena.
+#[derive(Debug, Clone, Copy)]
+pub struct Parameter<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The leaf that the layers hold.
+    pub tensor: &'a Tensor,
+    /// The number of its optimizer group.
+    pub group: usize,
+}
+
+/// All parameters of one dtype and optimizer group.
+#[derive(Debug)]
+pub struct FlatBuffer {
+    /// The dtype.
+    pub kind: Kind,
+    /// The number of the optimizer group.
+    pub group: usize,
+    /// The parameters, one after another; gaps of alignment stay zero.
+    pub data: Tensor,
+    /// Their gradients, laid out alike.
+    pub grad: Tensor,
+    /// The parameters in the order of their offsets.
+    pub slots: Vec<Slot>,
+    /// What `grad` is the beginning of: room for the same parameters in any order.
+    grad_memory: Option<Tensor>,
+}
+
+/// A range of a buffer that this rank's optimizer updates: all of it, or with shards a part of a bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The number of the buffer.
+    pub buffer: usize,
+    /// Its elements.
+    pub range: Range<i64>,
+}
+
+impl Part {
+    /// This part of a flat tensor.
+    ///
+    /// # Errors
+    /// Where the tensor is shorter than the buffer.
+    pub fn of(&self, flat: &Tensor) -> Result<Tensor, TchError> {
+        flat.f_narrow(0, self.range.start, self.range.end - self.range.start)
+    }
+}
+
+/// The flat buffers of a model.
+#[derive(Debug)]
+pub struct Arena {
+    specs: Vec<Spec>,
+    leaves: Vec<Tensor>,
+    layout: Layout,
+    shard: usize,
+    buffers: Vec<FlatBuffer>,
+    parts: Vec<Part>,
+}
+
+/// An arena that could not be made or used.
+#[derive(Debug, Error)]
+pub enum ArenaError {
+    /// A tensor operation failed.
+    #[error(transparent)]
+    Torch(#[from] TchError),
+    /// The group has no memory to give.
+    #[error(transparent)]
+    Memory(#[from] CollectiveError),
+    /// A parameter could not be moved into its buffer.
+    #[error("parameter {name}: {source}")]
+    Move {
+        /// The parameter.
+        name: String,
+        /// The cause.
+        source: ShimError,
+    },
+}
+
+impl Slot {
+    /// The parameter's part of a buffer laid out like the arena's, in the parameter's shape and strides.
+    ///
+    /// # Errors
+    /// Where `buffer` is shorter than the arena's.
+    pub fn view(&self, buffer: &Tensor) -> Result<Tensor, TchError> {
+        buffer.f_narrow(0, self.offset, self.len())?.f_as_strided(
+            self.shape.as_slice(),
+            self.strides.as_slice(),
+            None,
+        )
+    }
+}
+
+impl Slot {
+    /// The elements of a tensor of the parameter's shape in the order in which the buffer holds them.
+    ///
+    /// # Errors
+    /// Where the shape is another.
+    pub fn flat(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
+        let flat = Tensor::f_empty([self.len()], (tensor.kind(), tensor.device()))?;
+        let mut view = flat.f_as_strided(self.shape.as_slice(), self.strides.as_slice(), None)?;
+        tch::no_grad(|| view.f_copy_(tensor))?;
+        Ok(flat)
+    }
+}
+
+impl Arena {
+    /// Moves `parameters` (name and leaf tensor, in the order of construction) into flat buffers, as one optimizer group
+    /// that is not sharded.
+    ///
+    /// # Errors
+    /// As [`Arena::with_layout`].
+    pub fn new<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<Self, ArenaError> {
+        let parameters: Vec<_> = parameters
+            .into_iter()
+            .map(|(name, tensor)| Parameter {
+                name,
+                tensor,
+                group: 0,
+            })
+            .collect();
+        Self::with_layout(&parameters, LayoutOptions::default(), 0)
+    }
+
+    /// Moves `parameters`, in the order of construction, into flat buffers. Every layer that holds one of the tensors keeps
+    /// it and sees the new storage. They are expected to become ready in the reverse order: backward reaches the last layer
+    /// first; [`Arena::rearrange`] follows what is seen. `shard` is the part of `options.shards` that is updated here.
+    ///
+    /// # Errors
+    /// Where memory runs out, or a tensor is no dense leaf.
+    pub fn with_layout(
+        parameters: &[Parameter<'_>],
+        options: LayoutOptions,
+        shard: usize,
+    ) -> Result<Self, ArenaError> {
+        let specs: Vec<Spec> = parameters
+            .iter()
+            .map(|parameter| spec(parameter.name, parameter.tensor, parameter.group))
+            .collect();
+        let leaves: Vec<Tensor> = parameters
+            .iter()
+            .map(|parameter| parameter.tensor.shallow_clone())
+            .collect();
+        let order: Vec<usize> = (0..specs.len()).rev().collect();
+        let layout = Layout::new(&specs, &order, options);
+        let mut arena = Self {
+            specs,
+            leaves,
+            parts: parts(&layout, shard),
+            layout,
+            shard,
+            buffers: Vec::new(),
+        };
+        for number in 0..arena.layout.buffers.len() {
+            let buffer = arena.make_buffer(number)?;
+            arena.buffers.push(buffer);
+        }
+        Ok(arena)
+    }
+
+    fn make_buffer(&self, number: usize) -> Result<FlatBuffer, ArenaError> {
+        let layout = &self.layout.buffers[number];
+        let data = pack(layout, &self.leaves)?;
+        let buffer = FlatBuffer {
+            kind: layout.kind,
+            group: layout.group,
+            grad: data.f_zeros_like()?,
+            data,
+            slots: layout.slots.clone(),
+            grad_memory: None,
+        };
+        self.point_gradients(&buffer)?;
+        Ok(buffer)
+    }
+
+    /// Makes the parts of a buffer's gradient those of its parameters.
+    fn point_gradients(&self, buffer: &FlatBuffer) -> Result<(), ArenaError> {
+        for slot in &buffer.slots {
+            let view = slot.view(&buffer.grad)?;
+            tensor::set_grad(&self.leaves[slot.parameter], &view).map_err(moving(&slot.name))?;
+        }
+        Ok(())
+    }
+
+    /// Moves the gradients into memory that `allocate` (elements, dtype) gives, zeroed; where it gives none they stay. Every
+    /// rank asks for the same in the same order.
+    ///
+    /// # Errors
+    /// Where there is no memory.
+    pub fn move_gradients(
+        &mut self,
+        mut allocate: impl FnMut(usize, Kind) -> Result<Option<Tensor>, CollectiveError>,
+    ) -> Result<(), ArenaError> {
+        for number in 0..self.buffers.len() {
+            let capacity = self.layout.capacity(number);
+            let Some(memory) = allocate(capacity as usize, self.buffers[number].kind)? else {
+                continue;
+            };
+            let len = self.layout.buffers[number].len;
+            let buffer = &mut self.buffers[number];
+            buffer.grad = memory.f_narrow(0, 0, len)?;
+            buffer.grad_memory = Some(memory);
+            self.point_gradients(&self.buffers[number])?;
+        }
+        Ok(())
+    }
+
+    /// The buffers, one per dtype and optimizer group.
+    pub fn buffers(&self) -> &[FlatBuffer] {
+        &self.buffers
+    }
+
+    /// What is reduced together, in the order in which it becomes complete.
+    pub fn buckets(&self) -> &[Bucket] {
+        &self.layout.buckets
+    }
+
+    /// What this rank's optimizer updates.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// What this rank updates of flat tensors laid out like the buffers, one each: the tensors themselves, or with shards
+    /// copies of the parts, which do not hold on to the whole.
+    ///
+    /// # Errors
+    /// Where memory runs out.
+    pub fn cut(&self, flats: Vec<Tensor>) -> Result<Vec<Tensor>, TchError> {
+        if self.shards() == 1 {
+            return Ok(flats);
+        }
+        let copy = |part: &Part| {
+            let view = part.of(&flats[part.buffer])?;
+            let mut own = view.f_empty_like()?;
+            tch::no_grad(|| own.f_copy_(&view))?;
+            Ok(own)
+        };
+        self.parts.iter().map(copy).collect()
+    }
+
+    /// Into how many parts the update is cut; 1 where every rank updates everything.
+    pub fn shards(&self) -> usize {
+        self.layout.options.shards
+    }
+
+    /// Which of them is updated here.
+    pub fn shard(&self) -> usize {
+        self.shard
+    }
+
+    /// The leaves that the layers hold, in the order of construction.
+    pub fn leaves(&self) -> &[Tensor] {
+        &self.leaves
+    }
+
+    /// The parameters' names, in the order of construction.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.specs.iter().map(|spec| spec.name.as_str())
+    }
+
+    /// The number of parameters' elements, without alignment.
+    pub fn parameters(&self) -> u64 {
+        self.leaves.iter().map(|leaf| leaf.numel() as u64).sum()
+    }
+
+    /// The bytes of the parameters' buffers; the gradients' take as many again.
+    pub fn bytes(&self) -> u64 {
+        self.buffers
+            .iter()
+            .map(|b| b.data.numel() as u64 * b.kind.elt_size_in_bytes() as u64)
+            .sum()
+    }
+
+    /// Sets all gradients to zero.
+    ///
+    /// # Errors
+    /// None known.
+    pub fn zero_grad(&self) -> Result<(), TchError> {
+        tch::no_grad(|| {
+            self.buffers
+                .iter()
+                .try_for_each(|buffer| buffer.grad.shallow_clone().f_zero_().map(drop))
+        })
+    }
+
+    /// The gradients of the parts that this rank updates.
+    ///
+    /// # Errors
+    /// None known.
+    pub fn own_grads(&self) -> Result<Vec<Tensor>, TchError> {
+        self.parts
+            .iter()
+            .map(|part| part.of(&self.buffers[part.buffer].grad))
+            .collect()
+    }
+
+    /// Multiplies the gradients of the parts that this rank updates.
+    ///
+    /// # Errors
+    /// None known.
+    pub fn scale_grad(&self, factor: f64) -> Result<(), TchError> {
+        tch::no_grad(|| {
+            self.own_grads()?
+                .iter_mut()
+                .try_for_each(|grad| grad.f_mul_scalar_(factor).map(drop))
+        })
+    }
+
+    /// The sum of the squares of the gradients that this rank updates; not finite where one of them is not.
+    ///
+    /// # Errors
+    /// None known.
+    pub fn own_squares(&self) -> Result<f64, TchError> {
+        let mut squares = 0.0;
+        for grad in self.own_grads()? {
+            let norm = f64::try_from(grad.f_norm()?)?;
+            squares += norm * norm;
+        }
+        Ok(squares)
+    }
+}
+
+/// Moves tensors into a new flat one; each becomes a view of it.
+pub(super) fn pack(layout: &BufferLayout, tensors: &[Tensor]) -> Result<Tensor, ArenaError> {
+    let device = layout
+        .slots
+        .first()
+        .map_or(Device::Cpu, |slot| tensors[slot.parameter].device());
+    let flat = Tensor::f_zeros([layout.len], (layout.kind, device))?;
+    for slot in &layout.slots {
+        let tensor = &tensors[slot.parameter];
+        let mut view = slot.view(&flat)?;
+        tch::no_grad(|| view.f_copy_(tensor))?;
+        tensor::set_data(tensor, &view).map_err(moving(&slot.name))?;
+    }
+    Ok(flat)
+}
+
+/// What the layout needs to know of a tensor.
+pub(super) fn spec(name: &str, tensor: &Tensor, group: usize) -> Spec {
+    Spec {
+        name: name.to_owned(),
+        shape: tensor.size(),
+        strides: tensor.stride(),
+        kind: tensor.kind(),
+        group,
+    }
+}
+
+fn parts(layout: &Layout, shard: usize) -> Vec<Part> {
+    let shards = layout.options.shards;
+    if shards <= 1 {
+        let whole = |(buffer, of): (usize, &BufferLayout)| Part {
+            buffer,
+            range: 0..of.len,
+        };
+        return layout.buffers.iter().enumerate().map(whole).collect();
+    }
+    let part = |bucket: &Bucket| Part {
+        buffer: bucket.buffer,
+        range: bucket.part(shard, shards),
+    };
+    layout.buckets.iter().map(part).collect()
+}
+
+fn moving(name: &str) -> impl FnOnce(ShimError) -> ArenaError {
+    let name = name.to_owned();
+    move |source| ArenaError::Move { name, source }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tch::Device;
+
+    fn parameters() -> Vec<(&'static str, Tensor)> {
+        let make = |shape: &[i64], kind| Tensor::rand(shape, (kind, Device::Cpu)).set_requires_grad(true);
+        vec![
+            ("first.weight", make(&[3, 5], Kind::Float)),
+            ("first.bias", make(&[3], Kind::Float)),
+            ("double", make(&[2], Kind::Double)),
+            ("last", make(&[7], Kind::Float)),
+        ]
+    }
+
+    #[test]
+    fn parameters_keep_their_values_and_become_aligned_views() {
+        let parameters = parameters();
+        let before: Vec<Tensor> = parameters.iter().map(|(_, tensor)| tensor.copy()).collect();
+        let arena = Arena::new(parameters.iter().map(|(name, tensor)| (*name, tensor))).unwrap();
+        assert_eq!(arena.parameters(), 15 + 3 + 2 + 7);
+        assert_eq!(arena.buffers().len(), 2);
+        let floats = &arena.buffers()[0];
+        let names: Vec<&str> = floats.slots.iter().map(|slot| slot.name.as_str()).collect();
+        assert_eq!(names, ["last", "first.bias", "first.weight"]);
+        assert!(floats.slots.iter().all(|slot| slot.offset * 4 % 64 == 0));
+        for ((_, parameter), before) in parameters.iter().zip(&before) {
+            assert_eq!(parameter, before);
+            assert!(parameter.requires_grad() && parameter.is_leaf());
+        }
+        let _ = tch::no_grad(|| floats.data.shallow_clone().fill_(2.0));
+        assert_eq!(parameters[0].1.double_value(&[2, 4]), 2.0);
+    }
+
+    #[test]
+    fn gradients_accumulate_into_the_buffer() {
+        let parameters = parameters();
+        let arena = Arena::new(parameters.iter().map(|(name, tensor)| (*name, tensor))).unwrap();
+        let loss = || {
+            parameters.iter().fold(Tensor::from(0f64), |sum, (_, p)| {
+                sum + (p * 2.0).sum(Kind::Double)
+            })
+        };
+        loss().backward();
+        loss().backward();
+        // 27 parameters with a gradient of 4 each; the gaps between them stay zero.
+        assert!((arena.own_squares().unwrap() - 27.0 * 16.0).abs() < 1e-3);
+        arena.scale_grad(0.5).unwrap();
+        assert_eq!(parameters[3].1.grad().double_value(&[6]), 2.0);
+        arena.zero_grad().unwrap();
+        assert_eq!(arena.own_squares().unwrap(), 0.0);
+        let _ = tch::no_grad(|| parameters[1].1.grad().fill_(f64::NAN));
+        assert!(!arena.own_squares().unwrap().is_finite());
+    }
+}

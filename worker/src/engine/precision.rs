@@ -1,0 +1,210 @@
+//! Automatic mixed precision (Micikevicius et al. 2018, arXiv 1710.03740): matrix products and convolutions in a shorter
+//! dtype, parameters and their updates in float32.
+
+use dtrain_common::manifest::LossScale;
+use dtrain_common::recipe::{self, Amp};
+use dtrain_torch_shim::ShimError;
+use dtrain_torch_shim::autocast::Autocast;
+use dtrain_torch_shim::fused;
+use tch::{Device, Kind, Tensor};
+use thiserror::Error;
+
+use super::arena::Arena;
+use super::error::TrainError;
+use super::reducer::Reducer;
+use super::scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
+
+/// In which precision forward passes run.
+#[derive(Debug)]
+pub struct Precision {
+    device: Device,
+    /// The dtype of autocast regions, where there are any.
+    autocast: Option<Kind>,
+    /// Keeps float16 gradients from vanishing.
+    scaler: Option<GradScaler>,
+}
+
+/// A precision that cannot be had.
+#[derive(Debug, Error)]
+pub enum PrecisionError {
+    /// float16 on a CPU.
+    #[error(
+        "precision.amp = \"fp16\" needs a GPU, and this run is on the CPU; choose \"bf16\", which needs no loss scale, or \"off\""
+    )]
+    HalfOnCpu,
+    /// The scaler's settings.
+    #[error("precision.loss_scale: {0}")]
+    Scaler(#[from] ScalerError),
+}
+
+impl Precision {
+    /// What the recipe asks for on `device`. `auto` is full precision on a CPU; on GPUs bfloat16 where all of them compute in
+    /// it, which needs no loss scale, else float16.
+    ///
+    /// # Errors
+    /// Where the device lacks it.
+    pub fn new(settings: &recipe::Precision, device: Device) -> Result<Self, PrecisionError> {
+        let autocast = match settings.amp {
+            Amp::Off => None,
+            Amp::Bf16 => Some(Kind::BFloat16),
+            Amp::Fp16 if device == Device::Cpu => return Err(PrecisionError::HalfOnCpu),
+            Amp::Fp16 => Some(Kind::Half),
+            Amp::Auto if device == Device::Cpu => None,
+            Amp::Auto if dtrain_common::gpu::all_compute_in_bf16() => Some(Kind::BFloat16),
+            Amp::Auto => Some(Kind::Half),
+        };
+        let scaler = (autocast == Some(Kind::Half))
+            .then(|| {
+                let default = ScalerOptions::default();
+                GradScaler::new(ScalerOptions {
+                    init: settings.loss_scale.unwrap_or(default.init),
+                    ..default
+                })
+            })
+            .transpose()?;
+        Ok(Self {
+            device,
+            autocast,
+            scaler,
+        })
+    }
+
+    /// Goes on with the loss scale of a checkpoint, where it has one and this run needs one.
+    ///
+    /// # Errors
+    /// Where it is no scale.
+    pub fn resume(&mut self, state: Option<LossScale>) -> Result<(), ScalerError> {
+        match (&mut self.scaler, state) {
+            (Some(scaler), Some(LossScale { scale, clean_steps })) => scaler.restore(ScalerState {
+                scale,
+                growth_tracker: clean_steps,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The loss scale for a checkpoint.
+    pub fn state(&self) -> Option<LossScale> {
+        self.scaler.as_ref().map(|scaler| {
+            let ScalerState {
+                scale,
+                growth_tracker,
+            } = scaler.state();
+            LossScale {
+                scale,
+                clean_steps: growth_tracker,
+            }
+        })
+    }
+
+    /// The precision in words, for people.
+    pub fn describe(&self) -> &'static str {
+        match self.autocast {
+            Some(Kind::Half) => "fp16 with a loss scale",
+            Some(_) => "bf16",
+            None => "fp32",
+        }
+    }
+
+    /// Runs a forward pass. Backward runs outside: it takes the dtypes of the recorded graph.
+    pub(super) fn run<T>(&self, forward: impl FnOnce() -> T) -> Result<T, ShimError> {
+        let _region = self
+            .autocast
+            .map(|kind| Autocast::enter(self.device, kind))
+            .transpose()?;
+        Ok(forward())
+    }
+
+    /// The factor of the next step's losses.
+    pub(super) fn loss_scale(&self) -> f64 {
+        self.scaler.as_ref().map_or(1.0, GradScaler::scale)
+    }
+
+    /// Takes the factor out of the reduced gradients and says whether all of them, on all ranks, are finite. Once per step,
+    /// before clipping.
+    pub(super) fn unscale(&self, arena: &Arena, reducer: &Reducer) -> Result<bool, TrainError> {
+        let Some(scaler) = &self.scaler else {
+            return Ok(true);
+        };
+        let grads = arena.own_grads()?;
+        let found = Tensor::f_zeros([1], (Kind::Float, self.device))?;
+        let inverse = Tensor::f_from_slice(&[scaler.inverse()])?.f_to_device(self.device)?;
+        fused::unscale(&grads.iter().collect::<Vec<_>>(), &found, &inverse)?;
+        reducer.agree(&found, arena)?;
+        Ok(f64::try_from(found.f_sum(Kind::Double)?)? == 0.0)
+    }
+
+    /// A step has ended. An exhausted scale, with which no gradient can be had, is an error.
+    pub(super) fn update(&mut self, finite: bool) -> Result<(), TrainError> {
+        if let Some(scaler) = &mut self.scaler {
+            scaler.update(!finite);
+            if scaler.is_exhausted() {
+                return Err(TrainError::LossScale {
+                    scale: scaler.scale(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::collectives::Ranks;
+    use crate::engine::ReduceOptions;
+
+    fn settings(amp: Amp, loss_scale: Option<f64>) -> recipe::Precision {
+        recipe::Precision { amp, loss_scale }
+    }
+
+    #[test]
+    fn the_device_decides_what_auto_is_and_what_can_be_had() {
+        let on_cpu = |amp| Precision::new(&settings(amp, None), Device::Cpu);
+        assert_eq!(on_cpu(Amp::Auto).unwrap().describe(), "fp32");
+        assert_eq!(on_cpu(Amp::Bf16).unwrap().describe(), "bf16");
+        let error = on_cpu(Amp::Fp16).unwrap_err().to_string();
+        assert!(error.contains("needs a GPU") && error.contains("bf16"), "{error}");
+        let half = Precision::new(&settings(Amp::Fp16, Some(8.0)), Device::Cuda(0)).unwrap();
+        assert_eq!(half.loss_scale(), 8.0);
+        assert!(Precision::new(&settings(Amp::Fp16, Some(1e300)), Device::Cuda(0)).is_err());
+    }
+
+    #[test]
+    fn a_region_casts_and_ends() {
+        let precision = Precision::new(&settings(Amp::Bf16, None), Device::Cpu).unwrap();
+        let x = Tensor::ones([4, 4], (Kind::Float, Device::Cpu));
+        assert_eq!(precision.run(|| x.mm(&x)).unwrap().kind(), Kind::BFloat16);
+        assert_eq!(x.mm(&x).kind(), Kind::Float);
+    }
+
+    #[test]
+    fn gradients_are_unscaled_once_and_infinities_found() {
+        let x = Tensor::from_slice(&[1.0f32, 2.0]).set_requires_grad(true);
+        let arena = Arena::new([("x", &x)]).unwrap();
+        let reducer = Reducer::new(Ranks::single(), &arena, ReduceOptions::default()).unwrap();
+        let mut precision = Precision {
+            device: Device::Cpu,
+            autocast: None,
+            scaler: Some(GradScaler::new(ScalerOptions::default()).unwrap()),
+        };
+        (&x * 3.0 * precision.loss_scale()).sum(Kind::Float).backward();
+        assert!(precision.unscale(&arena, &reducer).unwrap());
+        assert_eq!(Vec::<f32>::try_from(x.grad()).unwrap(), [3.0, 3.0]);
+        let _ = x.grad().fill_(f64::INFINITY);
+        assert!(!precision.unscale(&arena, &reducer).unwrap());
+        precision.update(false).unwrap();
+        assert_eq!(precision.loss_scale(), 32768.0);
+        let state = precision.state();
+        let mut other = Precision {
+            scaler: Some(GradScaler::new(ScalerOptions::default()).unwrap()),
+            ..Precision::new(&settings(Amp::Off, None), Device::Cpu).unwrap()
+        };
+        other.resume(state).unwrap();
+        assert_eq!(other.loss_scale(), 32768.0);
+        // A scale that has fallen to nothing ends the run.
+        let ended = (0..100).find_map(|_| precision.update(false).err()).unwrap();
+        assert!(matches!(ended, TrainError::LossScale { .. }), "{ended}");
+    }
+}

@@ -1,0 +1,281 @@
+//! A decoder of text in the style of GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
+
+use tch::{Kind, Tensor};
+
+use super::error::ModelError;
+use super::layers::{Block, BlockNames, BlockOptions, Embedding, Gelu, Init, LayerNorm};
+use super::registry::Registry;
+use super::settings;
+
+/// The settings of a GPT.
+///
+/// Its parameters: (12 width² + 13 width) depth in the blocks and (vocabulary + context + 2) width around them. Vocabulary
+/// 65, context 256, width 384, depth 6 make 10.8 million (10.6 in the blocks); GPT-2's vocabulary 50257, context 1024,
+/// width 768, depth 12 make 124 million.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GptConfig {
+    /// Different tokens.
+    pub vocabulary: usize,
+    /// Tokens the model can look back, the present one included (`model.context`).
+    pub context: usize,
+    /// Features per token (`model.width`), a multiple of `heads`.
+    pub width: usize,
+    /// Blocks (`model.depth`).
+    pub depth: usize,
+    /// Heads of each attention (`model.heads`).
+    pub heads: usize,
+}
+
+/// A decoder that gives for every token the logits of the next.
+///
+/// Names are GPT-2's, with weights as `nn.Linear` has them (output x input, as in nanoGPT; the files of Hugging Face hold
+/// them transposed). The head shares the table of tokens; `lm_head.weight` in a file is that table once more, and is neither
+/// read nor written. Normalisation comes first in each block (eps 1e-5), GELU is the tanh form. Weights begin from a normal
+/// distribution of deviation 0.02, those that end a branch 0.02 / sqrt(2 depth). There is no dropout: its masks would depend
+/// on how the batch is cut.
+#[derive(Debug)]
+pub struct Gpt {
+    tokens: Embedding,
+    positions: Embedding,
+    blocks: Vec<Block>,
+    norm: LayerNorm,
+    context: i64,
+}
+
+impl Gpt {
+    /// Registers the model's tensors in `registry`, in the order of PyTorch's `state_dict`.
+    ///
+    /// # Errors
+    /// [`ModelError::Setting`] for sizes of zero and heads that do not divide the width, [`ModelError::DuplicateName`] if
+    /// the registry holds a model already, and those of libtorch.
+    pub fn new(config: GptConfig, registry: &mut Registry) -> Result<Self, ModelError> {
+        let vocabulary = settings::at_least_one("model.vocabulary", config.vocabulary)?;
+        let context = settings::at_least_one("model.context", config.context)?;
+        let depth = settings::at_least_one("model.depth", config.depth)?;
+        settings::divides(("model.heads", config.heads), ("model.width", config.width))?;
+        let width = settings::size(config.width);
+        let options = BlockOptions {
+            width,
+            heads: settings::size(config.heads),
+            causal: true,
+            eps: 1e-5,
+            gelu: Gelu::Tanh,
+            init: Init::Normal(0.02),
+            residual: Init::Normal(0.02 / (2.0 * depth as f64).sqrt()),
+            names: BlockNames::GPT2,
+        };
+        let mut root = registry.root();
+        root.tie("lm_head.weight", "transformer.wte.weight");
+        let mut scope = root.sub("transformer");
+        let tokens = Embedding::new(&mut scope.sub("wte"), vocabulary, width, options.init)?;
+        let positions = Embedding::new(&mut scope.sub("wpe"), context, width, options.init)?;
+        let mut stack = scope.sub("h");
+        let blocks = (0..depth).map(|index| Block::new(&mut stack.sub(index), &options));
+        let blocks = blocks.collect::<Result<_, _>>()?;
+        Ok(Self {
+            tokens,
+            positions,
+            blocks,
+            norm: LayerNorm::new(&mut scope.sub("ln_f"), width, options.eps)?,
+            context,
+        })
+    }
+
+    /// Tokens, N x T int64, to the logits of the token after each, N x T x vocabulary. T may be less than the context.
+    ///
+    /// # Errors
+    /// [`ModelError::Context`] where T is more than the context, [`ModelError::Input`] for another shape or type, and those
+    /// of libtorch: on the CPU also a token beyond the vocabulary.
+    pub fn forward(&self, tokens: &Tensor) -> Result<Tensor, ModelError> {
+        let shape = tokens.size();
+        let [samples, length] = shape[..] else {
+            return Err(wrong(shape));
+        };
+        if samples < 1 || length < 1 || tokens.f_kind()? != Kind::Int64 {
+            return Err(wrong(shape));
+        }
+        if length > self.context {
+            let context = self.context;
+            return Err(ModelError::Context { length, context });
+        }
+        let mut x = self
+            .tokens
+            .forward(tokens)?
+            .f_add(&self.positions.first(length)?)?;
+        for block in &self.blocks {
+            x = block.forward(&x)?;
+        }
+        self.tokens.scores(&self.norm.forward(&x)?)
+    }
+}
+
+fn wrong(got: Vec<i64>) -> ModelError {
+    let expected = "int64 tokens of shape N x T with N > 0 and T > 0".to_owned();
+    ModelError::Input { expected, got }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tch::Device;
+
+    use super::*;
+
+    const SMALL: GptConfig = GptConfig {
+        vocabulary: 11,
+        context: 8,
+        width: 12,
+        depth: 2,
+        heads: 3,
+    };
+
+    fn small() -> (Registry, Gpt) {
+        let mut registry = Registry::new(Device::Cpu);
+        let model = Gpt::new(SMALL, &mut registry).unwrap();
+        (registry, model)
+    }
+
+    fn tokens(shape: [i64; 2]) -> Tensor {
+        Tensor::f_randint(11, shape, (Kind::Int64, Device::Cpu)).unwrap()
+    }
+
+    #[test]
+    fn parameter_counts_are_gpt2s() {
+        for (config, parameters) in [
+            (
+                GptConfig {
+                    vocabulary: 65,
+                    context: 256,
+                    width: 384,
+                    depth: 6,
+                    heads: 6,
+                },
+                10_770_816,
+            ),
+            (
+                GptConfig {
+                    vocabulary: 50_257,
+                    context: 1024,
+                    width: 768,
+                    depth: 12,
+                    heads: 12,
+                },
+                124_439_808,
+            ),
+        ] {
+            let mut registry = Registry::new(Device::Cpu);
+            Gpt::new(config, &mut registry).unwrap();
+            assert_eq!(registry.parameter_count(), parameters);
+        }
+    }
+
+    #[test]
+    fn names_and_initial_values_are_gpt2s() {
+        let (registry, _) = small();
+        let names: Vec<_> = registry.state().iter().map(|entry| entry.name()).collect();
+        assert_eq!(
+            names[..3],
+            [
+                "transformer.wte.weight",
+                "transformer.wpe.weight",
+                "transformer.h.0.ln_1.weight"
+            ]
+        );
+        assert_eq!(names[names.len() - 1], "transformer.ln_f.bias");
+        let size = |name: &str| registry.get(name).unwrap().tensor().size();
+        assert_eq!(size("transformer.h.1.attn.c_attn.weight"), [36, 12]);
+        assert_eq!(size("transformer.h.1.mlp.c_fc.weight"), [48, 12]);
+        assert_eq!(
+            registry.tied(),
+            [("lm_head.weight".to_owned(), "transformer.wte.weight".to_owned())]
+        );
+
+        let mut registry = Registry::new(Device::Cpu);
+        Gpt::new(GptConfig { width: 192, ..SMALL }, &mut registry).unwrap();
+        for (name, deviation) in [
+            ("attn.c_attn.weight", 0.02),
+            ("attn.c_proj.weight", 0.01),
+            ("mlp.c_fc.weight", 0.02),
+            ("mlp.c_proj.weight", 0.01),
+        ] {
+            let tensor = registry.get(&format!("transformer.h.0.{name}")).unwrap().tensor();
+            let got = tensor.std(true).double_value(&[]);
+            assert!((got / deviation - 1.0).abs() < 0.03, "{name}: {got}");
+        }
+    }
+
+    #[test]
+    fn no_token_sees_a_later_one() {
+        let (registry, model) = small();
+        let x = tokens([2, 8]);
+        let logits = model.forward(&x).unwrap();
+        assert_eq!(logits.size(), [2, 8, 11]);
+        let shorter = model.forward(&x.narrow(1, 0, 5)).unwrap();
+        assert!(logits.narrow(1, 0, 5).allclose(&shorter, 1e-4, 1e-6, false));
+        let other = x.copy();
+        let _ = other.select(1, 5).fill_(0);
+        let changed = (model.forward(&other).unwrap() - &logits).abs().sum_dim_intlist(
+            [0, 2].as_slice(),
+            false,
+            Kind::Float,
+        );
+        assert!(changed.narrow(0, 0, 5).max().double_value(&[]) < 1e-6);
+        assert!(x.select(1, 5).sum(Kind::Int64).int64_value(&[]) == 0 || changed.double_value(&[7]) > 0.0);
+        logits.square().sum(Kind::Float).backward();
+        for entry in registry.parameters() {
+            let gradient = entry.tensor().grad();
+            assert!(
+                gradient.abs().sum(Kind::Float).double_value(&[]) > 0.0,
+                "{}",
+                entry.name()
+            );
+        }
+    }
+
+    #[test]
+    fn bad_settings_and_tokens_are_typed_errors() {
+        for (config, key) in [
+            (GptConfig { heads: 5, ..SMALL }, "model.heads"),
+            (GptConfig { heads: 0, ..SMALL }, "model.heads"),
+            (GptConfig { width: 0, ..SMALL }, "model.width"),
+            (GptConfig { depth: 0, ..SMALL }, "model.depth"),
+            (GptConfig { context: 0, ..SMALL }, "model.context"),
+            (
+                GptConfig {
+                    vocabulary: 0,
+                    ..SMALL
+                },
+                "model.vocabulary",
+            ),
+        ] {
+            let error = Gpt::new(config, &mut Registry::new(Device::Cpu)).unwrap_err();
+            assert!(
+                matches!(&error, ModelError::Setting { key: got, .. } if *got == key),
+                "{key}: {error}"
+            );
+        }
+        let (_registry, model) = small();
+        let error = model.forward(&tokens([1, 9])).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                ModelError::Context {
+                    length: 9,
+                    context: 8
+                }
+            ),
+            "{error}"
+        );
+        assert!(error.to_string().contains("`model.context`"), "{error}");
+        for wrong in [
+            tokens([1, 0]),
+            tokens([0, 4]),
+            tokens([1, 4]).to_kind(Kind::Int),
+            tokens([1, 4]).view([4]),
+        ] {
+            assert!(matches!(model.forward(&wrong), Err(ModelError::Input { .. })));
+        }
+        let beyond = Tensor::from_slice(&[3i64, 11]).view([1, 2]);
+        assert!(matches!(model.forward(&beyond), Err(ModelError::Torch(_))));
+    }
+}

@@ -1,0 +1,112 @@
+//! Convolutions, and their transposes that enlarge.
+
+use tch::Tensor;
+
+use super::super::error::ModelError;
+use super::super::registry::Scope;
+use super::init::Init;
+
+/// The settings of a convolution with a square kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConvOptions {
+    /// The kernel's side in pixels.
+    pub kernel: i64,
+    /// The step from one output pixel to the next, in input pixels.
+    pub stride: i64,
+    /// Zeros around the input, in pixels.
+    pub padding: i64,
+    /// Whether there is a bias. One before a batch normalisation would be taken out again by it.
+    pub bias: bool,
+    /// How weight and bias begin.
+    pub init: Init,
+}
+
+impl ConvOptions {
+    /// A kernel of this side, stride 1, no padding, no bias, begun for a ReLU: change what is wanted otherwise.
+    pub fn kernel(kernel: i64) -> Self {
+        Self {
+            kernel,
+            stride: 1,
+            padding: 0,
+            bias: false,
+            init: Init::FanOut,
+        }
+    }
+}
+
+/// A two-dimensional convolution with a square kernel.
+#[derive(Debug)]
+pub struct Conv2d {
+    weight: Tensor,
+    bias: Option<Tensor>,
+    stride: i64,
+    padding: i64,
+}
+
+impl Conv2d {
+    /// Registers `weight`, `output` x `input` x kernel x kernel, and with a bias `bias`, of length `output`.
+    ///
+    /// # Errors
+    /// A name is taken, or libtorch cannot allocate.
+    pub fn new(
+        scope: &mut Scope<'_>,
+        (input, output): (i64, i64),
+        options: ConvOptions,
+    ) -> Result<Self, ModelError> {
+        let shape = [output, input, options.kernel, options.kernel];
+        let weight = scope.parameter("weight", &options.init.weight(&shape)?)?;
+        let bias = match options.bias {
+            true => Some(scope.parameter("bias", &options.init.bias(output, &shape)?)?),
+            false => None,
+        };
+        Ok(Self {
+            weight,
+            bias,
+            stride: options.stride,
+            padding: options.padding,
+        })
+    }
+
+    /// N x input x H x W to N x output x H' x W', H' = (H + 2 padding - kernel) / stride + 1, rounded down.
+    ///
+    /// # Errors
+    /// Those of libtorch: shape, device, memory.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
+        Ok(x.f_conv2d(&self.weight, self.bias.as_ref(), stride, padding, [1, 1], 1)?)
+    }
+}
+
+/// A transposed convolution with bias whose kernel is as large as its stride: every input pixel becomes a square of output
+/// pixels, and the squares do not overlap.
+#[derive(Debug)]
+pub struct ConvTranspose2d {
+    weight: Tensor,
+    bias: Tensor,
+    stride: i64,
+}
+
+impl ConvTranspose2d {
+    /// Registers `weight`, `input` x `output` x `stride` x `stride`, and `bias`, of length `output`, as PyTorch begins them.
+    ///
+    /// # Errors
+    /// A name is taken, or libtorch cannot allocate.
+    pub fn new(scope: &mut Scope<'_>, (input, output): (i64, i64), stride: i64) -> Result<Self, ModelError> {
+        let shape = [input, output, stride, stride];
+        let (weight, bias) = (Init::FanIn.weight(&shape)?, Init::FanIn.bias(output, &shape)?);
+        Ok(Self {
+            weight: scope.parameter("weight", &weight)?,
+            bias: scope.parameter("bias", &bias)?,
+            stride,
+        })
+    }
+
+    /// N x input x H x W to N x output x stride H x stride W.
+    ///
+    /// # Errors
+    /// Those of libtorch: shape, device, memory.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        let stride = [self.stride; 2];
+        Ok(x.f_conv_transpose2d(&self.weight, Some(&self.bias), stride, [0, 0], [0, 0], 1, [1, 1])?)
+    }
+}

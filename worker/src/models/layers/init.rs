@@ -1,0 +1,105 @@
+//! How weights begin.
+
+use tch::{Device, Kind, Tensor};
+
+use super::super::error::ModelError;
+
+pub(super) const CPU_FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+/// How the weight of a convolution or of a fully connected layer begins, and with it the bias.
+///
+/// A weight of shape `a` x `b` x kernel has the fan-in `b` x kernel and the fan-out `a` x kernel, as PyTorch counts them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// Normal with variance 2 / fan-out, bias 0: Kaiming's (He et al. 2015, arXiv 1502.01852) for what a ReLU follows.
+    FanOut,
+    /// Even in ±1 / sqrt(fan-in), the bias too: what PyTorch's own layers begin with.
+    FanIn,
+    /// Normal with this standard deviation, bias 0.
+    Normal(f64),
+    /// Normal with this standard deviation, cut off at two of them, bias 0.
+    Truncated(f64),
+}
+
+impl Init {
+    /// A float32 weight of this shape (at least two dimensions) on the CPU.
+    pub(in super::super) fn weight(self, shape: &[i64]) -> Result<Tensor, ModelError> {
+        let fan_out = || shape[0] as f64 * kernel(shape);
+        let mut weight = Tensor::f_empty(shape, CPU_FLOAT)?;
+        Ok(match self {
+            Self::FanOut => weight.f_normal_(0.0, (2.0 / fan_out()).sqrt())?,
+            Self::FanIn => {
+                let bound = fan_in_bound(shape);
+                weight.f_uniform_(-bound, bound)?
+            }
+            Self::Normal(deviation) => weight.f_normal_(0.0, deviation)?,
+            Self::Truncated(deviation) => {
+                /// erf(sqrt(2)): the share of a normal distribution within two standard deviations.
+                const WITHIN_TWO: f64 = 0.954_499_736_103_641_6;
+                // Even in the distribution function, then back through its inverse: no value is drawn twice.
+                let mut even = weight.f_uniform_(-WITHIN_TWO, WITHIN_TWO)?;
+                even.f_erfinv_()?
+                    .f_mul_scalar_(deviation * std::f64::consts::SQRT_2)?
+            }
+        })
+    }
+
+    /// A float32 bias of `length` values that goes with a weight of this shape.
+    pub(super) fn bias(self, length: i64, weight: &[i64]) -> Result<Tensor, ModelError> {
+        Ok(match self {
+            Self::FanIn => {
+                let bound = fan_in_bound(weight);
+                Tensor::f_empty([length], CPU_FLOAT)?.f_uniform_(-bound, bound)?
+            }
+            Self::FanOut | Self::Normal(_) | Self::Truncated(_) => Tensor::f_zeros([length], CPU_FLOAT)?,
+        })
+    }
+}
+
+fn kernel(shape: &[i64]) -> f64 {
+    shape[2..].iter().product::<i64>() as f64
+}
+
+fn fan_in_bound(shape: &[i64]) -> f64 {
+    1.0 / (shape[1] as f64 * kernel(shape)).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn spread(init: Init) -> (f64, f64) {
+        let weight = init.weight(&[64, 32, 3, 3]).unwrap();
+        (
+            weight.std(true).double_value(&[]),
+            weight.abs().max().double_value(&[]),
+        )
+    }
+
+    #[test]
+    fn every_way_has_its_spread() {
+        let near = |got: f64, wanted: f64| assert!((got / wanted - 1.0).abs() < 0.03, "{got} {wanted}");
+        near(spread(Init::FanOut).0, (2.0f64 / (64.0 * 9.0)).sqrt());
+        let bound = 1.0 / (32.0f64 * 9.0).sqrt();
+        near(spread(Init::FanIn).0, bound / 3.0f64.sqrt());
+        assert!(spread(Init::FanIn).1 <= bound);
+        near(spread(Init::Normal(0.02)).0, 0.02);
+        // A normal distribution cut at two standard deviations keeps 0.8796 of its own.
+        let (deviation, largest) = spread(Init::Truncated(0.02));
+        near(deviation, 0.02 * 0.8796);
+        assert!(largest <= 0.04 + 1e-7 && largest > 0.039, "{largest}");
+    }
+
+    #[test]
+    fn a_bias_begins_at_zero_or_as_pytorchs() {
+        let bound = 1.0 / 50.0f64.sqrt();
+        let bias = Init::FanIn.bias(400, &[400, 50]).unwrap();
+        let largest = bias.abs().max().double_value(&[]);
+        assert!(largest <= bound && largest > 0.9 * bound, "{largest}");
+        for init in [Init::FanOut, Init::Normal(1.0), Init::Truncated(1.0)] {
+            let bias = init.bias(7, &[7, 3]).unwrap();
+            assert_eq!((bias.size(), bias.abs().max().double_value(&[])), (vec![7], 0.0));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Fully connected layers and tables of vectors.
+
+use tch::Tensor;
+
+use super::super::error::ModelError;
+use super::super::registry::Scope;
+use super::init::Init;
+
+/// A fully connected layer with bias.
+#[derive(Debug)]
+pub struct Linear {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl Linear {
+    /// Registers `weight`, `output` x `input`, and `bias`, both drawn evenly from ±1 / sqrt(input) as PyTorch does.
+    ///
+    /// # Errors
+    /// A name is taken, or libtorch cannot allocate.
+    pub fn new(scope: &mut Scope<'_>, input: i64, output: i64) -> Result<Self, ModelError> {
+        Self::with_init(scope, input, output, Init::FanIn)
+    }
+
+    /// As [`Linear::new`], with other initial values.
+    ///
+    /// # Errors
+    /// As [`Linear::new`].
+    pub fn with_init(scope: &mut Scope<'_>, input: i64, output: i64, init: Init) -> Result<Self, ModelError> {
+        let shape = [output, input];
+        let (weight, bias) = (init.weight(&shape)?, init.bias(output, &shape)?);
+        Ok(Self {
+            weight: scope.parameter("weight", &weight)?,
+            bias: scope.parameter("bias", &bias)?,
+        })
+    }
+
+    /// ... x input to ... x output.
+    ///
+    /// # Errors
+    /// Those of libtorch: shape, device, memory.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        Ok(x.f_linear(&self.weight, Some(&self.bias))?)
+    }
+}
+
+/// A table of vectors, one per token or per position.
+#[derive(Debug)]
+pub struct Embedding {
+    weight: Tensor,
+}
+
+impl Embedding {
+    /// Registers `weight`, `rows` x `width`.
+    ///
+    /// # Errors
+    /// The name is taken, or libtorch cannot allocate.
+    pub fn new(scope: &mut Scope<'_>, rows: i64, width: i64, init: Init) -> Result<Self, ModelError> {
+        let weight = init.weight(&[rows, width])?;
+        Ok(Self {
+            weight: scope.parameter("weight", &weight)?,
+        })
+    }
+
+    /// Row numbers of any shape, int64, to that shape x width.
+    ///
+    /// # Errors
+    /// On the CPU a row number that the table lacks (a GPU reports it later, as a failure of the device); memory.
+    pub fn forward(&self, rows: &Tensor) -> Result<Tensor, ModelError> {
+        Ok(Tensor::f_embedding(&self.weight, rows, -1, false, false)?)
+    }
+
+    /// The first `count` rows, `count` x width: those of the positions 0, 1, ...
+    ///
+    /// # Errors
+    /// Where the table has fewer rows.
+    pub fn first(&self, count: i64) -> Result<Tensor, ModelError> {
+        Ok(self.weight.f_narrow(0, 0, count)?)
+    }
+
+    /// ... x width to ... x rows: the product with every row, for a head that shares the table.
+    ///
+    /// # Errors
+    /// Those of libtorch: shape, device, memory.
+    pub fn scores(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        Ok(x.f_linear(&self.weight, None::<&Tensor>)?)
+    }
+}

@@ -1,0 +1,289 @@
+//! Batch normalisation over participants against the same over the whole batch at once. The participants here are threads
+//! that put their tensors, with their graphs, before each other: each adds up all of them, so that the sum of their losses
+//! has one graph, through which libtorch's own differentiation goes.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, Barrier, Mutex};
+
+use tch::{Device, Kind, Tensor};
+
+use super::super::error::ModelError;
+use super::super::registry::Registry;
+use super::super::{Architecture, UnetConfig, build, build_unet};
+use super::*;
+
+/// What the threads share.
+struct Table {
+    slots: Mutex<Vec<Option<Tensor>>>,
+    barrier: Barrier,
+}
+
+/// One thread's place.
+struct Seat {
+    table: Arc<Table>,
+    index: usize,
+}
+
+impl BatchSync for Seat {
+    fn all_reduce(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        self.table.slots.lock().unwrap()[self.index] = Some(x.shallow_clone());
+        self.table.barrier.wait();
+        let sum = {
+            let slots = self.table.slots.lock().unwrap();
+            let parts = slots.iter().map(|slot| slot.as_ref().unwrap());
+            parts
+                .skip(1)
+                .fold(slots[0].as_ref().unwrap().shallow_clone(), |sum, part| sum + part)
+        };
+        self.table.barrier.wait();
+        Ok(sum)
+    }
+
+    fn participants(&self) -> usize {
+        self.table.slots.lock().unwrap().len()
+    }
+}
+
+fn seats(count: usize) -> Vec<Arc<dyn BatchSync>> {
+    let slots = Mutex::new((0..count).map(|_| None).collect());
+    let table = Arc::new(Table {
+        slots,
+        barrier: Barrier::new(count),
+    });
+    (0..count)
+        .map(|index| {
+            let table = Arc::clone(&table);
+            Arc::new(Seat { table, index }) as Arc<dyn BatchSync>
+        })
+        .collect()
+}
+
+type Forward = Box<dyn Fn(&Tensor) -> Result<Tensor, ModelError> + Send>;
+
+/// What a model built by `make` gives and learns: for the whole of `x` at once, and for its parts in as many threads.
+fn compare(make: &dyn Fn(&mut Registry) -> Forward, x: &Tensor, parts: &[i64], tolerance: f64) {
+    let new = |sync| {
+        let mut registry = Registry::new(Device::Cpu);
+        registry.set_kind(Kind::Double);
+        registry.set_batch_sync(sync);
+        let forward = make(&mut registry);
+        (registry, forward)
+    };
+    let (whole, forward) = new(None);
+    for entry in whole.state() {
+        // Weights and statistics that are not those of the beginning; a silent branch would hide much.
+        if entry.tensor().kind() == Kind::Double && entry.tensor().dim() == 1 {
+            let _ = tch::no_grad(|| entry.tensor().shallow_clone().uniform_(0.5, 1.5));
+        }
+    }
+    let joint: Vec<_> = seats(parts.len())
+        .into_iter()
+        .map(|seat| new(Some(seat)))
+        .collect();
+    for (registry, _) in &joint {
+        for (from, to) in whole.state().iter().zip(registry.state()) {
+            tch::no_grad(|| to.tensor().shallow_clone().copy_(from.tensor()));
+        }
+    }
+    let x = x.copy().set_requires_grad(true);
+    let expected = forward(&x).unwrap();
+    let direction = expected.detach().randn_like();
+    (&expected * &direction).sum(Kind::Double).backward();
+    let expected_gradient = x.grad().copy();
+
+    let pieces: Vec<Tensor> = x
+        .split_with_sizes(parts, 0)
+        .iter()
+        .map(|part| part.detach().copy().set_requires_grad(true))
+        .collect();
+    let (registries, forwards): (Vec<_>, Vec<_>) = joint.into_iter().unzip();
+    let outputs: Vec<Tensor> = std::thread::scope(|scope| {
+        let threads: Vec<_> = forwards
+            .into_iter()
+            .zip(&pieces)
+            .map(|(forward, piece)| {
+                let piece = piece.shallow_clone();
+                scope.spawn(move || forward(&piece).unwrap())
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let near = |got: &Tensor, expected: &Tensor, what: &str| {
+        let scale = expected.abs().max().double_value(&[]).max(1e-6);
+        let difference = (got - expected).abs().max().double_value(&[]) / scale;
+        assert!(difference < tolerance, "{what}: {difference:e}");
+    };
+    let got = Tensor::cat(&outputs, 0);
+    near(&got, &expected.detach(), "outputs");
+    (&got * &direction).sum(Kind::Double).backward();
+    let gradients: Vec<Tensor> = pieces.iter().map(|piece| piece.grad()).collect();
+    near(
+        &Tensor::cat(&gradients, 0),
+        &expected_gradient,
+        "the input's gradient",
+    );
+    for (index, entry) in whole.state().iter().enumerate() {
+        let of = |registry: &Registry| registry.state()[index].tensor().shallow_clone();
+        if entry.tensor().requires_grad() {
+            let sum = registries
+                .iter()
+                .map(|registry| of(registry).grad())
+                .reduce(|a, b| a + b);
+            near(&sum.unwrap(), &entry.tensor().grad(), entry.name());
+        } else {
+            for registry in &registries {
+                near(&of(registry), entry.tensor(), entry.name());
+            }
+        }
+    }
+}
+
+fn batch_norm(registry: &mut Registry) -> Forward {
+    let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 5).unwrap();
+    Box::new(move |x| layer.forward(x, true))
+}
+
+fn values(shape: [i64; 4]) -> Tensor {
+    // Mean and spread differ by sample and by channel.
+    let noise = Tensor::f_randn(shape, (Kind::Double, Device::Cpu)).unwrap();
+    let by_sample = Tensor::f_randn([shape[0], shape[1], 1, 1], (Kind::Double, Device::Cpu)).unwrap();
+    noise * by_sample.exp() + by_sample * 3.0
+}
+
+#[test]
+fn the_parts_together_are_the_whole_batch() {
+    compare(&batch_norm, &values([6, 5, 3, 4]), &[3, 3], 1e-10);
+    compare(&batch_norm, &values([7, 5, 3, 4]), &[1, 4, 2], 1e-10);
+}
+
+#[test]
+fn one_value_each_and_none_at_all_are_parts_too() {
+    compare(&batch_norm, &values([2, 5, 1, 1]), &[1, 1], 1e-10);
+    compare(&batch_norm, &values([3, 5, 2, 2]), &[2, 0, 1], 1e-10);
+}
+
+#[test]
+fn whole_networks_agree() {
+    let resnet = |registry: &mut Registry| -> Forward {
+        let model = build(Architecture::ResNet18, 3, 4, registry).unwrap();
+        let least = if registry.is_batch_synced() { 1 } else { 2 };
+        assert_eq!(model.min_micro_batch(32), least);
+        Box::new(move |x| model.forward(x, true))
+    };
+    compare(&resnet, &values([4, 3, 33, 33]), &[1, 3], 1e-6);
+    compare(&resnet, &values([3, 3, 40, 40]), &[0, 3], 1e-6);
+    let unet = |registry: &mut Registry| -> Forward {
+        let config = UnetConfig {
+            channels: 3,
+            classes: 2,
+            width: 4,
+            depth: 2,
+        };
+        registry.channels_last(true);
+        let model = build_unet(config, registry).unwrap();
+        Box::new(move |x| model.forward(x, true))
+    };
+    compare(&unet, &values([3, 3, 13, 10]), &[2, 0, 1], 1e-6);
+}
+
+#[test]
+fn a_large_mean_does_not_drown_the_variance() {
+    let layers: Vec<_> = seats(2)
+        .into_iter()
+        .map(|seat| {
+            let mut registry = Registry::new(Device::Cpu);
+            registry.set_batch_sync(Some(seat));
+            let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 1).unwrap();
+            (registry, layer)
+        })
+        .collect();
+    // In float32 the squares of these values differ by less than their last digit.
+    let parts = [[10_000.0f32, 10_001.0], [10_002.0, 10_003.0]];
+    let outputs: Vec<Tensor> = std::thread::scope(|scope| {
+        let threads: Vec<_> = layers
+            .into_iter()
+            .zip(parts)
+            .map(|((registry, layer), part)| {
+                scope.spawn(move || {
+                    let y = layer
+                        .forward(&Tensor::from_slice(&part).view([2, 1, 1, 1]), true)
+                        .unwrap();
+                    let variance = registry.get("bn.running_var").unwrap().tensor();
+                    assert!((variance.double_value(&[0]) - (0.9 + 0.1 * 5.0 / 3.0)).abs() < 1e-5);
+                    y
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let expected = [-1.5f64, -0.5, 0.5, 1.5].map(|value| value / (1.25f64 + 1e-5).sqrt());
+    let got = Tensor::cat(&outputs, 0).view([4]);
+    for (index, expected) in expected.into_iter().enumerate() {
+        // Mean times scale is about 9000: its last digit is 0.001.
+        assert!(
+            (got.double_value(&[index as i64]) - expected).abs() < 2e-3,
+            "{got}"
+        );
+    }
+}
+
+#[test]
+fn too_few_values_fail_on_all_and_one_participant_is_as_none() {
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = seats(2)
+            .into_iter()
+            .enumerate()
+            .map(|(index, seat)| {
+                scope.spawn(move || {
+                    let mut registry = Registry::new(Device::Cpu);
+                    registry.set_batch_sync(Some(seat));
+                    let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 5).unwrap();
+                    let x = values([index as i64, 5, 1, 1]).to_kind(Kind::Float);
+                    let outcome = layer.forward(&x, true).map(drop);
+                    let counter = registry.get("bn.num_batches_tracked").unwrap().tensor();
+                    assert_eq!(counter.int64_value(&[]), 0);
+                    assert!(layer.forward(&x, false).is_ok());
+                    outcome
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for outcome in outcomes {
+        assert!(matches!(outcome, Err(ModelError::Batch { .. })), "{outcome:?}");
+    }
+    let mut registry = Registry::new(Device::Cpu);
+    registry.set_batch_sync(seats(1).pop());
+    assert!(!registry.is_batch_synced());
+}
+
+#[test]
+fn half_precision_values_have_float32_statistics() {
+    let [one, other] = <[_; 2]>::try_from(seats(2)).ok().unwrap();
+    let half = values([4, 5, 6, 6]).to_kind(Kind::BFloat16);
+    let run = |seat: Arc<dyn BatchSync>, x: Tensor| {
+        move || {
+            let mut registry = Registry::new(Device::Cpu);
+            registry.set_batch_sync(Some(seat));
+            let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 5).unwrap();
+            let y = layer.forward(&x, true).unwrap();
+            assert_eq!(y.kind(), Kind::BFloat16);
+            (
+                y,
+                registry.get("bn.running_var").unwrap().tensor().shallow_clone(),
+            )
+        }
+    };
+    let (first, second) = (half.narrow(0, 0, 1), half.narrow(0, 1, 3));
+    let (a, b) = std::thread::scope(|scope| {
+        let threads = [scope.spawn(run(one, first)), scope.spawn(run(other, second))];
+        threads.map(|thread| thread.join().unwrap()).into()
+    });
+    let mut registry = Registry::new(Device::Cpu);
+    let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 5).unwrap();
+    let expected = layer.forward(&half.to_kind(Kind::Float), true).unwrap();
+    let got = Tensor::cat(&[a.0, b.0], 0).to_kind(Kind::Float);
+    assert!(got.allclose(&expected, 0.01, 0.01, false));
+    let variance = registry.get("bn.running_var").unwrap().tensor();
+    assert!(a.1.equal(&b.1) && a.1.allclose(variance, 1e-5, 1e-6, false));
+}

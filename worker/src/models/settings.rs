@@ -1,0 +1,75 @@
+//! Checks of a network's settings, named as the recipe names them.
+
+use super::error::ModelError;
+
+/// A setting as libtorch takes sizes. More than i64 can count could not be allocated either; libtorch then says so.
+pub(super) fn size(value: usize) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// The number of classes.
+pub(super) fn classes(value: usize) -> Result<i64, ModelError> {
+    if value == 0 {
+        return Err(ModelError::NoClasses);
+    }
+    Ok(size(value))
+}
+
+/// The number of input channels.
+pub(super) fn channels(value: usize) -> Result<i64, ModelError> {
+    if value == 0 {
+        return Err(ModelError::NoChannels);
+    }
+    Ok(size(value))
+}
+
+/// A setting that must be at least 1.
+pub(super) fn at_least_one(key: &'static str, value: usize) -> Result<i64, ModelError> {
+    if value == 0 {
+        let reason = "it must be at least 1".to_owned();
+        return Err(ModelError::Setting { key, value, reason });
+    }
+    Ok(size(value))
+}
+
+/// A setting that must divide another.
+pub(super) fn divides(
+    (key, value): (&'static str, usize),
+    (of_key, of): (&'static str, usize),
+) -> Result<(), ModelError> {
+    at_least_one(key, value)?;
+    at_least_one(of_key, of)?;
+    if of.is_multiple_of(value) {
+        return Ok(());
+    }
+    let near = (1..=value.min(of))
+        .rev()
+        .find(|candidate| of.is_multiple_of(*candidate))
+        .unwrap_or(1);
+    let reason = format!("it does not divide `{of_key} = {of}`; take {near}, or another that does");
+    Err(ModelError::Setting { key, value, reason })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn messages_name_the_key_and_a_way_out() {
+        let error = divides(("model.heads", 5), ("model.width", 48)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`model.heads = 5`: it does not divide `model.width = 48`; take 4, or another that does"
+        );
+        let error = divides(("model.heads", 60), ("model.width", 48)).unwrap_err();
+        assert!(error.to_string().contains("take 48"), "{error}");
+        for (heads, width, key) in [(0, 48, "model.heads"), (4, 0, "model.width")] {
+            let error = divides(("model.heads", heads), ("model.width", width)).unwrap_err();
+            assert_eq!(error.to_string(), format!("`{key} = 0`: it must be at least 1"));
+        }
+        assert!(divides(("model.heads", 6), ("model.width", 48)).is_ok());
+        assert_eq!(at_least_one("model.depth", 3).unwrap(), 3);
+        assert_eq!(size(usize::MAX), i64::MAX);
+    }
+}

@@ -1,0 +1,267 @@
+//! A vision transformer (Dosovitskiy et al. 2020, arXiv 2010.11929) with the names of timm's.
+
+use tch::Tensor;
+
+use super::error::ModelError;
+use super::layers::{
+    Block, BlockNames, BlockOptions, Conv2d, ConvOptions, Gelu, Init, LayerNorm, Linear, input_layout,
+};
+use super::registry::Registry;
+use super::{Classifier, settings};
+
+/// The settings of a vision transformer.
+///
+/// Its parameters: with P = (image_size / patch)² patches, (12 width² + 13 width) depth in the blocks, and around them
+/// (channels patch² + 1 + P + 1 + 1 + 2) width + (width + 1) classes. At 224 pixels in patches of 16, 3 channels and 1000
+/// classes: width 192, depth 12, heads 3 is timm's `vit_tiny_patch16_224` with 5.7 million, width 384 with 6 heads
+/// `vit_small` with 22.1 million, width 768 with 12 heads `vit_base` with 86.6 million.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VitConfig {
+    /// The side of the square images in pixels (`data.image_size`), a multiple of `patch`.
+    pub image_size: usize,
+    /// The side of the patches in pixels (`model.patch`).
+    pub patch: usize,
+    /// Features per token (`model.width`), a multiple of `heads`.
+    pub width: usize,
+    /// Blocks (`model.depth`).
+    pub depth: usize,
+    /// Heads of each attention (`model.heads`).
+    pub heads: usize,
+}
+
+/// A classifier of square images of one size.
+///
+/// The image is cut into patches, each patch becomes a token, a class token goes before them and learnt positions are
+/// added; the class token's features after the last block and normalisation are what the head sees. Normalisation comes
+/// first in each block (eps 1e-6), GELU is exact. There is no dropout and no stochastic depth: their masks would depend on
+/// how the batch is cut. Linear layers and positions begin from a normal distribution of deviation 0.02 cut at two
+/// deviations, the patch layer as PyTorch's convolutions do, as in timm.
+#[derive(Debug)]
+pub(super) struct Vit {
+    cls_token: Tensor,
+    pos_embed: Tensor,
+    patch_embed: Conv2d,
+    blocks: Vec<Block>,
+    norm: LayerNorm,
+    head: Linear,
+    channels: i64,
+    image_size: i64,
+    channels_last: bool,
+}
+
+impl Vit {
+    pub(super) fn new(
+        config: VitConfig,
+        channels: usize,
+        classes: usize,
+        registry: &mut Registry,
+    ) -> Result<Self, ModelError> {
+        let (channels, classes) = (settings::channels(channels)?, settings::classes(classes)?);
+        let depth = settings::at_least_one("model.depth", config.depth)?;
+        settings::divides(
+            ("model.patch", config.patch),
+            ("data.image_size", config.image_size),
+        )?;
+        settings::divides(("model.heads", config.heads), ("model.width", config.width))?;
+        let (patch, width) = (settings::size(config.patch), settings::size(config.width));
+        let image_size = settings::size(config.image_size);
+        let options = BlockOptions {
+            width,
+            heads: settings::size(config.heads),
+            causal: false,
+            eps: 1e-6,
+            gelu: Gelu::Exact,
+            init: Init::Truncated(0.02),
+            residual: Init::Truncated(0.02),
+            names: BlockNames::TIMM,
+        };
+        let tokens = (image_size / patch).pow(2) + 1;
+        let channels_last = registry.is_channels_last();
+        let mut root = registry.root();
+        let cls_token = root.parameter("cls_token", &Init::Normal(1e-6).weight(&[1, 1, width])?)?;
+        let pos_embed = root.parameter("pos_embed", &Init::Truncated(0.02).weight(&[1, tokens, width])?)?;
+        let projection = ConvOptions {
+            stride: patch,
+            bias: true,
+            init: Init::FanIn,
+            ..ConvOptions::kernel(patch)
+        };
+        let patch_embed = Conv2d::new(
+            &mut root.sub("patch_embed").sub("proj"),
+            (channels, width),
+            projection,
+        )?;
+        let mut scope = root.sub("blocks");
+        let blocks = (0..depth).map(|index| Block::new(&mut scope.sub(index), &options));
+        let blocks = blocks.collect::<Result<_, _>>()?;
+        Ok(Self {
+            cls_token,
+            pos_embed,
+            patch_embed,
+            blocks,
+            norm: LayerNorm::new(&mut root.sub("norm"), width, options.eps)?,
+            head: Linear::with_init(&mut root.sub("head"), width, classes, options.init)?,
+            channels,
+            image_size,
+            channels_last,
+        })
+    }
+
+    /// Images to tokens with positions, N x (1 + patches) x width.
+    fn tokens(&self, images: &Tensor) -> Result<Tensor, ModelError> {
+        let images = input_layout(images, self.channels_last)?;
+        let patches = self
+            .patch_embed
+            .forward(&images)?
+            .f_flatten(2, 3)?
+            .f_transpose(1, 2)?;
+        let class = self.cls_token.f_expand([patches.size()[0], -1, -1], false)?;
+        Ok(Tensor::f_cat(&[class, patches], 1)?.f_add(&self.pos_embed)?)
+    }
+}
+
+impl Classifier for Vit {
+    fn forward(&self, images: &Tensor, _train: bool) -> Result<Tensor, ModelError> {
+        let shape = images.size();
+        let side = self.image_size;
+        if !matches!(shape[..], [n, c, h, w] if n > 0 && c == self.channels && h == side && w == side) {
+            return Err(ModelError::Input {
+                expected: format!(
+                    "images of shape N x {} x {side} x {side} with N > 0",
+                    self.channels
+                ),
+                got: shape,
+            });
+        }
+        let mut x = self.tokens(images)?;
+        for block in &self.blocks {
+            x = block.forward(&x)?;
+        }
+        // Only the class token goes on, and the normalisation is of each token by itself.
+        self.head.forward(&self.norm.forward(&x.f_select(1, 0)?)?)
+    }
+
+    fn min_micro_batch(&self, _image_size: usize) -> usize {
+        1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tch::{Device, Kind};
+
+    use super::super::{Architecture, build};
+    use super::*;
+
+    const SMALL: VitConfig = VitConfig {
+        image_size: 16,
+        patch: 4,
+        width: 24,
+        depth: 2,
+        heads: 3,
+    };
+
+    fn images(shape: [i64; 4]) -> Tensor {
+        Tensor::f_randn(shape, (Kind::Float, Device::Cpu)).unwrap()
+    }
+
+    #[test]
+    fn parameters_and_names_are_timms() {
+        for (width, heads, parameters) in [(192, 3, 5_717_416), (384, 6, 22_050_664)] {
+            let config = VitConfig {
+                image_size: 224,
+                patch: 16,
+                width,
+                depth: 12,
+                heads,
+            };
+            let mut registry = Registry::new(Device::Cpu);
+            build(Architecture::Vit(config), 3, 1000, &mut registry).unwrap();
+            assert_eq!(registry.parameter_count(), parameters);
+        }
+        let mut registry = Registry::new(Device::Cpu);
+        Vit::new(SMALL, 4, 7, &mut registry).unwrap();
+        let names: Vec<_> = registry.state().iter().map(|entry| entry.name()).collect();
+        assert_eq!(
+            names[..6],
+            [
+                "cls_token",
+                "pos_embed",
+                "patch_embed.proj.weight",
+                "patch_embed.proj.bias",
+                "blocks.0.norm1.weight",
+                "blocks.0.norm1.bias"
+            ]
+        );
+        assert_eq!(names[names.len() - 2..], ["head.weight", "head.bias"]);
+        assert_eq!(registry.get("pos_embed").unwrap().tensor().size(), [1, 17, 24]);
+        assert_eq!(
+            registry.get("blocks.1.attn.qkv.weight").unwrap().tensor().size(),
+            [72, 24]
+        );
+    }
+
+    #[test]
+    fn every_parameter_learns_and_samples_are_apart() {
+        for channels_last in [false, true] {
+            let mut registry = Registry::new(Device::Cpu);
+            registry.channels_last(channels_last);
+            let model = Vit::new(SMALL, 4, 7, &mut registry).unwrap();
+            let x = images([3, 4, 16, 16]);
+            let logits = model.forward(&x, true).unwrap();
+            assert_eq!(logits.size(), [3, 7]);
+            logits.square().sum(Kind::Float).backward();
+            for entry in registry.parameters() {
+                assert!(
+                    entry.tensor().grad().abs().sum(Kind::Float).double_value(&[]) > 0.0,
+                    "{}",
+                    entry.name()
+                );
+            }
+            let one = model.forward(&x.narrow(0, 1, 1), true).unwrap();
+            assert!(logits.narrow(0, 1, 1).allclose(&one, 1e-4, 1e-6, false));
+            assert_eq!(model.min_micro_batch(16), 1);
+        }
+    }
+
+    #[test]
+    fn bad_settings_and_images_are_typed_errors() {
+        let refused = |config| Vit::new(config, 3, 5, &mut Registry::new(Device::Cpu)).unwrap_err();
+        for (config, key) in [
+            (VitConfig { heads: 5, ..SMALL }, "model.heads"),
+            (VitConfig { heads: 0, ..SMALL }, "model.heads"),
+            (VitConfig { width: 0, ..SMALL }, "model.width"),
+            (VitConfig { depth: 0, ..SMALL }, "model.depth"),
+            (VitConfig { patch: 0, ..SMALL }, "model.patch"),
+            (VitConfig { patch: 5, ..SMALL }, "model.patch"),
+            (
+                VitConfig {
+                    image_size: 0,
+                    ..SMALL
+                },
+                "data.image_size",
+            ),
+        ] {
+            let error = refused(config);
+            assert!(
+                matches!(&error, ModelError::Setting { key: got, .. } if *got == key),
+                "{key}: {error}"
+            );
+        }
+        let registry = &mut Registry::new(Device::Cpu);
+        assert!(matches!(
+            Vit::new(SMALL, 3, 0, registry),
+            Err(ModelError::NoClasses)
+        ));
+        assert!(matches!(
+            Vit::new(SMALL, 0, 3, registry),
+            Err(ModelError::NoChannels)
+        ));
+        let model = Vit::new(SMALL, 3, 5, registry).unwrap();
+        for shape in [[1, 4, 16, 16], [1, 3, 16, 20], [0, 3, 16, 16]] {
+            let error = model.forward(&images(shape), true).unwrap_err();
+            assert!(error.to_string().contains("N x 3 x 16 x 16"), "{error}");
+        }
+    }
+}

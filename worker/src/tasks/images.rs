@@ -1,0 +1,154 @@
+//! Classes of images, from folders or generated: the data of several tasks.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use dtrain_common::recipe::{self, DataKind, Recipe};
+
+use super::{Console, TaskError};
+use crate::data::{
+    self, Augment, CacheBudget, CacheSize, CheckReport, Dataset, Depth, Generated, ImageFolder, ImageIndex,
+    ImageOptions, Listed, Needs, Normalize, Resize, Split,
+};
+
+/// The image folders as rank 0 found them, without unreadable images: (training, test); None for generated images.
+pub(super) type Survey = Option<(ImageIndex, ImageIndex)>;
+
+/// The sets of a run and the number of their classes.
+pub(super) struct ImageSets {
+    pub(super) train: Arc<dyn Dataset>,
+    pub(super) test: Arc<dyn Dataset>,
+    pub(super) classes: usize,
+}
+
+/// Scans and checks the recipe's image folders; a generated set needs neither.
+pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Survey, TaskError> {
+    let DataKind::Folder = recipe.data.kind else {
+        return Ok(None);
+    };
+    recipe.check_paths()?;
+    let root = recipe.data.root.as_deref().unwrap_or(Path::new("."));
+    let train = ImageIndex::scan(root, &recipe.data.train, None)?;
+    let train = checked(&train, needs(recipe), &train.split, console)?.apply(&train)?;
+    let mut test = ImageIndex::scan(root, &recipe.data.test, Some(&train.classes))?;
+    test.size = train.size;
+    let test = checked(&test, needs(recipe), &test.split, console)?.apply(&test)?;
+    Ok(Some((train, test)))
+}
+
+/// What the recipe says of every image.
+pub(super) fn needs(recipe: &Recipe) -> Needs {
+    Needs {
+        channels: recipe.data.channels,
+        resize: resize(recipe),
+    }
+}
+
+fn resize(recipe: &Recipe) -> Resize {
+    match recipe.data.resize {
+        recipe::Resize::Crop => Resize::Crop,
+        recipe::Resize::Stretch => Resize::Stretch,
+        recipe::Resize::None => Resize::None,
+    }
+}
+
+/// Looks at every file of a list and says what is left out because it cannot be read.
+pub(super) fn checked(
+    list: &impl Listed,
+    needs: Needs,
+    split: &str,
+    console: &mut Console<'_>,
+) -> Result<CheckReport, TaskError> {
+    /// A check of this many images is worth telling of while it goes on.
+    const TELL_EVERY: usize = 50_000;
+    let depth = Depth::for_len(list.count());
+    let mut told = 0;
+    let report = data::check(list, needs, depth, console.threads, &mut |done, total| {
+        if done - told >= TELL_EVERY {
+            told = done;
+            (console.say)(format!("looked at {done} of {total} images in {split}"));
+        }
+    });
+    for bad in &report.bad {
+        (console.say)(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
+    }
+    if !report.bad.is_empty() {
+        (console.say)(format!(
+            "{} of {} images in {split} are left out because they cannot be read",
+            report.bad.len(),
+            list.count()
+        ));
+    }
+    Ok(report)
+}
+
+/// How the images of the training set (with the recipe's random changes) and of the test set (without) are prepared. Both
+/// share the memory for decoded images. `size` is that of images which are not resized.
+pub(super) fn options(
+    recipe: &Recipe,
+    size: Option<(u32, u32)>,
+    local_ranks: usize,
+) -> (ImageOptions, ImageOptions) {
+    let data = &recipe.data;
+    let side = data.image_size as u32;
+    let cache = match data.cache {
+        recipe::Cache::Auto => CacheSize::Auto,
+        recipe::Cache::Off => CacheSize::Off,
+        recipe::Cache::Size(size) => CacheSize::Bytes(size.0),
+    };
+    let test = ImageOptions {
+        channels: data.channels,
+        size: size.unwrap_or((side, side)),
+        resize: resize(recipe),
+        normalize: Normalize::new(&data.mean, &data.std),
+        augment: Augment::None,
+        cache: CacheBudget::new(cache.bytes(local_ranks)),
+    };
+    let train = ImageOptions {
+        augment: augment(recipe),
+        ..test.clone()
+    };
+    (train, test)
+}
+
+/// The recipe's random changes to images; those of texts change none.
+pub(super) fn augment(recipe: &Recipe) -> Augment {
+    match recipe.data.augment {
+        recipe::Augment::None | recipe::Augment::Shift => Augment::None,
+        recipe::Augment::Flip => Augment::Flip,
+        recipe::Augment::CropFlip => Augment::CropFlip,
+        recipe::Augment::ResizedCropFlip => Augment::ResizedCropFlip,
+    }
+}
+
+/// The sets that the recipe and the survey describe.
+pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> ImageSets {
+    let data = &recipe.data;
+    match survey {
+        Some((train, test)) => {
+            let classes = train.classes.len();
+            let size = match data.resize {
+                recipe::Resize::None => train.size,
+                recipe::Resize::Crop | recipe::Resize::Stretch => None,
+            };
+            let (train_options, test_options) = options(recipe, size, local_ranks);
+            ImageSets {
+                train: Arc::new(ImageFolder::new(train, train_options)),
+                test: Arc::new(ImageFolder::new(test, test_options)),
+                classes,
+            }
+        }
+        None => {
+            let generated = |samples, split| {
+                Generated::new(data.classes, samples, data.image_size, recipe.train.seed, split)
+                    .with_normalize(Normalize::new(&data.mean, &data.std))
+                    .with_augment(augment(recipe))
+            };
+            ImageSets {
+                train: Arc::new(generated(data.train_samples, Split::Train)),
+                test: Arc::new(generated(data.test_samples, Split::Test)),
+                classes: data.classes,
+            }
+        }
+    }
+}

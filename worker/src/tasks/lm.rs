@@ -1,0 +1,171 @@
+//! Language modelling: cross-entropy of the next token, summed over tokens. The loss is in nats per token.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use dtrain_common::recipe::{self, DataKind, Recipe};
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Reduction, Tensor};
+
+use super::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals};
+use crate::data::{Corpus, Dataset, Split, TextIndex, TextWindows, Tokenizer, Tokens, Vocabulary};
+use crate::models::{Gpt, GptConfig};
+
+/// The text of a run.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Text {
+    /// Of files, which every rank reads.
+    Files(TextIndex),
+    /// Made by a grammar.
+    Generated,
+}
+
+/// The task `lm`. The loss is a sum over tokens; those of unreadable samples weigh nothing.
+pub struct Lm {
+    model: Gpt,
+    train: Arc<TextWindows>,
+    test: Arc<TextWindows>,
+}
+
+impl BuildTask for Lm {
+    type Survey = Text;
+
+    fn survey(recipe: &Recipe, _: &mut Console<'_>) -> Result<Text, TaskError> {
+        if recipe.data.kind == DataKind::Generated {
+            return Ok(Text::Generated);
+        }
+        recipe.check_paths()?;
+        let root = recipe.data.root.as_deref().unwrap_or(Path::new("."));
+        let tokenizer = match recipe.data.tokenizer {
+            recipe::Tokenizer::Chars => Tokenizer::Chars,
+            recipe::Tokenizer::Bytes => Tokenizer::Bytes,
+        };
+        let (index, _) = TextIndex::scan(root, tokenizer, None)?;
+        Ok(Text::Files(index))
+    }
+
+    fn build(recipe: &Recipe, text: Text, site: Site<'_>) -> Result<Self, TaskError> {
+        let (data, model) = (&recipe.data, &recipe.model);
+        // A loaded recipe has the sizes of its network.
+        let context = model.context.unwrap_or(256);
+        let (corpus, test_fraction) = match text {
+            Text::Files(index) => (index.load()?, data.test_fraction),
+            Text::Generated => {
+                // As many windows as the recipe asks for; the last target of each part is one character more.
+                let (train, test) = (data.train_samples * context + 1, data.test_samples * context + 1);
+                let corpus = generated(recipe, train + test)?;
+                (corpus, test as f64 / (train + test) as f64)
+            }
+        };
+        let windows = |split| {
+            let windows = TextWindows::new(corpus.clone(), split, test_fraction, context)?;
+            Ok::<_, TaskError>(Arc::new(windows))
+        };
+        let (train, test) = (windows(Split::Train)?, windows(Split::Test)?);
+        let config = GptConfig {
+            vocabulary: corpus.vocabulary.size(),
+            context,
+            width: model.width.unwrap_or(384),
+            depth: model.depth.unwrap_or(6),
+            heads: model.heads.unwrap_or(6),
+        };
+        Ok(Self {
+            model: Gpt::new(config, site.registry)?,
+            train,
+            test,
+        })
+    }
+}
+
+/// A generated text of so many characters, in the recipe's tokens.
+fn generated(recipe: &Recipe, characters: usize) -> Result<Corpus, TaskError> {
+    let corpus = Corpus::generated(characters, recipe.train.seed)?;
+    Ok(match recipe.data.tokenizer {
+        recipe::Tokenizer::Chars => corpus,
+        recipe::Tokenizer::Bytes => {
+            // All of it is ASCII: a byte is a character.
+            let numbers: Vec<u32> = match &*corpus.tokens {
+                Tokens::U16(numbers) => numbers.iter().map(|&number| number.into()).collect(),
+                Tokens::U32(numbers) => numbers.clone(),
+            };
+            Corpus::new(Tokenizer::Bytes, &corpus.vocabulary.decode(numbers))?
+        }
+    })
+}
+
+/// The loss of `logits`, N x T x vocabulary, against the tokens `targets`, N x T int64, leaving out the tokens of samples whose
+/// weight, N, is 0.
+fn token_loss(logits: &Tensor, targets: &Tensor, weights: &Tensor) -> Result<Loss, TaskError> {
+    /// No token; libtorch's own default.
+    const NONE: i64 = -100;
+    let unreadable = weights.f_eq(0.0)?.f_view([-1, 1])?;
+    let targets = targets.f_masked_fill(&unreadable, NONE)?;
+    let (tokens, vocabulary) = (logits.size()[1], logits.size()[2]);
+    Ok(Loss {
+        sum: logits.f_reshape([-1, vocabulary])?.f_cross_entropy_loss(
+            &targets.f_reshape([-1])?,
+            None::<Tensor>,
+            Reduction::Sum,
+            NONE,
+            0.0,
+        )?,
+        weight: weights.f_ne(0.0)?.f_sum(Kind::Double)?.f_mul_scalar(tokens)?,
+        sums: Tensor::f_zeros([0], (Kind::Double, logits.device()))?,
+    })
+}
+
+impl Task for Lm {
+    fn train_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.train) as Arc<dyn Dataset>
+    }
+
+    fn test_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.test) as Arc<dyn Dataset>
+    }
+
+    fn loss(&self, batch: &Batch, _: Mode) -> Result<Loss, TaskError> {
+        let logits = self.model.forward(batch.field("tokens")?)?;
+        token_loss(&logits, batch.field("targets")?, &batch.weights)
+    }
+
+    /// The perplexity, which is e to the loss, and the loss in bits.
+    fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
+        let bits = match self.vocabulary() {
+            Vocabulary::Chars(_) => "bits_per_char",
+            Vocabulary::Bytes => "bits_per_byte",
+        };
+        let loss = totals.loss();
+        vec![("perplexity", loss.exp()), (bits, loss / std::f64::consts::LN_2)]
+    }
+
+    fn weight_per_sample(&self) -> f64 {
+        self.train.context() as f64
+    }
+
+    fn describe(&self) -> String {
+        let (corpus, context) = (self.train.corpus(), self.train.context());
+        format!(
+            "windows of {context} tokens of a text of {}, {} different",
+            corpus.tokens.len(),
+            corpus.vocabulary.size()
+        )
+    }
+
+    fn classes(&self) -> usize {
+        self.vocabulary().size()
+    }
+
+    fn extra(&self) -> serde_json::Value {
+        serde_json::json!({ "vocabulary": self.vocabulary() })
+    }
+}
+
+impl Lm {
+    /// What the model's tokens mean.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.train.corpus().vocabulary
+    }
+}
+
+#[cfg(test)]
+mod tests;

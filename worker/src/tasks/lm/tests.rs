@@ -1,0 +1,93 @@
+#![allow(clippy::unwrap_used)]
+use tch::Device;
+
+use super::*;
+use crate::data::load_one;
+use crate::models::Registry;
+
+const RECIPE: &str = "task = \"lm\"\n[data]\nkind = \"generated\"\ntrain_samples = 7\ntest_samples = 3\n[model]\nwidth = 8\n\
+                      depth = 1\nheads = 2\ncontext = 16\n[train]\nsteps = 1\n";
+
+fn build(recipe: &Recipe, text: Text) -> Result<Lm, TaskError> {
+    let mut registry = Registry::new(Device::Cpu);
+    let site = Site {
+        registry: &mut registry,
+        local_ranks: 1,
+    };
+    Lm::build(recipe, text, site)
+}
+
+#[test]
+fn every_token_weighs_the_same() {
+    tch::manual_seed(2);
+    let cpu = (Kind::Float, Device::Cpu);
+    let logits = Tensor::f_randn([3, 4, 5], cpu).unwrap().set_requires_grad(true);
+    let targets = Tensor::f_randint(5, [3, 4], (Kind::Int64, Device::Cpu)).unwrap();
+    let loss = token_loss(&logits, &targets, &Tensor::from_slice(&[1f32, 0.0, 1.0])).unwrap();
+    assert_eq!(loss.weight.double_value(&[]), 8.0);
+    assert_eq!(loss.sums.size(), [0]);
+    let losses = logits
+        .log_softmax(-1, Kind::Double)
+        .gather(-1, &targets.unsqueeze(-1), false)
+        .squeeze_dim(-1);
+    let by_hand = -(losses.get(0).sum(Kind::Double) + losses.get(2).sum(Kind::Double)).double_value(&[]);
+    assert!((loss.sum.double_value(&[]) - by_hand).abs() < 1e-5);
+    loss.sum.backward();
+    assert_eq!(logits.grad().get(1).abs().max().double_value(&[]), 0.0);
+}
+
+#[test]
+fn generated_text_has_the_samples_asked_for() {
+    for tokenizer in ["chars", "bytes"] {
+        let sets = [format!("data.tokenizer=\"{tokenizer}\"")];
+        let recipe = Recipe::parse("test", RECIPE, &sets).unwrap();
+        let task = build(&recipe, Text::Generated).unwrap();
+        assert_eq!((task.train_set().len(), task.test_set().len()), (7, 3));
+        assert_eq!(task.weight_per_sample(), 16.0);
+        let columns = load_one(task.test_set().as_ref(), 2, None).unwrap();
+        let tokens = columns[1].as_i64().unwrap().iter().map(|&token| token as u32);
+        let text = task.vocabulary().decode(tokens);
+        assert!(text.is_ascii() && text.len() == 16, "{text:?}");
+        let totals = Totals {
+            loss_sum: 16.0 * 8f64.ln(),
+            weight: 16.0,
+            sums: Vec::new(),
+        };
+        let [("perplexity", perplexity), (name, bits)] = task.metrics(&totals)[..] else {
+            panic!("two figures");
+        };
+        assert!((perplexity - 8.0).abs() < 1e-9 && (bits - 3.0).abs() < 1e-12);
+        assert_eq!(name == "bits_per_char", tokenizer == "chars");
+        // A saved model can be used without the text it was trained on.
+        let kept: Vocabulary = serde_json::from_value(task.extra()["vocabulary"].clone()).unwrap();
+        assert_eq!(&kept, task.vocabulary());
+        assert_eq!(kept.size(), task.classes());
+    }
+}
+
+#[test]
+fn texts_that_are_too_short_or_absent_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("short.txt");
+    std::fs::write(&path, "too short a text").unwrap();
+    let mut said = Vec::new();
+    let mut survey = |root: &Path| {
+        let text = RECIPE.replace(
+            "kind = \"generated\"\ntrain_samples = 7\ntest_samples = 3\n",
+            &format!("root = {root:?}\n"),
+        );
+        let recipe = Recipe::parse("test", &text, &[]).unwrap();
+        let mut console = Console {
+            threads: 1,
+            say: &mut |sentence| said.push(sentence),
+        };
+        Lm::survey(&recipe, &mut console).and_then(|text| build(&recipe, text))
+    };
+    let error = survey(&path).err().unwrap().to_string();
+    assert!(error.contains("16") && error.contains("context"), "{error}");
+    let error = survey(&folder.path().join("absent.txt"))
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(error.contains("absent.txt"), "{error}");
+}

@@ -1,0 +1,223 @@
+//! Semantic segmentation: cross-entropy on the logits of every pixel, and how well the classes' areas are met.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use dtrain_common::recipe::{self, DataKind, Recipe};
+use tch::{Kind, Reduction, TchError, Tensor};
+
+use super::images::{augment, checked, needs, options};
+use super::{
+    BATCH_NORM, Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals, has_local_batch_norm,
+};
+use crate::data::{Dataset, GeneratedMasks, ImageMasks, MaskIndex, MaskKind, MaskRule, Normalize, Split};
+use crate::models::{self, ModelError, Segmenter, UnetConfig};
+
+/// The task `segment`. The loss is a sum over pixels: those of `data.ignore`, and those of unreadable samples, weigh nothing.
+pub struct Segment {
+    model: Box<dyn Segmenter>,
+    train: Arc<dyn Dataset>,
+    test: Arc<dyn Dataset>,
+    classes: usize,
+    /// The value of mask pixels that are not learnt from.
+    ignore: i64,
+    /// Width and height of the images.
+    size: (usize, usize),
+    /// Whether a normalisation goes over the samples of a micro-batch.
+    batch_norm: bool,
+}
+
+impl BuildTask for Segment {
+    /// The image and mask folders as rank 0 found them, without unreadable pairs: (training, test); None for generated images.
+    type Survey = Option<(MaskIndex, MaskIndex)>;
+
+    fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError> {
+        let data = &recipe.data;
+        if data.kind == DataKind::Generated {
+            return Ok(None);
+        }
+        recipe.check_paths()?;
+        let root = data.root.as_deref().unwrap_or(Path::new("."));
+        let train = MaskIndex::scan(root, &data.train, &data.train_masks, rule(recipe))?;
+        let train = train.without_bad(&checked(&train, needs(recipe), &data.train, console)?)?;
+        let mut test = MaskIndex::scan(root, &data.test, &data.test_masks, rule(recipe))?;
+        test.size = train.size;
+        let test = test.without_bad(&checked(&test, needs(recipe), &data.test, console)?)?;
+        Ok(Some((train, test)))
+    }
+
+    fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError> {
+        let (data, model) = (&recipe.data, &recipe.model);
+        let mut size = (data.image_size, data.image_size);
+        let ignore = i64::from(data.ignore);
+        let (train, test): (Arc<dyn Dataset>, Arc<dyn Dataset>) = match survey {
+            Some((train, test)) => {
+                let own = match data.resize {
+                    recipe::Resize::None => train.size,
+                    recipe::Resize::Crop | recipe::Resize::Stretch => None,
+                };
+                if let Some((width, height)) = own {
+                    size = (width as usize, height as usize);
+                }
+                let (train_options, test_options) = options(recipe, own, site.local_ranks);
+                (
+                    Arc::new(ImageMasks::new(train, train_options)),
+                    Arc::new(ImageMasks::new(test, test_options)),
+                )
+            }
+            None => {
+                let generated = |samples, split| {
+                    GeneratedMasks::new(data.classes, samples, data.image_size, recipe.train.seed, split)
+                        .with_normalize(Normalize::new(&data.mean, &data.std))
+                        .with_augment(augment(recipe), ignore)
+                };
+                (
+                    Arc::new(generated(data.train_samples, Split::Train)),
+                    Arc::new(generated(data.test_samples, Split::Test)),
+                )
+            }
+        };
+        // A loaded recipe has the sizes of its network.
+        let config = UnetConfig {
+            channels: data.channels,
+            classes: data.classes,
+            width: model.width.unwrap_or(32),
+            depth: model.depth.unwrap_or(4),
+        };
+        let smallest = config.smallest_image();
+        if size.0.min(size.1) < smallest {
+            return Err(ModelError::Setting {
+                key: "model.depth",
+                value: config.depth,
+                reason: format!(
+                    "nothing is left of images of {} x {} pixels after so many halvings; lower it, or bring the images to at \
+                     least {smallest} pixels by data.resize and data.image_size",
+                    size.0, size.1
+                ),
+            }
+            .into());
+        }
+        let model = models::build_unet(config, site.registry)?;
+        Ok(Self {
+            model,
+            train,
+            test,
+            classes: data.classes,
+            ignore,
+            size,
+            batch_norm: has_local_batch_norm(site.registry),
+        })
+    }
+}
+
+/// How the recipe's masks are read.
+fn rule(recipe: &Recipe) -> MaskRule {
+    MaskRule {
+        kind: match recipe.data.masks {
+            recipe::Masks::Index => MaskKind::Index,
+            recipe::Masks::Binary => MaskKind::Binary,
+        },
+        classes: recipe.data.classes,
+        ignore: i64::from(recipe.data.ignore),
+    }
+}
+
+/// The loss of `logits`, N x classes x H x W, against the classes `mask`, N x H x W int64, whose pixels of value `ignore`
+/// weigh nothing, as do all pixels of samples whose weight, N, is 0.
+fn pixel_loss(logits: &Tensor, mask: &Tensor, weights: &Tensor, ignore: i64) -> Result<Loss, TaskError> {
+    let unreadable = weights.f_eq(0.0)?.f_view([-1, 1, 1])?;
+    let target = mask.f_masked_fill(&unreadable, ignore)?;
+    let counted = target.f_ne(ignore)?;
+    // A mean would need the number of counted pixels of the whole step, which is not known here.
+    let sum = logits.f_cross_entropy_loss(&target, None::<Tensor>, Reduction::Sum, ignore, 0.0)?;
+    let classes = logits.size()[1];
+    let predicted = logits.f_detach()?.f_argmax(1, false)?;
+    Ok(Loss {
+        sum,
+        weight: counted.f_sum(Kind::Double)?,
+        sums: areas(&predicted, &target, &counted, classes)?,
+    })
+}
+
+/// Pixels of every class in mask and prediction both, and in either of them: [intersections, unions], 2 x classes in float64.
+/// `predicted` and `target` hold classes; only pixels where `counted` is true count.
+fn areas(predicted: &Tensor, target: &Tensor, counted: &Tensor, classes: i64) -> Result<Tensor, TchError> {
+    let one = Tensor::f_ones([1], (Kind::Double, target.device()))?;
+    let each = one.f_expand([target.numel() as i64], false)?;
+    let count = |values: &Tensor, among: &Tensor| {
+        // What does not count goes into a bin of its own: to leave it out would mean to wait for a GPU.
+        let bins = values.f_where_scalarother(among, classes)?.f_reshape([-1])?;
+        Tensor::f_zeros([classes + 1], (Kind::Double, target.device()))?
+            .f_scatter_add_(0, &bins, &each)?
+            .f_narrow(0, 0, classes)
+    };
+    let right = counted.f_logical_and(&predicted.f_eq_tensor(target)?)?;
+    let intersections = count(target, &right)?;
+    let unions = count(target, counted)?
+        .f_add(&count(predicted, counted)?)?
+        .f_sub(&intersections)?;
+    Tensor::f_cat(&[intersections, unions], 0)
+}
+
+impl Task for Segment {
+    fn train_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.train)
+    }
+
+    fn test_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.test)
+    }
+
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let logits = self.model.forward(batch.field("image")?, mode == Mode::Train)?;
+        pixel_loss(&logits, batch.field("mask")?, &batch.weights, self.ignore)
+    }
+
+    fn sums(&self) -> usize {
+        2 * self.classes
+    }
+
+    /// The mean, over the classes that occur in mask or prediction, of intersection over union; and the share of pixels whose
+    /// class is right.
+    fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
+        let (intersections, unions) = totals.sums.split_at(self.classes);
+        let occurring = intersections
+            .iter()
+            .zip(unions)
+            .filter(|(_, union)| **union > 0.0);
+        let ratios: Vec<f64> = occurring
+            .map(|(intersection, union)| intersection / union)
+            .collect();
+        let right: f64 = intersections.iter().sum();
+        vec![
+            ("mean_iou", ratios.iter().sum::<f64>() / ratios.len() as f64),
+            ("pixel_accuracy", right / totals.weight),
+        ]
+    }
+
+    fn weight_per_sample(&self) -> f64 {
+        (self.size.0 * self.size.1) as f64
+    }
+
+    fn min_micro_batch(&self) -> usize {
+        self.model.min_micro_batch(self.size.0.min(self.size.1))
+    }
+
+    fn micro_batch_matters(&self) -> Option<String> {
+        self.batch_norm.then(|| BATCH_NORM.to_owned())
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "{} classes of pixels, {} x {} images",
+            self.classes, self.size.0, self.size.1
+        )
+    }
+
+    fn classes(&self) -> usize {
+        self.classes
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+#![allow(clippy::unwrap_used)]
+use tch::{Device, TchError};
+
+use super::*;
+
+const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+/// Logits, N x 3 x 2 x 2, and a mask with ignored pixels (9).
+fn pixels() -> (Tensor, Tensor) {
+    tch::manual_seed(5);
+    let logits = Tensor::f_randn([3, 3, 2, 2], CPU)
+        .unwrap()
+        .set_requires_grad(true);
+    let mask = Tensor::from_slice(&[0i64, 1, 2, 9, 1, 1, 9, 0, 2, 2, 0, 1]).view([3, 2, 2]);
+    (logits, mask)
+}
+
+#[test]
+fn only_counted_pixels_weigh() {
+    let (logits, mask) = pixels();
+    // The second sample could not be read: 4 pixels fewer, and of the 8 others one is ignored.
+    let weights = Tensor::from_slice(&[1f32, 0.0, 1.0]);
+    let loss = pixel_loss(&logits, &mask, &weights, 9).unwrap();
+    assert_eq!(loss.weight.double_value(&[]), 7.0);
+    let mut by_hand = 0.0;
+    let log_probabilities = logits.log_softmax(1, Kind::Double);
+    for (sample, row, column) in (0..3).flat_map(|n| (0..4).map(move |at| (n, at / 2, at % 2))) {
+        let class = mask.int64_value(&[sample, row, column]);
+        if class != 9 && sample != 1 {
+            by_hand -= log_probabilities.double_value(&[sample, class, row, column]);
+        }
+    }
+    assert!((loss.sum.double_value(&[]) - by_hand).abs() < 1e-5, "{loss:?}");
+    loss.sum.backward();
+    let gradient = logits.grad();
+    let at = |sample, row, column| {
+        let all = gradient.select(0, sample).select(1, row).select(1, column);
+        all.abs().sum(Kind::Float).double_value(&[])
+    };
+    assert!(at(0, 0, 0) > 0.0 && at(2, 1, 1) > 0.0);
+    assert_eq!((at(0, 1, 1), at(1, 0, 0)), (0.0, 0.0));
+
+    // Nothing that counts is no loss, and not NaN.
+    let loss = pixel_loss(&logits, &mask.full_like(9), &weights, 9).unwrap();
+    assert_eq!(
+        (loss.sum.double_value(&[]), loss.weight.double_value(&[])),
+        (0.0, 0.0)
+    );
+}
+
+#[test]
+fn sums_add_up_however_the_batch_is_cut() {
+    let (logits, mask) = pixels();
+    let whole = pixel_loss(&logits, &mask, &Tensor::ones([3], CPU), 9).unwrap();
+    let (mut sum, mut weight, mut sums) = (0.0, 0.0, Tensor::zeros([6], (Kind::Double, Device::Cpu)));
+    for (first, samples) in [(0, 1), (1, 2)] {
+        let part = pixel_loss(
+            &logits.narrow(0, first, samples),
+            &mask.narrow(0, first, samples),
+            &Tensor::ones([samples], CPU),
+            9,
+        )
+        .unwrap();
+        sum += part.sum.double_value(&[]);
+        weight += part.weight.double_value(&[]);
+        sums += part.sums;
+    }
+    assert!((whole.sum.double_value(&[]) - sum).abs() < 1e-6);
+    assert_eq!(whole.weight.double_value(&[]), weight);
+    assert!(whole.sums.equal(&sums), "{sums:?}");
+}
+
+#[test]
+fn areas_are_intersections_and_unions() -> Result<(), TchError> {
+    let target = Tensor::from_slice(&[0i64, 0, 1, 1, 9, 2]).f_view([1, 2, 3])?;
+    let predicted = Tensor::from_slice(&[0i64, 1, 1, 0, 2, 2]).f_view([1, 2, 3])?;
+    let counted = target.f_ne(9)?;
+    let areas = areas(&predicted, &target, &counted, 4)?;
+    assert_eq!(
+        Vec::<f64>::try_from(areas)?,
+        [1.0, 1.0, 1.0, 0.0, 3.0, 3.0, 1.0, 0.0]
+    );
+    Ok(())
+}
+
+#[test]
+fn the_mean_is_over_classes_that_occur() {
+    let recipe = "task = \"segment\"\n[data]\nkind = \"generated\"\nclasses = 4\nimage_size = 16\ntrain_samples = 2\n\
+                  test_samples = 2\n[model]\nwidth = 2\ndepth = 2\n[train]\nsteps = 1\n";
+    let recipe = Recipe::parse("test", recipe, &[]).unwrap();
+    let mut registry = crate::models::Registry::new(Device::Cpu);
+    let site = Site {
+        registry: &mut registry,
+        local_ranks: 1,
+    };
+    let task = Segment::build(&recipe, None, site).unwrap();
+    let totals = Totals {
+        loss_sum: 7.0,
+        weight: 5.0,
+        sums: vec![1.0, 1.0, 1.0, 0.0, 3.0, 3.0, 1.0, 0.0],
+    };
+    let [(first, mean_iou), (second, accuracy)] = task.metrics(&totals)[..] else {
+        panic!("two figures");
+    };
+    assert_eq!((first, second), ("mean_iou", "pixel_accuracy"));
+    assert!((mean_iou - 5.0 / 9.0).abs() < 1e-12 && (accuracy - 0.6).abs() < 1e-12);
+    assert_eq!(
+        (task.weight_per_sample(), task.sums(), task.classes()),
+        (256.0, 8, 4)
+    );
+    assert!(task.micro_batch_matters().is_some());
+}

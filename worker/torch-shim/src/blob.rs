@@ -1,0 +1,123 @@
+//! Tensors over memory that libtorch has not allocated.
+
+use std::ffi::c_void;
+
+use dtrain_shared_memory::Region;
+use tch::{Kind, Tensor};
+
+use crate::error::{ErrorKind, ShimError, checked};
+use crate::ffi;
+
+/// A flat CPU tensor of `count` elements over the first bytes of `region`, with what lies there. The region stays mapped
+/// until the last tensor over it, views included, is gone.
+///
+/// # Errors
+/// `InvalidArgument` where the elements do not fit into the region, and for dtypes other than Float, Double, Half and BFloat16.
+pub fn over(region: Region, count: usize, kind: Kind) -> Result<Tensor, ShimError> {
+    let op = "make a tensor over shared memory";
+    let refuse = |message: String| ShimError::new(op, ErrorKind::InvalidArgument, message);
+    // The numbers of c10::ScalarType.
+    let dtype = match kind {
+        Kind::Half => 5,
+        Kind::Float => 6,
+        Kind::Double => 7,
+        Kind::BFloat16 => 15,
+        other => return Err(refuse(format!("shared memory holds no {other:?}"))),
+    };
+    let fits = count
+        .checked_mul(kind.elt_size_in_bytes())
+        .is_some_and(|bytes| bytes <= region.bytes());
+    if !fits {
+        return Err(refuse(format!(
+            "{count} elements of {kind:?} do not fit into a region of {} bytes",
+            region.bytes()
+        )));
+    }
+    let data = region.as_ptr();
+    let owner = Box::into_raw(Box::new(region));
+    let mut out = std::ptr::null_mut();
+    checked(op, |error| {
+        // SAFETY: data is page-aligned and valid for `count` elements as long as the owner lives; the owner is a leaked Box
+        // that let_go takes back, and the call promises to hand it there once, also where it fails.
+        unsafe {
+            ffi::dt_tensor_over(
+                data.cast(),
+                count as i64,
+                dtype,
+                owner.cast(),
+                let_go,
+                &mut out,
+                error,
+            )
+        }
+    })?;
+    // SAFETY: on success out is a new at::Tensor, which is what tch's C_tensor stands for; tch frees it.
+    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+}
+
+/// Takes back the region that [`over`] leaked. Called by libtorch, from whatever thread drops the last tensor.
+extern "C" fn let_go(owner: *mut c_void) {
+    // SAFETY: owner is the Box of `over`, handed back once.
+    drop(unsafe { Box::from_raw(owner.cast::<Region>()) });
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use dtrain_shared_memory::Segment;
+    use std::sync::Arc;
+
+    fn segment(bytes: usize) -> Arc<Segment> {
+        let (segment, _) = Segment::create(2, bytes).unwrap();
+        segment.reserve(0).unwrap();
+        segment.reserve(1).unwrap();
+        Arc::new(segment)
+    }
+
+    #[test]
+    fn a_tensor_lies_in_its_region_and_keeps_it() {
+        let segment = segment(4000);
+        for kind in [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16] {
+            let region = Region::new(&segment, 1).unwrap();
+            let start = region.as_ptr();
+            let mut tensor = over(region, 100, kind).unwrap();
+            assert_eq!((tensor.kind(), tensor.size()), (kind, vec![100]));
+            assert_eq!(tensor.data_ptr().cast::<u8>(), start);
+            let _ = tensor.fill_(3);
+            let view = tensor.narrow(0, 90, 10).view([2, 5]);
+            drop(tensor);
+            assert_eq!(Arc::strong_count(&segment), 2, "the view keeps the region");
+            assert_eq!(view.sum(Kind::Double).double_value(&[]), 30.0);
+            drop(view);
+            assert_eq!(Arc::strong_count(&segment), 1);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_nothing_leaks() {
+        let segment = segment(4000);
+        for (count, kind) in [
+            (1001, Kind::Float),
+            (501, Kind::Double),
+            (usize::MAX, Kind::Half),
+            (1, Kind::Int64),
+        ] {
+            let error = over(Region::new(&segment, 0).unwrap(), count, kind).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::InvalidArgument, "{error}");
+        }
+        assert_eq!(Arc::strong_count(&segment), 1);
+    }
+
+    #[test]
+    fn a_tensor_over_a_region_takes_part_in_autograd_as_a_gradient() {
+        let segment = segment(4000);
+        let flat = over(Region::new(&segment, 0).unwrap(), 6, Kind::Float).unwrap();
+        let parameter = Tensor::ones([2, 3], (Kind::Float, tch::Device::Cpu)).set_requires_grad(true);
+        crate::tensor::set_grad(&parameter, &flat.view([2, 3])).unwrap();
+        for _ in 0..2 {
+            (&parameter * 2.5).sum(Kind::Float).backward();
+        }
+        assert_eq!(Vec::<f32>::try_from(&flat).unwrap(), [5.0; 6]);
+    }
+}
