@@ -1,7 +1,8 @@
 //! Exact batch arithmetic: how the samples of one optimizer step are cut into ranks and micro-batches.
 //!
 //! Invariant: over all ranks and micro-steps the pieces cover the step's samples exactly once, in order, also
-//! where nothing divides. No micro-batch is larger than the limit, and pieces differ as little as they can.
+//! where nothing divides. No micro-batch is larger than the limit, and every rank takes as many micro-steps as the busiest
+//! one, as far as it has samples for them: operations in the forward pass that all ranks take part in then meet.
 
 use std::fmt;
 use std::ops::Range;
@@ -103,17 +104,20 @@ impl Partition {
 
     /// The largest micro-batch in use; 0 for a step without samples.
     pub fn micro_batch(&self) -> usize {
-        // Rank 0 has the largest share, and of two shares the larger has pieces at least as large unless one more
-        // sample costs it a further piece, so the rank with the smaller share counts as well.
-        self.distinct_shares()
-            .map(|share| share.div_ceil(self.pieces(share).max(1)))
-            .max()
-            .unwrap_or(0)
+        // Rank 0 has the largest share, and all ranks cut theirs into as many pieces.
+        let largest = self.rank_range(0).len();
+        largest.div_ceil(self.pieces(largest).max(1))
     }
 
-    /// Micro-steps of the busiest rank; 0 for a step without samples.
+    /// Micro-steps of the busiest rank, and of every rank that has so many samples; 0 for a step without samples.
     pub fn grad_accum_steps(&self) -> usize {
-        self.pieces(self.rank_range(0).len())
+        self.rank_range(0).len().div_ceil(self.limit)
+    }
+
+    /// Whether all ranks take the same number of micro-steps. They do not where a rank has fewer samples than the busiest
+    /// one has micro-steps: in a step of fewer samples than ranks, or with micro-batches of one sample that do not divide.
+    pub fn is_even(&self) -> bool {
+        self.pieces(self.rank_range(self.ranks - 1).len()) == self.grad_accum_steps()
     }
 
     /// The samples of `rank`, as positions within the step.
@@ -124,8 +128,8 @@ impl Partition {
         share(self.samples, self.ranks, rank)
     }
 
-    /// The micro-batches of `rank` in order: as few pieces of [`Partition::rank_range`] as the limit allows, whose
-    /// sizes differ by at most one. Empty when the rank has no samples.
+    /// The micro-batches of `rank` in order: [`Partition::grad_accum_steps`] pieces of [`Partition::rank_range`], or one for
+    /// each sample where there are fewer, whose sizes differ by at most one. Empty when the rank has no samples.
     ///
     /// # Panics
     /// If `rank` is not below [`Partition::ranks`].
@@ -149,8 +153,9 @@ impl Partition {
             .unwrap_or(0)
     }
 
+    /// Into how many pieces a rank cuts its share.
     fn pieces(&self, share: usize) -> usize {
-        share.div_ceil(self.limit)
+        share.min(self.grad_accum_steps())
     }
 
     /// The share sizes that occur: the first rank's and the last rank's.

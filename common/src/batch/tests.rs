@@ -75,6 +75,32 @@ fn display_tells_the_cut() {
 }
 
 #[test]
+fn ranks_take_the_same_number_of_micro_steps_where_they_can() {
+    let sizes = |batch, ranks, micro| {
+        let partition = Partition::new(batch, ranks, Some(micro)).unwrap();
+        let of = |rank| {
+            partition
+                .micro_ranges(rank)
+                .iter()
+                .map(Range::len)
+                .collect::<Vec<_>>()
+        };
+        (partition.is_even(), (0..ranks).map(of).collect::<Vec<_>>())
+    };
+    // Rank 1 could take its 4 samples at once; it goes along with rank 0, which cannot.
+    assert_eq!(sizes(9, 2, 4), (true, vec![vec![3, 2], vec![2, 2]]));
+    assert_eq!(
+        sizes(13, 3, 2),
+        (true, vec![vec![2, 2, 1], vec![2, 1, 1], vec![2, 1, 1]])
+    );
+    // Four samples make no five micro-batches.
+    assert_eq!(sizes(9, 2, 1), (false, vec![vec![1; 5], vec![1; 4]]));
+    let last = Partition::new(9, 4, Some(4)).unwrap().for_samples(2);
+    assert!(!last.is_even());
+    assert!(last.for_samples(4).is_even() && last.for_samples(0).is_even());
+}
+
+#[test]
 fn a_short_step_keeps_the_limit() {
     let partition = Partition::new(64, 4, None).unwrap();
     let short = partition.for_samples(2);
@@ -112,16 +138,18 @@ fn partitions() -> impl Strategy<Value = Partition> {
 
 fn check(partition: &Partition) -> Result<(), TestCaseError> {
     let mut next = 0;
-    let (mut largest, mut smallest, mut busiest) = (0, usize::MAX, 0);
+    let (mut largest, mut smallest, mut busiest, mut even) = (0, usize::MAX, 0, true);
     for rank in 0..partition.ranks() {
         let range = partition.rank_range(rank);
         prop_assert_eq!(range.start, next, "ranks follow each other");
         let micro = partition.micro_ranges(rank);
+        let fewest = partition.rank_range(0).len().div_ceil(partition.limit);
         prop_assert_eq!(
             micro.len(),
-            range.len().div_ceil(partition.limit),
-            "as few pieces as the limit allows"
+            range.len().min(fewest),
+            "as few pieces as the limit allows the busiest rank"
         );
+        even &= micro.len() == fewest;
         for piece in &micro {
             prop_assert_eq!(piece.start, next, "micro-batches follow each other");
             prop_assert!(!piece.is_empty() && piece.len() <= partition.limit);
@@ -144,6 +172,10 @@ fn check(partition: &Partition) -> Result<(), TestCaseError> {
         if smallest == usize::MAX { 0 } else { smallest }
     );
     prop_assert_eq!(partition.grad_accum_steps(), busiest);
+    prop_assert_eq!(partition.is_even(), even);
+    // Only these two kinds of steps cannot be even.
+    let spare = partition.effective_batch() >= partition.ranks() && partition.limit > 1;
+    prop_assert!(even || !spare, "{}", partition);
     Ok(())
 }
 
