@@ -72,6 +72,9 @@ fn train<T: BuildTask + 'static>(
     let began = Instant::now();
     let surface = Surface::detect(env.rank);
     let device = device::choose(env)?;
+    if let Err(error) = dtrain_torch_shim::keep_freed_memory() {
+        tracing::debug!("{error}");
+    }
 
     // Rank 0 decides how the run begins, or refuses it; the others follow.
     let rendezvous = Rendezvous::open(env.clone())?;
@@ -94,10 +97,9 @@ fn train<T: BuildTask + 'static>(
 
     let model = &mut setup.model;
     if device == Device::Cpu {
-        let arena = &mut model.arena;
-        arena
-            .move_gradients(|elements, kind| ranks.allocate(elements, kind))
-            .map_err(TrainError::from)?;
+        let allocate = |elements, kind| ranks.allocate(elements, kind);
+        model.arena.share(allocate).map_err(TrainError::from)?;
+        model.buffers.share(allocate).map_err(TrainError::from)?;
     }
     let parameters = model.arena.buffers().iter().map(|buffer| &buffer.data);
     same_start(&ranks, parameters.chain(model.buffers.flats()))?;

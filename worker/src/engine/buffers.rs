@@ -10,7 +10,7 @@ use tch::{Kind, TchError, Tensor};
 
 use super::arena::{ArenaError, Layout, LayoutOptions, Slot, pack, spec};
 use super::reducer::ReduceError;
-use crate::collectives::{Ranks, ReduceOp, Work};
+use crate::collectives::{CollectiveError, Ranks, ReduceOp, Work};
 
 /// The flat buffers of a model.
 #[derive(Debug)]
@@ -65,6 +65,22 @@ impl Buffers {
     /// The flat tensors.
     pub fn flats(&self) -> impl Iterator<Item = &Tensor> {
         self.flats.iter().map(|flat| &flat.data)
+    }
+
+    /// Moves the updates into memory that `allocate` (elements, dtype) gives, as [`super::Arena::share`] does.
+    ///
+    /// # Errors
+    /// Where there is no memory.
+    pub fn share(
+        &mut self,
+        mut allocate: impl FnMut(usize, Kind) -> Result<Option<Tensor>, CollectiveError>,
+    ) -> Result<(), CollectiveError> {
+        for flat in &mut self.flats {
+            if let Some(memory) = allocate(flat.next.numel(), flat.next.kind())? {
+                flat.next = memory;
+            }
+        }
+        Ok(())
     }
 
     /// Where the buffers lie in the flat tensors, in the order of [`Buffers::flats`].

@@ -66,6 +66,7 @@ impl Default for ReduceOptions {
 pub struct Reducer {
     shared: Arc<Shared>,
     hooks: Vec<GradientHook>,
+    wire: Wire,
 }
 
 struct Shared {
@@ -75,6 +76,13 @@ struct Shared {
     /// By parameter.
     bucket_of: Vec<usize>,
     state: Mutex<State>,
+}
+
+/// What a status travels in.
+struct Wire {
+    /// Memory in which the group reduces fastest, once it is known how long a status is.
+    memory: Option<Tensor>,
+    asked: bool,
 }
 
 struct State {
@@ -166,7 +174,14 @@ impl Reducer {
                 GradientHook::set(leaf, move || shared.ready(parameter))
             })
             .collect::<Result<_, _>>()?;
-        Ok(Self { shared, hooks })
+        Ok(Self {
+            shared,
+            hooks,
+            wire: Wire {
+                memory: None,
+                asked: false,
+            },
+        })
     }
 
     /// Follows an arena that was laid out anew. Called between two steps.
@@ -176,7 +191,8 @@ impl Reducer {
     pub fn follow(&mut self, arena: &Arena) -> Result<(), ReduceError> {
         // A parameter has one hook: the old ones must go before the new ones come.
         self.hooks.clear();
-        *self = Self::new(self.shared.ranks.clone(), arena, self.shared.options)?;
+        let new = Self::new(self.shared.ranks.clone(), arena, self.shared.options)?;
+        (self.shared, self.hooks) = (new.shared, new.hooks);
         Ok(())
     }
 
@@ -205,8 +221,8 @@ impl Reducer {
     ///
     /// # Errors
     /// Where a peer is lost or memory runs out; the gradients are undefined then.
-    pub fn finish(&self, buffers: &Buffers, mut status: Status) -> Result<Status, ReduceError> {
-        let shared = &self.shared;
+    pub fn finish(&mut self, buffers: &Buffers, mut status: Status) -> Result<Status, ReduceError> {
+        let shared = Arc::clone(&self.shared);
         let flights = {
             let mut state = shared.state();
             state.armed = false;
@@ -220,7 +236,7 @@ impl Reducer {
             std::mem::take(&mut state.in_flight)
         };
         let mut works = buffers.start(&shared.ranks)?;
-        let merged = status.to_tensor()?;
+        let merged = self.wire.load(&shared.ranks, &status.to_tensor()?)?;
         works.push(shared.ranks.all_reduce(&merged, ReduceOp::Sum)?);
         for Flight { work, expand } in flights {
             work.wait()?;
@@ -303,6 +319,22 @@ pub(super) fn gather(ranks: &Ranks, arena: &Arena, flats: &[&Tensor]) -> Result<
         work.wait()?;
     }
     Ok(())
+}
+
+impl Wire {
+    /// The status in memory of the group's, where it has such memory. All statuses of a run are of one length.
+    fn load(&mut self, ranks: &Ranks, status: &Tensor) -> Result<Tensor, ReduceError> {
+        if !self.asked {
+            self.asked = true;
+            self.memory = ranks.allocate(status.numel(), status.kind())?;
+        }
+        let Some(memory) = &self.memory else {
+            return Ok(status.shallow_clone());
+        };
+        let mut wire = memory.shallow_clone();
+        tch::no_grad(|| wire.f_copy_(status))?;
+        Ok(wire)
+    }
 }
 
 impl Shared {

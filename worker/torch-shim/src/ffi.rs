@@ -167,6 +167,7 @@ unsafe extern "C" {
 // context.cpp
 unsafe extern "C" {
     pub(crate) fn dt_libtorch_version() -> *const c_char;
+    pub(crate) fn dt_keep_freed_memory(error: *mut DtError) -> i32;
     pub(crate) fn dt_set_log_level(level: i32, error: *mut DtError) -> i32;
     pub(crate) fn dt_library_folder(out: *mut *mut c_char, error: *mut DtError) -> i32;
     pub(crate) fn dt_cuda_load(error: *mut DtError) -> i32;

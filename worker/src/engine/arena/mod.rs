@@ -46,6 +46,8 @@ pub struct FlatBuffer {
     pub slots: Vec<Slot>,
     /// What `grad` is the beginning of: room for the same parameters in any order.
     grad_memory: Option<Tensor>,
+    /// What `data` is the beginning of.
+    data_memory: Option<Tensor>,
 }
 
 /// A range of a buffer that this rank's optimizer updates: all of it, or with shards a part of a bucket.
@@ -174,6 +176,7 @@ impl Arena {
         for number in 0..arena.layout.buffers.len() {
             let buffer = arena.make_buffer(number)?;
             arena.buffers.push(buffer);
+            arena.point(number)?;
         }
         Ok(arena)
     }
@@ -181,46 +184,52 @@ impl Arena {
     fn make_buffer(&self, number: usize) -> Result<FlatBuffer, ArenaError> {
         let layout = &self.layout.buffers[number];
         let data = pack(layout, &self.leaves)?;
-        let buffer = FlatBuffer {
+        Ok(FlatBuffer {
             kind: layout.kind,
             group: layout.group,
             grad: data.f_zeros_like()?,
             data,
             slots: layout.slots.clone(),
             grad_memory: None,
-        };
-        self.point_gradients(&buffer)?;
-        Ok(buffer)
+            data_memory: None,
+        })
     }
 
-    /// Makes the parts of a buffer's gradient those of its parameters.
-    fn point_gradients(&self, buffer: &FlatBuffer) -> Result<(), ArenaError> {
+    /// Makes the parts of a buffer the data and the gradients of its parameters.
+    fn point(&self, number: usize) -> Result<(), ArenaError> {
+        let buffer = &self.buffers[number];
         for slot in &buffer.slots {
-            let view = slot.view(&buffer.grad)?;
-            tensor::set_grad(&self.leaves[slot.parameter], &view).map_err(moving(&slot.name))?;
+            let leaf = &self.leaves[slot.parameter];
+            tensor::set_data(leaf, &slot.view(&buffer.data)?).map_err(moving(&slot.name))?;
+            tensor::set_grad(leaf, &slot.view(&buffer.grad)?).map_err(moving(&slot.name))?;
         }
         Ok(())
     }
 
-    /// Moves the gradients into memory that `allocate` (elements, dtype) gives, zeroed; where it gives none they stay. Every
-    /// rank asks for the same in the same order.
+    /// Moves into memory that `allocate` (elements, dtype) gives, zeroed, what the ranks exchange: the gradients, and with
+    /// shards the parameters. What it gives no memory for stays. Every rank asks for the same in the same order.
     ///
     /// # Errors
     /// Where there is no memory.
-    pub fn move_gradients(
+    pub fn share(
         &mut self,
         mut allocate: impl FnMut(usize, Kind) -> Result<Option<Tensor>, CollectiveError>,
     ) -> Result<(), ArenaError> {
+        let with_data = self.shards() > 1;
         for number in 0..self.buffers.len() {
-            let capacity = self.layout.capacity(number);
-            let Some(memory) = allocate(capacity as usize, self.buffers[number].kind)? else {
-                continue;
-            };
-            let len = self.layout.buffers[number].len;
+            let (capacity, len) = (self.layout.capacity(number), self.layout.buffers[number].len);
             let buffer = &mut self.buffers[number];
-            buffer.grad = memory.f_narrow(0, 0, len)?;
-            buffer.grad_memory = Some(memory);
-            self.point_gradients(&self.buffers[number])?;
+            if let Some(memory) = allocate(capacity as usize, buffer.kind)? {
+                buffer.grad = memory.f_narrow(0, 0, len)?;
+                buffer.grad_memory = Some(memory);
+            }
+            if with_data && let Some(memory) = allocate(capacity as usize, buffer.kind)? {
+                let mut data = memory.f_narrow(0, 0, len)?;
+                tch::no_grad(|| data.f_copy_(&buffer.data))?;
+                buffer.data = data;
+                buffer.data_memory = Some(memory);
+            }
+            self.point(number)?;
         }
         Ok(())
     }
