@@ -28,7 +28,8 @@ pub enum WorkerError {
     Recipe(#[from] RecipeError),
     /// A task of a user's own, in dtrain's worker.
     #[error(
-        "task = \"{0}\" is trained by a program of your own: set DTRAIN_WORKER to it, or start it with          `dtrain launch -- PROGRAM RECIPE`"
+        "task = \"{0}\" is trained by a program of your own: set DTRAIN_WORKER to it, or start it with \
+         `dtrain launch -- PROGRAM RECIPE`"
     )]
     NoTask(Task),
     /// Globs on parameter names that are a mistake.
@@ -154,7 +155,12 @@ impl WorkerError {
             |error: &TchError| dtrain_torch_shim::kind_of(error) == dtrain_torch_shim::ErrorKind::OutOfMemory;
         match self {
             Self::Train(error) => error.is_out_of_memory(),
-            Self::Torch(error) | Self::Model(ModelError::Torch(error)) => torch(error),
+            Self::Torch(error)
+            | Self::Model(ModelError::Torch(error))
+            | Self::Task(TaskError::Torch(error) | TaskError::Model(ModelError::Torch(error))) => {
+                torch(error)
+            }
+            Self::Task(TaskError::Script(error)) => error.is_out_of_memory(),
             _ => false,
         }
     }

@@ -17,7 +17,7 @@ use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
 use crate::engine::{Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer};
 use crate::metrics::{MetricsLog, Progress, Surface};
-use crate::tasks::{BuildTask, Classify, Console, Lm, Segment};
+use crate::tasks::{BuildTask, Classify, Console, Lm, Segment, TorchScript};
 
 /// Parameters are float32.
 const BYTES_PER_PARAMETER: u64 = 4;
@@ -48,7 +48,8 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError
         Task::Classify => train::<Classify>(&recipe, request, env),
         Task::Segment => train::<Segment>(&recipe, request, env),
         Task::Lm => train::<Lm>(&recipe, request, env),
-        other => Err(WorkerError::NoTask(other)),
+        Task::Torchscript => train::<TorchScript>(&recipe, request, env),
+        other @ Task::Custom => Err(WorkerError::NoTask(other)),
     }
 }
 

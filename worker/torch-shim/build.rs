@@ -6,11 +6,12 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "blob.cpp",
     "context.cpp",
     "gloo.cpp",
     "hooks.cpp",
+    "jit.cpp",
     "store.cpp",
     "tensor.cpp",
 ];

@@ -115,6 +115,7 @@ impl TrainError {
             | Self::Arena(ArenaError::Torch(error))
             | Self::Reduce(ReduceError::Torch(error))
             | Self::Optim(OptimError::Torch(error)) => torch(error),
+            Self::Task(TaskError::Script(error)) => error.is_out_of_memory(),
             Self::Optim(OptimError::Kernel(error)) => error.is_out_of_memory(),
             Self::Collective(error) | Self::Reduce(ReduceError::Collective(error)) => {
                 matches!(error, CollectiveError::OutOfMemory { .. })

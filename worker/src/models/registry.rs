@@ -235,6 +235,19 @@ impl Scope<'_> {
         Ok(tensor)
     }
 
+    /// Registers a leaf of the autograd graph that a module made elsewhere computes with. It stays that very tensor: its data is
+    /// moved to the registry's device and type in place, so that the module sees it. A parameter requires a gradient afterwards,
+    /// a buffer none.
+    ///
+    /// # Errors
+    /// The name is taken, the tensor is no leaf, or libtorch cannot allocate on the device.
+    pub fn adopt(&mut self, name: &str, tensor: &Tensor, role: Role) -> Result<(), ModelError> {
+        let mut tensor = tensor.shallow_clone();
+        tensor.f_set_data(&self.place(&tensor)?)?;
+        let tensor = tensor.f_set_requires_grad(role == Role::Parameter)?;
+        self.registry.add(self.full_name(name), &tensor, role)
+    }
+
     fn place(&self, init: &Tensor) -> Result<Tensor, ModelError> {
         let tensor = init.f_detach()?;
         let tensor = match tensor.f_kind()? {
@@ -327,6 +340,27 @@ mod tests {
         assert_eq!(flat.stride(), [35, 1]);
         let counter = Tensor::f_zeros([0i64; 0], (Kind::Int64, Device::Cpu)).unwrap();
         assert_eq!(root.buffer("counter", &counter).unwrap().kind(), Kind::Int64);
+    }
+
+    #[test]
+    fn an_adopted_tensor_stays_the_one_that_a_module_holds() {
+        let mut registry = Registry::new(Device::Cpu);
+        let held = Tensor::f_arange(6, (Kind::Double, Device::Cpu))
+            .unwrap()
+            .view([2, 3])
+            .tr();
+        assert!(!held.is_contiguous() && !held.requires_grad());
+        let mut root = registry.root();
+        root.sub("layer").adopt("weight", &held, Role::Parameter).unwrap();
+        let counter = Tensor::from(3i64);
+        root.adopt("counter", &counter, Role::Buffer).unwrap();
+        assert!(held.requires_grad() && held.is_contiguous() && held.kind() == Kind::Float);
+        assert_eq!((held.size(), held.double_value(&[2, 1])), (vec![3, 2], 5.0));
+        let mut registered = registry.get("layer.weight").unwrap().tensor().shallow_clone();
+        registered.f_set_data(&Tensor::zeros([3, 2], CPU)).unwrap();
+        assert_eq!(held.double_value(&[2, 1]), 0.0);
+        assert_eq!(registry.get("counter").unwrap().tensor().kind(), Kind::Int64);
+        assert_eq!((registry.parameter_count(), registry.buffers().count()), (6, 1));
     }
 
     #[test]

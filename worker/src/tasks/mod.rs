@@ -4,6 +4,7 @@ mod classify;
 mod images;
 mod lm;
 mod segment;
+mod torchscript;
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use tch::{Device, TchError, Tensor};
 pub use classify::Classify;
 pub use lm::Lm;
 pub use segment::Segment;
+pub use torchscript::{ScriptError, TorchScript};
 
 use crate::data::{self, Column, DataError, Dataset};
 use crate::models::{ModelError, Registry};
@@ -93,6 +95,9 @@ pub enum TaskError {
     /// In the recipe, where it meets the file system.
     #[error(transparent)]
     Recipe(#[from] RecipeError),
+    /// In a TorchScript module.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
     /// The data has not what the task needs.
     #[error("the data has no field `{name}`, only `{}`; set task and data.kind to ones that go together", fields.join("`, `"))]
     NoField {

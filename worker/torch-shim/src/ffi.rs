@@ -245,6 +245,33 @@ pub(crate) struct DtTensorCallback {
     pub(crate) release: extern "C" fn(*mut c_void),
 }
 
+// jit.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_module_load(
+        path: *const c_char,
+        device: i32,
+        out: *mut *mut c_void,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_module_tensors(
+        module: *mut c_void,
+        parameters: bool,
+        context: *mut c_void,
+        each: extern "C" fn(*mut c_void, *const c_char, *mut c_void, u64),
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_module_train(module: *mut c_void, on: bool, error: *mut DtError) -> i32;
+    pub(crate) fn dt_module_forward(
+        module: *mut c_void,
+        inputs: *const TensorPtr,
+        count: usize,
+        out: *mut *mut c_void,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_module_draws(module: *mut c_void, out: *mut bool, error: *mut DtError) -> i32;
+    pub(crate) fn dt_module_free(module: *mut c_void);
+}
+
 // hooks.cpp
 unsafe extern "C" {
     pub(crate) fn dt_gradient_hook_set(

@@ -12,6 +12,7 @@
 //! - [`blob`]: tensors over memory that ranks share
 //! - [`fused`]: one optimizer update in one kernel, and the unscaling of gradients
 //! - [`hooks`]: calls out of backward into Rust
+//! - [`jit`]: TorchScript modules
 
 pub mod autocast;
 pub mod blob;
@@ -21,6 +22,7 @@ mod ffi;
 pub mod fused;
 pub mod gloo;
 pub mod hooks;
+pub mod jit;
 pub mod rng;
 pub mod store;
 pub mod tensor;

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Makes small TorchScript modules, and what PyTorch trains them to.
+
+    pip install -r tests/parity/requirements.txt
+    python tests/parity/make_torchscript.py --out tests/parity/reference
+
+Running it again writes the same bytes. README.md beside it describes every file.
+"""
+
+import argparse
+import io
+import json
+import os
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+import formula  # noqa: E402
+
+CLASSES, SIZE, SAMPLES, STEPS = 4, 16, 8, 10
+SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4}
+
+
+class Net(nn.Module):
+    """Convolutions, a batch normalisation and a classifier."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.conv2 = nn.Conv2d(8, 8, 3, padding=1)
+        self.fc = nn.Linear(8, CLASSES)
+
+    def forward(self, image):
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(image))), 2)
+        x = F.relu(self.conv2(x))
+        return self.fc(x.mean(dim=[2, 3]))
+
+
+class WithLoss(nn.Module):
+    """A network that computes the loss of each sample itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, image, label):
+        logits = self.net(image)
+        return F.cross_entropy(logits, label, reduction="none", label_smoothing=0.1)
+
+
+class Autoencoder(nn.Module):
+    """Gives back images, with a dropout on the way, a weight under two names and a buffer of truth values."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode = nn.Conv2d(3, 4, 1)
+        self.dropout = nn.Dropout(0.5)
+        self.first = nn.Linear(4, 4, bias=False)
+        self.second = nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+        self.decode = nn.Conv2d(4, 3, 1)
+        self.register_buffer("keep", torch.tensor([True, True, False, True]))
+
+    def forward(self, image):
+        x = self.dropout(self.encode(image)).permute(0, 2, 3, 1)
+        x = self.second(F.relu(self.first(x))) * self.keep
+        return self.decode(x.permute(0, 3, 1, 2))
+
+
+class Doubled(nn.Module):
+    """Nothing to train."""
+
+    def forward(self, image):
+        return 2 * image
+
+
+class Two(nn.Module):
+    """Returns more than one tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, image):
+        return image * self.scale, image
+
+
+def with_formula(model):
+    state = {}
+    for name, tensor in model.state_dict().items():
+        if tensor.dtype == torch.bool:
+            state[name] = tensor
+        else:
+            value = torch.from_numpy(np.asarray(formula.state_value(name, tuple(tensor.shape))))
+            state[name] = value.to(tensor.dtype)
+    model.load_state_dict(state, strict=True)
+    return model
+
+
+def saved(model, path, change=None):
+    """Writes a scripted module without what is not the same everywhere: dates, and the paths of this script in what helps to debug."""
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(model), buffer)
+    with zipfile.ZipFile(buffer) as whole, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as out:
+        for name in sorted(whole.namelist()):
+            if name.endswith((".debug_pkl", "serialization_id")):
+                continue
+            content = whole.read(name)
+            # The first part of every name is that of the file it was saved as.
+            inner = name.split("/", 1)[1]
+            entry = zipfile.ZipInfo(f"{path.stem}/{inner}")
+            out.writestr(entry, change(inner, content) if change else content)
+
+
+def as_from_cuda(name, content):
+    """The pickle of a module whose tensors were on a GPU when it was saved."""
+    if not name.endswith("data.pkl"):
+        return content
+    text = {device: b"X" + len(device).to_bytes(4, "little") + device for device in (b"cpu", b"cuda:0")}
+    if text[b"cpu"] not in content:
+        sys.exit("the pickle of a module does not name the device as it used to")
+    return content.replace(text[b"cpu"], text[b"cuda:0"])
+
+
+def losses(model, loss):
+    """The loss of every step of SGD on one batch, and the state afterwards."""
+    images = torch.from_numpy(formula.images(SIZE, SAMPLES).astype(np.float32))
+    labels = torch.from_numpy(formula.labels(SIZE, CLASSES, SAMPLES))
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), **SGD)
+    seen = []
+    for _ in range(STEPS):
+        value = loss(model, images, labels)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        seen.append(value.item())
+    return seen, model.state_dict()
+
+
+def main():
+    # TorchScript writes a class's constants in the order of a set of words, which Python draws anew for each process.
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write the reference files to")
+    out = parser.parse_args().out
+    if torch.__version__.split("+")[0] != "2.11.0":
+        sys.exit(f"torch 2.11.0 is needed, this is {torch.__version__}: see requirements.txt beside this script")
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
+    out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(1)
+    saved(with_formula(Net()), out / "net.pt")
+    saved(with_formula(Net()), out / "net-from-cuda.pt", as_from_cuda)
+    saved(with_formula(WithLoss()), out / "with-loss.pt")
+    saved(with_formula(Autoencoder()), out / "autoencoder.pt")
+    saved(Doubled(), out / "no-parameters.pt")
+    saved(Two(), out / "two-outputs.pt")
+
+    cases = {}
+    for case, model, loss in (
+        ("net", Net(), lambda model, x, y: F.cross_entropy(model(x), y)),
+        ("net-mse", Net(), lambda model, x, y: F.mse_loss(model(x), F.one_hot(y, CLASSES).float())),
+        ("with-loss", WithLoss(), lambda model, x, y: model(x, y).mean()),
+    ):
+        # Eager PyTorch: what the module means, whatever TorchScript makes of it.
+        seen, state = losses(with_formula(model), loss)
+        statistics = {name: value.double().mean().item() for name, value in state.items() if "running" in name}
+        cases[case] = {"losses": seen, "statistics": statistics}
+    about = {
+        "classes": CLASSES,
+        "image_size": SIZE,
+        "samples": SAMPLES,
+        "sgd": SGD,
+        "torch": torch.__version__.split("+")[0],
+        "cases": cases,
+    }
+    (out / "torchscript.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+//! Any module that `torch.jit.script` made: a model from PyTorch, trained without Python.
+//!
+//! The module is given images, N x C x H x W float32. What is made of its output is `model.loss`:
+//!
+//! | `model.loss` | The module returns | Loss of a sample |
+//! |---|---|---|
+//! | `cross-entropy` | logits, N x K with K at least the number of classes | cross-entropy against the class |
+//! | `mse` | N or N x 1 | squared difference to the number of the class |
+//! | `mse` | N x classes | mean squared difference to the one-hot class |
+//! | `mse` | the images' own shape | mean squared difference to the image: an autoencoder |
+//! | `module` | of (image, label), N | what it returned |
+//!
+//! Its operations run one by one as they are written, without TorchScript's own optimisation, which would change the arithmetic
+//! after the first steps of every process.
+
+mod error;
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use dtrain_common::recipe::{self, Recipe};
+use dtrain_torch_shim::ShimError;
+use dtrain_torch_shim::jit::Module;
+use tch::{Device, Kind, Reduction, TchError, Tensor};
+
+pub use error::ScriptError;
+
+use super::images::{self, ImageSets};
+use super::{
+    BATCH_NORM, Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals, has_batch_norm,
+};
+use crate::data::Dataset;
+use crate::models::{Registry, Role};
+
+/// The task `torchscript`.
+pub struct TorchScript {
+    /// Its mode is set before each call.
+    module: RefCell<Module>,
+    path: PathBuf,
+    loss: recipe::Loss,
+    sets: ImageSets,
+    /// What depends on the micro-batch, in words.
+    matters: Vec<&'static str>,
+}
+
+impl BuildTask for TorchScript {
+    type Survey = images::Survey;
+
+    fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError> {
+        recipe.check_paths()?;
+        images::survey(recipe, console)
+    }
+
+    fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError> {
+        let sets = images::sets(recipe, survey, site.local_ranks);
+        // A loaded recipe of this task has a file.
+        let path = recipe.model.file.clone().unwrap_or_default();
+        let device = site.registry.device();
+        let module = Module::load(&path, device).map_err(ScriptError::from)?;
+        register(&module, &path, site.registry)?;
+        let mut matters = Vec::new();
+        if has_batch_norm(site.registry) {
+            matters.push(BATCH_NORM);
+        }
+        if module.draws_random_numbers().map_err(torch(&path))? {
+            matters.push("the module draws random numbers (dropout, say) for each micro-batch");
+        }
+        let task = Self {
+            module: RefCell::new(module),
+            path,
+            loss: recipe.model.loss,
+            sets,
+            matters,
+        };
+        task.try_out(device)?;
+        Ok(task)
+    }
+}
+
+fn torch(path: &Path) -> impl Fn(ShimError) -> ScriptError {
+    let path = path.to_owned();
+    move |source| ScriptError::Torch {
+        path: path.clone(),
+        source,
+    }
+}
+
+/// Lists the module's own tensors in the registry. Buffers of other types than floating-point numbers and 64-bit integers, which
+/// are what counters and running statistics are made of, stay as the file has them.
+fn register(module: &Module, path: &Path, registry: &mut Registry) -> Result<(), TaskError> {
+    let mut root = registry.root();
+    let parameters = module.named_parameters().map_err(torch(path))?;
+    if parameters.is_empty() {
+        let path = path.to_owned();
+        return Err(ScriptError::NoParameters { path }.into());
+    }
+    let buffers = module.named_buffers().map_err(torch(path))?;
+    let changing = buffers.into_iter().filter(|it| {
+        let kind = it.tensor.kind();
+        matches!(
+            kind,
+            Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 | Kind::Int64
+        )
+    });
+    let entries = parameters.into_iter().map(|it| (it, Role::Parameter));
+    for (entry, role) in entries.chain(changing.map(|it| (it, Role::Buffer))) {
+        match &entry.same_as {
+            Some(first) => root.tie(&entry.name, first),
+            None => root.adopt(&entry.name, &entry.tensor, role)?,
+        }
+    }
+    Ok(())
+}
+
+impl TorchScript {
+    /// Runs the module on one image, so that one which does not go with the data is refused before the run begins.
+    fn try_out(&self, device: Device) -> Result<(), TaskError> {
+        let mut shape = vec![1];
+        let image = self.sets.test.fields().iter().find(|field| field.name == "image");
+        shape.extend(
+            image
+                .iter()
+                .flat_map(|field| &field.shape)
+                .map(|&length| length as i64),
+        );
+        let images = Tensor::f_zeros(shape.as_slice(), (Kind::Float, device))?;
+        let labels = Tensor::f_zeros([1], (Kind::Int64, device))?;
+        let _ = tch::no_grad(|| self.losses(&images, &labels, Mode::Evaluate))?;
+        Ok(())
+    }
+
+    /// The loss of every sample, N float32, and for cross-entropy whether each was classified rightly, N.
+    fn losses(
+        &self,
+        images: &Tensor,
+        labels: &Tensor,
+        mode: Mode,
+    ) -> Result<(Tensor, Option<Tensor>), TaskError> {
+        let with_label = self.loss == recipe::Loss::Module;
+        let inputs: &[&Tensor] = if with_label { &[images, labels] } else { &[images] };
+        let mut module = self.module.borrow_mut();
+        module.train(mode == Mode::Train).map_err(torch(&self.path))?;
+        let output = module.forward(inputs).map_err(|source| {
+            tracing::debug!("{}: {}", self.path.display(), source.message);
+            ScriptError::Call {
+                path: self.path.clone(),
+                with_label,
+                source,
+            }
+        })?;
+        let output = output.f_to_kind(Kind::Float)?;
+        let (samples, classes) = (images.size()[0], self.sets.classes as i64);
+        let wrong = |expected: String| ScriptError::Output {
+            path: self.path.clone(),
+            loss: self.loss.as_str(),
+            expected,
+            samples,
+            got: output.size(),
+        };
+        match (self.loss, output.size().as_slice()) {
+            (recipe::Loss::CrossEntropy, &[n, k]) if n == samples && k >= classes => {
+                let losses = output.f_cross_entropy_loss(labels, None::<Tensor>, Reduction::None, -100, 0.0)?;
+                Ok((losses, Some(output.f_argmax(1, false)?.f_eq_tensor(labels)?)))
+            }
+            (recipe::Loss::CrossEntropy, _) => Err(wrong(format!(
+                "logits of the shape N x K for N images, with K at least the {classes} classes of the data"
+            ))
+            .into()),
+            (recipe::Loss::Mse, &[n] | &[n, 1]) if n == samples => {
+                let target = labels.f_to_kind(Kind::Float)?;
+                Ok((output.f_view([-1])?.f_sub(&target)?.f_square()?, None))
+            }
+            (recipe::Loss::Mse, &[n, k]) if n == samples && k == classes => {
+                let target = labels.f_one_hot(classes)?.f_to_kind(Kind::Float)?;
+                Ok((mean_square(&output, &target)?, None))
+            }
+            (recipe::Loss::Mse, shape) if shape == images.size() => Ok((mean_square(&output, images)?, None)),
+            (recipe::Loss::Mse, _) => Err(wrong(format!(
+                "for N images a number each (N, or N x 1), a number for each class (N x {classes}), or images of the same shape"
+            ))
+            .into()),
+            (recipe::Loss::Module, &[n]) if n == samples => Ok((output, None)),
+            (recipe::Loss::Module, _) => Err(wrong(
+                "the loss of every sample, of shape N for N images (in PyTorch: reduction=\"none\")".to_owned(),
+            )
+            .into()),
+        }
+    }
+}
+
+/// Of each sample, over all that follows the first dimension.
+fn mean_square(output: &Tensor, target: &Tensor) -> Result<Tensor, TchError> {
+    let squares = output.f_sub(target)?.f_square()?.f_flatten(1, -1)?;
+    squares.f_mean_dim([1i64].as_slice(), false, Kind::Float)
+}
+
+impl Task for TorchScript {
+    fn train_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.sets.train)
+    }
+
+    fn test_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.sets.test)
+    }
+
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let (losses, right) = self.losses(batch.field("image")?, batch.field("label")?, mode)?;
+        // A loss that is not finite of an image that could not be read must not reach the sum.
+        let losses = losses.f_masked_fill(&batch.weights.f_eq(0.0)?, 0.0)?;
+        let sums = match right {
+            Some(right) => {
+                let right = right.f_to_kind(Kind::Double)?;
+                right.f_mul(&batch.weights)?.f_sum(Kind::Double)?.f_view([1])?
+            }
+            None => Tensor::f_zeros([0], (Kind::Double, losses.device()))?,
+        };
+        Ok(Loss {
+            sum: losses.f_mul(&batch.weights)?.f_sum(Kind::Float)?,
+            weight: batch.weights.f_sum(Kind::Double)?,
+            sums,
+        })
+    }
+
+    fn sums(&self) -> usize {
+        usize::from(self.loss == recipe::Loss::CrossEntropy)
+    }
+
+    fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
+        let right = totals.sums.first();
+        right
+            .map(|right| ("accuracy", right / totals.weight))
+            .into_iter()
+            .collect()
+    }
+
+    fn micro_batch_matters(&self) -> Option<String> {
+        (!self.matters.is_empty()).then(|| self.matters.join(", and "))
+    }
+
+    fn describe(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        format!("{} classes, the module {name}", self.sets.classes)
+    }
+
+    fn classes(&self) -> usize {
+        self.sets.classes
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! Modules that `torch.jit.script` made and `save()` wrote.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use tch::{Device, Tensor};
+use thiserror::Error;
+
+use crate::error::{ErrorKind, ShimError, c_string, checked};
+use crate::ffi;
+use crate::rng::device_index;
+
+/// A file from which no module can be made.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// It could not be opened or read.
+    #[error("{}: the module cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// It is no TorchScript, or uses operators that libtorch lacks.
+    #[error(
+        "{}: not a TorchScript module that can be loaded here ({reason}). Write it in Python by \
+         torch.jit.script(model).save(\"model.pt\"), with PyTorch's own operators.",
+        path.display()
+    )]
+    NotTorchScript {
+        /// The file.
+        path: PathBuf,
+        /// What libtorch says of it, in one line.
+        reason: String,
+    },
+    /// The device or its memory.
+    #[error("{}: {source}", path.display())]
+    Load {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: ShimError,
+    },
+}
+
+/// One tensor of a module.
+#[derive(Debug)]
+pub struct NamedTensor {
+    /// The name in PyTorch's style, such as `layer1.0.conv1.weight`.
+    pub name: String,
+    /// The very tensor that the module computes with.
+    pub tensor: Tensor,
+    /// The name under which the module holds the same tensor before this one, if it does: a tied weight.
+    pub same_as: Option<String>,
+}
+
+/// A module in memory. Not for use by several threads.
+#[derive(Debug)]
+pub struct Module {
+    handle: NonNull<c_void>,
+}
+
+impl Module {
+    /// Loads a module, its tensors onto `device`, wherever they were when it was saved. It is in training mode or not as it
+    /// was saved.
+    ///
+    /// # Errors
+    /// [`LoadError`], which names the file and the remedy.
+    pub fn load(path: &Path, device: Device) -> Result<Self, LoadError> {
+        let op = "load a TorchScript module";
+        let read = |source| LoadError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        let failed = |source: ShimError| LoadError::Load {
+            path: path.to_owned(),
+            source,
+        };
+        // libtorch does not tell a missing file from a damaged one.
+        let file = File::open(path).and_then(|file| file.metadata()).map_err(read)?;
+        if !file.is_file() {
+            return Err(read(io::ErrorKind::IsADirectory.into()));
+        }
+        let index = device_index(op, device).map_err(failed)?;
+        let text = path.to_str().ok_or_else(|| {
+            let error = io::Error::new(io::ErrorKind::InvalidFilename, "the path is not UTF-8; rename it");
+            read(error)
+        })?;
+        let c_path = c_string(op, text).map_err(failed)?;
+        let mut out = std::ptr::null_mut();
+        let loaded = checked(op, |error| {
+            // SAFETY: the path is NUL-terminated and out a valid place.
+            unsafe { ffi::dt_module_load(c_path.as_ptr(), index, &mut out, error) }
+        });
+        match (loaded, NonNull::new(out)) {
+            (Ok(()), Some(handle)) => Ok(Self { handle }),
+            (Err(error), _) if error.kind != ErrorKind::OutOfMemory => Err(LoadError::NotTorchScript {
+                path: path.to_owned(),
+                reason: first_sentence(&error.message),
+            }),
+            (Err(error), _) => Err(failed(error)),
+            (Ok(()), None) => Err(failed(ShimError::new(op, ErrorKind::Other, "no module"))),
+        }
+    }
+
+    /// The parameters, in the order of the module's `state_dict`.
+    ///
+    /// # Errors
+    /// Where memory runs out.
+    pub fn named_parameters(&self) -> Result<Vec<NamedTensor>, ShimError> {
+        self.tensors(true)
+    }
+
+    /// The buffers, in the order of the module's `state_dict`; other tensors that it holds as attributes count as buffers.
+    ///
+    /// # Errors
+    /// Where memory runs out.
+    pub fn named_buffers(&self) -> Result<Vec<NamedTensor>, ShimError> {
+        self.tensors(false)
+    }
+
+    fn tensors(&self, parameters: bool) -> Result<Vec<NamedTensor>, ShimError> {
+        let mut found: Vec<(NamedTensor, u64)> = Vec::new();
+        checked("list a module's tensors", |error| {
+            let context = (&raw mut found).cast();
+            // SAFETY: the module is live; take_tensor is called during the call only, with this context.
+            unsafe { ffi::dt_module_tensors(self.handle.as_ptr(), parameters, context, take_tensor, error) }
+        })?;
+        Ok(found.into_iter().map(|(tensor, _)| tensor).collect())
+    }
+
+    /// Sets training or evaluation mode, on the module and all within it.
+    ///
+    /// # Errors
+    /// None known.
+    pub fn train(&mut self, on: bool) -> Result<(), ShimError> {
+        checked("set a module's mode", |error| {
+            // SAFETY: the module is live.
+            unsafe { ffi::dt_module_train(self.handle.as_ptr(), on, error) }
+        })
+    }
+
+    /// Calls the module. Its operations run one by one as they are written, under the calling thread's gradient mode and
+    /// autocast, just as if they were called from outside.
+    ///
+    /// # Errors
+    /// What the module or libtorch refuses, with the interpreter's traceback of the module's source; `InvalidArgument` where
+    /// it returns anything but a tensor.
+    pub fn forward(&self, inputs: &[&Tensor]) -> Result<Tensor, ShimError> {
+        let inputs: Vec<ffi::TensorPtr> = inputs.iter().map(|tensor| tensor.as_ptr().cast()).collect();
+        let mut out = std::ptr::null_mut();
+        checked("call the module", |error| {
+            // SAFETY: the module and the tensors are live during the call; out is a valid place.
+            unsafe {
+                ffi::dt_module_forward(
+                    self.handle.as_ptr(),
+                    inputs.as_ptr(),
+                    inputs.len(),
+                    &mut out,
+                    error,
+                )
+            }
+        })?;
+        // SAFETY: on success out is a new at::Tensor, which is what tch's C_tensor stands for; tch frees it.
+        Ok(unsafe { Tensor::from_ptr(out.cast()) })
+    }
+
+    /// Whether the module draws random numbers somewhere: dropout, for example, which does so in training.
+    ///
+    /// # Errors
+    /// `Other` where it has no `forward`.
+    pub fn draws_random_numbers(&self) -> Result<bool, ShimError> {
+        let mut out = false;
+        checked("read a module's graph", |error| {
+            // SAFETY: the module is live and out a valid place.
+            unsafe { ffi::dt_module_draws(self.handle.as_ptr(), &mut out, error) }
+        })?;
+        Ok(out)
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: the handle is live and not used again; tensors that were taken from the module live on.
+        unsafe { ffi::dt_module_free(self.handle.as_ptr()) }
+    }
+}
+
+/// libtorch's messages go on with advice, traces and lists of operators.
+fn first_sentence(message: &str) -> String {
+    let line = message.lines().map(str::trim).find(|line| !line.is_empty());
+    let line = line.unwrap_or("no reason given");
+    let sentence = line.split(". ").next().unwrap_or(line);
+    sentence.trim_end_matches(['.', ':']).to_owned()
+}
+
+extern "C" fn take_tensor(context: *mut c_void, name: *const c_char, tensor: *mut c_void, identity: u64) {
+    // SAFETY: the context is the Vec of Module::tensors, which nothing else touches during the call.
+    let found = unsafe { &mut *context.cast::<Vec<(NamedTensor, u64)>>() };
+    // SAFETY: the name is NUL-terminated and lives during the call.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    // SAFETY: tensor is a new at::Tensor, which is what tch's C_tensor stands for; tch frees it.
+    let tensor = unsafe { Tensor::from_ptr(tensor.cast()) };
+    let same = found.iter().find(|(_, known)| *known == identity);
+    let same_as = same.map(|(first, _)| first.same_as.clone().unwrap_or_else(|| first.name.clone()));
+    found.push((
+        NamedTensor {
+            name,
+            tensor,
+            same_as,
+        },
+        identity,
+    ));
+}
+
+#[cfg(test)]
+mod tests;
