@@ -5,3 +5,4 @@ pub mod programs;
 pub mod ranks;
 pub mod reference;
 pub mod runs;
+pub mod trainings;

@@ -12,9 +12,23 @@ use dtrain_common::env::WorkerEnv;
 /// # Panics
 /// Where a process cannot be started, or all have not ended within `limit` (they are killed then).
 pub fn run(program: &Path, args: &[&str], world_size: usize, limit: Duration) -> Vec<Output> {
+    run_with(program, args, &[], world_size, limit)
+}
+
+/// As [`run`], with further environment variables.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_with(
+    program: &Path,
+    args: &[&str],
+    vars: &[(&str, &str)],
+    world_size: usize,
+    limit: Duration,
+) -> Vec<Output> {
     let port = free_port();
     let mut ranks: Vec<Child> = (0..world_size)
-        .map(|rank| start(program, args, rank, world_size, port))
+        .map(|rank| start(program, args, vars, rank, world_size, port))
         .collect();
     let begun = Instant::now();
     while ranks.iter_mut().any(|rank| matches!(rank.try_wait(), Ok(None))) {
@@ -30,7 +44,14 @@ pub fn run(program: &Path, args: &[&str], world_size: usize, limit: Duration) ->
     ranks.into_iter().map(output).collect()
 }
 
-fn start(program: &Path, args: &[&str], rank: usize, world_size: usize, port: u16) -> Child {
+fn start(
+    program: &Path,
+    args: &[&str],
+    vars: &[(&str, &str)],
+    rank: usize,
+    world_size: usize,
+    port: u16,
+) -> Child {
     let env = WorkerEnv {
         rank,
         local_rank: rank,
@@ -45,6 +66,7 @@ fn start(program: &Path, args: &[&str], rank: usize, world_size: usize, port: u1
         .args(args)
         .envs(env.vars())
         .env("OMP_NUM_THREADS", "1")
+        .envs(vars.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -68,9 +90,16 @@ pub fn said(output: &Output) -> String {
 
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a loopback port");
-    listener
-        .local_addr()
-        .expect("a bound listener has an address")
-        .port()
+    free_ports(1)[0]
+}
+
+/// Different ports that were free a moment ago.
+pub fn free_ports(count: usize) -> Vec<u16> {
+    let bind = |_| TcpListener::bind(("127.0.0.1", 0)).expect("a loopback port");
+    let listeners: Vec<TcpListener> = (0..count).map(bind).collect();
+    let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
+    listeners
+        .iter()
+        .map(|listener| port(listener).expect("a bound listener has an address"))
+        .collect()
 }

@@ -15,10 +15,12 @@ use super::error::WorkerError;
 use super::trained::Trained;
 use crate::checkpoint;
 use crate::data::LoaderOptions;
-use crate::engine::{Arena, Buffers, Ema, LayoutOptions, Model, Precision, RankSync, RunPlan, TrainError};
+use crate::engine::{
+    Arena, BatchNorms, Buffers, Ema, LayoutOptions, Model, Needs, Precision, RankSync, RunPlan, TrainError,
+};
 use crate::models::{self, BatchSync, LoadMode, Registry};
 use crate::optim::{Adam, AdamOptions, GroupOptions, Optimizer, Sgd, SgdOptions, WeightDecay};
-use crate::tasks::{BuildTask, Site};
+use crate::tasks::{BATCH_NORM, BuildTask, Site, Task, has_batch_norm};
 
 /// What rank 0 tells the others before the run begins.
 #[derive(Debug, Serialize, Deserialize)]
@@ -69,8 +71,7 @@ impl Setup {
         };
         let task = Box::new(T::build(recipe, survey, site)?);
         let samples = task.train_set().len() as u64;
-        let least = task.min_micro_batch();
-        let plan = RunPlan::new(recipe, ranks, samples, least)?;
+        let plan = RunPlan::new(recipe, ranks, samples, &needs(task.as_ref(), &registry))?;
         if let (Some(weights), None) = (&recipe.model.weights, &opening.resume) {
             let report = models::load_state(&registry, weights, LoadMode::FineTune)?;
             notes.push(format!("weights from {}: {report}", weights.display()));
@@ -142,6 +143,21 @@ fn differing(then: &Value, now: &Value) -> Vec<String> {
         }
         _ if then == now => Vec::new(),
         _ => vec!["extra".to_owned()],
+    }
+}
+
+/// What the plan must know of the model.
+fn needs(task: &dyn Task, registry: &Registry) -> Needs {
+    let batch_norms = match (has_batch_norm(registry), registry.is_batch_synced()) {
+        (false, _) => BatchNorms::None,
+        (true, false) => BatchNorms::Local,
+        (true, true) => BatchNorms::Synced,
+    };
+    Needs {
+        min_micro_batch: task.min_micro_batch(),
+        batch_norms,
+        // The plan knows of BatchNorm by itself, and what helps.
+        depends: task.micro_batch_matters().filter(|words| words != BATCH_NORM),
     }
 }
 

@@ -179,6 +179,7 @@ fn introduce(
         micro_batch: plan.partition.micro_batch(),
         grad_accum_steps: plan.partition.grad_accum_steps(),
         partition: plan.partition.to_string(),
+        warnings: plan.warnings.clone(),
         device: device::name(device),
         learning_rate: plan.schedule.peak,
         warmup_steps: plan.schedule.warmup_steps,
@@ -204,6 +205,9 @@ fn introduce(
         model.task.describe(),
     ));
     progress.note(plan);
+    for warning in &plan.warnings {
+        progress.note(format_args!("warning: {warning}"));
+    }
     for note in notes {
         progress.note(note);
     }

@@ -17,6 +17,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// How long rank 0 stays to let its peers read why it refused the run.
 const REFUSAL_LINGER: Duration = Duration::from_secs(2);
 
+/// How long the others stay behind rank 0 when it has refused the run.
+const REFUSED_LINGER: Duration = Duration::from_millis(500);
+
 const OPENING: &str = "opening";
 const OPENING_READ: &str = "opening-read";
 
@@ -188,9 +191,13 @@ impl Rendezvous {
                 value.remove(0);
                 Ok(value)
             }
-            _ => Err(RendezvousError::Refused(
-                String::from_utf8_lossy(value.get(1..).unwrap_or_default()).into_owned(),
-            )),
+            _ => {
+                // Rank 0 ends first: whoever watches the ranks then names the one that knows why.
+                std::thread::sleep(REFUSED_LINGER);
+                Err(RendezvousError::Refused(
+                    String::from_utf8_lossy(value.get(1..).unwrap_or_default()).into_owned(),
+                ))
+            }
         }
     }
 

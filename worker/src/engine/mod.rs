@@ -23,7 +23,7 @@ pub use buffers::Buffers;
 pub use ema::{Ema, EmaError};
 pub use error::TrainError;
 pub use model::Model;
-pub use plan::{PlanError, PlanFile, Position, RunPlan};
+pub use plan::{BatchNorms, Needs, PlanError, PlanFile, Position, RunPlan};
 pub use precision::{Precision, PrecisionError};
 pub use reducer::{ReduceError, ReduceOptions, Reducer};
 pub use scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};

@@ -1,5 +1,7 @@
 //! The plan of a run: how many steps, which samples in each, and how they are cut up over the ranks. Pure arithmetic.
 
+mod needs;
+
 use std::fmt;
 use std::ops::Range;
 
@@ -7,6 +9,8 @@ use dtrain_common::batch::{BatchError, Partition};
 use dtrain_common::recipe::{LastBatch, Recipe};
 use serde::Serialize;
 use thiserror::Error;
+
+pub use needs::{BatchNorms, Needs};
 
 use super::schedule::Schedule;
 use crate::data::{MicroBatch, epoch_order};
@@ -26,6 +30,8 @@ pub struct RunPlan {
     pub schedule: Schedule,
     /// A checkpoint is written, after an evaluation, every so many steps and at the end.
     pub checkpoint_every: u64,
+    /// What makes the result depend on the partition, a sentence each: to be said before the run, and kept with it.
+    pub warnings: Vec<String>,
     seed: u64,
     last_batch: LastBatch,
 }
@@ -73,6 +79,18 @@ pub enum PlanError {
         /// A further remedy where it is the short last step.
         remedy: &'static str,
     },
+    /// Forward passes that meet, and a rank that would take fewer of them than the others.
+    #[error(
+        "with model.batchnorm = \"synced\" all ranks take the same number of micro-steps, but of {partition} some rank has \
+         fewer samples than another has micro-steps: set another train.effective_batch or a larger memory.micro_batch, use \
+         fewer ranks{remedy}"
+    )]
+    Uneven {
+        /// Where it occurs.
+        partition: Partition,
+        /// A further remedy where it is the short last step.
+        remedy: &'static str,
+    },
 }
 
 /// Where a run stands: between two steps.
@@ -85,17 +103,11 @@ pub struct Position {
 }
 
 impl RunPlan {
-    /// The plan of `recipe` for `ranks` processes and a training set of `train_samples`, on a model whose training
-    /// micro-batches have at least `min_micro_batch` samples.
+    /// The plan of `recipe` for `ranks` processes and a training set of `train_samples`, on a model that needs this.
     ///
     /// # Errors
     /// Where the figures do not go together; each error names the key and the remedy.
-    pub fn new(
-        recipe: &Recipe,
-        ranks: usize,
-        train_samples: u64,
-        min_micro_batch: usize,
-    ) -> Result<Self, PlanError> {
+    pub fn new(recipe: &Recipe, ranks: usize, train_samples: u64, needs: &Needs) -> Result<Self, PlanError> {
         let train = &recipe.train;
         let partition = Partition::new(train.effective_batch, ranks, recipe.memory.micro_batch.limit())?;
         let steps_per_epoch = train.steps_per_epoch(train_samples);
@@ -115,41 +127,25 @@ impl RunPlan {
                 total: total_steps,
             });
         }
-        let plan = Self {
+        let mut plan = Self {
             partition,
             train_samples,
             steps_per_epoch,
             total_steps,
             schedule: Schedule::of(recipe, warmup_steps, steps_per_epoch, total_steps),
             checkpoint_every: recipe.checkpoint.every.steps(steps_per_epoch).max(1),
+            warnings: Vec::new(),
             seed: train.seed,
             last_batch: train.last_batch,
         };
-        plan.check_micro_batches(min_micro_batch)?;
-        Ok(plan)
-    }
-
-    fn check_micro_batches(&self, least: usize) -> Result<(), PlanError> {
-        let full_steps = self.step_samples(0) == self.partition.effective_batch();
-        let last = self
-            .partition
-            .for_samples(self.step_samples(self.steps_per_epoch - 1));
-        let occurring = [
-            (full_steps, &self.partition, ""),
-            (true, &last, ", or set train.last_batch = \"drop\""),
-        ];
-        for (occurs, partition, remedy) in occurring {
-            let smallest = partition.smallest_micro_batch();
-            if occurs && smallest < least {
-                return Err(PlanError::MicroBatch {
-                    smallest,
-                    least,
-                    partition: *partition,
-                    remedy,
-                });
-            }
+        let step = |number| partition.for_samples(plan.step_samples(number));
+        let first = step(0);
+        needs.check(&first, "")?;
+        if total_steps >= steps_per_epoch {
+            needs.check(&step(steps_per_epoch - 1), ", or set train.last_batch = \"drop\"")?;
         }
-        Ok(())
+        plan.warnings = needs.warnings(&first);
+        Ok(plan)
     }
 
     /// Where a run stands after `done` steps.
@@ -239,6 +235,8 @@ pub struct PlanFile {
     pub grad_accum_steps: usize,
     /// The cutting in words.
     pub partition: String,
+    /// What makes the result depend on the cutting, a sentence each.
+    pub warnings: Vec<String>,
     /// Where the tensors lie.
     pub device: String,
     /// The learning rate after scaling.
@@ -260,79 +258,4 @@ pub struct PlanFile {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use proptest::prelude::*;
-
-    fn recipe(batch: usize, more: &str) -> Recipe {
-        let text = format!(
-            "task = \"classify\"\n[data]\nkind = \"generated\"\n[train]\neffective_batch = {batch}\nepochs = 3\n{more}"
-        );
-        Recipe::parse("test", &text, &[]).unwrap()
-    }
-
-    /// The samples of every step, as all ranks together load them.
-    fn steps(plan: &RunPlan, ranks: usize, done: u64) -> Vec<Vec<u32>> {
-        let mut work: Vec<_> = (0..ranks).map(|rank| plan.micro_batches(rank, done)).collect();
-        (done..plan.total_steps)
-            .map(|step| {
-                let samples = plan.step_samples(plan.position(step).step_in_epoch);
-                let partition = plan.partition.for_samples(samples);
-                let of_rank = |(rank, work): (usize, &mut _)| {
-                    let micro_steps = partition.micro_ranges(rank).len();
-                    Iterator::take(work, micro_steps)
-                        .flat_map(|micro: MicroBatch| micro.indices)
-                        .collect::<Vec<_>>()
-                };
-                work.iter_mut().enumerate().flat_map(of_rank).collect()
-            })
-            .collect()
-    }
-
-    proptest! {
-        #[test]
-        fn steps_hold_the_same_samples_however_they_are_cut(
-            samples in 1u64..200, batch in 1usize..40, ranks in 1usize..6, micro in 1usize..12, drop: bool
-        ) {
-            prop_assume!(ranks <= batch && (!drop || samples >= batch as u64));
-            let last = if drop { "last_batch = \"drop\"" } else { "" };
-            let cut = format!("{last}\n[memory]\nmicro_batch = {micro}");
-            let one = RunPlan::new(&recipe(batch, last), 1, samples, 1).unwrap();
-            let many = RunPlan::new(&recipe(batch, &cut), ranks, samples, 1).unwrap();
-            let whole = steps(&one, 1, 0);
-            prop_assert_eq!(&whole, &steps(&many, ranks, 0));
-            let seen: usize = whole.iter().map(Vec::len).sum();
-            prop_assert_eq!(seen as u64, many.samples_after(many.total_steps));
-
-            // A resumed run goes on with the sample that was next, on any number of ranks.
-            let done = one.total_steps / 2;
-            prop_assert_eq!(&whole[done as usize..], &steps(&many, ranks, done)[..]);
-            let before: usize = whole[..done as usize].iter().map(Vec::len).sum();
-            prop_assert_eq!(before as u64, many.samples_after(done));
-        }
-    }
-
-    #[test]
-    fn figures_that_do_not_go_together_are_named() {
-        let plan = |recipe: &Recipe, ranks, samples, least| RunPlan::new(recipe, ranks, samples, least);
-        let error = plan(&recipe(8, ""), 9, 100, 1).unwrap_err();
-        assert!(matches!(error, PlanError::Batch(_)), "{error}");
-        let error = plan(&recipe(8, "last_batch = \"drop\""), 1, 7, 1).unwrap_err();
-        assert!(matches!(error, PlanError::NoSteps { samples: 7, .. }), "{error}");
-        let warmup = "[optim]\nschedule = { name = \"cosine\", warmup = \"50 steps\" }";
-        let error = plan(&recipe(8, warmup), 1, 16, 1).unwrap_err();
-        assert!(
-            matches!(error, PlanError::Warmup { warmup: 50, total: 6 }),
-            "{error}"
-        );
-        // 17 samples leave a last step of one.
-        let error = plan(&recipe(8, ""), 1, 17, 2).unwrap_err();
-        assert!(
-            matches!(error, PlanError::MicroBatch { smallest: 1, .. }),
-            "{error}"
-        );
-        assert!(error.to_string().contains("last_batch"), "{error}");
-        assert!(plan(&recipe(8, "last_batch = \"drop\""), 1, 17, 2).is_ok());
-    }
-}
+mod tests;

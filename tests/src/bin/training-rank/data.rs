@@ -1,0 +1,86 @@
+//! Numbered samples whose values follow from their number: the formula's, which Python knows too.
+
+use dtrain_tests::formula;
+use dtrain_worker::data::{Dataset, Field, SampleError, SampleRng, Slot, epoch_order};
+
+use crate::nets::Kind;
+
+/// Samples of one kind of network.
+pub(crate) struct Numbered {
+    fields: Vec<Field>,
+    kind: Kind,
+    /// The number of each sample.
+    numbers: Vec<usize>,
+}
+
+impl Numbered {
+    /// `samples` of them. Those in `order` of a seed are numbered as the first epoch uses them, so that its step k has the
+    /// numbers from k times the effective batch; the others as the set has them.
+    pub(crate) fn new(kind: Kind, samples: usize, in_order_of: Option<u64>) -> Self {
+        let mut numbers: Vec<usize> = (0..samples).collect();
+        if let Some(seed) = in_order_of {
+            for (position, index) in epoch_order(samples, seed, 0).into_iter().enumerate() {
+                numbers[index as usize] = position;
+            }
+        }
+        let fields = match kind {
+            Kind::Gpt => vec![
+                Field::i64("number", []),
+                Field::i64("tokens", [kind.input_len()]),
+                Field::i64("targets", [kind.input_len()]),
+            ],
+            _ => vec![
+                Field::i64("number", []),
+                Field::f32("image", kind.input_shape()),
+                Field::i64("label", []),
+            ],
+        };
+        Self {
+            fields,
+            kind,
+            numbers,
+        }
+    }
+}
+
+impl Dataset for Numbered {
+    fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn load(&self, index: usize, _: Option<&mut SampleRng>, out: &mut [Slot<'_>]) -> Result<(), SampleError> {
+        let number = self.numbers[index];
+        let (name, period) = (self.kind.name(), self.kind.period());
+        let content = number % period;
+        let len = self.kind.input_len();
+        out[0].i64()[0] = number as i64;
+        let classes = self.kind.classes();
+        match self.kind {
+            Kind::Gpt => {
+                let tokens: Vec<i64> = formula::words(&format!("{name}.tokens.{content}"), len + 1)
+                    .map(|word| (word % classes) as i64)
+                    .collect();
+                out[1].i64().copy_from_slice(&tokens[..len]);
+                out[2].i64().copy_from_slice(&tokens[1..]);
+            }
+            _ => {
+                let stream = format!("{name}.image.{content}");
+                let values = formula::unit(&stream, len);
+                for (slot, value) in out[1].f32().iter_mut().zip(values) {
+                    *slot = (1.5 * value) as f32;
+                }
+                let word = formula::words(&format!("{name}.label.{content}"), 1).next();
+                out[2].i64()[0] = (word.unwrap_or_default() % classes) as i64;
+            }
+        }
+        Ok(())
+    }
+
+    fn describe(&self, index: usize) -> String {
+        format!("sample {}", self.numbers[index])
+    }
+}

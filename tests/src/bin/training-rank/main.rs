@@ -1,0 +1,54 @@
+//! One rank of several trainings, one after the other: `training-rank LIST`.
+//!
+//! LIST is a JSON file, an array of [`Training`]s as `dtrain_tests::trainings` writes it. All of them train the task
+//! [`task::Subject`] with the engine that trains everything else; libtorch is loaded once for all of them.
+
+mod data;
+mod nets;
+mod task;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::run_dir::Resume;
+use dtrain_tests::trainings::Training;
+use dtrain_worker::{Request, run_task};
+
+fn main() -> ExitCode {
+    match train_all() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn train_all() -> Result<(), Box<dyn Error>> {
+    let list = std::env::args().nth(1).ok_or("usage: training-rank LIST")?;
+    let list = std::fs::read_to_string(&list).map_err(|error| format!("{list}: {error}"))?;
+    let list: Vec<Training> = serde_json::from_str(&list)?;
+    dtrain_torch_shim::quiet_logs()?;
+    for training in list {
+        let name = training.run_dir.display().to_string();
+        let env = WorkerEnv {
+            master_port: training.port,
+            ..WorkerEnv::from_process()?
+        };
+        let request = Request {
+            recipe: training.recipe.display().to_string(),
+            overrides: training.sets,
+            run_dir: Some(training.run_dir),
+            resume: Resume::Auto,
+            prepared: false,
+        };
+        match run_task::<task::Subject>(&request, &env) {
+            Ok(ExitStatus::Success) => {}
+            Ok(other) => return Err(format!("{name}: {}", other.describe()).into()),
+            Err(error) => return Err(format!("{name}: {error}").into()),
+        }
+    }
+    Ok(())
+}

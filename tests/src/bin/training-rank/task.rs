@@ -1,0 +1,133 @@
+//! The task of these trainings, set up by the recipe's `[custom]`:
+//!
+//! | Key | Meaning |
+//! |---|---|
+//! | `net` | which network: see [`Kind`] |
+//! | `double` | it computes in float64 |
+//! | `samples` | of the training set |
+//! | `ordered` | samples are numbered in the order of the first epoch |
+//! | `weighted` | samples have different weights, some of them none |
+//! | `ids` | a path: every rank r writes the numbers of each training micro-batch as a line of `<ids>.<r>` |
+
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::sync::Arc;
+
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::recipe::Recipe;
+use dtrain_worker::data::Dataset;
+use dtrain_worker::tasks::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError};
+use tch::{Device, Kind as Dtype, TchError, Tensor};
+
+use crate::data::Numbered;
+use crate::nets::{Kind, Net};
+
+/// See the module.
+pub(crate) struct Subject {
+    net: Net,
+    dtype: Dtype,
+    weighted: bool,
+    train: Arc<Numbered>,
+    test: Arc<Numbered>,
+    ids: Option<RefCell<File>>,
+}
+
+/// The weights of samples by their number.
+const WEIGHTS: [f64; 7] = [0.0, 1.0, 2.0, 0.5, 3.0, 1.0, 0.0];
+
+fn wrong(what: impl std::fmt::Display) -> TaskError {
+    TaskError::Torch(TchError::Convert(what.to_string()))
+}
+
+impl BuildTask for Subject {
+    type Survey = ();
+
+    fn survey(_: &Recipe, _: &mut Console<'_>) -> Result<(), TaskError> {
+        Ok(())
+    }
+
+    fn build(recipe: &Recipe, (): (), site: Site<'_>) -> Result<Self, TaskError> {
+        let is = |key: &str| {
+            recipe
+                .custom
+                .get(key)
+                .and_then(|value| value.as_bool())
+                .unwrap_or(false)
+        };
+        let text = |key: &str| recipe.custom.get(key).and_then(|value| value.as_str());
+        let kind = text("net")
+            .and_then(Kind::parse)
+            .ok_or_else(|| wrong("custom.net"))?;
+        let samples = recipe
+            .custom
+            .get("samples")
+            .and_then(|value| value.as_integer())
+            .ok_or_else(|| wrong("custom.samples"))?;
+        let dtype = if is("double") { Dtype::Double } else { Dtype::Float };
+        site.registry.set_kind(dtype);
+        let ids = match text("ids") {
+            Some(path) => {
+                let rank = WorkerEnv::from_process().map_err(wrong)?.rank;
+                let path = format!("{path}.{rank}");
+                let file = OpenOptions::new().create(true).append(true).open(path);
+                Some(RefCell::new(file.map_err(wrong)?))
+            }
+            None => None,
+        };
+        let order = is("ordered").then_some(recipe.train.seed);
+        Ok(Self {
+            net: Net::new(kind, site.registry)?,
+            dtype,
+            weighted: is("weighted"),
+            train: Arc::new(Numbered::new(kind, samples as usize, order)),
+            test: Arc::new(Numbered::new(kind, 4, None)),
+            ids,
+        })
+    }
+}
+
+impl Task for Subject {
+    fn train_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.train) as Arc<dyn Dataset>
+    }
+
+    fn test_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.test) as Arc<dyn Dataset>
+    }
+
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let numbers = Vec::<i64>::try_from(batch.field("number")?)?;
+        if let (Mode::Train, Some(file)) = (mode, &self.ids) {
+            let line: Vec<String> = numbers.iter().map(i64::to_string).collect();
+            writeln!(file.borrow_mut(), "{}", line.join(" ")).map_err(wrong)?;
+        }
+        let (x, targets) = match batch.field("tokens") {
+            Ok(tokens) => (tokens.shallow_clone(), batch.field("targets")?),
+            Err(_) => (
+                batch.field("image")?.f_to_kind(self.dtype)?,
+                batch.field("label")?,
+            ),
+        };
+        let losses = self.net.losses(&x, targets, &numbers, mode == Mode::Train)?;
+        let weights: Vec<f64> = numbers
+            .iter()
+            .map(|&number| match self.weighted {
+                true => WEIGHTS[number as usize % WEIGHTS.len()],
+                false => 1.0,
+            })
+            .collect();
+        let weights = Tensor::f_from_slice(&weights)?
+            .f_mul(&batch.weights)?
+            .f_to_kind(self.dtype)?;
+        Ok(Loss {
+            sum: losses.f_mul(&weights)?.f_sum(self.dtype)?,
+            weight: weights.f_sum(Dtype::Double)?,
+            sums: Tensor::f_zeros([0], (Dtype::Double, Device::Cpu))?,
+        })
+    }
+
+    fn describe(&self) -> String {
+        "numbered samples".into()
+    }
+}

@@ -1,0 +1,104 @@
+//! What a model asks of the plan, and what becomes of a result where a step is cut up.
+
+use dtrain_common::batch::Partition;
+
+use super::PlanError;
+
+/// Over which samples a model's batch normalisations take their statistics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BatchNorms {
+    /// The model has none.
+    #[default]
+    None,
+    /// Over a rank's micro-batch.
+    Local,
+    /// Over the micro-batches of all ranks, whose forward passes meet: every rank takes as many micro-steps.
+    Synced,
+}
+
+/// What the plan must know of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Needs {
+    /// The fewest samples of a training micro-batch.
+    pub min_micro_batch: usize,
+    /// Its batch normalisations.
+    pub batch_norms: BatchNorms,
+    /// What else depends on the micro-batch, in the task's words.
+    pub depends: Option<String>,
+}
+
+impl Default for Needs {
+    fn default() -> Self {
+        Self {
+            min_micro_batch: 1,
+            batch_norms: BatchNorms::None,
+            depends: None,
+        }
+    }
+}
+
+impl Needs {
+    /// Whether a step that is cut up like this can be trained; `remedy` goes behind what helps with any step.
+    pub(super) fn check(&self, partition: &Partition, remedy: &'static str) -> Result<(), PlanError> {
+        let smallest = partition.smallest_micro_batch();
+        if smallest < self.min_micro_batch {
+            return Err(PlanError::MicroBatch {
+                smallest,
+                least: self.min_micro_batch,
+                partition: *partition,
+                remedy,
+            });
+        }
+        if self.batch_norms == BatchNorms::Synced && !partition.is_even() {
+            return Err(PlanError::Uneven {
+                partition: *partition,
+                remedy,
+            });
+        }
+        Ok(())
+    }
+
+    /// A sentence for everything that makes the result of a step depend on how it is cut up; none where nothing does.
+    pub(super) fn warnings(&self, step: &Partition) -> Vec<String> {
+        let (samples, micro_batch) = (step.effective_batch(), step.micro_batch());
+        if micro_batch >= samples {
+            return Vec::new();
+        }
+        let (ranks, accumulated) = (step.ranks(), step.grad_accum_steps() > 1);
+        let share = step.rank_range(0).len();
+        let normalised = match (self.batch_norms, ranks > 1, accumulated) {
+            (BatchNorms::None, ..) | (BatchNorms::Synced, _, false) => None,
+            (BatchNorms::Local, true, false) => Some(format!(
+                "BatchNorm normalises over each micro-batch, here of {micro_batch} of the step's {samples} samples; set \
+                 model.batchnorm = \"synced\" to normalise over all of them"
+            )),
+            (BatchNorms::Local, true, true) => Some(format!(
+                "BatchNorm normalises over each micro-batch, here of {micro_batch} of the step's {samples} samples; \
+                 model.batchnorm = \"synced\" takes those of all ranks together, but the micro-batches of a rank still \
+                 normalise alone unless memory.micro_batch is {share}"
+            )),
+            (BatchNorms::Local, false, _) => Some(format!(
+                "BatchNorm normalises over each micro-batch, here of {micro_batch} of the step's {samples} samples; set \
+                 memory.micro_batch = {share} if memory allows, since the micro-batches of a rank normalise alone"
+            )),
+            (BatchNorms::Synced, _, true) => Some(format!(
+                "BatchNorm normalises over one micro-batch of every rank, here at most {} of the step's {samples} samples; set \
+                 memory.micro_batch = {share} if memory allows, since the micro-batches of a rank still normalise alone",
+                joint(step)
+            )),
+        };
+        let other = self.depends.as_ref().map(|words| {
+            format!(
+                "{words}; the same effective batch gives another result where it is cut up in another way"
+            )
+        });
+        let sentence = |words| format!("the result depends on the micro-batch: {words}");
+        normalised.into_iter().chain(other).map(sentence).collect()
+    }
+}
+
+/// The samples of the first micro-step of all ranks, which is their largest.
+fn joint(step: &Partition) -> usize {
+    let first = |rank| step.micro_ranges(rank).first().map_or(0, |range| range.len());
+    (0..step.ranks()).map(first).sum()
+}

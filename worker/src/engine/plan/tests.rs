@@ -1,0 +1,188 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use proptest::prelude::*;
+
+fn recipe(batch: usize, more: &str) -> Recipe {
+    let text = format!(
+        "task = \"classify\"\n[data]\nkind = \"generated\"\n[train]\neffective_batch = {batch}\nepochs = 3\n{more}"
+    );
+    Recipe::parse("test", &text, &[]).unwrap()
+}
+
+/// The samples of every step, as all ranks together load them.
+fn steps(plan: &RunPlan, ranks: usize, done: u64) -> Vec<Vec<u32>> {
+    let mut work: Vec<_> = (0..ranks).map(|rank| plan.micro_batches(rank, done)).collect();
+    (done..plan.total_steps)
+        .map(|step| {
+            let samples = plan.step_samples(plan.position(step).step_in_epoch);
+            let partition = plan.partition.for_samples(samples);
+            let of_rank = |(rank, work): (usize, &mut _)| {
+                let micro_steps = partition.micro_ranges(rank).len();
+                Iterator::take(work, micro_steps)
+                    .flat_map(|micro: MicroBatch| micro.indices)
+                    .collect::<Vec<_>>()
+            };
+            work.iter_mut().enumerate().flat_map(of_rank).collect()
+        })
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn steps_hold_the_same_samples_however_they_are_cut(
+        samples in 1u64..200, batch in 1usize..40, ranks in 1usize..6, micro in 1usize..12, drop: bool
+    ) {
+        prop_assume!(ranks <= batch && (!drop || samples >= batch as u64));
+        let last = if drop { "last_batch = \"drop\"" } else { "" };
+        let cut = format!("{last}\n[memory]\nmicro_batch = {micro}");
+        let one = RunPlan::new(&recipe(batch, last), 1, samples, &Needs::default()).unwrap();
+        let many = RunPlan::new(&recipe(batch, &cut), ranks, samples, &Needs::default()).unwrap();
+        let whole = steps(&one, 1, 0);
+        prop_assert_eq!(&whole, &steps(&many, ranks, 0));
+        let seen: usize = whole.iter().map(Vec::len).sum();
+        prop_assert_eq!(seen as u64, many.samples_after(many.total_steps));
+
+        // A resumed run goes on with the sample that was next, on any number of ranks.
+        let done = one.total_steps / 2;
+        prop_assert_eq!(&whole[done as usize..], &steps(&many, ranks, done)[..]);
+        let before: usize = whole[..done as usize].iter().map(Vec::len).sum();
+        prop_assert_eq!(before as u64, many.samples_after(done));
+    }
+}
+
+#[test]
+fn figures_that_do_not_go_together_are_named() {
+    let plan = |recipe: &Recipe, ranks, samples, min_micro_batch| {
+        let needs = Needs {
+            min_micro_batch,
+            ..Needs::default()
+        };
+        RunPlan::new(recipe, ranks, samples, &needs)
+    };
+    let error = plan(&recipe(8, ""), 9, 100, 1).unwrap_err();
+    assert!(matches!(error, PlanError::Batch(_)), "{error}");
+    let error = plan(&recipe(8, "last_batch = \"drop\""), 1, 7, 1).unwrap_err();
+    assert!(matches!(error, PlanError::NoSteps { samples: 7, .. }), "{error}");
+    let warmup = "[optim]\nschedule = { name = \"cosine\", warmup = \"50 steps\" }";
+    let error = plan(&recipe(8, warmup), 1, 16, 1).unwrap_err();
+    assert!(
+        matches!(error, PlanError::Warmup { warmup: 50, total: 6 }),
+        "{error}"
+    );
+    // 17 samples leave a last step of one.
+    let error = plan(&recipe(8, ""), 1, 17, 2).unwrap_err();
+    assert!(
+        matches!(error, PlanError::MicroBatch { smallest: 1, .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("last_batch"), "{error}");
+    assert!(plan(&recipe(8, "last_batch = \"drop\""), 1, 17, 2).is_ok());
+}
+
+fn with_batch_norms(
+    batch: usize,
+    more: &str,
+    ranks: usize,
+    samples: u64,
+    batch_norms: BatchNorms,
+) -> Result<RunPlan, PlanError> {
+    let needs = Needs {
+        batch_norms,
+        ..Needs::default()
+    };
+    RunPlan::new(&recipe(batch, more), ranks, samples, &needs)
+}
+
+#[test]
+fn where_forward_passes_meet_all_ranks_take_as_many() {
+    let plan =
+        |batch, more, ranks, samples| with_batch_norms(batch, more, ranks, samples, BatchNorms::Synced);
+    let one = "[memory]\nmicro_batch = 1";
+    let error = plan(13, one, 2, 26).unwrap_err();
+    assert!(matches!(error, PlanError::Uneven { remedy: "", .. }), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("train.effective_batch") && text.contains("memory.micro_batch"),
+        "{text}"
+    );
+    // A last step of one sample for two ranks.
+    let error = plan(8, "", 2, 17).unwrap_err();
+    assert!(
+        error.to_string().contains("train.last_batch = \"drop\""),
+        "{error}"
+    );
+    assert!(plan(8, "last_batch = \"drop\"", 2, 17).is_ok());
+    assert!(
+        plan(8, "steps = 2", 2, 17).is_ok(),
+        "the run ends before that step"
+    );
+    assert!(plan(13, "[memory]\nmicro_batch = 2", 2, 26).is_ok());
+    assert!(plan(8, "", 2, 18).is_ok());
+    assert!(with_batch_norms(13, one, 2, 27, BatchNorms::Local).is_ok());
+}
+
+#[test]
+fn a_result_that_depends_on_the_micro_batch_is_warned_of() {
+    use BatchNorms::{Local, None, Synced};
+    let warnings = |norms, ranks, more: &str| {
+        let plan = with_batch_norms(16, more, ranks, 32, norms).unwrap();
+        assert!(plan.warnings.len() < 2, "{:?}", plan.warnings);
+        plan.warnings.into_iter().next().unwrap_or_default()
+    };
+    let four = "[memory]\nmicro_batch = 4";
+    for (norms, ranks, more) in [(None, 2, four), (Local, 1, ""), (Synced, 2, "")] {
+        assert_eq!(warnings(norms, ranks, more), "", "{norms:?} on {ranks}");
+    }
+    let says = |norms, ranks, more, words: &[&str]| {
+        let warning = warnings(norms, ranks, more);
+        assert!(
+            warning.starts_with("the result depends on the micro-batch:"),
+            "{warning}"
+        );
+        for word in words {
+            assert!(warning.contains(word), "no {word:?} in {warning}");
+        }
+        warning
+    };
+    says(
+        Local,
+        2,
+        "",
+        &["8 of the step's 16", "set model.batchnorm = \"synced\""],
+    );
+    says(
+        Local,
+        2,
+        four,
+        &[
+            "4 of the step's 16",
+            "still normalise alone",
+            "memory.micro_batch is 8",
+        ],
+    );
+    let alone = says(Local, 1, four, &["4 of the step's 16", "memory.micro_batch = 16"]);
+    assert!(!alone.contains("synced"), "{alone}");
+    says(
+        Synced,
+        2,
+        four,
+        &["at most 8 of the step's 16", "memory.micro_batch = 8"],
+    );
+
+    let needs = Needs {
+        depends: Some("pairs are formed within it".into()),
+        ..Needs::default()
+    };
+    let plan = RunPlan::new(&recipe(16, four), 1, 32, &needs).unwrap();
+    assert!(
+        plan.warnings[0].contains("pairs are formed within it; "),
+        "{:?}",
+        plan.warnings
+    );
+    assert!(
+        RunPlan::new(&recipe(16, ""), 1, 32, &needs)
+            .unwrap()
+            .warnings
+            .is_empty()
+    );
+}
