@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import time
 from datetime import timedelta
 
@@ -21,6 +22,10 @@ import models
 # Batches that are made before the training and used in turn.
 BATCHES = 4
 
+# In /proc/self/smaps: the first line of a mapping, and the libraries of GPUs.
+MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ ")
+GPU_LIBRARY = re.compile(r"/lib(torch_cuda|c10_cuda|cu|nv|nccl|triton)[^/]*\.so")
+
 
 def peak_bytes():
     """The greatest resident memory of this process so far, as dtrain reads its own."""
@@ -28,6 +33,20 @@ def peak_bytes():
         if line.startswith("VmHWM:"):
             return 1024 * int(line.split()[1])
     raise RuntimeError("/proc/self/status names no VmHWM")
+
+
+def gpu_library_bytes():
+    """What of this process's resident memory is the files of GPU libraries, which the usual wheel loads also where no GPU is.
+
+    PyTorch's wheel for the CPU alone has none of them, and dtrain loads them only where a GPU is used.
+    """
+    total, counted = 0, False
+    for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
+        if MAPPING.match(line):
+            counted = GPU_LIBRARY.search(line) is not None
+        elif counted and line.startswith("Rss:"):
+            total += 1024 * int(line.split()[1])
+    return total
 
 
 def main():
@@ -68,7 +87,7 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         step_ms.append(1e3 * (time.perf_counter() - begun))
     # Read before anything else can take memory.
-    peak = peak_bytes()
+    peak, gpu_libraries = peak_bytes(), gpu_library_bytes()
     loss = loss.item()
     if not loss == loss:
         raise RuntimeError("the loss is not a number")
@@ -79,6 +98,7 @@ def main():
         "per_sample": counted,
         "step_ms": step_ms,
         "peak_bytes": peak,
+        "gpu_library_bytes": gpu_libraries,
         "loss": loss,
         "parameters": sum(p.numel() for p in model.parameters()),
         "torch": torch.__version__,

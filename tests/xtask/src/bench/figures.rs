@@ -25,6 +25,8 @@ pub(super) enum Metric {
     TrainingPeakBytes,
     /// Greatest resident memory of any rank in the whole run; dtrain's also evaluates and writes a checkpoint.
     RunPeakBytes,
+    /// [`Metric::TrainingPeakBytes`] less the files of GPU libraries that PyTorch's usual wheel loads on any machine.
+    OwnPeakBytes,
     /// Parameters of the network: both sides must have the same one.
     Parameters,
     /// Mean of some values of the loaded images: both sides must load the same ones.
@@ -75,6 +77,8 @@ pub(super) fn of_dtrain(files: &RunFiles, network: Network, ranks: u64, steps: S
     figures.insert(Metric::WaitMs, middle(&wait_ms)?);
     figures.insert(Metric::WaitShare, middle(&shares)?);
     figures.insert(Metric::RunPeakBytes, highest);
+    // The CUDA libraries are loaded only where a GPU is used, and here is none.
+    figures.insert(Metric::OwnPeakBytes, number(last, &["memory", "peak"])?);
     figures.insert(Metric::Parameters, number(&plan, &["parameters"])?);
     Ok(figures)
 }
@@ -142,6 +146,10 @@ pub(super) fn of_torch(files: &[String], together: bool, steps: Steps) -> Result
         of(&trained)
     };
     figures.insert(Metric::RunPeakBytes, highest);
+    if together {
+        let own = first.0.peak_bytes - number(first.1, &["gpu_library_bytes"])?;
+        figures.insert(Metric::OwnPeakBytes, own);
+    }
     figures.insert(Metric::Parameters, number(first.1, &["parameters"])?);
     Ok(figures)
 }

@@ -124,10 +124,15 @@ fn memory(network: Network) -> Table {
     Table {
         title: format!("resident memory of a rank, {}", network.name()),
         cases: vec![over, under],
-        metrics: vec![Metric::TrainingPeakBytes, Metric::RunPeakBytes],
+        metrics: vec![
+            Metric::TrainingPeakBytes,
+            Metric::OwnPeakBytes,
+            Metric::RunPeakBytes,
+        ],
         unit: network.unit(),
         comparisons: vec![
             ratio(Metric::TrainingPeakBytes, Some(Goal::AtMost(0.7))),
+            ratio(Metric::OwnPeakBytes, Some(Goal::AtMost(0.7))),
             ratio(Metric::RunPeakBytes, None),
         ],
     }

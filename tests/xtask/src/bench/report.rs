@@ -145,7 +145,7 @@ fn compare(
 }
 
 /// Width of the first column.
-const NAME: usize = 46;
+const NAME: usize = 62;
 /// Width of a name that is set in by two.
 const INNER: usize = NAME - 2;
 
@@ -233,8 +233,9 @@ fn heading(metric: Metric, unit: &str) -> String {
         Metric::Rate => unit.to_owned(),
         Metric::StepMs => "step, ms".to_owned(),
         Metric::WaitMs => "waiting for the other ranks in a step, ms".to_owned(),
-        Metric::WaitShare => "share of the step".to_owned(),
+        Metric::WaitShare => "the same as share of the step".to_owned(),
         Metric::TrainingPeakBytes => "peak after the last training step, MiB".to_owned(),
+        Metric::OwnPeakBytes => "the same without GPU libraries, MiB".to_owned(),
         Metric::RunPeakBytes => "peak of the whole run, largest rank, MiB".to_owned(),
         Metric::Parameters => "parameters".to_owned(),
         Metric::PixelMean => "mean of the values".to_owned(),
@@ -247,6 +248,7 @@ fn word(metric: Metric) -> &'static str {
         Metric::StepMs => "step",
         Metric::WaitMs | Metric::WaitShare => "waiting",
         Metric::TrainingPeakBytes => "training",
+        Metric::OwnPeakBytes => "without GPU libraries",
         Metric::RunPeakBytes => "whole run",
         Metric::Parameters => "parameters",
         Metric::PixelMean => "mean",
@@ -257,7 +259,9 @@ fn shown(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Rate | Metric::StepMs | Metric::WaitMs => format!("{value:.1}"),
         Metric::WaitShare => format!("{:.1}%", 100.0 * value),
-        Metric::TrainingPeakBytes | Metric::RunPeakBytes => format!("{:.0}", value / f64::from(1 << 20)),
+        Metric::TrainingPeakBytes | Metric::OwnPeakBytes | Metric::RunPeakBytes => {
+            format!("{:.0}", value / f64::from(1 << 20))
+        }
         Metric::Parameters => format!("{value:.0}"),
         Metric::PixelMean => format!("{value:.4}"),
     }

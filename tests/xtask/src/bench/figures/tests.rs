@@ -34,6 +34,7 @@ fn dtrain_s_rate_is_that_of_the_median_step_after_the_first() {
         (Metric::WaitShare, 0.25),
         (Metric::TrainingPeakBytes, 500.0),
         (Metric::RunPeakBytes, 700.0),
+        (Metric::OwnPeakBytes, 500.0),
         (Metric::Parameters, 11.0),
     ];
     assert_eq!(figures, expected.into());
@@ -65,6 +66,7 @@ fn a_run_of_another_length_or_batch_is_refused() {
 fn rank(times: [f64; 5], peak: u64) -> String {
     serde_json::json!({
         "samples": 16, "per_sample": 2, "step_ms": times, "peak_bytes": peak, "parameters": 11,
+        "gpu_library_bytes": 3,
     })
     .to_string()
 }
@@ -80,6 +82,7 @@ fn ranks_together_have_one_step_and_those_alone_each_their_own() {
     assert_eq!(together[&Metric::StepMs], 100.0);
     assert_eq!(together[&Metric::TrainingPeakBytes], 10.0);
     assert_eq!(together[&Metric::RunPeakBytes], 20.0);
+    assert_eq!(together[&Metric::OwnPeakBytes], 7.0);
     assert_eq!(together[&Metric::Parameters], 11.0);
     let alone = of_torch(&ranks, false, STEPS).unwrap();
     assert_eq!(alone[&Metric::Rate], 320.0 + 80.0);
