@@ -2,10 +2,12 @@
 //!
 //! `setup` fetches libtorch; every other command does that first where it needs it. Messages go to standard error.
 
+mod bench;
 mod check;
 mod demo;
 mod parity;
 mod process;
+mod python;
 mod setup;
 mod suite;
 mod workspace;
@@ -51,6 +53,11 @@ enum Command {
     /// Installs PyTorch and torchvision into target/parity-venv (5 GB on the disk) and runs the scripts make_*.py of
     /// tests/parity there. Only needed when one of them changes: the files are in the repository.
     Parity,
+    /// Measure dtrain beside PyTorch, in turn on this machine: takes about ten minutes
+    ///
+    /// Prints medians over the rounds, ratios and goals, and writes all of it as JSON. Installs PyTorch and torchvision into
+    /// target/bench-venv (5 GB on the disk) unless --python names a Python that has them. Leave the machine alone meanwhile.
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -77,6 +84,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Test(args) => suite::run(&workspace, &signals, &args),
         Command::Check(args) => check::run(&workspace, &signals, &args),
         Command::Parity => parity::run(&workspace, &signals),
+        Command::Bench(args) => bench::run(&workspace, &signals, &args),
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod figures;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 use std::{env, fs};
@@ -69,7 +69,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
 
 /// `dtrain launch demo` on every GPU, or else in two processes on the CPU.
 fn launch(workspace: &Workspace, ready: &Ready, run_dir: &Path) -> Result<Command> {
-    let mut launch = Command::new(target_folder(workspace, ready)?.join("release/dtrain"));
+    let mut launch = Command::new(ready.build_folder(workspace)?.join("release/dtrain"));
     launch.arg("launch");
     if ready.set == Set::Cuda && has_gpu() {
         launch.args(["--nproc", "gpu"]);
@@ -80,22 +80,6 @@ fn launch(workspace: &Workspace, ready: &Ready, run_dir: &Path) -> Result<Comman
     launch.env_remove("DTRAIN_WORKER");
     launch.arg("--run-dir").arg(run_dir).arg("demo");
     Ok(launch)
-}
-
-/// Where cargo builds: `CARGO_TARGET_DIR` and cargo's configuration may say otherwise than `target`.
-fn target_folder(workspace: &Workspace, ready: &Ready) -> Result<PathBuf> {
-    let mut cargo = ready.cargo(workspace);
-    let output = cargo
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .output();
-    let output = output.context("cannot run cargo metadata")?;
-    let words = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let value: serde_json::Value = serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("cargo metadata failed: {}", words()))?;
-    let folder = value["target_directory"]
-        .as_str()
-        .context("cargo metadata names no target directory")?;
-    Ok(folder.into())
 }
 
 /// Whether there is a GPU that CUDA_VISIBLE_DEVICES does not hide.

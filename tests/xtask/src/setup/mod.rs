@@ -20,7 +20,7 @@ use std::process::Command;
 use std::time::Instant;
 use std::{env, fs};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::process::Signals;
 use crate::workspace::Workspace;
@@ -74,6 +74,22 @@ impl Ready {
             cargo.env("CXX", compiler);
         }
         cargo
+    }
+
+    /// Where cargo builds: `CARGO_TARGET_DIR` and cargo's configuration may say otherwise than `target`.
+    pub(crate) fn build_folder(&self, workspace: &Workspace) -> Result<PathBuf> {
+        let mut cargo = self.cargo(workspace);
+        let output = cargo
+            .args(["metadata", "--no-deps", "--format-version", "1"])
+            .output();
+        let output = output.context("cannot run cargo metadata")?;
+        let words = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("cargo metadata failed: {}", words()))?;
+        let folder = value["target_directory"]
+            .as_str()
+            .context("cargo metadata names no target directory")?;
+        Ok(folder.into())
     }
 }
 

@@ -1,0 +1,65 @@
+"""Images per second of torch's DataLoader with torchvision's ImageFolder, the peer of `loader-bench` in `cargo xtask bench`.
+
+One worker process decodes, resizes and normalises; this process only takes its batches. Writes one JSON object.
+"""
+
+import argparse
+import json
+import pathlib
+import time
+
+import torch
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+# Every so many rows and columns a value is looked at, to see that both loaders make the same images.
+STRIDE = 16
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=pathlib.Path, required=True, help="a folder with a folder for each class")
+    parser.add_argument("--size", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--epochs", type=int, required=True, help="passes that are measured, after one that is not")
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    steps = [
+        transforms.Resize(args.size),
+        transforms.CenterCrop(args.size),
+        transforms.ToTensor(),
+        transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    ]
+    folder = ImageFolder(args.images, transforms.Compose(steps))
+    loader = DataLoader(
+        folder, batch_size=args.batch, num_workers=1, prefetch_factor=4, persistent_workers=True
+    )
+
+    def one_pass():
+        """The seconds from one pass's first batch to its last, the images in between, and the mean of some values."""
+        begun, count, total, looked_at = None, 0, 0.0, 0
+        for images, _ in loader:
+            seen = images[:, :, ::STRIDE, ::STRIDE]
+            total += float(seen.sum(dtype=torch.float64))
+            looked_at += seen.numel()
+            if begun is None:
+                begun = time.perf_counter()
+            else:
+                count += len(images)
+        return time.perf_counter() - begun, count, total / looked_at
+
+    one_pass()
+    seconds, images, mean = 0.0, 0, 0.0
+    for _ in range(args.epochs):
+        took, count, mean = one_pass()
+        seconds += took
+        images += count
+    result = {"images": images, "seconds": seconds, "mean": mean, "samples": len(folder)}
+    args.out.write_text(json.dumps(result | {"torch": torch.__version__}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""One rank of a training in PyTorch, the peer of `dtrain launch` in `cargo xtask bench`.
+
+With --world it reduces gradients by DistributedDataParallel; without, it trains alone, like the process beside it. What
+torchrun would set (RANK, OMP_NUM_THREADS=1) is set by the benchmark. Writes one JSON object with the duration of every step.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import models
+
+# Batches that are made before the training and used in turn.
+BATCHES = 4
+
+# In /proc/self/smaps: the first line of a mapping, and the libraries of GPUs.
+MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ ")
+GPU_LIBRARY = re.compile(r"/lib(torch_cuda|c10_cuda|cu|nv|nccl|triton)[^/]*\.so")
+
+
+def peak_bytes():
+    """The greatest resident memory of this process so far, as dtrain reads its own."""
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1])
+    raise RuntimeError("/proc/self/status names no VmHWM")
+
+
+def gpu_library_bytes():
+    """What of this process's resident memory is the files of GPU libraries, which the usual wheel loads also where no GPU is.
+
+    PyTorch's wheel for the CPU alone has none of them, and dtrain loads them only where a GPU is used.
+    """
+    total, counted = 0, False
+    for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
+        if MAPPING.match(line):
+            counted = GPU_LIBRARY.search(line) is not None
+        elif counted and line.startswith("Rss:"):
+            total += 1024 * int(line.split()[1])
+    return total
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--batch", type=int, required=True, help="samples on this rank")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--world", type=int, default=1, help="ranks that reduce together")
+    parser.add_argument("--meet", type=pathlib.Path, help="the file by which the ranks find each other")
+    args = parser.parse_args()
+
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.manual_seed(1 + rank)
+    model, draw, counted = models.build(args.model)
+    batches = [draw(args.batch) for _ in range(BATCHES)]
+    if args.world > 1:
+        dist.init_process_group(
+            "gloo",
+            init_method=args.meet.resolve().as_uri(),
+            rank=rank,
+            world_size=args.world,
+            timeout=timedelta(seconds=60),
+        )
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+
+    step_ms = []
+    for step in range(args.steps):
+        begun = time.perf_counter()
+        inputs, targets = batches[step % BATCHES]
+        logits = model(inputs)
+        loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        step_ms.append(1e3 * (time.perf_counter() - begun))
+    # Read before anything else can take memory.
+    peak, gpu_libraries = peak_bytes(), gpu_library_bytes()
+    loss = loss.item()
+    if not loss == loss:
+        raise RuntimeError("the loss is not a number")
+
+    result = {
+        "rank": rank,
+        "samples": args.batch,
+        "per_sample": counted,
+        "step_ms": step_ms,
+        "peak_bytes": peak,
+        "gpu_library_bytes": gpu_libraries,
+        "loss": loss,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "torch": torch.__version__,
+    }
+    args.out.write_text(json.dumps(result))
+    if args.world > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+
+const STEPS: Steps = Steps {
+    skipped: 2,
+    counted: 3,
+};
+
+fn files(times: &[f64], batch: u64) -> RunFiles {
+    let mut metrics = String::new();
+    for (step, time) in (1u64..).zip(times) {
+        let record = serde_json::json!({
+            "step": step, "samples": step * batch, "step_ms": time, "wait_ms": {"data": 0.0, "comm": time / 4.0},
+            "memory": {"allocated": 1, "reserved": 2, "peak": 100 * step},
+        });
+        metrics.push_str(&format!("{record}\n"));
+    }
+    metrics.push_str("{\"eval\": {\"loss\": 1.0}}\n");
+    RunFiles {
+        metrics,
+        result: r#"{"peak_memory_bytes": [600, 700]}"#.to_owned(),
+        plan: r#"{"parameters": 11}"#.to_owned(),
+    }
+}
+
+#[test]
+fn dtrain_s_rate_is_that_of_the_median_step_after_the_first() {
+    let files = files(&[9000.0, 9000.0, 400.0, 500.0, 800.0], 32);
+    let figures = of_dtrain(&files, Network::Resnet18, 2, STEPS).unwrap();
+    let expected = [
+        (Metric::Rate, 64.0),
+        (Metric::StepMs, 500.0),
+        (Metric::WaitMs, 125.0),
+        (Metric::WaitShare, 0.25),
+        (Metric::TrainingPeakBytes, 500.0),
+        (Metric::RunPeakBytes, 700.0),
+        (Metric::OwnPeakBytes, 500.0),
+        (Metric::Parameters, 11.0),
+    ];
+    assert_eq!(figures, expected.into());
+}
+
+#[test]
+fn tokens_are_counted_where_samples_have_them() {
+    let files = files(&[1.0, 1.0, 1024.0, 1024.0, 1024.0], 4);
+    let figures = of_dtrain(&files, Network::Gpt, 1, STEPS).unwrap();
+    assert_eq!(figures[&Metric::Rate], 1000.0);
+}
+
+#[test]
+fn a_run_of_another_length_or_batch_is_refused() {
+    let complaint = |files: &RunFiles| {
+        let error = of_dtrain(files, Network::Resnet18, 2, STEPS).unwrap_err();
+        format!("{error:#}")
+    };
+    assert!(complaint(&files(&[1.0; 4], 32)).contains("4 steps and not 5"));
+    assert!(complaint(&files(&[1.0; 5], 16)).contains("16 samples and not 32"));
+    let mut cut = files(&[1.0; 5], 32);
+    cut.metrics.push_str("{\"step\": 6");
+    assert!(complaint(&cut).contains("line 7 is not JSON"));
+    let mut silent = files(&[1.0; 5], 32);
+    silent.result = "{}".to_owned();
+    assert!(complaint(&silent).contains("no peak memory"));
+}
+
+fn rank(times: [f64; 5], peak: u64) -> String {
+    serde_json::json!({
+        "samples": 16, "per_sample": 2, "step_ms": times, "peak_bytes": peak, "parameters": 11,
+        "gpu_library_bytes": 3,
+    })
+    .to_string()
+}
+
+#[test]
+fn ranks_together_have_one_step_and_those_alone_each_their_own() {
+    let ranks = [
+        rank([9e3, 9e3, 100.0, 100.0, 100.0], 10),
+        rank([9e3, 9e3, 400.0, 400.0, 400.0], 20),
+    ];
+    let together = of_torch(&ranks, true, STEPS).unwrap();
+    assert_eq!(together[&Metric::Rate], 640.0);
+    assert_eq!(together[&Metric::StepMs], 100.0);
+    assert_eq!(together[&Metric::TrainingPeakBytes], 10.0);
+    assert_eq!(together[&Metric::RunPeakBytes], 20.0);
+    assert_eq!(together[&Metric::OwnPeakBytes], 7.0);
+    assert_eq!(together[&Metric::Parameters], 11.0);
+    let alone = of_torch(&ranks, false, STEPS).unwrap();
+    assert_eq!(alone[&Metric::Rate], 320.0 + 80.0);
+    assert_eq!(alone[&Metric::TrainingPeakBytes], 20.0);
+}
+
+#[test]
+fn runs_of_dtrain_alone_add_up_as_pytorch_s_do() {
+    let one = |time| {
+        let files = files(&[time; 5], 16);
+        of_dtrain(&files, Network::Resnet18, 1, STEPS).unwrap()
+    };
+    let pair = of_pair(&[one(100.0), one(400.0)]).unwrap();
+    assert_eq!(pair[&Metric::Rate], 160.0 + 40.0);
+    assert_eq!(pair[&Metric::StepMs], 250.0);
+    assert_eq!(pair[&Metric::RunPeakBytes], 700.0);
+    assert!(!pair.contains_key(&Metric::WaitShare));
+}
+
+#[test]
+fn a_loader_s_rate_is_images_over_seconds() {
+    let figures = of_loader(r#"{"images": 90, "seconds": 0.5, "mean": -0.25}"#).unwrap();
+    assert_eq!(
+        figures,
+        [(Metric::Rate, 180.0), (Metric::PixelMean, -0.25)].into()
+    );
+    assert!(of_loader(r#"{"images": 0, "seconds": 0.5, "mean": 0.0}"#).is_err());
+    assert!(of_loader("[]").is_err());
+}

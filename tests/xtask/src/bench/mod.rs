@@ -1,0 +1,284 @@
+//! `bench`: dtrain beside PyTorch on the same machine in the same run. No part of the tests: the figures are the machine's.
+//!
+//! In every round each case is run once, ours and PyTorch's in turn, and a ratio is taken within the round, so that what
+//! slows the machine for a while slows both. Shown is the median over the rounds, with the lowest and the highest.
+
+mod case;
+mod figures;
+mod inputs;
+mod machine;
+mod question;
+mod report;
+mod runner;
+mod stats;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process::{Interrupted, Signals};
+use crate::python::environment;
+use crate::setup::{self, Problem, Ready, SetArgs};
+use crate::workspace::Workspace;
+use case::Case;
+use figures::Figures;
+use machine::Machine;
+use question::Benchmark;
+use report::{Report, Run};
+use runner::Runner;
+
+/// The folder with the recipes and PyTorch's programs, from the workspace's root.
+const SOURCES: &str = "tests/bench";
+
+/// What is compared with.
+const TORCH: &str = "2.11.0";
+
+/// What `bench` is asked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    set: SetArgs,
+    /// The benchmarks to run; all without any
+    #[arg(value_enum)]
+    names: Vec<Benchmark>,
+    /// How often each case is run
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Where the JSON goes; target/bench/results.json without it
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// A Python with torch 2.11.0 and torchvision, instead of one that is set up
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// A folder of JPEG files in class folders for `loader`, instead of generated ones
+    #[arg(long, value_name = "DIR")]
+    images: Option<PathBuf>,
+}
+
+/// Measures, prints and writes. The exit code is 1 where something could not be measured, also if others could.
+pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    let benchmarks = chosen(&args.names);
+    ensure!(
+        args.images.is_none() || benchmarks.contains(&Benchmark::Loader),
+        "--images is for the benchmark loader, which is not asked for: leave it out, or name loader too"
+    );
+    let ready = setup::run(workspace, signals, &args.set.clone().into())?;
+    let folder = workspace.target().join("bench");
+    let out = args.out.clone().unwrap_or_else(|| folder.join("results.json"));
+    make_folder(&folder)?;
+    // Found out now and not after ten minutes.
+    make_folder(out.parent().unwrap_or(Path::new("")))?;
+    let code = build(workspace, signals, &ready)?;
+    if code != 0 {
+        eprintln!("bench failed: dtrain does not build");
+        return Ok(code);
+    }
+    let python = match &args.python {
+        Some(python) => python.clone(),
+        None => environment(
+            workspace,
+            signals,
+            "bench-venv",
+            &format!("{SOURCES}/requirements.txt"),
+        )?,
+    };
+    let (torch, torchvision) = versions(&python)?;
+    let sources = workspace.root().join(SOURCES);
+    let images = if benchmarks.contains(&Benchmark::Loader) {
+        let script = sources.join("make_images.py");
+        inputs::images(args.images.as_deref(), &folder, &python, &script, signals)?
+    } else {
+        PathBuf::new()
+    };
+    let runner = Runner {
+        signals,
+        sources,
+        programs: ready.build_folder(workspace)?.join("release"),
+        python,
+        text: inputs::text(&folder)?,
+        images,
+        work: folder.join("work"),
+    };
+
+    let machine = Machine::look(workspace, torch, torchvision)?;
+    if let Some(warning) = machine.warning() {
+        eprintln!("warning: {warning}");
+    }
+    let started = Instant::now();
+    let rounds = usize::from(args.rounds);
+    let (measured, failures) = measure(&runner, &parts(&benchmarks), rounds)?;
+    let failed = !failures.is_empty();
+    let report = Report::new(Run {
+        command: command(args),
+        machine,
+        rounds,
+        benchmarks,
+        measured,
+        failures,
+    });
+    print!("{report}");
+    let mut json = serde_json::to_vec_pretty(&report)?;
+    json.push(b'\n');
+    fs::write(&out, json).map_err(|error| Problem::write(&out, error))?;
+    eprintln!(
+        "measured for {:.0} s; all figures are in {}",
+        started.elapsed().as_secs_f64(),
+        workspace.show(&out)
+    );
+    Ok(u8::from(failed))
+}
+
+/// Those that are named, each once and in the order of the list; all where none is.
+fn chosen(names: &[Benchmark]) -> Vec<Benchmark> {
+    let wanted = |benchmark: &Benchmark| names.is_empty() || names.contains(benchmark);
+    Benchmark::ALL.into_iter().filter(wanted).collect()
+}
+
+/// The cases that the benchmarks need, each once, part by part.
+fn parts(benchmarks: &[Benchmark]) -> Vec<Vec<Case>> {
+    let mut parts: Vec<Vec<Case>> = Vec::new();
+    let tables = benchmarks.iter().flat_map(|benchmark| benchmark.tables());
+    for case in tables.flat_map(|table| table.cases) {
+        match parts
+            .iter_mut()
+            .find(|part| part.iter().any(|other| other.part() == case.part()))
+        {
+            Some(part) if part.contains(&case) => {}
+            Some(part) => part.push(case),
+            None => parts.push(vec![case]),
+        }
+    }
+    parts
+}
+
+type Measured = BTreeMap<Case, Vec<Figures>>;
+
+/// Runs every part, round after round. One that fails is left out with what it said; a signal ends all.
+fn measure(runner: &Runner<'_>, parts: &[Vec<Case>], rounds: usize) -> Result<(Measured, Vec<String>)> {
+    let (mut measured, mut failures) = (Measured::new(), Vec::new());
+    for part in parts {
+        let Some(name) = part.first().map(|case| case.part()) else {
+            continue;
+        };
+        let mut own = Measured::new();
+        let outcome = (1..=rounds).try_for_each(|round| {
+            for &case in part {
+                eprintln!("{name}: round {round} of {rounds}: {}", case.name());
+                own.entry(case).or_default().push(runner.run(case)?);
+            }
+            runner::agree(&own, name)
+        });
+        match outcome {
+            Ok(()) => measured.extend(own),
+            Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
+            Err(error) => {
+                eprintln!("error: {name} could not be measured: {error:#}");
+                failures.push(format!("{name}: {error:#}"));
+            }
+        }
+    }
+    Ok((measured, failures))
+}
+
+fn build(workspace: &Workspace, signals: &Signals, ready: &Ready) -> Result<u8> {
+    eprintln!("building dtrain; the first time this takes some minutes");
+    let mut build = ready.cargo(workspace);
+    build.args(["build", "--release"]);
+    for package in ["dtrain", "dtrain-worker", "dtrain-tests"] {
+        build.args(["--package", package]);
+    }
+    for program in ["dtrain", "dtrain-worker", "loader-bench"] {
+        build.args(["--bin", program]);
+    }
+    let code = signals.run(&mut build)?.code;
+    signals.check()?;
+    Ok(code)
+}
+
+/// The versions of torch and torchvision, which must be those that dtrain's libtorch is.
+fn versions(python: &Path) -> Result<(String, String)> {
+    let output = Command::new(python)
+        .args([
+            "-c",
+            "import torch, torchvision; print(torch.__version__, torchvision.__version__)",
+        ])
+        .output()
+        .with_context(|| format!("cannot start {}", python.display()))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let mut words = said.split_whitespace().map(str::to_owned);
+    let (Some(torch), Some(torchvision), true) = (words.next(), words.next(), output.status.success()) else {
+        let error = String::from_utf8_lossy(&output.stderr);
+        let last = error.lines().last().unwrap_or("it says nothing").to_owned();
+        return Err(anyhow::anyhow!(
+            "{} does not import torch and torchvision ({last}): install what {SOURCES}/requirements.txt names, or leave \
+             --python out",
+            python.display()
+        ));
+    };
+    ensure!(
+        torch.split('+').next() == Some(TORCH),
+        "{} has torch {torch}, and the comparison is with {TORCH}: install that, or leave --python out",
+        python.display()
+    );
+    Ok((torch, torchvision))
+}
+
+fn make_folder(folder: &Path) -> Result<()> {
+    if !folder.as_os_str().is_empty() {
+        fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
+    }
+    Ok(())
+}
+
+/// The command, without the paths, which say nothing about the figures.
+fn command(args: &Args) -> String {
+    let mut words = "cargo xtask bench".to_owned();
+    for name in &args.names {
+        words += &format!(" {}", name.name());
+    }
+    words += &format!(" --rounds {}", args.rounds);
+    if args.images.is_some() {
+        words += " --images DIR";
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::case::{DTRAIN, Network, Way};
+    use super::*;
+
+    #[test]
+    fn without_names_all_are_run_and_each_once() {
+        assert_eq!(chosen(&[]), Benchmark::ALL);
+        let twice = [Benchmark::Loader, Benchmark::Resnet18, Benchmark::Loader];
+        assert_eq!(chosen(&twice), [Benchmark::Resnet18, Benchmark::Loader]);
+    }
+
+    #[test]
+    fn what_several_ask_for_is_run_once_and_ours_and_theirs_in_turn() {
+        let parts = parts(&Benchmark::ALL);
+        assert_eq!(parts.len(), 3);
+        for part in &parts {
+            let names: std::collections::BTreeSet<_> = part.iter().map(|case| case.name()).collect();
+            assert_eq!(names.len(), part.len());
+            assert!(part.iter().all(|case| case.part() == part[0].part()));
+        }
+        let resnet = |way| Case::Train(Network::Resnet18, way);
+        assert_eq!(
+            parts[0][..4],
+            [DTRAIN, Way::Ddp, Way::DtrainAlone, Way::TorchAlone].map(resnet)
+        );
+        assert_eq!(parts[0].len(), 7);
+    }
+
+    #[test]
+    fn memory_needs_only_what_it_compares() {
+        let cases: Vec<usize> = parts(&[Benchmark::Memory]).iter().map(Vec::len).collect();
+        assert_eq!(cases, [2, 2]);
+    }
+}

@@ -1,0 +1,209 @@
+//! What each benchmark asks: the cases that it needs, what its table shows of them, and the ratios that it compares with a
+//! goal.
+
+use serde::Serialize;
+
+use super::case::{Case, DTRAIN, Network, Transport, Way};
+use super::figures::Metric;
+
+/// A benchmark, as the command line names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Benchmark {
+    /// Images per second of ResNet-18 in two processes, beside DDP and beside no communication
+    Resnet18,
+    /// Tokens per second of a GPT in two processes, beside DDP and beside no communication
+    Gpt,
+    /// Resident memory of a rank in both of these, beside DDP
+    Memory,
+    /// JPEG files to normalised tensors, images per second of one core, beside torchvision
+    Loader,
+    /// What a step waits for communication, with and without overlap, through shared memory and TCP
+    Overlap,
+}
+
+/// What a ratio should be.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Goal {
+    pub(super) fn is_met(self, ratio: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => ratio >= least,
+            Self::AtMost(most) => ratio <= most,
+        }
+    }
+}
+
+/// Two cases, one over the other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Comparison {
+    pub(super) over: Case,
+    pub(super) under: Case,
+    pub(super) metric: Metric,
+    pub(super) goal: Option<Goal>,
+}
+
+/// A part of a report: one table of cases and one of ratios.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Table {
+    pub(super) title: String,
+    pub(super) cases: Vec<Case>,
+    pub(super) metrics: Vec<Metric>,
+    /// What [`Metric::Rate`] counts here.
+    pub(super) unit: &'static str,
+    pub(super) comparisons: Vec<Comparison>,
+}
+
+impl Benchmark {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Resnet18,
+        Self::Gpt,
+        Self::Memory,
+        Self::Loader,
+        Self::Overlap,
+    ];
+
+    /// Its name on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Resnet18 => "resnet18",
+            Self::Gpt => "gpt",
+            Self::Memory => "memory",
+            Self::Loader => "loader",
+            Self::Overlap => "overlap",
+        }
+    }
+
+    pub(super) fn tables(self) -> Vec<Table> {
+        match self {
+            Self::Resnet18 => vec![speed(Network::Resnet18)],
+            Self::Gpt => vec![speed(Network::Gpt)],
+            Self::Memory => vec![memory(Network::Resnet18), memory(Network::Gpt)],
+            Self::Loader => vec![loader()],
+            Self::Overlap => vec![overlap(Network::Resnet18)],
+        }
+    }
+}
+
+fn speed(network: Network) -> Table {
+    let [ours, ddp, ours_alone, torch_alone] =
+        [DTRAIN, Way::Ddp, Way::DtrainAlone, Way::TorchAlone].map(|way| Case::Train(network, way));
+    let ratio = |over, under, goal| Comparison {
+        over,
+        under,
+        metric: Metric::Rate,
+        goal,
+    };
+    Table {
+        title: network.title().to_owned(),
+        cases: vec![ours, ddp, ours_alone, torch_alone],
+        metrics: vec![Metric::Rate, Metric::StepMs],
+        unit: network.unit(),
+        comparisons: vec![
+            ratio(ours, ddp, Some(Goal::AtLeast(1.2))),
+            ratio(ours, ours_alone, Some(Goal::AtLeast(0.9))),
+            ratio(ddp, torch_alone, None),
+            ratio(ours_alone, torch_alone, None),
+        ],
+    }
+}
+
+fn memory(network: Network) -> Table {
+    let [over, under] = [DTRAIN, Way::Ddp].map(|way| Case::Train(network, way));
+    let ratio = |metric, goal| Comparison {
+        over,
+        under,
+        metric,
+        goal,
+    };
+    Table {
+        title: format!("resident memory of a rank, {}", network.name()),
+        cases: vec![over, under],
+        metrics: vec![
+            Metric::TrainingPeakBytes,
+            Metric::OwnPeakBytes,
+            Metric::RunPeakBytes,
+        ],
+        unit: network.unit(),
+        comparisons: vec![
+            ratio(Metric::TrainingPeakBytes, Some(Goal::AtMost(0.7))),
+            ratio(Metric::OwnPeakBytes, Some(Goal::AtMost(0.7))),
+            ratio(Metric::RunPeakBytes, None),
+        ],
+    }
+}
+
+fn loader() -> Table {
+    Table {
+        title: "JPEG files to normalised tensors of 224 x 224, one core loading".to_owned(),
+        cases: vec![Case::Loader, Case::TorchLoader],
+        metrics: vec![Metric::Rate],
+        unit: "images/s",
+        comparisons: vec![Comparison {
+            over: Case::Loader,
+            under: Case::TorchLoader,
+            metric: Metric::Rate,
+            goal: Some(Goal::AtLeast(3.0)),
+        }],
+    }
+}
+
+fn overlap(network: Network) -> Table {
+    let ours = |transport, overlap| Case::Train(network, Way::Dtrain { transport, overlap });
+    let ddp = Case::Train(network, Way::Ddp);
+    let (shared, shared_after) = (ours(Transport::Shared, true), ours(Transport::Shared, false));
+    let (tcp, tcp_after) = (ours(Transport::Gloo, true), ours(Transport::Gloo, false));
+    let ratio = |over, under| Comparison {
+        over,
+        under,
+        metric: Metric::StepMs,
+        goal: None,
+    };
+    Table {
+        title: format!("waiting for communication, {}", network.name()),
+        cases: vec![shared, shared_after, tcp, tcp_after, ddp],
+        metrics: vec![Metric::StepMs, Metric::WaitMs, Metric::WaitShare],
+        unit: network.unit(),
+        comparisons: vec![
+            ratio(shared, shared_after),
+            ratio(tcp, tcp_after),
+            ratio(tcp, ddp),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_include_their_bound() {
+        assert!(Goal::AtLeast(1.2).is_met(1.2) && !Goal::AtLeast(1.2).is_met(1.19));
+        assert!(Goal::AtMost(0.7).is_met(0.7) && !Goal::AtMost(0.7).is_met(0.71));
+        assert!(!Goal::AtLeast(1.2).is_met(f64::NAN) && !Goal::AtMost(0.7).is_met(f64::NAN));
+    }
+
+    #[test]
+    fn what_is_compared_is_also_run_and_shown() {
+        for benchmark in Benchmark::ALL {
+            for table in benchmark.tables() {
+                for comparison in &table.comparisons {
+                    let cases = [comparison.over, comparison.under];
+                    assert!(
+                        cases.iter().all(|case| table.cases.contains(case)),
+                        "{comparison:?}"
+                    );
+                    assert!(table.metrics.contains(&comparison.metric), "{comparison:?}");
+                }
+                let names: std::collections::BTreeSet<_> =
+                    table.cases.iter().map(|case| case.title()).collect();
+                assert_eq!(names.len(), table.cases.len(), "{}", table.title);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Python environments with pinned packages, in `target`.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::process::Signals;
+use crate::setup::{Problem, explain, find_python};
+use crate::workspace::Workspace;
+
+/// The Python of the environment `target/<name>`, which holds what the file of pins names (from the workspace's root). Made,
+/// and made anew where the pins have changed, with pip.
+pub(crate) fn environment(
+    workspace: &Workspace,
+    signals: &Signals,
+    name: &str,
+    pins: &str,
+) -> Result<PathBuf> {
+    let folder = workspace.target().join(name);
+    let python = folder.join("bin/python");
+    let pinned = workspace.root().join(pins);
+    let pins = fs::read_to_string(&pinned).with_context(|| format!("cannot read {}", pinned.display()))?;
+    // A copy of the pins, written last, says that the environment is whole.
+    let stamp = folder.join("dtrain-requirements.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == pins) {
+        eprintln!("PyTorch: in {}", workspace.show(&folder));
+        return Ok(python);
+    }
+    eprintln!(
+        "installing PyTorch and torchvision into {}",
+        workspace.show(&folder)
+    );
+    make_environment(signals, &folder)?;
+    install(signals, &python, &pinned, &folder)?;
+    fs::write(&stamp, &pins).map_err(|error| Problem::write(&stamp, error))?;
+    Ok(python)
+}
+
+fn make_environment(signals: &Signals, folder: &Path) -> Result<()> {
+    let mut venv = Command::new(find_python()?);
+    let finished = signals.run_noting_errors(venv.args(["-m", "venv", "--clear"]).arg(folder))?;
+    signals.check()?;
+    // Debian's Python has venv, but not the pip to put into one.
+    if !finished.success() || !folder.join("bin/pip").exists() {
+        return Err(Problem::NoVenv.into());
+    }
+    Ok(())
+}
+
+fn install(signals: &Signals, python: &Path, pinned: &Path, folder: &Path) -> Result<()> {
+    let mut pip = Command::new(python);
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--requirement",
+    ])
+    .arg(pinned);
+    let finished = signals.run_noting_errors(&mut pip)?;
+    signals.check()?;
+    if finished.success() {
+        return Ok(());
+    }
+    let name = pinned
+        .file_name()
+        .unwrap_or(OsStr::new("the requirements"))
+        .to_string_lossy();
+    Err(explain(
+        &finished.stderr,
+        &format!("what {name} names"),
+        finished.code,
+        folder,
+    )
+    .into())
+}
