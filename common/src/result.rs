@@ -73,7 +73,8 @@ pub struct RunResult {
     /// Highest memory use in bytes, by rank.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peak_memory_bytes: Vec<u64>,
-    /// Images that could not be read and were left out.
+    /// Images met in training that could not be read and were left out; those that the check at the start finds are not
+    /// counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_images: Option<u64>,
 }

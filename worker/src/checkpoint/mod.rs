@@ -1,9 +1,9 @@
 //! Checkpoints: a folder per step, there whole or not at all, and the way back into a run.
 //!
 //! `step-00000120/` holds `model.safetensors` (plain names, readable without dtrain), `optimizer-00000-of-00001.safetensors`
-//! (the state of every parameter as `<state>.<parameter>`, whatever the arena's layout; one part, until state is sharded)
-//! and `manifest.json` with sizes and checksums. It is written beside its place and renamed; `latest` is a symbolic link
-//! that is switched after it.
+//! (the state of every trained parameter as `<state>.<parameter>`, whole, whatever the arena's layout and also where ranks
+//! hold parts of it), with a moving average `ema.safetensors`, and `manifest.json` with sizes and checksums. It is written
+//! beside its place and renamed; `latest` is a symbolic link that is switched after it.
 
 mod error;
 mod read;
