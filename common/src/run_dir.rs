@@ -165,7 +165,8 @@ impl RunDir {
     fn decide(&self, recipe: &Recipe, resume: &Resume) -> Result<Start, RunDirError> {
         let holds_run = match self.first_entry()? {
             None => false,
-            Some(_) if exists(&self.recipe())? || exists(&self.checkpoints())? => true,
+            // A run that was refused before its first step has left nothing that could be lost.
+            Some(_) if exists(&self.recipe())? || exists(&self.checkpoints())? => self.has_begun()?,
             Some(entry) => {
                 return Err(RunDirError::NotARun {
                     path: self.root.clone(),
@@ -208,6 +209,12 @@ impl RunDir {
                 }
             }
         }
+    }
+
+    /// Whether this may be a run that has trained: workers that were refused leave logs and nothing else. A recipe without
+    /// logs may be somebody's own file.
+    fn has_begun(&self) -> Result<bool, RunDirError> {
+        Ok(exists(&self.metrics())? || exists(&self.checkpoints())? || !exists(&self.logs())?)
     }
 
     /// An entry of the folder; none when the folder is empty or absent.

@@ -27,7 +27,7 @@ Exit codes: 0 success, 2 usage, recipe or data error, 3 out of memory, 5 the ran
 Example: dtrain-worker demo --run-dir runs/first --set train.epochs=2"
 )]
 struct Args {
-    /// A recipe file, or the name of an embedded recipe (demo, cifar100).
+    /// A recipe file, or the name of an embedded recipe (demo, cifar100, camvid, shakespeare).
     recipe: String,
     /// Where the run writes [default: runs/<recipe>-<time>].
     #[arg(long, value_name = "DIR")]

@@ -188,7 +188,12 @@ fn introduce(
         train_samples: plan.train_samples,
         test_samples: test_samples as u64,
         parameters,
-        predicted_bytes: state_bytes(parameters, 0, BYTES_PER_PARAMETER, moments),
+        predicted_bytes: {
+            let frozen = model.registry.parameter_count() as u64 - parameters;
+            let mut state = state_bytes(parameters, frozen, BYTES_PER_PARAMETER, moments);
+            state.optimizer /= model.arena.shards() as u64;
+            state
+        },
     };
     let path = run_dir.plan();
     write_atomic(&path, &serde_json::to_vec_pretty(&file)?)
@@ -197,10 +202,11 @@ fn introduce(
     let metrics = MetricsLog::open(&path, *done).map_err(|source| WorkerError::Write { path, source })?;
 
     progress.note(format!(
-        "{} on {} x {}: {parameters} parameters, {} training and {test_samples} test samples, {}",
+        "{} on {} x {} in {}: {parameters} parameters, {} training and {test_samples} test samples, {}",
         recipe.model_name(),
         env.world_size,
         device::name(device),
+        setup.precision.describe(),
         plan.train_samples,
         model.task.describe(),
     ));

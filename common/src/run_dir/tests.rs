@@ -212,6 +212,22 @@ fn a_path_that_is_no_folder_is_refused() {
 }
 
 #[test]
+fn a_run_that_was_refused_before_its_first_step_does_not_stand_in_the_way() {
+    let place = place();
+    place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
+    fs::create_dir_all(place.run.logs()).unwrap();
+    let mended = recipe(&["optim.lr=0.5"]);
+    for resume in [Resume::Auto, Resume::Never] {
+        assert_eq!(place.run.prepare(&mended, &resume).unwrap(), Start::Fresh);
+        assert_eq!(saved(&place.run), mended);
+    }
+    // Once metrics are written, it is a run.
+    fs::write(place.run.metrics(), "").unwrap();
+    refused(&place.run, &recipe(&[]), &Resume::Auto);
+    refused(&place.run, &mended, &Resume::Never);
+}
+
+#[test]
 fn never_refuses_any_run() {
     let place = place();
     place.run.prepare(&recipe(&[]), &Resume::Never).unwrap();

@@ -9,7 +9,7 @@ use super::status::{Status, Tally};
 use super::trainer::Trainer;
 use crate::collectives::ReduceOp;
 use crate::data::{Loader, LoaderOptions, MicroBatch};
-use crate::metrics::EvalRecord;
+use crate::metrics::{EvalRecord, Figures};
 use crate::tasks::Mode;
 
 impl Trainer<'_> {
@@ -62,7 +62,7 @@ impl Trainer<'_> {
             step: self.done,
             epoch: self.plan.position(self.done.saturating_sub(1)).epoch + 1,
             loss: totals.loss(),
-            metrics: metrics.map(|(name, value)| (name.to_owned(), value)).collect(),
+            metrics: Figures(metrics.map(|(name, value)| (name.to_owned(), value)).collect()),
             samples: self.model.task.test_set().len() as u64,
             eval_ms: begun.elapsed().as_secs_f64() * 1e3,
         })

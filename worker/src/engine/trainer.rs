@@ -216,6 +216,7 @@ impl<'a> Trainer<'a> {
         }
         let figures: String = record
             .metrics
+            .0
             .iter()
             .map(|(name, value)| format!(", {}", figure(name, *value)))
             .collect();
@@ -312,7 +313,7 @@ fn figure(name: &str, value: f64) -> String {
 }
 
 fn figures_of(record: &EvalRecord) -> BTreeMap<String, f64> {
-    let mut figures = record.metrics.clone();
+    let mut figures: BTreeMap<String, f64> = record.metrics.0.iter().cloned().collect();
     figures.insert("loss".into(), record.loss);
     figures
 }

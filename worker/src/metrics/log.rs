@@ -78,6 +78,7 @@ fn step_of(line: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::Figures;
     use super::*;
 
     #[test]
@@ -88,7 +89,7 @@ mod tests {
             step,
             epoch: 1,
             loss: 1.0,
-            metrics: [("accuracy".to_owned(), 0.5)].into(),
+            metrics: Figures(vec![("accuracy".to_owned(), 0.5)]),
             samples: 10,
             eval_ms: 1.0,
         };

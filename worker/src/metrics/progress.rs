@@ -117,7 +117,7 @@ impl Progress {
             ""
         };
         format!(
-            "step {}/{}  epoch {}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {:.0} img/s{skipped}",
+            "step {}/{}  epoch {}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {:.0} samples/s{skipped}",
             record.step,
             self.total_steps,
             record.epoch,
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn frames_and_lines_say_the_same() {
         let progress = Progress::new(Surface::Lines, 100, 4, 10, 0);
-        let line = "step 25/100  epoch 2/4  loss 3.2110  lr 1.000e-3  grad 1.500  312 img/s";
+        let line = "step 25/100  epoch 2/4  loss 3.2110  lr 1.000e-3  grad 1.500  312 samples/s";
         assert_eq!(progress.line(&record(25)), line);
         let now = progress.begun + Duration::from_secs(50);
         let frame = format!("[####------------]  25%  ETA 2:30  {line}");

@@ -1,9 +1,8 @@
 //! The lines of metrics.jsonl.
 
-use std::collections::BTreeMap;
-
 use dtrain_common::memory::MemoryReport;
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 /// One optimizer step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -55,9 +54,23 @@ pub struct EvalRecord {
     pub loss: f64,
     /// What the task measures, by name: `accuracy`, say.
     #[serde(flatten)]
-    pub metrics: BTreeMap<String, f64>,
+    pub metrics: Figures,
     /// Number of samples, each counted once.
     pub samples: u64,
     /// Duration of the evaluation.
     pub eval_ms: f64,
+}
+
+/// Named figures in an order that means something.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Figures(pub Vec<(String, f64)>);
+
+impl Serialize for Figures {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in &self.0 {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
 }
