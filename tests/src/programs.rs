@@ -38,6 +38,11 @@ pub fn worker() -> PathBuf {
     program("dtrain-worker")
 }
 
+/// The example of docs/own-trainer.md.
+pub fn own_trainer() -> PathBuf {
+    program("own-trainer")
+}
+
 /// A launcher command whose environment holds nothing of an outer run, and one thread per rank.
 pub fn launch() -> Command {
     let mut command = Command::new(dtrain());

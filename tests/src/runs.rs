@@ -37,6 +37,17 @@ momentum = 0.9
 every_steps = 1
 "#;
 
+/// Fails where two runs that cut the same steps up in different ways differ by more than `tolerance` in a figure of a step.
+///
+/// # Panics
+/// If they do.
+pub fn assert_close(one: &[f64], other: &[f64], tolerance: f64) {
+    assert_eq!(one.len(), other.len());
+    for (step, (a, b)) in one.iter().zip(other).enumerate() {
+        assert!((a - b).abs() <= tolerance, "step {}: {a} against {b}", step + 1);
+    }
+}
+
 /// A folder with a recipe in it, removed at the end of the test.
 #[derive(Debug)]
 pub struct Sandbox {

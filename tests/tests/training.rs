@@ -6,15 +6,7 @@ use std::time::{Duration, Instant};
 
 use dtrain_tests::programs::{self, worker};
 use dtrain_tests::ranks::said;
-use dtrain_tests::runs::{Run, Sandbox, TINY};
-
-/// Losses of two runs that cut the same steps up in different ways.
-fn assert_close(one: &[f64], other: &[f64], tolerance: f64) {
-    assert_eq!(one.len(), other.len());
-    for (step, (a, b)) in one.iter().zip(other).enumerate() {
-        assert!((a - b).abs() <= tolerance, "step {}: {a} against {b}", step + 1);
-    }
-}
+use dtrain_tests::runs::{Run, Sandbox, TINY, assert_close};
 
 #[test]
 fn a_run_learns_and_leaves_what_the_design_says() {

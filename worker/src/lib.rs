@@ -1,6 +1,7 @@
 //! The dtrain trainer: data-parallel training on libtorch.
 //!
 //! [`run`] is a worker's whole life: it finds its peers, builds what the recipe asks for, trains, and says how it ended.
+//! [`program`] makes it a program; with a task of one's own ([`tasks::Task`]), docs/own-trainer.md tells how.
 //! The parts stand on their own: [`collectives`] knows no models, [`models`] no ranks, [`data`] no tensors.
 
 pub mod checkpoint;
@@ -12,10 +13,14 @@ mod error;
 pub mod metrics;
 pub mod models;
 pub mod optim;
+mod program;
 mod setup;
 pub mod tasks;
 mod trained;
 mod worker;
 
+pub use dtrain_common as common;
 pub use error::WorkerError;
+pub use program::{program, program_by_recipe};
+pub use tch;
 pub use worker::{Request, run, run_task};

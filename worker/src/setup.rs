@@ -2,11 +2,12 @@
 //! everything, and only then lets the others begin, so that a run that cannot begin fails once, with one message.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::recipe::{Augment, BatchNorm, MemoryFormat, OptimName, Recipe};
+use dtrain_common::manifest::Manifest;
+use dtrain_common::recipe::{self, Augment, BatchNorm, MemoryFormat, OptimName, Recipe};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
@@ -96,6 +97,7 @@ impl Setup {
         let mut precision = Precision::new(&recipe.precision, device)?;
         let (mut done, mut earlier_metrics) = (0, BTreeMap::new());
         if let Some(folder) = &opening.resume {
+            same_data(folder, task.as_ref())?;
             let into = checkpoint::Target {
                 registry: &registry,
                 arena: &arena,
@@ -104,11 +106,6 @@ impl Setup {
                 ema: ema.as_mut(),
             };
             let manifest = checkpoint::restore(folder, into).map_err(WorkerError::Resume)?;
-            let differing = differing(&manifest.extra, &task.extra());
-            if !differing.is_empty() {
-                let folder = folder.clone();
-                return Err(WorkerError::OtherData { folder, differing });
-            }
             precision.resume(manifest.loss_scale).map_err(TrainError::from)?;
             done = manifest.step;
             earlier_metrics = manifest.metrics;
@@ -131,6 +128,17 @@ impl Setup {
             notes,
         })
     }
+}
+
+/// Refuses a checkpoint that keeps something else with its weights than the task does now: they would mean something else.
+fn same_data(folder: &Path, task: &dyn Task) -> Result<(), WorkerError> {
+    let manifest = Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?;
+    let differing = differing(&manifest.extra, &task.extra());
+    if differing.is_empty() {
+        return Ok(());
+    }
+    let folder = folder.to_owned();
+    Err(WorkerError::OtherData { folder, differing })
 }
 
 /// The keys under which a checkpoint and a run that resumes from it keep different things.
@@ -201,7 +209,8 @@ pub(crate) fn loader_options(recipe: &Recipe, local_world_size: usize) -> Loader
         threads: recipe.data.workers.count().unwrap_or(own_share),
         prefetch_batches: 4,
         seed: recipe.train.seed,
-        augment: recipe.data.augment != Augment::None,
+        // What a data set of the user's own makes of random numbers is its own affair.
+        augment: recipe.data.augment != Augment::None || recipe.task == recipe::Task::Custom,
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod auto;
 mod choices;
+mod custom;
 mod data;
 mod defaults;
 mod differences;

@@ -26,6 +26,8 @@ pub enum Domain {
     GeneratedMask,
     /// A generated text: (seed, 0, 0).
     GeneratedText,
+    /// What a data set of a user's own makes: any numbers.
+    Own,
 }
 
 impl Domain {
@@ -37,6 +39,7 @@ impl Domain {
             Domain::GeneratedClasses => b"gen-cls ",
             Domain::GeneratedMask => b"gen-msk ",
             Domain::GeneratedText => b"gen-txt ",
+            Domain::Own => b"own     ",
         }
     }
 }

@@ -98,6 +98,9 @@ pub enum TaskError {
     /// In a TorchScript module.
     #[error(transparent)]
     Script(#[from] ScriptError),
+    /// In a task of a user's own.
+    #[error(transparent)]
+    Own(Box<dyn std::error::Error + Send + Sync>),
     /// The data has not what the task needs.
     #[error("the data has no field `{name}`, only `{}`; set task and data.kind to ones that go together", fields.join("`, `"))]
     NoField {

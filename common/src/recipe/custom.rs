@@ -1,0 +1,83 @@
+//! `[custom]`: the settings of a user's own trainer, in types of the user's own.
+
+use serde::de::DeserializeOwned;
+use toml::Value;
+
+use super::Recipe;
+use super::error::RecipeError;
+
+impl Recipe {
+    /// The section `[custom]` as a `T`. An absent section is an empty one, so a `T` whose fields all have defaults
+    /// (`#[serde(default)]`) needs none; with `#[serde(deny_unknown_fields)]` a mistyped key is an error.
+    ///
+    /// # Errors
+    /// The first key that `T` lacks, needs or has with another type, by its dotted name.
+    pub fn custom_as<T: DeserializeOwned>(&self) -> Result<T, RecipeError> {
+        serde_path_to_error::deserialize(Value::Table(self.custom.clone())).map_err(|error| {
+            let path = error.path().to_string();
+            // The path of an error about the section itself is a dot.
+            let key = match path.as_str() {
+                "." => "custom".to_owned(),
+                path => format!("custom.{path}"),
+            };
+            let message = error.into_inner().message().to_owned();
+            RecipeError::key_only(&key, message)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Settings {
+        width: u32,
+        noise: Noise,
+    }
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Noise {
+        level: f64,
+    }
+
+    impl Default for Settings {
+        fn default() -> Self {
+            Self {
+                width: 8,
+                noise: Noise { level: 0.5 },
+            }
+        }
+    }
+
+    fn read(custom: &str) -> Result<Settings, RecipeError> {
+        let text = format!("task = \"custom\"\n[train]\nsteps = 1\n{custom}");
+        Recipe::parse("test", &text, &[]).unwrap().custom_as()
+    }
+
+    #[test]
+    fn the_section_becomes_the_user_s_type() {
+        assert_eq!(read("").unwrap(), Settings::default());
+        let settings = read("[custom]\nwidth = 3\nnoise.level = 0.25\n").unwrap();
+        assert_eq!((settings.width, settings.noise.level), (3, 0.25));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_key() {
+        for (custom, key, word) in [
+            ("[custom]\nwidht = 3\n", "custom.widht", "width"),
+            ("[custom]\nwidth = -3\n", "custom.width", "-3"),
+            ("[custom]\nwidth = \"wide\"\n", "custom.width", "wide"),
+            ("[custom.noise]\nlevel = true\n", "custom.noise.level", "true"),
+            ("[custom.noise]\n", "custom.noise", "level"),
+        ] {
+            let error = read(custom).unwrap_err();
+            assert_eq!(error.key(), Some(key), "{error}");
+            assert!(error.message().contains(word), "{error}");
+        }
+    }
+}

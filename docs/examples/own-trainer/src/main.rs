@@ -1,0 +1,122 @@
+//! Fits z = sin(3x) cos(2y) to points of which some were measured precisely and others were not: a trainer of one's own.
+
+mod points;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use dtrain_worker::common::recipe::Recipe;
+use dtrain_worker::data::Dataset;
+use dtrain_worker::models::Linear;
+use dtrain_worker::tasks::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals};
+use dtrain_worker::tch::{Kind, Tensor};
+use points::Points;
+use serde::Deserialize;
+
+/// The recipe's section `[custom]`.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Settings {
+    points: usize,
+    width: i64,
+    noise: f32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            points: 1000,
+            width: 32,
+            noise: 0.1,
+        }
+    }
+}
+
+/// A network of three layers and its data.
+struct Surface {
+    layers: [Linear; 3],
+    train: Arc<Points>,
+    test: Arc<Points>,
+}
+
+impl BuildTask for Surface {
+    /// Rank 0 finds out nothing about the data that the others do not know.
+    type Survey = ();
+
+    fn survey(_: &Recipe, _: &mut Console<'_>) -> Result<(), TaskError> {
+        Ok(())
+    }
+
+    fn build(recipe: &Recipe, (): (), site: Site<'_>) -> Result<Self, TaskError> {
+        let Settings { points, width, noise } = recipe.custom_as()?;
+        let mut scope = site.registry.root();
+        Ok(Self {
+            layers: [
+                Linear::new(&mut scope.sub("first"), 2, width)?,
+                Linear::new(&mut scope.sub("second"), width, width)?,
+                Linear::new(&mut scope.sub("last"), width, 1)?,
+            ],
+            train: Arc::new(Points::new(0..points, noise)),
+            test: Arc::new(Points::new(points..points + points / 4, 0.0)),
+        })
+    }
+}
+
+impl Task for Surface {
+    fn train_set(&self) -> Arc<dyn Dataset> {
+        self.train.clone()
+    }
+
+    fn test_set(&self) -> Arc<dyn Dataset> {
+        self.test.clone()
+    }
+
+    fn loss(&self, batch: &Batch, _: Mode) -> Result<Loss, TaskError> {
+        let [first, second, last] = &self.layers;
+        let x = first.forward(batch.field("place")?)?.f_tanh()?;
+        let x = second.forward(&x)?.f_tanh()?;
+        let error = last
+            .forward(&x)?
+            .f_squeeze_dim(1)?
+            .f_sub(batch.field("height")?)?;
+        let squares = error.f_square()?;
+        // A point counts as much as its precision. The sum and the weight go to the engine, which divides the one by the other
+        // over all micro-batches of all ranks.
+        let weights = batch.field("precision")?.f_mul(&batch.weights)?;
+        let near = error
+            .f_abs()?
+            .f_le(0.1)?
+            .f_to_kind(Kind::Double)?
+            .f_mul(&batch.weights)?;
+        Ok(Loss {
+            sum: squares.f_mul(&weights)?.f_sum(Kind::Float)?,
+            weight: weights.f_sum(Kind::Double)?,
+            sums: Tensor::f_stack(
+                &[near.f_sum(Kind::Double)?, batch.weights.f_sum(Kind::Double)?],
+                0,
+            )?,
+        })
+    }
+
+    fn sums(&self) -> usize {
+        2
+    }
+
+    /// The share of points that are met within 0.1.
+    fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
+        vec![("met", totals.sums[0] / totals.sums[1])]
+    }
+
+    /// What a point weighs on average, which keeps gradients at their usual size.
+    fn weight_per_sample(&self) -> f64 {
+        self.train.mean_precision()
+    }
+
+    fn describe(&self) -> String {
+        format!("{} points of a surface", self.train.len())
+    }
+}
+
+fn main() -> ExitCode {
+    dtrain_worker::program::<Surface>()
+}

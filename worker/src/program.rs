@@ -1,0 +1,129 @@
+//! A trainer as a program: the command line, the log, the exit code and the error file. dtrain's own and a user's are the same
+//! but for the task.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::Parser;
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::files::write_atomic;
+use dtrain_common::run_dir::Resume;
+use tracing_subscriber::EnvFilter;
+
+use super::error::WorkerError;
+use super::tasks::BuildTask;
+use super::worker::{Request, run, run_task};
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 success, 2 usage, recipe or data error, 3 out of memory, 5 the ranks did not find each other,
+75 stopped on request with a checkpoint written, 1 any other failure.
+
+Example: dtrain launch --nproc 2 --set train.epochs=2 -- PROGRAM recipe.toml --run-dir runs/first";
+
+/// One rank of a training of the task `T`. With it the `main` of a trainer of one's own is
+///
+/// ```text
+/// fn main() -> std::process::ExitCode {
+///     dtrain_worker::program::<MyTask>()
+/// }
+/// ```
+///
+/// Its command line, its environment and its exit codes are those of `dtrain-worker`, so `dtrain launch` starts it: as
+/// `dtrain launch -- PROGRAM RECIPE`, or with DTRAIN_WORKER naming it. Call it first and once, from `main`, before other threads
+/// use libtorch.
+pub fn program<T: BuildTask + 'static>() -> ExitCode {
+    start(run_task::<T>)
+}
+
+/// As [`program`], for the task that the recipe names: dtrain's own trainer.
+pub fn program_by_recipe() -> ExitCode {
+    start(run)
+}
+
+/// Train a recipe as one rank of a run.
+///
+/// Started by `dtrain launch`, by torchrun (--no-python), or by hand: without RANK and WORLD_SIZE in the environment it
+/// trains alone, as rank 0 of 1.
+#[derive(Debug, Parser)]
+#[command(name = "dtrain-worker", version, after_help = AFTER_HELP)]
+struct Args {
+    /// A recipe file, or the name of an embedded recipe.
+    recipe: String,
+    /// Where the run writes [default: runs/<recipe>-<time>].
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// Override a value of the recipe; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Where to begin: auto (the newest checkpoint in the run directory, if any), never, or a checkpoint's folder.
+    #[arg(long, value_name = "auto|never|PATH", default_value = "auto")]
+    resume: String,
+    /// The launcher has prepared the run directory.
+    #[arg(long, hide = true)]
+    prepared: bool,
+}
+
+fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerError>) -> ExitCode {
+    let args = Args::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .init();
+    if let Err(error) = dtrain_torch_shim::quiet_logs() {
+        tracing::debug!("{error}");
+    }
+    let request = Request {
+        recipe: args.recipe,
+        overrides: args.overrides,
+        run_dir: args.run_dir,
+        resume: match args.resume.parse::<Resume>() {
+            Ok(resume) => resume,
+            Err(never) => match never {},
+        },
+        prepared: args.prepared,
+    };
+    let env = WorkerEnv::from_process();
+    let error_file = env.as_ref().ok().and_then(|env| env.error_file.clone());
+    match env
+        .map_err(WorkerError::from)
+        .and_then(|env| train(&request, &env))
+    {
+        Ok(status) => status.into(),
+        Err(error) => {
+            let status = error.exit_status();
+            if !error.is_said_by_rank_0() {
+                eprintln!("error: {error}");
+                if status == ExitStatus::OutOfMemory {
+                    eprintln!(
+                        "hint: lower memory.micro_batch; the effective batch stays what the recipe states"
+                    );
+                }
+            }
+            if let Some(path) = error_file {
+                write_error_file(&path, &error);
+            }
+            status.into()
+        }
+    }
+}
+
+/// torchrun's error file, which a launcher reads back into its report.
+fn write_error_file(path: &Path, error: &WorkerError) {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let json = serde_json::json!({
+        "message": {
+            "message": error.to_string(),
+            "extraInfo": { "py_callstack": "", "timestamp": now.to_string() },
+        }
+    });
+    if let Err(error) = write_atomic(path, json.to_string().as_bytes()) {
+        tracing::debug!("{}: {error}", path.display());
+    }
+}
