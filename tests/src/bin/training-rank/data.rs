@@ -52,12 +52,7 @@ impl Dataset for Numbered {
         &self.fields
     }
 
-    fn load(
-        &self,
-        index: usize,
-        _: Option<&mut SampleRng>,
-        out: &mut [Slot<'_>],
-    ) -> Result<(), SampleError> {
+    fn load(&self, index: usize, _: Option<&mut SampleRng>, out: &mut [Slot<'_>]) -> Result<(), SampleError> {
         let number = self.numbers[index];
         let (name, period) = (self.kind.name(), self.kind.period());
         let content = number % period;

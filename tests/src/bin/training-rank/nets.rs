@@ -1,9 +1,7 @@
 //! The networks: small ones without batch normalisation, and those that are compared with PyTorch.
 
 use dtrain_tests::formula;
-use dtrain_worker::models::{
-    Architecture, Classifier, Gpt, GptConfig, ModelError, Registry, Scope, build,
-};
+use dtrain_worker::models::{Architecture, Classifier, Gpt, GptConfig, ModelError, Registry, Scope, build};
 use tch::{Device, Kind as Dtype, Reduction, TchError, Tensor};
 
 /// Which network.
