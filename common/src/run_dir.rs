@@ -165,8 +165,7 @@ impl RunDir {
     fn decide(&self, recipe: &Recipe, resume: &Resume) -> Result<Start, RunDirError> {
         let holds_run = match self.first_entry()? {
             None => false,
-            // A run that was refused before its first step has left nothing that could be lost.
-            Some(_) if exists(&self.recipe())? || exists(&self.checkpoints())? => self.has_begun()?,
+            Some(_) if exists(&self.recipe())? || exists(&self.checkpoints())? => !self.was_refused()?,
             Some(entry) => {
                 return Err(RunDirError::NotARun {
                     path: self.root.clone(),
@@ -211,10 +210,11 @@ impl RunDir {
         }
     }
 
-    /// Whether this may be a run that has trained: workers that were refused leave logs and nothing else. A recipe without
-    /// logs may be somebody's own file.
-    fn has_begun(&self) -> Result<bool, RunDirError> {
-        Ok(exists(&self.metrics())? || exists(&self.checkpoints())? || !exists(&self.logs())?)
+    /// Whether the folder's run ended before it began, as one does whose recipe goes with neither data nor machine: there is
+    /// nothing to go on with and nothing to lose, and the mended recipe is another experiment.
+    fn was_refused(&self) -> Result<bool, RunDirError> {
+        let begun = exists(&self.plan())? || exists(&self.metrics())? || exists(&self.checkpoints())?;
+        Ok(!begun && exists(&self.result())?)
     }
 
     /// An entry of the folder; none when the folder is empty or absent.

@@ -1,7 +1,9 @@
 //! The programs under test, as cargo built them beside this test.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// `target/<profile>` of the running test.
 ///
@@ -52,6 +54,35 @@ pub fn launch() -> Command {
         .env("OMP_NUM_THREADS", "1");
     without_outer_run(&mut command);
     command
+}
+
+/// Runs a command to its end and collects what it prints.
+///
+/// # Panics
+/// Where it does not start, or has not ended within `limit` (it is asked to end then, and killed).
+pub fn finish(command: &mut Command, limit: Duration) -> Output {
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    let pid = child.id().to_string();
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    match receiver.recv_timeout(limit) {
+        Ok(output) => output.expect("the output can be read"),
+        Err(_) => {
+            // A launcher that is asked to end takes its workers with it.
+            for (signal, patience) in [("-TERM", 10), ("-KILL", 1)] {
+                let _ = Command::new("kill").args([signal, &pid]).status();
+                if receiver.recv_timeout(Duration::from_secs(patience)).is_ok() {
+                    break;
+                }
+            }
+            panic!("{command:?} has not ended within {limit:?}")
+        }
+    }
 }
 
 /// Removes the variables by which an outer launcher would speak to the program.

@@ -90,16 +90,9 @@ pub fn said(output: &Output) -> String {
 
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
-    free_ports(1)[0]
-}
-
-/// Different ports that were free a moment ago.
-pub fn free_ports(count: usize) -> Vec<u16> {
-    let bind = |_| TcpListener::bind(("127.0.0.1", 0)).expect("a loopback port");
-    let listeners: Vec<TcpListener> = (0..count).map(bind).collect();
-    let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
-    listeners
-        .iter()
-        .map(|listener| port(listener).expect("a bound listener has an address"))
-        .collect()
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a loopback port");
+    listener
+        .local_addr()
+        .expect("a bound listener has an address")
+        .port()
 }

@@ -9,7 +9,7 @@ use dtrain_worker::models::TensorFile;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use crate::ranks::{free_ports, run_with, said};
+use crate::ranks::{run_with, said};
 use crate::runs::{Run, Sandbox};
 
 /// How long a start of the ranks may take on a busy machine.
@@ -24,8 +24,6 @@ pub struct Training {
     pub sets: Vec<String>,
     /// Where it writes.
     pub run_dir: PathBuf,
-    /// Where its ranks meet.
-    pub port: u16,
 }
 
 /// Trainings by their name.
@@ -37,13 +35,12 @@ pub type List = Vec<(String, Vec<String>)>;
 /// # Panics
 /// Where any of them fails, or all together take too long.
 pub fn train(sandbox: &Sandbox, program: &Path, world_size: usize, vars: &[(&str, &str)], list: &List) {
-    let ports = free_ports(list.len());
-    let trainings: Vec<Training> = std::iter::zip(list, ports)
-        .map(|((name, sets), port)| Training {
+    let trainings: Vec<Training> = list
+        .iter()
+        .map(|(name, sets)| Training {
             recipe: sandbox.path("recipe.toml"),
             sets: sets.clone(),
             run_dir: sandbox.path(name),
-            port,
         })
         .collect();
     let path = sandbox.path(&format!("list-{world_size}.json"));

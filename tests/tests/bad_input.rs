@@ -3,7 +3,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
+use dtrain_tests::programs::finish;
 use dtrain_tests::ranks::said;
 use dtrain_tests::runs::{Sandbox, TINY, contents};
 
@@ -30,8 +33,15 @@ fn image_folder(sandbox: &Sandbox, train: usize, test: usize) {
     }
 }
 
+/// Far longer than a refusal takes, and shorter than the ranks wait for each other.
+const LIMIT: Duration = Duration::from_secs(120);
+
 fn refused(sandbox: &Sandbox, nproc: usize, sets: &[&str], more: &[&str], words: &[&str]) {
-    let output = sandbox.launch_with(nproc, "run", sets, more);
+    refused_by(&mut sandbox.command(nproc, "run", sets, more), words);
+}
+
+fn refused_by(command: &mut Command, words: &[&str]) {
+    let output = finish(command, LIMIT);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     for word in words {
@@ -100,6 +110,148 @@ fn recipes_that_are_wrong() {
     assert!(
         !sandbox.path("run").exists(),
         "nothing is written for a recipe that is refused"
+    );
+}
+
+#[test]
+fn optimizers_schedules_and_precisions_that_there_are_not() {
+    let sandbox = Sandbox::new(TINY);
+    let cases: [(&str, &[&str]); 5] = [
+        ("optim.name=\"adamx\"", &["optim.name", "adamx", "adamw"]),
+        (
+            "optim.schedule={ name = \"cosin\" }",
+            &["optim.schedule.name", "cosin", "cosine"],
+        ),
+        ("precision.amp=\"fp8\"", &["precision.amp", "fp8", "bf16"]),
+        ("train.effective_batch=0", &["train.effective_batch", "1"]),
+        ("train.effective_batch=-4", &["train.effective_batch", "-4"]),
+    ];
+    for (set, words) in cases {
+        refused(&sandbox, 2, &[set], &[], words);
+    }
+    // What only the trainer can know: no GPU is there to compute in float16.
+    let mut command = sandbox.command(2, "run", &["precision.amp=\"fp16\""], &[]);
+    refused_by(
+        command.env("CUDA_VISIBLE_DEVICES", ""),
+        &["precision.amp", "fp16", "needs a GPU", "bf16"],
+    );
+}
+
+#[test]
+fn globs_that_match_nothing_or_everything() {
+    let sandbox = Sandbox::new(TINY);
+    let group = "optim.group=[{ match = \"layr1.*\", lr_factor = 0.1 }]";
+    refused(
+        &sandbox,
+        2,
+        &[group],
+        &[],
+        &["optim.group", "layr1.*", "matches no parameter", "layer1"],
+    );
+    let groups = "optim.group=[{ match = \"*\", lr_factor = 0.1 }, { match = \"fc.*\", lr_factor = 10 }]";
+    refused(
+        &sandbox,
+        2,
+        &[groups],
+        &[],
+        &["optim.group", "fc.*", "Move the narrower group up"],
+    );
+    refused(
+        &sandbox,
+        2,
+        &["model.freeze=[\"fc2.*\"]"],
+        &[],
+        &["model.freeze", "fc2.*", "fc."],
+    );
+    refused(
+        &sandbox,
+        2,
+        &["model.freeze=[\"*\"]"],
+        &[],
+        &["model.freeze", "every parameter"],
+    );
+    refused(
+        &sandbox,
+        2,
+        &["model.freeze=[\"[\"]"],
+        &[],
+        &["model.freeze", "not a pattern"],
+    );
+}
+
+#[test]
+fn images_of_mixed_sizes_need_a_resize() {
+    let recipe = folder_recipe().replace("image_size = 32\n", "resize = \"none\"\n");
+    let sandbox = Sandbox::new(&recipe);
+    image_folder(&sandbox, 60, 4);
+    let other = |name: &str| {
+        let path = sandbox.path("data/train/light").join(name);
+        image::RgbImage::new(40, 24).save(path).unwrap();
+    };
+    other("x0.png");
+    refused(
+        &sandbox,
+        2,
+        &[],
+        &[],
+        &["x0.png", "40x24", "32x32", "data.resize = \"crop\""],
+    );
+    // The remedy is one, in the folder of the refused run too.
+    fs::remove_file(sandbox.path("data/train/light/x0.png")).unwrap();
+    sandbox.train(2, "run", &["train.steps=1"]);
+}
+
+#[test]
+fn values_that_are_not_finite_are_not_learnt_from() {
+    let sandbox =
+        Sandbox::new(&folder_recipe().replace("image_size = 32\n", "image_size = 32\nchannels = 1\n"));
+    let tiff = |split: &str, class: &str, index: usize, broken: bool| {
+        let folder = sandbox.path(&format!("data/{split}/{class}"));
+        fs::create_dir_all(&folder).unwrap();
+        let shade = if class == "dark" { 0.2f32 } else { 0.8 };
+        let mut values: Vec<f32> = (0..32 * 32).map(|at| shade + (at + index) as f32 / 1e4).collect();
+        if broken {
+            values[5 * 32 + 3] = f32::NAN;
+        }
+        let file = fs::File::create(folder.join(format!("{index:03}.tiff"))).unwrap();
+        let mut encoder = tiff::encoder::TiffEncoder::new(file).unwrap();
+        encoder
+            .write_image::<tiff::encoder::colortype::Gray32Float>(32, 32, &values)
+            .unwrap();
+    };
+    for class in ["dark", "light"] {
+        for index in 0..60 {
+            tiff("train", class, index, class == "dark" && index == 7);
+        }
+        for index in 0..2 {
+            tiff("test", class, index, false);
+        }
+    }
+    let output = finish(&mut sandbox.command(2, "one", &["train.steps=2"], &[]), LIMIT);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("007.tiff") && text.contains("not finite") && text.contains("1 of 120"),
+        "{text}"
+    );
+    assert!(
+        sandbox
+            .run("one")
+            .per_step("loss")
+            .iter()
+            .all(|loss| loss.is_finite())
+    );
+    for index in 0..60 {
+        for class in ["dark", "light"] {
+            tiff("train", class, index, true);
+        }
+    }
+    refused(
+        &sandbox,
+        2,
+        &[],
+        &[],
+        &["000.tiff", "NaN", "column 3, row 5 of channel 0", "replace them"],
     );
 }
 

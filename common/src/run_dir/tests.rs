@@ -183,6 +183,23 @@ fn a_run_without_checkpoints_starts_again() {
 }
 
 #[test]
+fn a_run_that_was_refused_gives_way_to_the_mended_recipe() {
+    let place = place();
+    let mended = recipe(&["train.effective_batch=8"]);
+    for resume in [Resume::Auto, Resume::Never] {
+        place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
+        fs::write(place.run.result(), "{}").unwrap();
+        assert_eq!(place.run.prepare(&mended, &resume).unwrap(), Start::Fresh);
+        assert_eq!(saved(&place.run), mended);
+        // It begins: now it is a run.
+        fs::write(place.run.plan(), "{}").unwrap();
+        let error = refused(&place.run, &recipe(&[]), &Resume::Auto);
+        assert!(matches!(error, RunDirError::Differs { .. }), "{error}");
+        fs::remove_dir_all(place.run.root()).unwrap();
+    }
+}
+
+#[test]
 fn a_folder_that_is_no_run_is_left_alone() {
     let place = place();
     fs::create_dir_all(place.run.root()).unwrap();
@@ -209,22 +226,6 @@ fn a_path_that_is_no_folder_is_refused() {
         refused(&place.run, &recipe(&[]), &Resume::Auto),
         RunDirError::Io { .. }
     ));
-}
-
-#[test]
-fn a_run_that_was_refused_before_its_first_step_does_not_stand_in_the_way() {
-    let place = place();
-    place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
-    fs::create_dir_all(place.run.logs()).unwrap();
-    let mended = recipe(&["optim.lr=0.5"]);
-    for resume in [Resume::Auto, Resume::Never] {
-        assert_eq!(place.run.prepare(&mended, &resume).unwrap(), Start::Fresh);
-        assert_eq!(saved(&place.run), mended);
-    }
-    // Once metrics are written, it is a run.
-    fs::write(place.run.metrics(), "").unwrap();
-    refused(&place.run, &recipe(&[]), &Resume::Auto);
-    refused(&place.run, &mended, &Resume::Never);
 }
 
 #[test]

@@ -136,15 +136,20 @@ pub fn load_state(registry: &Registry, path: &Path, mode: LoadMode) -> Result<Lo
     Ok(report)
 }
 
-/// Writes a model's state under its plain names: floating-point tensors of parameters as float32, buffers in their own
-/// type. PyTorch's `load_state_dict(strict=True)` takes the result, where no weight is tied. `path` is replaced in one step.
+/// Writes a model's state under its plain names: parameters as float32, or as float64 where the model computes in it, and
+/// buffers in their own type: what is loaded again is what was saved. PyTorch's `load_state_dict(strict=True)` takes the result, where no weight is tied. `path` is replaced in one step.
 ///
 /// # Errors
 /// [`WeightsError::Write`] and those of libtorch.
 pub fn save_state(registry: &Registry, path: &Path) -> Result<(), ModelError> {
     let mut tensors: Vec<(&str, Tensor)> = Vec::with_capacity(registry.state().len());
     for entry in registry.parameters() {
-        tensors.push((entry.name(), entry.tensor().f_detach()?.f_to_kind(Kind::Float)?));
+        let tensor = entry.tensor().f_detach()?;
+        let tensor = match tensor.f_kind()? {
+            Kind::Double => tensor,
+            _ => tensor.f_to_kind(Kind::Float)?,
+        };
+        tensors.push((entry.name(), tensor));
     }
     for entry in registry.buffers() {
         tensors.push((entry.name(), entry.tensor().shallow_clone()));

@@ -9,12 +9,16 @@ mod task;
 
 use std::error::Error;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::run_dir::Resume;
 use dtrain_tests::trainings::Training;
+use dtrain_torch_shim::store::TcpStore;
 use dtrain_worker::{Request, run_task};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     match train_all() {
@@ -31,11 +35,22 @@ fn train_all() -> Result<(), Box<dyn Error>> {
     let list = std::fs::read_to_string(&list).map_err(|error| format!("{list}: {error}"))?;
     let list: Vec<Training> = serde_json::from_str(&list)?;
     dtrain_torch_shim::quiet_logs()?;
-    for training in list {
+    let env = WorkerEnv::from_process()?;
+    // One store for all of them: to find a new one takes a rank half a second where it comes before the store does.
+    let _store = match (env.rank, env.world_size) {
+        (0, 2..) => Some(TcpStore::serve(
+            &env.master_addr,
+            env.master_port,
+            CONNECT_TIMEOUT,
+        )?),
+        _ => None,
+    };
+    for (number, training) in list.into_iter().enumerate() {
         let name = training.run_dir.display().to_string();
         let env = WorkerEnv {
-            master_port: training.port,
-            ..WorkerEnv::from_process()?
+            use_agent_store: true,
+            run_id: format!("training-{number}"),
+            ..env.clone()
         };
         let request = Request {
             recipe: training.recipe.display().to_string(),

@@ -187,12 +187,11 @@ impl Branches {
     fn losses(&self, x: &Tensor, targets: &Tensor, numbers: &[i64]) -> Result<Tensor, ModelError> {
         let x = self.trunk.linear(x)?.f_tanh()?;
         let mut losses = Vec::new();
-        for row in 0..numbers.len() {
+        for (row, &number) in numbers.iter().enumerate() {
             let mut x = x.f_narrow(0, row as i64, 1)?;
-            let number = numbers[row];
             for (takes, layer) in [
-                (takes("some", number, 4), &self.some),
-                (takes("few", number, 16), &self.few),
+                (takes("some", number, 8), &self.some),
+                (takes("few", number, 32), &self.few),
             ] {
                 if takes {
                     x = x.f_add(&layer.linear(&x)?.f_tanh()?)?;

@@ -153,11 +153,12 @@ fn check_runs_every_step_and_stops_at_the_first_that_fails() {
 }
 
 /// The scripts of tests/parity.
-const SCRIPTS: [&str; 4] = [
+const SCRIPTS: [&str; 5] = [
     "make_reference",
     "make_schedules",
     "make_models",
     "make_torchscript",
+    "make_ddp",
 ];
 
 /// With the files under tests/parity; each script writes where it ran into a file of its own name.

@@ -309,3 +309,26 @@ fn every_network_is_saved_and_loaded_and_its_head_exchanged() {
         );
     }
 }
+
+#[test]
+fn a_model_in_float64_is_saved_to_the_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let make = |kind| {
+        let mut registry = Registry::new(Device::Cpu);
+        registry.set_kind(kind);
+        let init = Tensor::rand([5, 7], (Kind::Double, Device::Cpu));
+        let _ = registry.root().parameter("weight", &init).unwrap();
+        registry
+    };
+    let (a, b, narrow) = (make(Kind::Double), make(Kind::Double), make(Kind::BFloat16));
+    let weight = |registry: &Registry| registry.get("weight").unwrap().tensor().shallow_clone();
+    save_state(&a, &path).unwrap();
+    load_state(&b, &path, LoadMode::Strict).unwrap();
+    assert!(weight(&a).equal(&weight(&b)));
+    save_state(&narrow, &path).unwrap();
+    assert_eq!(
+        TensorFile::open(&path).unwrap().read("weight").unwrap().kind(),
+        Kind::Float
+    );
+}

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Makes the reference of whole trainings: what PyTorch's DistributedDataParallel computes on two processes.
+
+    pip install -r tests/parity/requirements.txt
+    python tests/parity/make_ddp.py --out tests/parity/reference
+
+README.md beside it describes the file. Each case is trained in float64 too, and the script refuses to write a case whose
+float32 losses are not well inside the test's tolerance of them: what rounding alone moves further is no matter of parity.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torchvision
+from torch import distributed, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+import formula  # noqa: E402
+from make_models import Gpt  # noqa: E402
+
+RANKS = 2
+WARMUP = 10
+
+
+class Branches(nn.Module):
+    """Linear layers, of which one is for no sample and two are for some: the twin of `Branches` in training-rank."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.never = nn.Linear(6, 8), nn.Linear(8, 8)
+        self.some, self.few, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x, numbers):
+        rows = []
+        for row, number in zip(torch.tanh(self.trunk(x)), numbers, strict=True):
+            for branch, one_in in (("some", 8), ("few", 32)):
+                if int(formula.words(f"branches.{branch}.{number}", 1)[0]) % one_in == 0:
+                    row = row + torch.tanh(getattr(self, branch)(row))
+            rows.append(self.head(row))
+        return torch.stack(rows)
+
+
+def resnet18():
+    # The last norm of every block begins at zero, as dtrain's own do.
+    return torchvision.models.resnet18(weights=None, num_classes=10, zero_init_residual=True)
+
+
+# The settings are those of the recipe in the test. AdamW makes whole steps of gradients that are rounding noise where eps is
+# 1e-8, and a ResNet has such gradients when its residual branches begin at zero; hence eps = 1e-5 there, and the warm-up.
+CASES = {
+    "resnet18": {"batch": 16, "steps": 30, "lr": 1e-3, "eps": 1e-5, "weight_decay": 0.05, "types": ["float32", "float64"]},
+    "gpt": {"batch": 8, "steps": 30, "lr": 3e-3, "eps": 1e-8, "weight_decay": 0.1, "types": ["float32", "float64"]},
+    "branches": {"batch": 8, "steps": 20, "lr": 1e-2, "eps": 1e-8, "weight_decay": 0.1, "types": ["float64"]},
+}
+PERIODS = {"resnet18": 64, "gpt": 48, "branches": 2**62}
+CLASSES = {"resnet18": 10, "gpt": 31, "branches": 4}
+SHAPES = {"resnet18": (3, 32, 32), "branches": (6,)}
+
+
+def build(case, dtype):
+    model = {
+        "resnet18": resnet18,
+        "gpt": lambda: Gpt(vocabulary=31, context=20, width=48, depth=3, heads=4),
+        "branches": Branches,
+    }[case]()
+    state = {
+        name: torch.from_numpy(formula.state_value(name, tuple(tensor.shape))).to(tensor.dtype)
+        for name, tensor in model.state_dict().items()
+    }
+    for name in state:
+        if name.endswith("bn2.weight"):
+            state[name].zero_()
+    model.load_state_dict(state, strict=True)
+    return model.to(dtype).train()
+
+
+def sample(case, number):
+    """Input and target of a sample."""
+    content, classes = number % PERIODS[case], CLASSES[case]
+    if case == "gpt":
+        tokens = torch.from_numpy((formula.words(f"gpt.tokens.{content}", 17) % classes).astype("int64"))
+        return tokens[:-1], tokens[1:]
+    shape = SHAPES[case]
+    image = (1.5 * formula.unit(f"{case}.image.{content}", torch.Size(shape).numel())).astype("float32")
+    label = int(formula.words(f"{case}.label.{content}", 1)[0]) % classes
+    return torch.from_numpy(image).reshape(shape), torch.tensor(label)
+
+
+def train(rank, case, dtype, folder):
+    """One process of a case; rank 0 writes the mean loss of every step, and the weights at the end where they are few."""
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+    settings = CASES[case]
+    dtype = getattr(torch, dtype)
+    ddp = DistributedDataParallel(build(case, dtype), find_unused_parameters=case == "branches")
+    optimizer = torch.optim.AdamW(
+        ddp.parameters(), lr=settings["lr"], eps=settings["eps"], weight_decay=settings["weight_decay"], foreach=False
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARMUP))
+    own = settings["batch"] // RANKS
+    losses = []
+    for step in range(settings["steps"]):
+        first = step * settings["batch"] + rank * own
+        numbers = list(range(first, first + own))
+        inputs, targets = (torch.stack(parts) for parts in zip(*(sample(case, number) for number in numbers), strict=True))
+        inputs = inputs if case == "gpt" else inputs.to(dtype)
+        logits = ddp(inputs, numbers) if case == "branches" else ddp(inputs)
+        loss = F.cross_entropy(logits.transpose(1, 2) if case == "gpt" else logits, targets)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        mean = loss.detach().double() / RANKS
+        distributed.all_reduce(mean)
+        losses.append(mean.item())
+    if rank == 0:
+        out = {"losses": losses}
+        if case == "branches":
+            out["weights"] = {name: tensor.flatten().tolist() for name, tensor in ddp.module.state_dict().items()}
+        Path(folder, "out.json").write_text(json.dumps(out))
+    distributed.destroy_process_group()
+
+
+def result(case, dtype):
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(train, args=(case, dtype, folder), nprocs=RANKS)
+        return json.loads(Path(folder, "out.json").read_text())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write the reference file to")
+    out = parser.parse_args().out
+    for module, wanted in ((torch, "2.11.0"), (torchvision, "0.26.0")):
+        if module.__version__.split("+")[0] != wanted:
+            sys.exit(f"{module.__name__} {wanted} is needed, this is {module.__version__}: see requirements.txt beside this script")
+    out.mkdir(parents=True, exist_ok=True)
+    cases = {}
+    for case, settings in CASES.items():
+        cases[case] = {"settings": {**settings, "ranks": RANKS, "warmup": WARMUP}}
+        for dtype in settings["types"]:
+            cases[case][dtype] = result(case, dtype)
+        exact = cases[case]["float64"]["losses"]
+        print(f"{case}: the loss goes from {exact[0]:.4f} to {exact[-1]:.4f}")
+        if "float32" in cases[case]:
+            apart = max(abs(a / b - 1) for a, b in zip(cases[case]["float32"]["losses"], exact, strict=True))
+            print(f"{case}: float32 against float64: losses {apart:.1e}")
+            if apart > 2e-5:
+                sys.exit(f"{case} magnifies rounding too much to be compared in float32")
+    path = out / "ddp.json"
+    path.write_text(json.dumps({"torch": torch.__version__.split("+")[0], "cases": cases}, indent=1) + "\n")
+    print(f"{path.name}: {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
