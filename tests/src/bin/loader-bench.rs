@@ -36,6 +36,7 @@ fn main() -> Result<(), Failure> {
 
     let pass = |epoch| one_pass(&dataset, samples, size as usize, batch, epoch);
     pass(0)?;
+    let cpu_before = cpu_seconds()?;
     let (mut images, mut seconds, mut mean) = (0, 0.0, 0.0);
     for epoch in 1..=epochs {
         let taken = pass(epoch)?;
@@ -43,11 +44,29 @@ fn main() -> Result<(), Failure> {
         seconds += taken.seconds;
         mean = taken.mean;
     }
-    println!(
-        "{}",
-        serde_json::json!({"images": images, "seconds": seconds, "mean": mean, "samples": samples})
-    );
+    let result = serde_json::json!({
+        "images": images,
+        "seconds": seconds,
+        // Over all images of the passes, also those of the first batch.
+        "all_images": epochs * u64::from(samples),
+        "cpu_seconds": cpu_seconds()? - cpu_before,
+        "mean": mean,
+    });
+    println!("{result}");
     Ok(())
+}
+
+/// Processor time of all threads so far.
+fn cpu_seconds() -> Result<f64, Failure> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The name in parentheses may hold spaces; utime and stime are the 14th and 15th field.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks: Vec<u64> = fields
+        .skip(11)
+        .take(2)
+        .map(str::parse)
+        .collect::<Result<_, _>>()?;
+    Ok(ticks.iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// What was seen of one pass.

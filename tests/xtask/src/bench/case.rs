@@ -53,11 +53,11 @@ impl Network {
         match self {
             Self::Resnet18 => Steps {
                 skipped: 5,
-                counted: 20,
+                counted: 15,
             },
             Self::Gpt => Steps {
-                skipped: 4,
-                counted: 10,
+                skipped: 3,
+                counted: 7,
             },
         }
     }

@@ -15,6 +15,8 @@ use super::stats::median;
 pub(super) enum Metric {
     /// Images or tokens per second, of all processes together.
     Rate,
+    /// Images per second of processor time, of all threads and processes that load: what other programs take does not count.
+    CpuRate,
     /// Median duration of a step.
     StepMs,
     /// Median of what rank 0 waits for the other ranks in a step.
@@ -162,8 +164,21 @@ pub(super) fn of_loader(text: &str) -> Result<Figures> {
         images > 0.0 && seconds > 0.0,
         "it loaded {images} images in {seconds} s"
     );
+    let (all, cpu) = (
+        number(&value, &["all_images"])?,
+        number(&value, &["cpu_seconds"])?,
+    );
+    ensure!(
+        all > 0.0 && cpu > 0.0,
+        "it loaded {all} images in {cpu} s of processor time"
+    );
     let mean = number(&value, &["mean"])?;
-    Ok([(Metric::Rate, images / seconds), (Metric::PixelMean, mean)].into())
+    Ok([
+        (Metric::Rate, images / seconds),
+        (Metric::CpuRate, all / cpu),
+        (Metric::PixelMean, mean),
+    ]
+    .into())
 }
 
 /// Of processes that know nothing of each other.

@@ -139,17 +139,18 @@ fn memory(network: Network) -> Table {
 }
 
 fn loader() -> Table {
+    let ratio = |metric| Comparison {
+        over: Case::Loader,
+        under: Case::TorchLoader,
+        metric,
+        goal: Some(Goal::AtLeast(3.0)),
+    };
     Table {
         title: "JPEG files to normalised tensors of 224 x 224, one core loading".to_owned(),
         cases: vec![Case::Loader, Case::TorchLoader],
-        metrics: vec![Metric::Rate],
+        metrics: vec![Metric::Rate, Metric::CpuRate],
         unit: "images/s",
-        comparisons: vec![Comparison {
-            over: Case::Loader,
-            under: Case::TorchLoader,
-            metric: Metric::Rate,
-            goal: Some(Goal::AtLeast(3.0)),
-        }],
+        comparisons: vec![ratio(Metric::Rate), ratio(Metric::CpuRate)],
     }
 }
 

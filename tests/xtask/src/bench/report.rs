@@ -231,6 +231,7 @@ fn short(name: &str) -> &str {
 fn heading(metric: Metric, unit: &str) -> String {
     match metric {
         Metric::Rate => unit.to_owned(),
+        Metric::CpuRate => format!("{unit}, of processor time"),
         Metric::StepMs => "step, ms".to_owned(),
         Metric::WaitMs => "waiting for the other ranks in a step, ms".to_owned(),
         Metric::WaitShare => "the same as share of the step".to_owned(),
@@ -245,6 +246,7 @@ fn heading(metric: Metric, unit: &str) -> String {
 fn word(metric: Metric) -> &'static str {
     match metric {
         Metric::Rate => "rate",
+        Metric::CpuRate => "processor time",
         Metric::StepMs => "step",
         Metric::WaitMs | Metric::WaitShare => "waiting",
         Metric::TrainingPeakBytes => "training",
@@ -257,7 +259,7 @@ fn word(metric: Metric) -> &'static str {
 
 fn shown(metric: Metric, value: f64) -> String {
     match metric {
-        Metric::Rate | Metric::StepMs | Metric::WaitMs => format!("{value:.1}"),
+        Metric::Rate | Metric::CpuRate | Metric::StepMs | Metric::WaitMs => format!("{value:.1}"),
         Metric::WaitShare => format!("{:.1}%", 100.0 * value),
         Metric::TrainingPeakBytes | Metric::OwnPeakBytes | Metric::RunPeakBytes => {
             format!("{:.0}", value / f64::from(1 << 20))

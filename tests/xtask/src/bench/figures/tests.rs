@@ -103,12 +103,19 @@ fn runs_of_dtrain_alone_add_up_as_pytorch_s_do() {
 }
 
 #[test]
-fn a_loader_s_rate_is_images_over_seconds() {
-    let figures = of_loader(r#"{"images": 90, "seconds": 0.5, "mean": -0.25}"#).unwrap();
-    assert_eq!(
-        figures,
-        [(Metric::Rate, 180.0), (Metric::PixelMean, -0.25)].into()
-    );
-    assert!(of_loader(r#"{"images": 0, "seconds": 0.5, "mean": 0.0}"#).is_err());
+fn a_loader_s_rates_are_images_over_seconds() {
+    let loader = |images: u32, cpu: f64| {
+        let value = serde_json::json!({
+            "images": images, "seconds": 0.5, "all_images": 100, "cpu_seconds": cpu, "mean": -0.25,
+        });
+        of_loader(&value.to_string())
+    };
+    let expected = [
+        (Metric::Rate, 180.0),
+        (Metric::CpuRate, 250.0),
+        (Metric::PixelMean, -0.25),
+    ];
+    assert_eq!(loader(90, 0.4).unwrap(), expected.into());
+    assert!(loader(0, 0.4).is_err() && loader(90, 0.0).is_err());
     assert!(of_loader("[]").is_err());
 }
