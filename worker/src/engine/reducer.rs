@@ -6,17 +6,24 @@
 //! no gradient here) starts then. This is the scheme of PyTorch's reducer (Li et al. 2020, arXiv 2006.15704) on ranges of an
 //! arena: nothing is copied into buckets or out of them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod launch;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::sync::{Arc, Mutex};
 
 use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::hooks::GradientHook;
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Kind, TchError, Tensor};
 use thiserror::Error;
 
+use self::launch::{Bucket, Flight, Shared, State};
+use self::wire::Wire;
 use super::arena::Arena;
 use super::buffers::Buffers;
 use super::status::Status;
-use crate::collectives::{CollectiveError, Ranks, ReduceOp, Work};
+use crate::collectives::{CollectiveError, Ranks, ReduceOp};
 
 /// A reduction that failed.
 #[derive(Debug, Error)]
@@ -67,51 +74,6 @@ pub struct Reducer {
     shared: Arc<Shared>,
     hooks: Vec<GradientHook>,
     wire: Wire,
-}
-
-struct Shared {
-    ranks: Ranks,
-    options: ReduceOptions,
-    names: Vec<String>,
-    /// By parameter.
-    bucket_of: Vec<usize>,
-    state: Mutex<State>,
-}
-
-/// What a status travels in.
-struct Wire {
-    /// Memory in which the group reduces fastest, once it is known how long a status is.
-    memory: Option<Tensor>,
-    asked: bool,
-}
-
-struct State {
-    buckets: Vec<Bucket>,
-    armed: bool,
-    /// Whether a parameter's gradient was added to in this step, and since the reducer was armed.
-    used: Vec<bool>,
-    fired: Vec<bool>,
-    /// Parameters in the order in which they fired last.
-    order: Vec<usize>,
-    /// The bucket that starts next.
-    next: usize,
-    in_flight: Vec<Flight>,
-    failed: Option<ReduceError>,
-}
-
-struct Bucket {
-    grad: Tensor,
-    /// The part that is updated here, where updates are sharded.
-    own: Option<Tensor>,
-    members: usize,
-    /// Members that have not fired.
-    pending: usize,
-}
-
-struct Flight {
-    work: Box<dyn Work>,
-    /// Where a result that travelled in a shorter dtype goes: (from, to).
-    expand: Option<(Tensor, Tensor)>,
 }
 
 impl std::fmt::Debug for Reducer {
@@ -177,10 +139,7 @@ impl Reducer {
         Ok(Self {
             shared,
             hooks,
-            wire: Wire {
-                memory: None,
-                asked: false,
-            },
+            wire: Wire::default(),
         })
     }
 
@@ -319,90 +278,4 @@ pub(super) fn gather(ranks: &Ranks, arena: &Arena, flats: &[&Tensor]) -> Result<
         work.wait()?;
     }
     Ok(())
-}
-
-impl Wire {
-    /// The status in memory of the group's, where it has such memory. All statuses of a run are of one length.
-    fn load(&mut self, ranks: &Ranks, status: &Tensor) -> Result<Tensor, ReduceError> {
-        if !self.asked {
-            self.asked = true;
-            self.memory = ranks.allocate(status.numel(), status.kind())?;
-        }
-        let Some(memory) = &self.memory else {
-            return Ok(status.shallow_clone());
-        };
-        let mut wire = memory.shallow_clone();
-        tch::no_grad(|| wire.f_copy_(status))?;
-        Ok(wire)
-    }
-}
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing below leaves the state half changed; a panic is reported by whoever panicked.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The hook: backward has added to the gradient of `parameter`.
-    fn ready(&self, parameter: usize) {
-        let mut state = self.state();
-        state.used[parameter] = true;
-        if !state.armed {
-            return;
-        }
-        if state.fired[parameter] {
-            // Backward ran twice. That is fine as long as the bucket waits for it.
-            if self.options.overlap && self.bucket_of[parameter] < state.next {
-                let name = self.names[parameter].clone();
-                state.failed.get_or_insert(ReduceError::Late { name });
-            }
-            return;
-        }
-        state.fired[parameter] = true;
-        state.order.push(parameter);
-        state.buckets[self.bucket_of[parameter]].pending -= 1;
-        while self.options.overlap
-            && state.failed.is_none()
-            && state
-                .buckets
-                .get(state.next)
-                .is_some_and(|bucket| bucket.pending == 0)
-        {
-            self.start_next(&mut state);
-        }
-    }
-
-    fn start_next(&self, state: &mut State) {
-        let bucket = &state.buckets[state.next];
-        state.next += 1;
-        match self.start(bucket) {
-            Ok(flight) => state.in_flight.push(flight),
-            Err(error) => state.failed = Some(error),
-        }
-    }
-
-    fn start(&self, bucket: &Bucket) -> Result<Flight, ReduceError> {
-        let op = ReduceOp::Sum;
-        let short = match self.options.compress {
-            Some(kind) if kind != bucket.grad.kind() && self.ranks.size() > 1 => {
-                Some(bucket.grad.f_to_kind(kind)?)
-            }
-            _ => None,
-        };
-        let (work, expand) = match (&bucket.own, short) {
-            (None, None) => (self.ranks.all_reduce(&bucket.grad, op)?, None),
-            (None, Some(short)) => (
-                self.ranks.all_reduce(&short, op)?,
-                Some((short, bucket.grad.shallow_clone())),
-            ),
-            (Some(own), None) => (self.ranks.reduce_scatter(own, &bucket.grad, op)?, None),
-            (Some(own), Some(short)) => {
-                let part =
-                    Tensor::f_empty(own.size(), (short.kind(), Device::Cpu))?.f_to_device(own.device())?;
-                let work = self.ranks.reduce_scatter(&part, &short, op)?;
-                (work, Some((part, own.shallow_clone())))
-            }
-        };
-        Ok(Flight { work, expand })
-    }
 }

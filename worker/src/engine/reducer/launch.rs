@@ -1,0 +1,116 @@
+//! The hooks' side of the reducer: which buckets are complete, and the reductions that are under way.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tch::{Device, Tensor};
+
+use super::{ReduceError, ReduceOptions};
+use crate::collectives::{Ranks, ReduceOp, Work};
+
+pub(super) struct Shared {
+    pub(super) ranks: Ranks,
+    pub(super) options: ReduceOptions,
+    pub(super) names: Vec<String>,
+    /// By parameter.
+    pub(super) bucket_of: Vec<usize>,
+    pub(super) state: Mutex<State>,
+}
+
+pub(super) struct State {
+    pub(super) buckets: Vec<Bucket>,
+    pub(super) armed: bool,
+    /// Whether a parameter's gradient was added to in this step, and since the reducer was armed.
+    pub(super) used: Vec<bool>,
+    pub(super) fired: Vec<bool>,
+    /// Parameters in the order in which they fired last.
+    pub(super) order: Vec<usize>,
+    /// The bucket that starts next.
+    pub(super) next: usize,
+    pub(super) in_flight: Vec<Flight>,
+    pub(super) failed: Option<ReduceError>,
+}
+
+pub(super) struct Bucket {
+    pub(super) grad: Tensor,
+    /// The part that is updated here, where updates are sharded.
+    pub(super) own: Option<Tensor>,
+    pub(super) members: usize,
+    /// Members that have not fired.
+    pub(super) pending: usize,
+}
+
+pub(super) struct Flight {
+    pub(super) work: Box<dyn Work>,
+    /// Where a result that travelled in a shorter dtype goes: (from, to).
+    pub(super) expand: Option<(Tensor, Tensor)>,
+}
+
+impl Shared {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing below leaves the state half changed; a panic is reported by whoever panicked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The hook: backward has added to the gradient of `parameter`.
+    pub(super) fn ready(&self, parameter: usize) {
+        let mut state = self.state();
+        state.used[parameter] = true;
+        if !state.armed {
+            return;
+        }
+        if state.fired[parameter] {
+            // Backward ran twice. That is fine as long as the bucket waits for it.
+            if self.options.overlap && self.bucket_of[parameter] < state.next {
+                let name = self.names[parameter].clone();
+                state.failed.get_or_insert(ReduceError::Late { name });
+            }
+            return;
+        }
+        state.fired[parameter] = true;
+        state.order.push(parameter);
+        state.buckets[self.bucket_of[parameter]].pending -= 1;
+        while self.options.overlap
+            && state.failed.is_none()
+            && state
+                .buckets
+                .get(state.next)
+                .is_some_and(|bucket| bucket.pending == 0)
+        {
+            self.start_next(&mut state);
+        }
+    }
+
+    pub(super) fn start_next(&self, state: &mut State) {
+        let bucket = &state.buckets[state.next];
+        state.next += 1;
+        match self.start(bucket) {
+            Ok(flight) => state.in_flight.push(flight),
+            Err(error) => state.failed = Some(error),
+        }
+    }
+
+    fn start(&self, bucket: &Bucket) -> Result<Flight, ReduceError> {
+        let op = ReduceOp::Sum;
+        let short = match self.options.compress {
+            Some(kind) if kind != bucket.grad.kind() && self.ranks.size() > 1 => {
+                Some(bucket.grad.f_to_kind(kind)?)
+            }
+            _ => None,
+        };
+        let (work, expand) = match (&bucket.own, short) {
+            (None, None) => (self.ranks.all_reduce(&bucket.grad, op)?, None),
+            (None, Some(short)) => (
+                self.ranks.all_reduce(&short, op)?,
+                Some((short, bucket.grad.shallow_clone())),
+            ),
+            (Some(own), None) => (self.ranks.reduce_scatter(own, &bucket.grad, op)?, None),
+            (Some(own), Some(short)) => {
+                let part =
+                    Tensor::f_empty(own.size(), (short.kind(), Device::Cpu))?.f_to_device(own.device())?;
+                let work = self.ranks.reduce_scatter(&part, &short, op)?;
+                (work, Some((part, own.shallow_clone())))
+            }
+        };
+        Ok(Flight { work, expand })
+    }
+}

@@ -1,0 +1,100 @@
+//! The reducer on one rank: what hooks see. Several ranks are in the tests of whole runs.
+#![allow(clippy::unwrap_used)]
+
+use tch::{Device, Kind, Tensor};
+
+use super::*;
+use crate::engine::{Buffers, LayoutOptions, Parameter};
+
+/// Three layers of 40 parameters, each a bucket of its own.
+fn arena() -> (Vec<Tensor>, Arena) {
+    let leaves: Vec<Tensor> = (0..3)
+        .map(|_| Tensor::ones([40], (Kind::Float, Device::Cpu)).set_requires_grad(true))
+        .collect();
+    let parameters: Vec<Parameter<'_>> = ["a", "b", "c"]
+        .into_iter()
+        .zip(&leaves)
+        .map(|(name, tensor)| Parameter {
+            name,
+            tensor,
+            group: 0,
+        })
+        .collect();
+    let options = LayoutOptions {
+        first_bucket_bytes: 64,
+        bucket_bytes: 64,
+        shards: 1,
+    };
+    let arena = Arena::with_layout(&parameters, options, 0).unwrap();
+    (leaves, arena)
+}
+
+fn reducer(arena: &Arena, overlap: bool) -> Reducer {
+    let options = ReduceOptions {
+        overlap,
+        compress: None,
+    };
+    Reducer::new(Ranks::single(), arena, options).unwrap()
+}
+
+fn buffers() -> Buffers {
+    Buffers::new([]).unwrap()
+}
+
+#[test]
+fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
+    let (leaves, arena) = arena();
+    let mut reducer = reducer(&arena, true);
+    reducer.begin();
+    // An unarmed micro-step with a and c, then the last one with c only.
+    (&leaves[0] * &leaves[2]).sum(Kind::Float).backward();
+    reducer.arm();
+    (&leaves[2] * 2.0).sum(Kind::Float).backward();
+    let status = reducer.finish(&buffers(), Status::default()).unwrap();
+    assert_eq!(status.used(), [true, false, true]);
+    assert_eq!(
+        reducer.ready_order().unwrap(),
+        [2, 1, 0],
+        "what had none comes last"
+    );
+    assert_eq!(leaves[2].grad().double_value(&[0]), 3.0);
+
+    reducer.begin();
+    reducer.arm();
+    let status = reducer.finish(&buffers(), Status::default()).unwrap();
+    assert_eq!(status.used(), [false; 3], "a rank without samples");
+}
+
+#[test]
+fn a_gradient_that_changes_after_its_bucket_left_is_an_error() {
+    let backward_twice = |overlap| {
+        let (leaves, arena) = arena();
+        let mut reducer = reducer(&arena, overlap);
+        reducer.begin();
+        reducer.arm();
+        for _ in 0..2 {
+            (&leaves[0] + &leaves[1] + &leaves[2]).sum(Kind::Float).backward();
+        }
+        reducer.finish(&buffers(), Status::default())
+    };
+    assert!(backward_twice(false).is_ok());
+    let error = backward_twice(true).unwrap_err();
+    assert!(matches!(error, ReduceError::Late { .. }), "{error}");
+    assert!(error.to_string().contains("reduce.overlap = false"), "{error}");
+}
+
+#[test]
+fn an_arena_in_a_new_order_keeps_its_reducer() {
+    let (leaves, mut arena) = arena();
+    let mut reducer = reducer(&arena, true);
+    arena.rearrange(&[1, 0, 2]).unwrap().unwrap();
+    reducer.follow(&arena).unwrap();
+    reducer.begin();
+    reducer.arm();
+    leaves[1].sum(Kind::Float).backward();
+    let status = reducer.finish(&buffers(), Status::default()).unwrap();
+    assert_eq!(status.used(), [false, true, false]);
+    // Removed with the reducer: nothing is counted any more.
+    drop(reducer);
+    leaves[1].sum(Kind::Float).backward();
+}
