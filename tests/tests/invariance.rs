@@ -158,6 +158,41 @@ fn a_step_has_the_same_gradient_under_any_partition() {
     }
 }
 
+/// A mean does not depend on the scale of its weights: nor does the gradient, so it is truly divided by them.
+#[test]
+fn a_gradient_is_a_weighted_mean() {
+    let sandbox = Sandbox::new(RECIPE);
+    let list = |scales: &[&str]| -> List {
+        let of = |weighted: bool, scale: &str| {
+            let mut sets = sets(&[
+                "train.steps=1",
+                "custom.double=true",
+                "optim.name=\"sgd\"",
+                "optim.lr=0.1",
+                "optim.momentum=0.9",
+            ]);
+            sets.extend([
+                format!("custom.weighted={weighted}"),
+                format!("custom.scale={scale}"),
+            ]);
+            (format!("{weighted}-{scale}"), sets)
+        };
+        let both = |scale: &&str| [of(false, scale), of(true, scale)];
+        scales.iter().flat_map(both).collect()
+    };
+    train(&sandbox, 1, &[], &list(&["1.0"]));
+    train(&sandbox, 2, &[], &list(&["3.0", "0.01"]));
+    for weighted in [false, true] {
+        let state = |scale: &str| tensors(&sandbox.run(&format!("{weighted}-{scale}")), OPTIMIZER);
+        for scale in ["3.0", "0.01"] {
+            let apart = distance(&state(scale), &state("1.0"));
+            assert!(apart < 1e-12, "weighted {weighted}, times {scale}: {apart:e}");
+        }
+    }
+    let norm = |name: &str| sandbox.run(name).per_step("grad_norm")[0];
+    assert!((norm("false-3.0") / norm("false-1.0") - 1.0).abs() < 1e-12);
+}
+
 #[test]
 fn fifty_steps_end_in_the_same_weights_under_any_partition() {
     let mut worst = 0f64;

@@ -7,6 +7,7 @@
 //! | `samples` | of the training set |
 //! | `ordered` | samples are numbered in the order of the first epoch |
 //! | `weighted` | samples have different weights, some of them none |
+//! | `scale` | every weight is multiplied by it; 1 by default |
 //! | `ids` | a path: every rank r writes the numbers of each training micro-batch as a line of `<ids>.<r>` |
 
 use std::cell::RefCell;
@@ -28,6 +29,7 @@ pub(crate) struct Subject {
     net: Net,
     dtype: Dtype,
     weighted: bool,
+    scale: f64,
     train: Arc<Numbered>,
     test: Arc<Numbered>,
     ids: Option<RefCell<File>>,
@@ -80,6 +82,11 @@ impl BuildTask for Subject {
             net: Net::new(kind, site.registry)?,
             dtype,
             weighted: is("weighted"),
+            scale: recipe
+                .custom
+                .get("scale")
+                .and_then(|value| value.as_float())
+                .unwrap_or(1.0),
             train: Arc::new(Numbered::new(kind, samples as usize, order)),
             test: Arc::new(Numbered::new(kind, 4, None)),
             ids,
@@ -113,8 +120,8 @@ impl Task for Subject {
         let weights: Vec<f64> = numbers
             .iter()
             .map(|&number| match self.weighted {
-                true => WEIGHTS[number as usize % WEIGHTS.len()],
-                false => 1.0,
+                true => WEIGHTS[number as usize % WEIGHTS.len()] * self.scale,
+                false => self.scale,
             })
             .collect();
         let weights = Tensor::f_from_slice(&weights)?
