@@ -13,9 +13,11 @@ use std::time::SystemTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
+use crate::exit::ExitStatus;
 use crate::files::write_atomic;
 use crate::manifest::Manifest;
 use crate::recipe::Recipe;
+use crate::result::RunResult;
 
 pub use error::{Differences, RunDirError};
 
@@ -214,7 +216,13 @@ impl RunDir {
     /// nothing to go on with and nothing to lose, and the mended recipe is another experiment.
     fn was_refused(&self) -> Result<bool, RunDirError> {
         let begun = exists(&self.plan())? || exists(&self.metrics())? || exists(&self.checkpoints())?;
-        Ok(!begun && exists(&self.result())?)
+        if begun {
+            return Ok(false);
+        }
+        let path = self.result();
+        let result = RunResult::read(&path).map_err(|source| io_error("read", &path, source))?;
+        let code = result.and_then(|result| result.exit_code);
+        Ok(code == Some(ExitStatus::Usage.code()))
     }
 
     /// An entry of the folder; none when the folder is empty or absent.

@@ -188,7 +188,10 @@ fn a_run_that_was_refused_gives_way_to_the_mended_recipe() {
     let mended = recipe(&["train.effective_batch=8"]);
     for resume in [Resume::Auto, Resume::Never] {
         place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
-        fs::write(place.run.result(), "{}").unwrap();
+        // Ended, but not as a refusal: it stays what it was.
+        fs::write(place.run.result(), r#"{"exit_code": 4}"#).unwrap();
+        refused(&place.run, &mended, &resume);
+        fs::write(place.run.result(), r#"{"exit_code": 2}"#).unwrap();
         assert_eq!(place.run.prepare(&mended, &resume).unwrap(), Start::Fresh);
         assert_eq!(saved(&place.run), mended);
         // It begins: now it is a run.
