@@ -132,7 +132,15 @@ fn source(bytes: &[u8], channels: usize) -> Result<Source<'_>, SampleError> {
             bands.check(channels)?;
             return Ok(Source::Bands(Box::new(bands)));
         }
-        return Ok(Source::Picture(open_picture(bytes)?));
+        return match open_picture(bytes) {
+            Ok(picture) => Ok(Source::Picture(picture)),
+            // Bands that make no picture have no brightness.
+            Err(SampleError::NotRgb { channels: found }) => Err(SampleError::Channels {
+                found,
+                expected: channels,
+            }),
+            Err(other) => Err(other),
+        };
     }
     open(bytes).map(Source::Picture)
 }
