@@ -18,6 +18,7 @@ use crate::checkpoint;
 use crate::data::LoaderOptions;
 use crate::engine::{
     Arena, BatchNorms, Buffers, Ema, LayoutOptions, Model, Needs, Precision, RankSync, RunPlan, TrainError,
+    live,
 };
 use crate::models::{self, BatchSync, LoadMode, Registry};
 use crate::optim::{Adam, AdamOptions, GroupOptions, Optimizer, Sgd, SgdOptions, WeightDecay};
@@ -89,10 +90,7 @@ impl Setup {
         let mut optimizer = optimizer(recipe, &arena, trained.groups)?;
         let mut ema = recipe
             .ema
-            .map(|ema| {
-                let live = arena.buffers().iter().map(|buffer| &buffer.data);
-                Ema::new(ema.decay, ema.warmup, live.chain(buffers.flats()))
-            })
+            .map(|ema| Ema::new(ema.decay, ema.warmup, live(&arena, &buffers)))
             .transpose()?;
         let mut precision = Precision::new(&recipe.precision, device)?;
         let (mut done, mut earlier_metrics) = (0, BTreeMap::new());

@@ -15,7 +15,7 @@ use super::device;
 use super::error::WorkerError;
 use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
-use crate::engine::{Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer};
+use crate::engine::{Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer, live};
 use crate::metrics::{MetricsLog, Progress, Surface};
 use crate::tasks::{BuildTask, Classify, Console, Lm, Segment, TorchScript};
 
@@ -102,8 +102,7 @@ fn train<T: BuildTask + 'static>(
         model.arena.share(allocate).map_err(TrainError::from)?;
         model.buffers.share(allocate).map_err(TrainError::from)?;
     }
-    let parameters = model.arena.buffers().iter().map(|buffer| &buffer.data);
-    same_start(&ranks, parameters.chain(model.buffers.flats()))?;
+    same_start(&ranks, live(&model.arena, &model.buffers))?;
 
     let progress = Progress::new(
         surface,

@@ -22,7 +22,7 @@ pub use batch_sync::RankSync;
 pub use buffers::Buffers;
 pub use ema::{Ema, EmaError};
 pub use error::TrainError;
-pub use model::Model;
+pub use model::{Model, live};
 pub use plan::{BatchNorms, Needs, PlanError, PlanFile, Position, RunPlan};
 pub use precision::{Precision, PrecisionError};
 pub use reducer::{ReduceError, ReduceOptions, Reducer};

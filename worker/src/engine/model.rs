@@ -104,8 +104,9 @@ impl Model {
     }
 }
 
-/// What the average is of.
-fn live<'a>(arena: &'a Arena, buffers: &'a Buffers) -> impl Iterator<Item = &'a Tensor> {
+/// What training moves: the parameters' flat buffers, then those of the running statistics. The ranks begin with the same of
+/// it, and the moving average is of it.
+pub fn live<'a>(arena: &'a Arena, buffers: &'a Buffers) -> impl Iterator<Item = &'a Tensor> {
     arena
         .buffers()
         .iter()

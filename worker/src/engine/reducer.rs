@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use self::launch::{Bucket, Flight, Shared, State};
 use self::wire::Wire;
-use super::arena::Arena;
+use super::arena::{Arena, narrow};
 use super::buffers::Buffers;
 use super::status::Status;
 use crate::collectives::{CollectiveError, Ranks, ReduceOp};
@@ -96,12 +96,11 @@ impl Reducer {
         let mut buckets = Vec::new();
         for (number, bucket) in arena.buckets().iter().enumerate() {
             let flat = &arena.buffers()[bucket.buffer].grad;
-            let cut = |range: &std::ops::Range<i64>| flat.f_narrow(0, range.start, range.end - range.start);
             let own = (shards > 1)
-                .then(|| cut(&bucket.part(arena.shard(), shards)))
+                .then(|| narrow(flat, &bucket.part(arena.shard(), shards)))
                 .transpose()?;
             buckets.push(Bucket {
-                grad: cut(&bucket.range)?,
+                grad: narrow(flat, &bucket.range)?,
                 own,
                 members: bucket.parameters.len(),
                 pending: 0,
@@ -270,9 +269,8 @@ pub(super) fn gather(ranks: &Ranks, arena: &Arena, flats: &[&Tensor]) -> Result<
     let mut works = Vec::new();
     for bucket in arena.buckets() {
         let flat = flats[bucket.buffer];
-        let cut = |range: std::ops::Range<i64>| flat.f_narrow(0, range.start, range.end - range.start);
-        let own = cut(bucket.part(arena.shard(), arena.shards()))?;
-        works.push(ranks.all_gather(&cut(bucket.range.clone())?, &own)?);
+        let own = narrow(flat, &bucket.part(arena.shard(), arena.shards()))?;
+        works.push(ranks.all_gather(&narrow(flat, &bucket.range)?, &own)?);
     }
     for work in works {
         work.wait()?;

@@ -65,8 +65,16 @@ impl Part {
     /// # Errors
     /// Where the tensor is shorter than the buffer.
     pub fn of(&self, flat: &Tensor) -> Result<Tensor, TchError> {
-        flat.f_narrow(0, self.range.start, self.range.end - self.range.start)
+        narrow(flat, &self.range)
     }
+}
+
+/// The elements of a flat tensor in `range`.
+///
+/// # Errors
+/// Where the tensor is shorter.
+pub(crate) fn narrow(flat: &Tensor, range: &Range<i64>) -> Result<Tensor, TchError> {
+    flat.f_narrow(0, range.start, range.end - range.start)
 }
 
 /// The flat buffers of a model.
@@ -105,11 +113,7 @@ impl Slot {
     /// # Errors
     /// Where `buffer` is shorter than the arena's.
     pub fn view(&self, buffer: &Tensor) -> Result<Tensor, TchError> {
-        buffer.f_narrow(0, self.offset, self.len())?.f_as_strided(
-            self.shape.as_slice(),
-            self.strides.as_slice(),
-            None,
-        )
+        narrow(buffer, &self.range())?.f_as_strided(self.shape.as_slice(), self.strides.as_slice(), None)
     }
 }
 
