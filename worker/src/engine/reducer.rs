@@ -18,7 +18,7 @@ use dtrain_torch_shim::hooks::GradientHook;
 use tch::{Kind, TchError, Tensor};
 use thiserror::Error;
 
-use self::launch::{Bucket, Flight, Shared, State};
+use self::launch::{Bucket, Flight, Gradient, Shared, State};
 use self::wire::Wire;
 use super::arena::{Arena, narrow};
 use super::buffers::Buffers;
@@ -110,12 +110,22 @@ impl Reducer {
             }
         }
         let count = bucket_of.len();
+        let gradients = arena
+            .leaves()
+            .iter()
+            .zip(arena.grads()?)
+            .map(|(leaf, place)| Gradient {
+                leaf: leaf.shallow_clone(),
+                place,
+            })
+            .collect();
         let shared = Arc::new(Shared {
             ranks,
             options,
             names: arena.names().map(str::to_owned).collect(),
             bucket_of,
             state: Mutex::new(State {
+                gradients,
                 buckets,
                 armed: false,
                 used: vec![false; count],
@@ -154,11 +164,15 @@ impl Reducer {
         Ok(())
     }
 
-    /// A step begins.
-    pub fn begin(&self) {
+    /// A step begins: there are no gradients yet.
+    ///
+    /// # Errors
+    /// None known.
+    pub fn begin(&self) -> Result<(), ReduceError> {
         let mut state = self.shared.state();
         state.used.fill(false);
         state.armed = false;
+        state.gradients.iter().try_for_each(Gradient::begin)
     }
 
     /// The next backward pass is the step's last: buckets start as they become complete.
@@ -184,6 +198,10 @@ impl Reducer {
         let flights = {
             let mut state = shared.state();
             state.armed = false;
+            let State { gradients, used, .. } = &mut *state;
+            for (gradient, _) in gradients.iter_mut().zip(used).filter(|(_, used)| !**used) {
+                gradient.absent()?;
+            }
             while state.failed.is_none() && state.next < state.buckets.len() {
                 shared.start_next(&mut state);
             }

@@ -39,9 +39,8 @@ impl Trainer<'_> {
         let mut waited_for_data = Duration::ZERO;
         let mut status = Status::default();
         let mut tally = Tally::default();
-        self.model.arena.zero_grad()?;
         self.model.buffers.begin()?;
-        self.reducer.begin();
+        self.reducer.begin()?;
         if micro_batches.is_empty() {
             self.reducer.arm();
         }

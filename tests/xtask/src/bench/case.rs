@@ -4,15 +4,27 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Network {
     Resnet18,
+    /// Steps of 4 x 256 tokens on a rank.
     Gpt,
+    /// The same network in steps of 256 tokens on a rank, where the exchange weighs more.
+    GptShort,
 }
 
 impl Network {
-    /// In file names, for `train.py`, and of the recipe in tests/bench.
+    /// In file names and in the JSON.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Resnet18 => "resnet18",
             Self::Gpt => "gpt",
+            Self::GptShort => "gpt-short",
+        }
+    }
+
+    /// For `train.py`, and of the recipe in tests/bench.
+    pub(super) fn model(self) -> &'static str {
+        match self {
+            Self::Resnet18 => "resnet18",
+            Self::Gpt | Self::GptShort => "gpt",
         }
     }
 
@@ -21,6 +33,7 @@ impl Network {
         match self {
             Self::Resnet18 => "ResNet-18, 64 x 64 pixels, 16 images on each of 2 ranks, float32, AdamW",
             Self::Gpt => "GPT of 10.8 million parameters, 4 x 256 tokens on each of 2 ranks, float32, AdamW",
+            Self::GptShort => "the same GPT, 256 tokens on each of 2 ranks",
         }
     }
 
@@ -29,6 +42,7 @@ impl Network {
         match self {
             Self::Resnet18 => 16,
             Self::Gpt => 4,
+            Self::GptShort => 1,
         }
     }
 
@@ -36,7 +50,7 @@ impl Network {
     pub(super) fn per_sample(self) -> u64 {
         match self {
             Self::Resnet18 => 1,
-            Self::Gpt => 256,
+            Self::Gpt | Self::GptShort => 256,
         }
     }
 
@@ -44,7 +58,7 @@ impl Network {
     pub(super) fn unit(self) -> &'static str {
         match self {
             Self::Resnet18 => "images/s",
-            Self::Gpt => "tokens/s",
+            Self::Gpt | Self::GptShort => "tokens/s",
         }
     }
 
@@ -58,6 +72,10 @@ impl Network {
             Self::Gpt => Steps {
                 skipped: 3,
                 counted: 7,
+            },
+            Self::GptShort => Steps {
+                skipped: 5,
+                counted: 15,
             },
         }
     }
@@ -117,6 +135,8 @@ pub(super) enum Case {
     Train(Network, Way),
     /// dtrain's loader, one thread.
     Loader,
+    /// The same from the second epoch on where all images fit into its cache.
+    CachedLoader,
     /// torch's DataLoader with torchvision, one worker process.
     TorchLoader,
 }
@@ -127,6 +147,7 @@ impl Case {
         match self {
             Self::Train(network, way) => format!("{}/{}", network.name(), way.name()),
             Self::Loader => "loader/dtrain".to_owned(),
+            Self::CachedLoader => "loader/dtrain-cached".to_owned(),
             Self::TorchLoader => "loader/torch".to_owned(),
         }
     }
@@ -135,7 +156,8 @@ impl Case {
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Train(_, way) => way.title(),
-            Self::Loader => "dtrain, one thread",
+            Self::Loader => "dtrain, one thread, nothing kept",
+            Self::CachedLoader => "dtrain, one thread, from the second epoch on",
             Self::TorchLoader => "DataLoader with torchvision, one worker",
         }
     }
@@ -144,7 +166,7 @@ impl Case {
     pub(super) fn part(self) -> &'static str {
         match self {
             Self::Train(network, _) => network.name(),
-            Self::Loader | Self::TorchLoader => "loader",
+            Self::Loader | Self::CachedLoader | Self::TorchLoader => "loader",
         }
     }
 }

@@ -159,23 +159,16 @@ pub(super) fn of_torch(files: &[String], together: bool, steps: Steps) -> Result
 /// From what a loader wrote.
 pub(super) fn of_loader(text: &str) -> Result<Figures> {
     let value: Value = serde_json::from_str(text)?;
-    let (images, seconds) = (number(&value, &["images"])?, number(&value, &["seconds"])?);
+    let read = |key| number(&value, &[key]);
+    let (images, seconds, cpu) = (read("images")?, read("seconds")?, read("cpu_seconds")?);
     ensure!(
-        images > 0.0 && seconds > 0.0,
-        "it loaded {images} images in {seconds} s"
-    );
-    let (all, cpu) = (
-        number(&value, &["all_images"])?,
-        number(&value, &["cpu_seconds"])?,
-    );
-    ensure!(
-        all > 0.0 && cpu > 0.0,
-        "it loaded {all} images in {cpu} s of processor time"
+        images > 0.0 && seconds > 0.0 && cpu > 0.0,
+        "it loaded {images} images in {seconds} s, {cpu} s of processor time"
     );
     let mean = number(&value, &["mean"])?;
     Ok([
         (Metric::Rate, images / seconds),
-        (Metric::CpuRate, all / cpu),
+        (Metric::CpuRate, images / cpu),
         (Metric::PixelMean, mean),
     ]
     .into())

@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn what_several_ask_for_is_run_once_and_ours_and_theirs_in_turn() {
         let parts = parts(&Benchmark::ALL);
-        assert_eq!(parts.len(), 3);
+        assert_eq!(parts.len(), 4);
         for part in &parts {
             let names: std::collections::BTreeSet<_> = part.iter().map(|case| case.name()).collect();
             assert_eq!(names.len(), part.len());

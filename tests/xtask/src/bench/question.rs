@@ -82,7 +82,7 @@ impl Benchmark {
     pub(super) fn tables(self) -> Vec<Table> {
         match self {
             Self::Resnet18 => vec![speed(Network::Resnet18)],
-            Self::Gpt => vec![speed(Network::Gpt)],
+            Self::Gpt => vec![speed(Network::Gpt), speed(Network::GptShort)],
             Self::Memory => vec![memory(Network::Resnet18), memory(Network::Gpt)],
             Self::Loader => vec![loader()],
             Self::Overlap => vec![overlap(Network::Resnet18)],
@@ -139,18 +139,24 @@ fn memory(network: Network) -> Table {
 }
 
 fn loader() -> Table {
-    let ratio = |metric| Comparison {
-        over: Case::Loader,
+    let ratio = |over, metric, goal| Comparison {
+        over,
         under: Case::TorchLoader,
         metric,
-        goal: Some(Goal::AtLeast(3.0)),
+        goal,
     };
+    let goal = Some(Goal::AtLeast(3.0));
     Table {
         title: "JPEG files to normalised tensors of 224 x 224, one core loading".to_owned(),
-        cases: vec![Case::Loader, Case::TorchLoader],
+        cases: vec![Case::Loader, Case::CachedLoader, Case::TorchLoader],
         metrics: vec![Metric::Rate, Metric::CpuRate],
         unit: "images/s",
-        comparisons: vec![ratio(Metric::Rate), ratio(Metric::CpuRate)],
+        comparisons: vec![
+            ratio(Case::Loader, Metric::Rate, goal),
+            ratio(Case::Loader, Metric::CpuRate, goal),
+            ratio(Case::CachedLoader, Metric::Rate, None),
+            ratio(Case::CachedLoader, Metric::CpuRate, None),
+        ],
     }
 }
 

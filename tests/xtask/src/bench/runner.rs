@@ -18,6 +18,9 @@ const RANKS: u64 = 2;
 /// What the loaders are to do: images of 224 pixels in batches of 32, two passes after one that is not counted.
 const LOADER: [(&str, &str); 3] = [("--size", "224"), ("--batch", "32"), ("--epochs", "2")];
 
+/// Enough for some thousand resized images.
+const CACHE_MIB: &str = "1024";
+
 /// What is run, and where.
 #[derive(Debug)]
 pub(super) struct Runner<'a> {
@@ -76,9 +79,17 @@ impl Runner<'_> {
             }
             Case::Train(network, Way::Ddp) => self.torch(network, true, folder),
             Case::Train(network, Way::TorchAlone) => self.torch(network, false, folder),
-            Case::Loader => {
+            Case::Loader | Case::CachedLoader => {
+                let cache = if case == Case::CachedLoader {
+                    CACHE_MIB
+                } else {
+                    "0"
+                };
                 let mut bench = quiet(&self.programs.join("loader-bench"));
-                bench.arg(&self.images).args(LOADER.map(|(_, value)| value));
+                bench
+                    .arg(&self.images)
+                    .args(LOADER.map(|(_, value)| value))
+                    .arg(cache);
                 self.all(vec![bench], folder)?;
                 figures::of_loader(&read(&folder.join("0.out"))?)
             }
@@ -102,7 +113,7 @@ impl Runner<'_> {
             .arg("launch")
             .args(["--nproc", &ranks.to_string(), "--run-dir"])
             .arg(run_dir)
-            .arg(self.sources.join(format!("{}.toml", network.name())))
+            .arg(self.sources.join(format!("{}.toml", network.model())))
             .args(["--set", &format!("train.steps={}", network.steps().all())])
             .args([
                 "--set",
@@ -111,7 +122,7 @@ impl Runner<'_> {
             .env("DTRAIN_TRANSPORT", Transport::Shared.name())
             // The worker that was just built, whatever the user has chosen for other runs.
             .env_remove("DTRAIN_WORKER");
-        if network == Network::Gpt {
+        if network.model() == "gpt" {
             launch.args(["--set", &format!("data.root={}", self.text.display())]);
         }
         launch
@@ -123,7 +134,12 @@ impl Runner<'_> {
         let ranks = (0..RANKS).map(|rank| {
             let mut python = self.python("train.py");
             python
-                .args(["--model", network.name(), "--batch", &network.batch().to_string()])
+                .args([
+                    "--model",
+                    network.model(),
+                    "--batch",
+                    &network.batch().to_string(),
+                ])
                 .args(["--steps", &network.steps().all().to_string(), "--out"])
                 .arg(out(rank))
                 .env("RANK", rank.to_string());

@@ -286,6 +286,20 @@ impl Arena {
         &self.leaves
     }
 
+    /// The places of the gradients, in the parameters' shapes and the order of construction.
+    ///
+    /// # Errors
+    /// None known.
+    pub fn grads(&self) -> Result<Vec<Tensor>, TchError> {
+        let mut grads: Vec<Tensor> = self.leaves.iter().map(|_| Tensor::new()).collect();
+        for buffer in &self.buffers {
+            for slot in &buffer.slots {
+                grads[slot.parameter] = slot.view(&buffer.grad)?;
+            }
+        }
+        Ok(grads)
+    }
+
     /// The parameters' names, in the order of construction.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.specs.iter().map(|spec| spec.name.as_str())

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use dtrain_torch_shim::tensor::{clear_grad, set_grad};
 use tch::{Device, Tensor};
 
 use super::{ReduceError, ReduceOptions};
@@ -17,6 +18,8 @@ pub(super) struct Shared {
 }
 
 pub(super) struct State {
+    /// By parameter.
+    pub(super) gradients: Vec<Gradient>,
     pub(super) buckets: Vec<Bucket>,
     pub(super) armed: bool,
     /// Whether a parameter's gradient was added to in this step, and since the reducer was armed.
@@ -28,6 +31,34 @@ pub(super) struct State {
     pub(super) next: usize,
     pub(super) in_flight: Vec<Flight>,
     pub(super) failed: Option<ReduceError>,
+}
+
+/// A parameter and the place of its gradient in the arena.
+///
+/// A step begins without gradients, so that backward hands over the tensor it has computed instead of adding it to zeros;
+/// that one is copied into the arena, and what follows in the same step is added to it there. This saves setting the arena
+/// to zero, and reading it.
+pub(super) struct Gradient {
+    pub(super) leaf: Tensor,
+    pub(super) place: Tensor,
+}
+
+impl Gradient {
+    pub(super) fn begin(&self) -> Result<(), ReduceError> {
+        Ok(clear_grad(&self.leaf)?)
+    }
+
+    /// Moves the step's first gradient into its place.
+    fn settle(&mut self) -> Result<(), ReduceError> {
+        let first = self.leaf.f_grad()?;
+        tch::no_grad(|| self.place.f_copy_(&first))?;
+        Ok(set_grad(&self.leaf, &self.place)?)
+    }
+
+    /// There is none in this step.
+    pub(super) fn absent(&mut self) -> Result<(), ReduceError> {
+        Ok(tch::no_grad(|| self.place.f_zero_().map(drop))?)
+    }
 }
 
 pub(super) struct Bucket {
@@ -54,7 +85,11 @@ impl Shared {
     /// The hook: backward has added to the gradient of `parameter`.
     pub(super) fn ready(&self, parameter: usize) {
         let mut state = self.state();
-        state.used[parameter] = true;
+        if !std::mem::replace(&mut state.used[parameter], true)
+            && let Err(error) = state.gradients[parameter].settle()
+        {
+            state.failed.get_or_insert(error);
+        }
         if !state.armed {
             return;
         }

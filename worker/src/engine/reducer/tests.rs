@@ -45,7 +45,7 @@ fn buffers() -> Buffers {
 fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
     let (leaves, arena) = arena();
     let mut reducer = reducer(&arena, true);
-    reducer.begin();
+    reducer.begin().unwrap();
     // An unarmed micro-step with a and c, then the last one with c only.
     (&leaves[0] * &leaves[2]).sum(Kind::Float).backward();
     reducer.arm();
@@ -57,12 +57,18 @@ fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
         [2, 1, 0],
         "what had none comes last"
     );
-    assert_eq!(leaves[2].grad().double_value(&[0]), 3.0);
+    let first = |arena: &Arena| -> Vec<f64> {
+        let grads = arena.grads().unwrap();
+        grads.iter().map(|grad| grad.double_value(&[0])).collect()
+    };
+    assert_eq!(first(&arena), [1.0, 0.0, 3.0]);
+    assert_eq!(leaves[2].grad().data_ptr(), arena.grads().unwrap()[2].data_ptr());
 
-    reducer.begin();
+    reducer.begin().unwrap();
     reducer.arm();
     let status = reducer.finish(&buffers(), Status::default()).unwrap();
     assert_eq!(status.used(), [false; 3], "a rank without samples");
+    assert_eq!(first(&arena), [0.0; 3], "nothing is left of the step before");
 }
 
 #[test]
@@ -70,7 +76,7 @@ fn a_gradient_that_changes_after_its_bucket_left_is_an_error() {
     let backward_twice = |overlap| {
         let (leaves, arena) = arena();
         let mut reducer = reducer(&arena, overlap);
-        reducer.begin();
+        reducer.begin().unwrap();
         reducer.arm();
         for _ in 0..2 {
             (&leaves[0] + &leaves[1] + &leaves[2]).sum(Kind::Float).backward();
@@ -89,7 +95,7 @@ fn an_arena_in_a_new_order_keeps_its_reducer() {
     let mut reducer = reducer(&arena, true);
     arena.rearrange(&[1, 0, 2]).unwrap().unwrap();
     reducer.follow(&arena).unwrap();
-    reducer.begin();
+    reducer.begin().unwrap();
     reducer.arm();
     leaves[1].sum(Kind::Float).backward();
     let status = reducer.finish(&buffers(), Status::default()).unwrap();

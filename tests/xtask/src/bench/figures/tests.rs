@@ -106,13 +106,13 @@ fn runs_of_dtrain_alone_add_up_as_pytorch_s_do() {
 fn a_loader_s_rates_are_images_over_seconds() {
     let loader = |images: u32, cpu: f64| {
         let value = serde_json::json!({
-            "images": images, "seconds": 0.5, "all_images": 100, "cpu_seconds": cpu, "mean": -0.25,
+            "images": images, "seconds": 0.5, "cpu_seconds": cpu, "mean": -0.25,
         });
         of_loader(&value.to_string())
     };
     let expected = [
         (Metric::Rate, 180.0),
-        (Metric::CpuRate, 250.0),
+        (Metric::CpuRate, 225.0),
         (Metric::PixelMean, -0.25),
     ];
     assert_eq!(loader(90, 0.4).unwrap(), expected.into());
