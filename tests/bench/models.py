@@ -5,7 +5,7 @@ import torch.nn.functional as F
 import torchvision
 from torch import nn
 
-GPT = {"vocabulary": 65, "context": 256, "width": 384, "depth": 6, "heads": 6}
+GPT = {"vocabulary": 65, "width": 384, "depth": 6, "heads": 6}
 
 
 class Block(nn.Module):
@@ -52,17 +52,17 @@ class Gpt(nn.Module):
         return F.linear(self.ln_f(x), self.wte.weight)
 
 
-def build(name):
+def build(name, context):
     """The network, a function that draws a batch of so many samples in memory, and the things counted in a sample."""
     if name == "resnet18":
         model = torchvision.models.resnet18(num_classes=10, zero_init_residual=True)
         return model, lambda n: (torch.randn(n, 3, 64, 64), torch.randint(10, (n,))), 1
     if name == "gpt":
-        vocabulary, context = GPT["vocabulary"], GPT["context"]
+        vocabulary = GPT["vocabulary"]
 
         def windows(n):
             text = torch.randint(vocabulary, (n, context + 1))
             return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
-        return Gpt(**GPT), windows, context
+        return Gpt(context=context, **GPT), windows, context
     raise ValueError(f"no model {name}")

@@ -53,6 +53,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--batch", type=int, required=True, help="samples on this rank")
+    parser.add_argument("--context", type=int, default=256, help="tokens of a sample of the GPT")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--world", type=int, default=1, help="ranks that reduce together")
@@ -62,7 +63,7 @@ def main():
     rank = int(os.environ["RANK"])
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.manual_seed(1 + rank)
-    model, draw, counted = models.build(args.model)
+    model, draw, counted = models.build(args.model, args.context)
     batches = [draw(args.batch) for _ in range(BATCHES)]
     if args.world > 1:
         dist.init_process_group(

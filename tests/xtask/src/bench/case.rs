@@ -4,19 +4,36 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Network {
     Resnet18,
-    /// Steps of 4 x 256 tokens on a rank.
-    Gpt,
-    /// The same network in steps of 256 tokens on a rank, where the exchange weighs more.
-    GptShort,
+    /// The fewer tokens in a step, the more the exchange weighs in it.
+    Gpt {
+        windows: u64,
+        /// Tokens of a window.
+        context: u64,
+    },
 }
+
+/// The GPT in a step that is mostly arithmetic, in a short one, and in one where PyTorch waits for a third of the time.
+pub(super) const GPTS: [Network; 3] = [
+    Network::Gpt {
+        windows: 4,
+        context: 256,
+    },
+    Network::Gpt {
+        windows: 1,
+        context: 256,
+    },
+    Network::Gpt {
+        windows: 1,
+        context: 64,
+    },
+];
 
 impl Network {
     /// In file names and in the JSON.
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn name(self) -> String {
         match self {
-            Self::Resnet18 => "resnet18",
-            Self::Gpt => "gpt",
-            Self::GptShort => "gpt-short",
+            Self::Resnet18 => "resnet18".to_owned(),
+            Self::Gpt { windows, context } => format!("gpt-{windows}x{context}"),
         }
     }
 
@@ -24,16 +41,19 @@ impl Network {
     pub(super) fn model(self) -> &'static str {
         match self {
             Self::Resnet18 => "resnet18",
-            Self::Gpt | Self::GptShort => "gpt",
+            Self::Gpt { .. } => "gpt",
         }
     }
 
     /// The heading of its table.
-    pub(super) fn title(self) -> &'static str {
+    pub(super) fn title(self) -> String {
         match self {
-            Self::Resnet18 => "ResNet-18, 64 x 64 pixels, 16 images on each of 2 ranks, float32, AdamW",
-            Self::Gpt => "GPT of 10.8 million parameters, 4 x 256 tokens on each of 2 ranks, float32, AdamW",
-            Self::GptShort => "the same GPT, 256 tokens on each of 2 ranks",
+            Self::Resnet18 => {
+                "ResNet-18, 64 x 64 pixels, 16 images on each of 2 ranks, float32, AdamW".to_owned()
+            }
+            Self::Gpt { windows, context } => format!(
+                "GPT of 10.8 million parameters, {windows} x {context} tokens on each of 2 ranks, float32, AdamW"
+            ),
         }
     }
 
@@ -41,8 +61,7 @@ impl Network {
     pub(super) fn batch(self) -> u64 {
         match self {
             Self::Resnet18 => 16,
-            Self::Gpt => 4,
-            Self::GptShort => 1,
+            Self::Gpt { windows, .. } => windows,
         }
     }
 
@@ -50,7 +69,7 @@ impl Network {
     pub(super) fn per_sample(self) -> u64 {
         match self {
             Self::Resnet18 => 1,
-            Self::Gpt | Self::GptShort => 256,
+            Self::Gpt { context, .. } => context,
         }
     }
 
@@ -58,26 +77,15 @@ impl Network {
     pub(super) fn unit(self) -> &'static str {
         match self {
             Self::Resnet18 => "images/s",
-            Self::Gpt | Self::GptShort => "tokens/s",
+            Self::Gpt { .. } => "tokens/s",
         }
     }
 
     /// Steps of one run: the first are not counted, in which memory is first touched and kernels are chosen.
     pub(super) fn steps(self) -> Steps {
-        match self {
-            Self::Resnet18 => Steps {
-                skipped: 5,
-                counted: 15,
-            },
-            Self::Gpt => Steps {
-                skipped: 3,
-                counted: 7,
-            },
-            Self::GptShort => Steps {
-                skipped: 5,
-                counted: 15,
-            },
-        }
+        let long = matches!(self, Self::Gpt { windows: 2.., .. });
+        let (skipped, counted) = if long { (3, 7) } else { (5, 15) };
+        Steps { skipped, counted }
     }
 }
 
@@ -163,10 +171,10 @@ impl Case {
     }
 
     /// Cases of one part are run in turn, round after round, before those of the next.
-    pub(super) fn part(self) -> &'static str {
+    pub(super) fn part(self) -> String {
         match self {
             Self::Train(network, _) => network.name(),
-            Self::Loader | Self::CachedLoader | Self::TorchLoader => "loader",
+            Self::Loader | Self::CachedLoader | Self::TorchLoader => "loader".to_owned(),
         }
     }
 }

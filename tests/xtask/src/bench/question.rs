@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::case::{Case, DTRAIN, Network, Transport, Way};
+use super::case::{Case, DTRAIN, GPTS, Network, Transport, Way};
 use super::figures::Metric;
 
 /// A benchmark, as the command line names it.
@@ -82,8 +82,8 @@ impl Benchmark {
     pub(super) fn tables(self) -> Vec<Table> {
         match self {
             Self::Resnet18 => vec![speed(Network::Resnet18)],
-            Self::Gpt => vec![speed(Network::Gpt), speed(Network::GptShort)],
-            Self::Memory => vec![memory(Network::Resnet18), memory(Network::Gpt)],
+            Self::Gpt => GPTS.map(speed).to_vec(),
+            Self::Memory => vec![memory(Network::Resnet18), memory(GPTS[0])],
             Self::Loader => vec![loader()],
             Self::Overlap => vec![overlap(Network::Resnet18)],
         }
@@ -100,7 +100,7 @@ fn speed(network: Network) -> Table {
         goal,
     };
     Table {
-        title: network.title().to_owned(),
+        title: network.title(),
         cases: vec![ours, ddp, ours_alone, torch_alone],
         metrics: vec![Metric::Rate, Metric::StepMs],
         unit: network.unit(),

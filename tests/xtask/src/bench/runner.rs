@@ -122,8 +122,10 @@ impl Runner<'_> {
             .env("DTRAIN_TRANSPORT", Transport::Shared.name())
             // The worker that was just built, whatever the user has chosen for other runs.
             .env_remove("DTRAIN_WORKER");
-        if network.model() == "gpt" {
-            launch.args(["--set", &format!("data.root={}", self.text.display())]);
+        if let Network::Gpt { context, .. } = network {
+            launch
+                .args(["--set", &format!("data.root={}", self.text.display())])
+                .args(["--set", &format!("model.context={context}")]);
         }
         launch
     }
@@ -143,6 +145,9 @@ impl Runner<'_> {
                 .args(["--steps", &network.steps().all().to_string(), "--out"])
                 .arg(out(rank))
                 .env("RANK", rank.to_string());
+            if let Network::Gpt { context, .. } = network {
+                python.args(["--context", &context.to_string()]);
+            }
             if together {
                 python
                     .args(["--world", &RANKS.to_string(), "--meet"])
@@ -267,7 +272,7 @@ pub(super) fn agree(measured: &BTreeMap<Case, Vec<Figures>>, part: &str) -> Resu
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::case::DTRAIN;
+    use super::super::case::{DTRAIN, GPTS};
     use super::super::figures::Metric;
     use super::*;
 
@@ -284,7 +289,7 @@ mod tests {
     fn sides_that_do_not_do_the_same_are_named() {
         let ours = Case::Train(Network::Resnet18, DTRAIN);
         let theirs = Case::Train(Network::Resnet18, Way::Ddp);
-        let gpt = Case::Train(Network::Gpt, DTRAIN);
+        let gpt = Case::Train(GPTS[0], DTRAIN);
         let with = |parameters| vec![Figures::from([(Metric::Parameters, parameters)])];
         let mut measured = BTreeMap::from([(ours, with(11.0)), (theirs, with(11.0)), (gpt, with(12.0))]);
         agree(&measured, "resnet18").unwrap();

@@ -1,4 +1,5 @@
 #![allow(clippy::unwrap_used)]
+use super::super::case::GPTS;
 use super::*;
 
 const STEPS: Steps = Steps {
@@ -43,7 +44,7 @@ fn dtrain_s_rate_is_that_of_the_median_step_after_the_first() {
 #[test]
 fn tokens_are_counted_where_samples_have_them() {
     let files = files(&[1.0, 1.0, 1024.0, 1024.0, 1024.0], 4);
-    let figures = of_dtrain(&files, Network::Gpt, 1, STEPS).unwrap();
+    let figures = of_dtrain(&files, GPTS[0], 1, STEPS).unwrap();
     assert_eq!(figures[&Metric::Rate], 1000.0);
 }
 
