@@ -8,7 +8,6 @@ README.md beside it describes the file. Each case is trained in float64 too, and
 float32 losses are not well inside the test's tolerance of them: what rounding alone moves further is no matter of parity.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -24,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 import formula  # noqa: E402
 from make_models import Gpt  # noqa: E402
+from opening import begin, version  # noqa: E402
 
 RANKS = 2
 WARMUP = 10
@@ -138,13 +138,7 @@ def result(case, dtype):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder to write the reference file to")
-    out = parser.parse_args().out
-    for module, wanted in ((torch, "2.11.0"), (torchvision, "0.26.0")):
-        if module.__version__.split("+")[0] != wanted:
-            sys.exit(f"{module.__name__} {wanted} is needed, this is {module.__version__}: see requirements.txt beside this script")
-    out.mkdir(parents=True, exist_ok=True)
+    out = begin(__doc__, "torchvision")
     cases = {}
     for case, settings in CASES.items():
         cases[case] = {"settings": {**settings, "ranks": RANKS, "warmup": WARMUP}}
@@ -158,7 +152,7 @@ def main():
             if apart > 2e-5:
                 sys.exit(f"{case} magnifies rounding too much to be compared in float32")
     path = out / "ddp.json"
-    path.write_text(json.dumps({"torch": torch.__version__.split("+")[0], "cases": cases}, indent=1) + "\n")
+    path.write_text(json.dumps({"torch": version("torch"), "cases": cases}, indent=1) + "\n")
     print(f"{path.name}: {path.stat().st_size} bytes")
 
 

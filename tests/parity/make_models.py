@@ -8,9 +8,7 @@ Running it again writes the same bytes. README.md beside it describes every file
 GPT are written here, from their papers, with the names that the usual modules have; ResNets are torchvision's.
 """
 
-import argparse
 import sys
-from pathlib import Path
 
 import torch
 import torchvision
@@ -20,6 +18,7 @@ from torch.nn import functional as F
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 import formula  # noqa: E402
 from make_reference import PROBES, write  # noqa: E402
+from opening import begin, version  # noqa: E402
 
 
 class Attention(nn.Module):
@@ -260,26 +259,18 @@ def case_reference(case, out):
         "state": digest(state),
         "probes": PROBES,
         "types": ["float32", "float64"] if conditioned else ["float64"],
-        "torch": torch.__version__.split("+")[0],
+        "torch": version("torch"),
     }
     if case == "resnet50":
         about["states_of_1000_classes"] = {
             name: digest(getattr(torchvision.models, name)(weights=None)) for name in ("resnet50", "resnet101", "resnet152")
         }
-        about["torchvision"] = torchvision.__version__.split("+")[0]
+        about["torchvision"] = version("torchvision")
     write(out / f"{case}.safetensors", tensors, about)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder to write the reference files to")
-    out = parser.parse_args().out
-    for module, wanted in ((torch, "2.11.0"), (torchvision, "0.26.0")):
-        if module.__version__.split("+")[0] != wanted:
-            sys.exit(f"{module.__name__} {wanted} is needed, this is {module.__version__}: see requirements.txt beside this script")
-    torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(1)
-    out.mkdir(parents=True, exist_ok=True)
+    out = begin(__doc__, "torchvision")
     for case in cases():
         case_reference(case, out)
         path = out / f"{case}.safetensors"

@@ -7,10 +7,8 @@
 Running it again writes the same bytes. README.md beside it describes every file.
 """
 
-import argparse
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,6 +17,7 @@ from safetensors.torch import save_file
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 import formula  # noqa: E402
+from opening import begin, version  # noqa: E402
 
 CLASSES = 100
 # Image size -> images. At 32x32 the last feature maps have one pixel, so that batch norm has one value per image and
@@ -128,8 +127,8 @@ def model_reference(architecture, build, out):
         "classes": CLASSES,
         "images": IMAGES,
         "probes": PROBES,
-        "torch": torch.__version__.split("+")[0],
-        "torchvision": torchvision.__version__.split("+")[0],
+        "torch": version("torch"),
+        "torchvision": version("torchvision"),
     }
     write(out / f"{architecture}.safetensors", tensors, about)
     (out / f"{architecture}.json").write_text(state_list(architecture, build), encoding="utf-8")
@@ -210,7 +209,7 @@ def optimizer_reference(out):
         "parameter": torch.from_numpy(formula.unit("optimizer.parameter", ELEMENTS)),
         "gradients": torch.from_numpy(gradients),
     }
-    about = {"steps": STEPS, "elements": ELEMENTS, "torch": torch.__version__.split("+")[0], "cases": {}}
+    about = {"steps": STEPS, "elements": ELEMENTS, "torch": version("torch"), "cases": {}}
     for case, (kind, settings) in optimizer_cases().items():
         about["cases"][case] = {"optimizer": kind, **settings}
         for dtype, suffix in ((torch.float32, "f32"), (torch.float64, "f64")):
@@ -225,15 +224,7 @@ def optimizer_reference(out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder to write the reference files to")
-    out = parser.parse_args().out
-    for module, wanted in ((torch, "2.11.0"), (torchvision, "0.26.0")):
-        if module.__version__.split("+")[0] != wanted:
-            sys.exit(f"{module.__name__} {wanted} is needed, this is {module.__version__}: see requirements.txt beside this script")
-    torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(1)
-    out.mkdir(parents=True, exist_ok=True)
+    out = begin(__doc__, "torchvision")
     for architecture, build in model_names().items():
         model_reference(architecture, build, out)
     optimizer_reference(out)

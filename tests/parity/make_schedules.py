@@ -8,14 +8,15 @@ gradient scaler do at every step.
 Running it again writes the same bytes. README.md beside it describes both files.
 """
 
-import argparse
 import json
 import sys
 import warnings
-from pathlib import Path
 
 import torch
 from torch.optim import lr_scheduler
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+from opening import begin, version  # noqa: E402
 
 PEAK = 3e-3
 TOTAL = 240
@@ -232,18 +233,11 @@ def write(path, about, cases):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder to write the reference files to")
-    out = parser.parse_args().out
-    version = torch.__version__.split("+")[0]
-    if version != "2.11.0":
-        sys.exit(f"torch 2.11.0 is needed, this is {torch.__version__}: see requirements.txt beside this script")
-    torch.set_num_threads(1)
+    out = begin(__doc__)
     # SequentialLR itself steps its schedulers in a way that they warn about.
     warnings.filterwarnings("ignore", module="torch.optim.lr_scheduler")
-    out.mkdir(parents=True, exist_ok=True)
-    write(out / "schedules.json", {"torch": version}, schedules_reference())
-    write(out / "scaler.json", {"torch": version}, {name: scaler_trace(case) for name, case in scaler_cases().items()})
+    write(out / "schedules.json", {"torch": version("torch")}, schedules_reference())
+    write(out / "scaler.json", {"torch": version("torch")}, {name: scaler_trace(case) for name, case in scaler_cases().items()})
 
 
 if __name__ == "__main__":

@@ -7,13 +7,11 @@
 Running it again writes the same bytes. README.md beside it describes every file.
 """
 
-import argparse
 import io
 import json
 import os
 import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,6 +20,7 @@ from torch.nn import functional as F
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 import formula  # noqa: E402
+from opening import begin, version  # noqa: E402
 
 CLASSES, SIZE, SAMPLES, STEPS = 4, 16, 8, 10
 SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4}
@@ -149,14 +148,7 @@ def main():
     # TorchScript writes a class's constants in the order of a set of words, which Python draws anew for each process.
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder to write the reference files to")
-    out = parser.parse_args().out
-    if torch.__version__.split("+")[0] != "2.11.0":
-        sys.exit(f"torch 2.11.0 is needed, this is {torch.__version__}: see requirements.txt beside this script")
-    torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(1)
-    out.mkdir(parents=True, exist_ok=True)
+    out = begin(__doc__)
     torch.manual_seed(1)
     saved(with_formula(Net()), out / "net.pt")
     saved(with_formula(Net()), out / "net-from-cuda.pt", as_from_cuda)
@@ -180,7 +172,7 @@ def main():
         "image_size": SIZE,
         "samples": SAMPLES,
         "sgd": SGD,
-        "torch": torch.__version__.split("+")[0],
+        "torch": version("torch"),
         "cases": cases,
     }
     (out / "torchscript.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")

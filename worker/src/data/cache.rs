@@ -64,22 +64,14 @@ pub struct CacheStats {
 impl CacheBudget {
     /// A budget of so many bytes; of 0 bytes, nothing is kept.
     pub fn new(bytes: u64) -> Self {
-        Self(Arc::new(Counts {
-            bound: bytes,
-            ..Counts::default()
-        }))
+        let mut counts = Counts::default();
+        counts.bound = bytes;
+        Self(Arc::new(counts))
     }
 
     /// What there is now.
     pub fn stats(&self) -> CacheStats {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        CacheStats {
-            bound_bytes: self.0.bound,
-            used_bytes: read(&self.0.used),
-            images: read(&self.0.images),
-            hits: read(&self.0.hits),
-            misses: read(&self.0.misses),
-        }
+        self.0.stats()
     }
 
     /// Takes memory if there is so much left.
@@ -92,6 +84,34 @@ impl CacheBudget {
 
     fn give_back(&self, bytes: u64) {
         self.0.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Counts {
+    fn stats(&self) -> CacheStats {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        CacheStats {
+            bound_bytes: self.bound,
+            used_bytes: read(&self.used),
+            images: read(&self.images),
+            hits: read(&self.hits),
+            misses: read(&self.misses),
+        }
+    }
+}
+
+/// Says at the end whether the cache was of any use.
+impl Drop for Counts {
+    fn drop(&mut self) {
+        let stats = self.stats();
+        if stats.hits + stats.misses > 0 {
+            tracing::debug!(
+                "image cache of at most {} bytes: {} samples were found in it, {} were decoded",
+                stats.bound_bytes,
+                stats.hits,
+                stats.misses
+            );
+        }
     }
 }
 

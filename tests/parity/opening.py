@@ -1,0 +1,31 @@
+"""How every script here begins: its argument, the versions that the references are made with, and one thread."""
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+import torch
+
+VERSIONS = {"torch": "2.11.0", "torchvision": "0.26.0"}
+
+
+def version(module):
+    """A package's version without the build that it is of."""
+    return importlib.import_module(module).__version__.split("+")[0]
+
+
+def begin(description, *modules):
+    """Reads the command line and returns the folder to write to, which is there; ends the script where torch or one of
+    `modules` is of another version."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write the reference files to")
+    out = parser.parse_args().out
+    for module in ("torch", *modules):
+        found, wanted = version(module), VERSIONS[module]
+        if found != wanted:
+            sys.exit(f"{module} {wanted} is needed, this is {found}: see requirements.txt beside this script")
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
+    out.mkdir(parents=True, exist_ok=True)
+    return out
