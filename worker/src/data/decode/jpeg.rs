@@ -10,10 +10,7 @@ pub(super) fn is_whole(bytes: &[u8]) -> bool {
     let mut at = 2;
     loop {
         // Compressed data, in which 0xff is followed by 0x00 or a restart marker, or padding between segments.
-        let Some(found) = bytes
-            .get(at..)
-            .and_then(|rest| rest.iter().position(|&byte| byte == 0xff))
-        else {
+        let Some(found) = bytes.get(at..).and_then(|rest| memchr::memchr(0xff, rest)) else {
             return false;
         };
         at += found + 1;
