@@ -53,6 +53,8 @@ pub const DTRAIN_START_UNIX_NS: &str = "DTRAIN_START_UNIX_NS";
 pub const DTRAIN_PROGRESS: &str = "DTRAIN_PROGRESS";
 /// Path of the worker binary, for the launcher; without it the launcher looks beside itself.
 pub const DTRAIN_WORKER: &str = "DTRAIN_WORKER";
+/// Process id of the process that stands behind a launcher, for the launcher alone; see the launcher's `guardian` module.
+pub const DTRAIN_GUARDIAN: &str = "DTRAIN_GUARDIAN";
 /// By which way the ranks of one machine exchange data: `shared` (memory), `gloo` (TCP), or unset or `auto`; see [`Transport`].
 pub const DTRAIN_TRANSPORT: &str = "DTRAIN_TRANSPORT";
 

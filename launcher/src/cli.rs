@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// More workers than this on one machine are a slip of the finger.
 const MOST_WORKERS: usize = 1024;
+/// More restarts than this are a slip of the finger.
+const MOST_RESTARTS: i64 = 1_000_000;
 /// The longest shutdown timeout: a week.
 const LONGEST_TIMEOUT_S: u64 = 7 * 24 * 3600;
 
@@ -55,6 +57,15 @@ pub(crate) struct LaunchArgs {
     /// Change a setting of the recipe, such as `train.epochs=3`; may be repeated, the last one wins.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
+
+    /// How often all workers are started again after one has failed.
+    ///
+    /// A training goes on from its newest checkpoint. The first restart comes at once, further ones in a row after 1, 2, 4
+    /// ... 60 seconds. A program that could not be started at all, a wrong recipe and a model that does not fit are not
+    /// restarted, and nothing is after a request to stop.
+    #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true, visible_alias = "max_restarts",
+          value_parser = clap::value_parser!(u32).range(..=MOST_RESTARTS))]
+    pub(crate) max_restarts: u32,
 
     /// Seconds between asking workers to stop and killing them.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_negative_numbers = true, visible_alias = "shutdown_timeout",

@@ -41,6 +41,8 @@ pub(crate) enum Event {
     },
     /// The launcher was asked to stop by this signal (INT, TERM, HUP or QUIT).
     Stop { signal: i32 },
+    /// Whoever stands behind the launcher has died: nobody is there to be asked or told anything.
+    Abandoned,
     /// The launcher received a signal that is for the workers (USR1 or USR2).
     Forward { signal: i32 },
     /// [`Agent::deadline`](super::Agent::deadline) has passed.

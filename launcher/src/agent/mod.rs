@@ -7,9 +7,11 @@
 //! The rules: workers are started one after the other; the first failure sends SIGTERM to every other worker at
 //! once and SIGKILL after the shutdown timeout; a stop signal to the launcher is forwarded, with the same timeout;
 //! a second INT or TERM kills at once; USR1 and USR2 are passed on; when the last worker has ended, what is left
-//! of the process groups is killed and a verdict is given, once.
+//! of the process groups is killed and a verdict is given, once. An agent is one attempt; [`Restarts`] decides
+//! whether there is another.
 
 mod event;
+mod restart;
 mod verdict;
 
 #[cfg(test)]
@@ -18,6 +20,7 @@ mod properties;
 mod tests;
 
 pub(crate) use event::{Action, End, Event, Notice, Outcome, Policy};
+pub(crate) use restart::{Next, RestartPolicy, Restarts};
 pub(crate) use verdict::{Cause, Verdict};
 
 use crate::process::signals;
@@ -73,6 +76,8 @@ pub(crate) struct Agent {
     phase: Phase,
     /// When the first INT or TERM came.
     interrupted: Option<Duration>,
+    /// Whether any stop signal came.
+    asked_to_stop: bool,
 }
 
 impl Agent {
@@ -90,6 +95,7 @@ impl Agent {
             workers,
             phase: Phase::Running,
             interrupted: None,
+            asked_to_stop: false,
         }
     }
 
@@ -120,6 +126,18 @@ impl Agent {
             Event::NotStarted { rank } => self.not_started(rank, now, &mut actions),
             Event::Ended { rank, outcome, at } => self.ended(rank, outcome, at, now, &mut actions),
             Event::Stop { signal } => self.stop_requested(signal, now, &mut actions),
+            Event::Abandoned => {
+                self.asked_to_stop = true;
+                if self.phase == Phase::Running {
+                    self.phase = Phase::Stopping {
+                        why: Why::Signal {
+                            signal: signals::KILL,
+                        },
+                        deadline: None,
+                    };
+                }
+                self.kill_all(now, false, &mut actions);
+            }
             Event::Forward { signal } => {
                 actions.extend(
                     self.running()
@@ -251,6 +269,7 @@ impl Agent {
     }
 
     fn stop_requested(&mut self, signal: i32, now: Duration, actions: &mut Vec<Action>) {
+        self.asked_to_stop = true;
         if signal == signals::INT || signal == signals::TERM {
             match self.interrupted {
                 Some(first) if now < first + SAME_REQUEST => return,
@@ -322,7 +341,10 @@ impl Agent {
             } => (None, Some(signal)),
             _ => (None, None),
         };
-        let verdict = Verdict::of(ends, not_started, signal, self.policy.requeue_code);
+        let verdict = Verdict {
+            asked_to_stop: self.asked_to_stop,
+            ..Verdict::of(ends, not_started, signal, self.policy.requeue_code)
+        };
         self.phase = Phase::Finished;
         actions.push(Action::Sweep);
         actions.push(Action::Finish(verdict));

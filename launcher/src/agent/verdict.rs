@@ -23,6 +23,8 @@ pub(crate) struct Verdict {
     pub(crate) cause: Cause,
     /// By time, earliest first. Workers that never ran are not in it.
     pub(crate) ends: Vec<End>,
+    /// Whether the launcher was asked to stop, even if that came after the cause.
+    pub(crate) asked_to_stop: bool,
 }
 
 impl Verdict {
@@ -52,7 +54,11 @@ impl Verdict {
                 (None, _) => Cause::Success,
             }
         };
-        Self { cause, ends }
+        Self {
+            cause,
+            ends,
+            asked_to_stop: signal.is_some(),
+        }
     }
 
     /// How this rank ended, if it ran.

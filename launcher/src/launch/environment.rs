@@ -20,6 +20,10 @@ pub(super) struct Shared {
     pub(super) start: SystemTime,
     /// Whether progress frames are shown.
     pub(super) frames: bool,
+    /// How often the group has been restarted.
+    pub(super) restart: u32,
+    /// How often it may be.
+    pub(super) max_restarts: u32,
 }
 
 impl Shared {
@@ -42,8 +46,8 @@ impl Shared {
             role_world_size: self.world_size,
             master_addr: "127.0.0.1".into(),
             master_port: self.master_port,
-            restart_count: 0,
-            max_restarts: 0,
+            restart_count: self.restart,
+            max_restarts: self.max_restarts,
             run_id: self.run_id.clone(),
             // Rank 0's worker serves the store; the launcher speaks no torch protocol.
             use_agent_store: false,
@@ -97,6 +101,8 @@ mod tests {
             omp_threads: 2,
             start: UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789),
             frames,
+            restart: 2,
+            max_restarts: 5,
         }
     }
 

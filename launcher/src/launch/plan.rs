@@ -33,6 +33,7 @@ pub(super) struct Plan {
     args: Vec<OsString>,
     /// Where to write; always there for a recipe.
     pub(super) run_dir: Option<RunDir>,
+    recipe: Option<Recipe>,
     /// What the user is told first, one sentence each.
     headline: Vec<String>,
 }
@@ -95,23 +96,17 @@ impl Plan {
             "{place}; effective batch {partition}; run directory {}",
             run_dir.root().display()
         );
-        let mut words: Vec<OsString> =
-            vec![run_dir.recipe().into(), "--run-dir".into(), run_dir.root().into()];
-        words.extend(["--prepared".into(), "--resume".into()]);
-        match start {
-            Start::Fresh => words.push("never".into()),
-            Start::Resume(checkpoint) => {
-                summary.push_str(&format!("; resuming from {}", checkpoint.display()));
-                words.push(checkpoint.into());
-            }
+        if let Start::Resume(checkpoint) = &start {
+            summary.push_str(&format!("; resuming from {}", checkpoint.display()));
         }
         Ok(Self {
             kind: Kind::Recipe,
             nproc,
             arg0: worker.clone().into(),
             program: worker,
-            args: words,
+            args: trainer_args(&run_dir, start),
             run_dir: Some(run_dir),
+            recipe: Some(recipe),
             headline: note.into_iter().chain([summary]).collect(),
         })
     }
@@ -148,8 +143,30 @@ impl Plan {
             arg0: name.to_owned(),
             args: words.to_vec(),
             run_dir,
+            recipe: None,
             headline: note.into_iter().chain([summary]).collect(),
         })
+    }
+
+    /// Before a restart: a training goes on from its newest checkpoint, a program begins anew.
+    ///
+    /// # Errors
+    /// The run directory cannot be read any more.
+    pub(super) fn go_on(&mut self) -> anyhow::Result<()> {
+        if let (Some(recipe), Some(run_dir)) = (&self.recipe, &self.run_dir) {
+            let start = run_dir.prepare(recipe, &Resume::Auto)?;
+            self.args = trainer_args(run_dir, start);
+        }
+        Ok(())
+    }
+
+    /// Exit codes of these workers for which a restart is no remedy: a wrong recipe stays wrong, and a model that does not
+    /// fit will not fit.
+    pub(super) fn permanent_failures(&self) -> &'static [i32] {
+        match self.kind {
+            Kind::Recipe => &[2, 3],
+            Kind::Program => &[],
+        }
     }
 
     /// What the user is told before the workers start.
@@ -184,6 +201,17 @@ impl Plan {
     pub(super) fn requeue_code(&self) -> Option<i32> {
         (self.kind == Kind::Recipe).then(|| i32::from(ExitStatus::Requeue.code()))
     }
+}
+
+/// The trainer's command line.
+fn trainer_args(run_dir: &RunDir, start: Start) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec![run_dir.recipe().into(), "--run-dir".into(), run_dir.root().into()];
+    words.extend(["--prepared".into(), "--resume".into()]);
+    words.push(match start {
+        Start::Fresh => "never".into(),
+        Start::Resume(checkpoint) => checkpoint.into(),
+    });
+    words
 }
 
 /// The trainer: where DTRAIN_WORKER says, else beside this executable, else in PATH.

@@ -5,7 +5,7 @@ use super::files::Files;
 use super::plan::{Kind, Plan};
 use super::size::plural;
 use super::supervise::Run;
-use crate::agent::{Cause, End, Notice, Outcome, Verdict};
+use crate::agent::{Cause, End, Notice, Outcome, Restarts, Verdict};
 use crate::output::Stream;
 use crate::process::signals;
 use dtrain_common::exit::ExitStatus;
@@ -21,12 +21,13 @@ pub(super) struct Report {
     reason: String,
     failure: Option<Failure>,
     nproc: usize,
+    restarts: u32,
     wall: Duration,
     text: Option<String>,
 }
 
 impl Report {
-    pub(super) fn new(plan: &Plan, run: &Run, files: &Files, begun: Begun) -> Self {
+    pub(super) fn new(plan: &Plan, run: &Run, files: &Files, restarts: &Restarts, begun: Begun) -> Self {
         let wall = begun.elapsed();
         let status = exit_status(&run.verdict, plan.kind);
         let first = match run.verdict.cause {
@@ -83,6 +84,7 @@ impl Report {
             reason,
             failure,
             nproc: plan.nproc,
+            restarts: restarts.used(),
             wall,
             text,
         }
@@ -108,13 +110,47 @@ impl Report {
             exit_code: Some(self.status.code()),
             reason: Some(self.reason.clone()),
             failure: self.failure.clone(),
-            restarts: 0,
+            restarts: self.restarts,
             wall_s: Some(self.wall.as_secs_f64()),
             nproc: Some(self.nproc),
             ..figures
         };
         result.write(&run_dir.result())
     }
+}
+
+/// The banner of an attempt that failed and is followed by another.
+pub(super) fn failure(plan: &Plan, run: &Run, files: &Files) -> Vec<String> {
+    let Cause::Failed { rank } = run.verdict.cause else {
+        return Vec::new();
+    };
+    let Some(first) = run.verdict.end_of(rank) else {
+        return Vec::new();
+    };
+    let reported = files.reported_error(rank);
+    banner(
+        first,
+        plan.nproc,
+        run,
+        files,
+        reported.as_deref(),
+        &run.tails[rank].lines(),
+    )
+}
+
+/// That it goes on.
+pub(super) fn restarting(restart: u32, allowed: u32, workers: usize, pause: Duration) -> String {
+    let all = if workers == 1 {
+        "the worker".to_owned()
+    } else {
+        format!("all {workers} workers")
+    };
+    let when = if pause.is_zero() {
+        String::new()
+    } else {
+        format!(" in {} s", pause.as_secs())
+    };
+    format!("dtrain: restarting {all}{when} (restart {restart} of {allowed})")
 }
 
 /// The one mapping from a verdict to the command's exit status.

@@ -1,34 +1,42 @@
 //! The driver: carries out what the agent decides and tells it what happens.
 //!
-//! One thread per worker waits for its end, two read its output, one receives signals; all of them feed one channel.
-//! This, the main thread, blocks on that channel and never on the screen, so that a reader of the output who has
-//! stopped reading delays no decision.
+//! One thread per worker waits for its end, two read its output, one receives signals, one watches the guardian; all of them
+//! feed one channel. This, the main thread, blocks on that channel and never on the screen, so that a reader of the output
+//! who has stopped reading delays no decision.
 
 use super::Begun;
 use super::files::{Files, WorkerLogs};
 use super::report;
 use crate::agent::{Action, Agent, Event, Policy, SAME_REQUEST, Verdict};
+use crate::guardian;
 use crate::output::{Chunk, Log, Reader, Screen, Source, Stream, Tail, shows_frames};
-use crate::process::{Streams, Worker, WorkerSpec, signals};
+use crate::process::{Streams, Worker, WorkerSpec, descendants, signals};
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use rustix::process::Pid;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IsTerminal, PipeReader};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What to supervise.
+/// Receives what happens to the launcher itself, over all attempts of a run.
+pub(super) struct Supervisor {
+    begun: Begun,
+    events_out: Sender<Event>,
+    events: Receiver<Event>,
+}
+
+/// What to supervise: one attempt.
 pub(super) struct Job<'a> {
     /// By rank.
     pub(super) specs: Vec<WorkerSpec>,
     pub(super) files: &'a Files,
-    pub(super) begun: Begun,
     pub(super) shutdown_timeout: Duration,
     pub(super) requeue_code: Option<i32>,
 }
 
-/// A run that is over; some of its output may still wait for the screen.
+/// An attempt that is over; some of its output may still wait for the screen.
 pub(super) struct Run {
     pub(super) verdict: Verdict,
     /// Process ids by rank; none for a worker that was never started.
@@ -42,37 +50,76 @@ pub(super) struct Run {
     given_up: bool,
 }
 
-/// Starts the workers of `job` and stays with them until the last has ended and its output has been read.
-///
-/// # Errors
-/// The launcher's own threads, pipes or log files cannot be made; nothing has been started then.
-pub(super) fn supervise(job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
+impl Supervisor {
+    /// Begins to receive signals, and to watch the guardian.
+    ///
+    /// # Errors
+    /// The system refuses a thread or a handler.
+    pub(super) fn new(begun: Begun, guardian: Pid) -> anyhow::Result<Self> {
+        descendants::adopt().context("cannot become the parent of processes that workers leave behind")?;
+        let (events_out, events) = crossbeam_channel::unbounded();
+        let signals_out = events_out.clone();
+        signals::listen(move |signal| {
+            let event = if signals::STOP.contains(&signal) {
+                Event::Stop { signal }
+            } else {
+                Event::Forward { signal }
+            };
+            // Fails only when the run is over, and then the signal is for nobody.
+            let _ = signals_out.send(event);
+        })
+        .context("cannot receive signals")?;
+        let abandoned_out = events_out.clone();
+        guardian::watch(guardian, move || {
+            let _ = abandoned_out.send(Event::Abandoned);
+        })
+        .context("cannot watch the process that stands behind the launcher")?;
+        Ok(Self {
+            begun,
+            events_out,
+            events,
+        })
+    }
+
+    /// Lets `pause` pass between two attempts. A request to stop ends it; the signal is returned.
+    pub(super) fn pause(&self, pause: Duration) -> Option<i32> {
+        let deadline = Instant::now() + pause;
+        loop {
+            match self.events.recv_deadline(deadline) {
+                Ok(Event::Stop { signal }) => return Some(signal),
+                Ok(Event::Abandoned) => return Some(signals::KILL),
+                Ok(_) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Starts the workers of `job` and stays with them until the last has ended, what they left behind too, and their
+    /// output has been read.
+    ///
+    /// # Errors
+    /// The launcher's own threads, pipes or log files cannot be made; nothing has been started then.
+    pub(super) fn attempt(&self, job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
+        attempt(self, job, screen)
+    }
+}
+
+fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
     let workers = job.specs.len();
     let logs: Vec<_> = (0..workers)
         .map(|rank| job.files.open_logs(rank))
         .collect::<Result<_, _>>()?;
-    let (events_out, events) = crossbeam_channel::unbounded();
-    let signals_out = events_out.clone();
-    signals::listen(move |signal| {
-        let event = if signals::STOP.contains(&signal) {
-            Event::Stop { signal }
-        } else {
-            Event::Forward { signal }
-        };
-        // Fails only when the run is over, and then the signal is for nobody.
-        let _ = signals_out.send(event);
-    })
-    .context("cannot receive signals")?;
+    let (begun, events) = (supervisor.begun, supervisor.events.clone());
     let (stop, stop_out) = io::pipe().context("cannot make a pipe")?;
     let (alive, readers_done) = crossbeam_channel::bounded(0);
     let mut group = Group {
-        begun: job.begun,
+        begun,
         specs: job.specs,
         logs: logs.into_iter().map(Some).collect(),
         workers: (0..workers).map(|_| None).collect(),
         tails: (0..workers).map(|_| Tail::default()).collect(),
         not_started: None,
-        events: events_out,
+        events: supervisor.events_out.clone(),
         capture: Capture {
             several: workers > 1,
             frames: shows_frames(),
@@ -112,10 +159,10 @@ pub(super) fn supervise(job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
                 &events,
                 agent
                     .deadline()
-                    .and_then(|deadline| job.begun.at.checked_add(deadline)),
+                    .and_then(|deadline| begun.at.checked_add(deadline)),
             ),
         };
-        actions.extend(agent.on(&event, job.begun.elapsed()));
+        actions.extend(agent.on(&event, begun.elapsed()));
     };
 
     let pids = group.pids();
@@ -175,6 +222,7 @@ fn wait(done: &Receiver<()>, events: &Receiver<Event>) -> bool {
             recv(done) -> _ => return true,
             recv(events) -> event => match event {
                 Ok(Event::Stop { signal: signals::INT | signals::TERM }) if begun.elapsed() >= SAME_REQUEST => return false,
+                Ok(Event::Abandoned) => return false,
                 Ok(_) => {}
                 Err(_) => return done.recv().is_err(),
             },
@@ -238,6 +286,8 @@ impl Group {
         for worker in self.workers.iter_mut().flatten() {
             worker.sweep();
         }
+        // All workers are reaped: what is left below the launcher was started by them.
+        descendants::end_all();
     }
 
     fn pids(&self) -> Vec<Option<u32>> {

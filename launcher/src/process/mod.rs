@@ -3,10 +3,12 @@
 //! Invariant: a worker's process is not reaped before [`Worker::sweep`]. Until then its pid, which is also the id
 //! of its process group, cannot be given to another process, so a signal never reaches a stranger.
 
+pub(crate) mod descendants;
 pub(crate) mod program;
 pub(crate) mod signals;
 
 use crate::agent::Outcome;
+use dtrain_common::env::DTRAIN_GUARDIAN;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::ffi::OsString;
 use std::fs::File;
@@ -59,6 +61,7 @@ impl Worker {
             .arg0(&spec.arg0)
             .args(&spec.args)
             .envs(spec.env.iter().map(|(name, value)| (name, value)))
+            .env_remove(DTRAIN_GUARDIAN)
             .stdin(if spec.inherit_stdin {
                 Stdio::inherit()
             } else {

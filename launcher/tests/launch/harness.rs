@@ -65,7 +65,7 @@ impl Scene {
         undo_ignored_signals();
         Self {
             folder: tempfile::tempdir().unwrap(),
-            mark: format!("{}-{count}", std::process::id()),
+            mark: format!("{}-{count}.", std::process::id()),
         }
     }
 
@@ -152,18 +152,34 @@ impl Scene {
         }
     }
 
-    /// Processes of this scene that run, the launcher included.
+    /// Processes of this scene that run, the launcher and its guardian included.
     pub(crate) fn alive(&self) -> Vec<u32> {
-        let mark = format!("DTRAIN_TEST_MARK={}", self.mark).into_bytes();
+        self.with_variables(&[&format!("DTRAIN_TEST_MARK={}", self.mark)])
+    }
+
+    /// The workers of this scene that run, and what they have started.
+    pub(crate) fn workers(&self) -> Vec<u32> {
+        self.with_variables(&[&format!("DTRAIN_TEST_MARK={}", self.mark), "LOCAL_RANK="])
+    }
+
+    /// The launcher proper, which has a guardian behind it.
+    pub(crate) fn launcher(&self) -> Vec<u32> {
+        self.with_variables(&[&format!("DTRAIN_TEST_MARK={}", self.mark), "DTRAIN_GUARDIAN="])
+    }
+
+    /// Running processes with environment variables that begin with all of these.
+    fn with_variables(&self, wanted: &[&str]) -> Vec<u32> {
         let pids = fs::read_dir("/proc")
             .unwrap()
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         pids.filter(|pid: &u32| {
             // A process that has ended, also one not yet reaped, has no environment to read.
             let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environment
-                .split(|byte| *byte == 0)
-                .any(|variable| variable == mark)
+            wanted.iter().all(|wanted| {
+                environment
+                    .split(|byte| *byte == 0)
+                    .any(|variable| variable.starts_with(wanted.as_bytes()))
+            })
         })
         .collect()
     }

@@ -7,6 +7,7 @@ mod exit_codes;
 mod harness;
 mod output;
 mod recipes;
+mod restarts;
 mod signals;
 mod supervision;
 mod terminal;
