@@ -12,6 +12,12 @@ use tempfile::TempDir;
 /// The time in which everything happens, on a machine that is busy with something else.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
+/// How often a case is tried whose outcome depends on the moment: `usual` times, or as `cargo xtask soak` asks.
+pub(crate) fn repeats(usual: usize) -> usize {
+    let asked = std::env::var("DTRAIN_SOAK").ok();
+    asked.and_then(|number| number.parse().ok()).unwrap_or(usual)
+}
+
 /// A folder in which the launcher and its workers run. Workers find it as `$TEST_DIR`.
 pub(crate) struct Scene {
     folder: TempDir,

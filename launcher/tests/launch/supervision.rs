@@ -1,6 +1,6 @@
 //! Workers that fail, linger or leave processes behind.
 
-use crate::harness::{Scene, kill, wait_until};
+use crate::harness::{Scene, kill, repeats, wait_until};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -91,7 +91,7 @@ fn a_daemon_that_holds_the_output_open_is_ended_with_the_run() {
 
 #[test]
 fn a_launcher_that_is_killed_takes_along_everything_below_it() {
-    for _ in 0..5 {
+    for _ in 0..repeats(5) {
         let scene = Scene::new();
         let launch = scene.start_sh(3, &[], &format!("{DAEMON} exec sleep 600"));
         launch.signal(Signal::KILL);
@@ -101,7 +101,7 @@ fn a_launcher_that_is_killed_takes_along_everything_below_it() {
 
 #[test]
 fn a_launcher_that_is_killed_behind_its_guardians_back_leaves_nothing_either() {
-    for _ in 0..5 {
+    for _ in 0..repeats(5) {
         let scene = Scene::new();
         let launch = scene.start_sh(3, &[], &format!("{DAEMON} exec sleep 600"));
         let launcher = scene.launcher();
@@ -113,11 +113,29 @@ fn a_launcher_that_is_killed_behind_its_guardians_back_leaves_nothing_either() {
 
 #[test]
 fn a_launcher_killed_in_the_middle_of_starting_leaves_nothing() {
-    for delay_ms in [0, 1, 2, 4, 8, 16, 32] {
+    for delay_us in (0..repeats(8)).map(|n| (n as u64 * 4000) % 32_500) {
         let scene = Scene::new();
         let launch = scene.start(scene.command(&["--nproc", "8", "--", "sleep", "600"]));
-        std::thread::sleep(Duration::from_millis(delay_ms));
+        std::thread::sleep(Duration::from_micros(delay_us));
         launch.signal(Signal::KILL);
+        launch.wait();
+    }
+}
+
+#[test]
+fn workers_killed_at_any_moment_stop_the_others_and_leave_nothing() {
+    for n in 0..repeats(6) {
+        let scene = Scene::new();
+        let script = format!(r#"echo $$ > "$TEST_DIR/pid.$RANK"; {DAEMON} exec sleep 600"#);
+        let launch = scene.start_sh(4, &["--max-restarts", "1"], &script);
+        let worker = scene.read(&format!("pid.{}", n % 4)).trim().parse().unwrap();
+        kill(worker, Signal::KILL);
+        if n % 2 == 0 {
+            std::thread::sleep(Duration::from_micros((n as u64 * 700) % 20_000));
+        } else {
+            launch.wait_until_it_says("restart 1 of 1");
+        }
+        launch.signal(Signal::TERM);
         launch.wait();
     }
 }

@@ -9,6 +9,7 @@ mod parity;
 mod process;
 mod python;
 mod setup;
+mod soak;
 mod suite;
 mod workspace;
 
@@ -58,6 +59,10 @@ enum Command {
     /// Prints medians over the rounds, ratios and goals, and writes all of it as JSON. Installs PyTorch and torchvision into
     /// target/bench-venv (5 GB on the disk) unless --python names a Python that has them. Leave the machine alone meanwhile.
     Bench(bench::Args),
+    /// Kill launchers, guardians and workers at many moments, and see that no process is left: takes some minutes
+    ///
+    /// Needs neither libtorch nor Python.
+    Soak(soak::Args),
 }
 
 fn main() -> ExitCode {
@@ -85,6 +90,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Check(args) => check::run(&workspace, &signals, &args),
         Command::Parity => parity::run(&workspace, &signals),
         Command::Bench(args) => bench::run(&workspace, &signals, &args),
+        Command::Soak(args) => soak::run(&workspace, &signals, &args),
     }
 }
 
