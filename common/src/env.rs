@@ -53,6 +53,9 @@ pub const DTRAIN_START_UNIX_NS: &str = "DTRAIN_START_UNIX_NS";
 pub const DTRAIN_PROGRESS: &str = "DTRAIN_PROGRESS";
 /// Path of the worker binary, for the launcher; without it the launcher looks beside itself.
 pub const DTRAIN_WORKER: &str = "DTRAIN_WORKER";
+/// A file whose time of modification a worker sets to now at every step, as a sign of life: whoever does this even a few
+/// times is taken for hanging when the signs stop. The launcher names it; a program that never touches it is not judged.
+pub const DTRAIN_HEARTBEAT_FILE: &str = "DTRAIN_HEARTBEAT_FILE";
 /// Process id of the process that stands behind a launcher, for the launcher alone; see the launcher's `guardian` module.
 pub const DTRAIN_GUARDIAN: &str = "DTRAIN_GUARDIAN";
 /// By which way the ranks of one machine exchange data: `shared` (memory), `gloo` (TCP), or unset or `auto`; see [`Transport`].

@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::agent::HangPolicy;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -9,6 +10,8 @@ use std::time::Duration;
 
 /// More workers than this on one machine are a slip of the finger.
 const MOST_WORKERS: usize = 1024;
+/// Silence of fewer usual steps is no hang, however long they are.
+const USUAL_STEPS: u32 = 20;
 /// More restarts than this are a slip of the finger.
 const MOST_RESTARTS: i64 = 1_000_000;
 /// The longest shutdown timeout: a week.
@@ -67,6 +70,14 @@ pub(crate) struct LaunchArgs {
           value_parser = clap::value_parser!(u32).range(..=MOST_RESTARTS))]
     pub(crate) max_restarts: u32,
 
+    /// Seconds without progress after which workers count as hanging; 0: never.
+    ///
+    /// For trainings, and programs that touch the file named in DTRAIN_HEARTBEAT_FILE. It is at least 20 times the usual
+    /// time of a step. Workers that hang are asked where they are (SIGABRT), and stopped; that is a failure.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true, visible_alias = "hang_timeout",
+          value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
+    hang_timeout: u64,
+
     /// Seconds between asking workers to stop and killing them.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_negative_numbers = true, visible_alias = "shutdown_timeout",
           value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
@@ -85,6 +96,14 @@ impl LaunchArgs {
     /// The time between asking workers to stop and killing them.
     pub(crate) fn shutdown_timeout(&self) -> Duration {
         Duration::from_secs(self.shutdown_timeout)
+    }
+
+    /// When workers count as hanging; none where they never do.
+    pub(crate) fn hang_policy(&self) -> Option<HangPolicy> {
+        (self.hang_timeout > 0).then(|| HangPolicy {
+            factor: USUAL_STEPS,
+            least: Duration::from_secs(self.hang_timeout),
+        })
     }
 }
 

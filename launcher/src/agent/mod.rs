@@ -11,6 +11,7 @@
 //! whether there is another.
 
 mod event;
+mod hang;
 mod restart;
 mod verdict;
 
@@ -20,16 +21,21 @@ mod properties;
 mod tests;
 
 pub(crate) use event::{Action, End, Event, Notice, Outcome, Policy};
+pub(crate) use hang::HangPolicy;
 pub(crate) use restart::{Next, RestartPolicy, Restarts};
 pub(crate) use verdict::{Cause, Verdict};
 
 use crate::process::signals;
+use hang::Progress;
 use std::time::Duration;
 
 /// Two INT or TERM signals closer together than this are one request: `timeout` signals its child and then its
 /// whole process group, and a terminal's Ctrl-C can reach the launcher directly and through a wrapper. Taking the
 /// echo for a second request would kill workers in the middle of their checkpoint.
 pub(crate) const SAME_REQUEST: Duration = Duration::from_millis(250);
+
+/// Workers that hang have so long to say where, after SIGABRT.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 enum WorkerState {
@@ -64,6 +70,10 @@ enum Why {
     Signal {
         signal: i32,
     },
+    /// No progress; this worker stopped first.
+    Hang {
+        rank: usize,
+    },
     /// A worker ended with the requeue code although the launcher had not been asked to stop.
     Requeue,
 }
@@ -78,6 +88,8 @@ pub(crate) struct Agent {
     interrupted: Option<Duration>,
     /// Whether any stop signal came.
     asked_to_stop: bool,
+    /// Where hangs are looked for.
+    progress: Option<Progress>,
 }
 
 impl Agent {
@@ -90,9 +102,11 @@ impl Agent {
             };
             policy.workers
         ];
+        let progress = policy.hang.map(|hang| Progress::new(hang, policy.workers));
         Self {
             policy,
             workers,
+            progress,
             phase: Phase::Running,
             interrupted: None,
             asked_to_stop: false,
@@ -110,7 +124,8 @@ impl Agent {
     pub(crate) fn deadline(&self) -> Option<Duration> {
         match &self.phase {
             Phase::Stopping { deadline, .. } => *deadline,
-            Phase::Running | Phase::Finished => None,
+            Phase::Running => self.progress.as_ref().and_then(Progress::deadline),
+            Phase::Finished => None,
         }
     }
 
@@ -145,6 +160,12 @@ impl Agent {
                         .map(|rank| Action::Signal { rank, signal }),
                 );
             }
+            Event::Beat { rank } => {
+                if let Some(progress) = &mut self.progress {
+                    progress.beat(rank, now);
+                }
+            }
+            Event::Timer if self.phase == Phase::Running => self.look_for_a_hang(now, &mut actions),
             Event::Timer => {
                 if self.deadline().is_some_and(|deadline| deadline <= now) {
                     self.kill_all(now, true, &mut actions);
@@ -212,6 +233,9 @@ impl Agent {
         now: Duration,
         actions: &mut Vec<Action>,
     ) {
+        if let Some(progress) = &mut self.progress {
+            progress.ended(rank);
+        }
         let worker = &mut self.workers[rank];
         // Only what had been sent before its end can have caused it.
         let sent = worker
@@ -293,6 +317,28 @@ impl Agent {
         }));
     }
 
+    fn look_for_a_hang(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let silent = self
+            .progress
+            .as_ref()
+            .map(|progress| progress.silent(now))
+            .unwrap_or_default();
+        let Some(&(rank, _)) = silent.first() else {
+            return;
+        };
+        self.phase = Phase::Stopping {
+            why: Why::Hang { rank },
+            deadline: Some(now.saturating_add(LAST_WORDS.min(self.policy.shutdown_timeout))),
+        };
+        let ranks = self.running();
+        actions.push(Action::Tell(Notice::Hanging { silent }));
+        actions.push(Action::Inspect { ranks: ranks.clone() });
+        // Programs that can say where they are do it on this signal: Python's faulthandler prints every thread's stack.
+        for rank in ranks {
+            self.send(rank, signals::ABRT, now, actions);
+        }
+    }
+
     /// Kills all that run; from here on only their ends are waited for.
     fn kill_all(&mut self, now: Duration, timed_out: bool, actions: &mut Vec<Action>) {
         if let Phase::Stopping { deadline, .. } = &mut self.phase {
@@ -341,10 +387,17 @@ impl Agent {
             } => (None, Some(signal)),
             _ => (None, None),
         };
-        let verdict = Verdict {
+        let mut verdict = Verdict {
             asked_to_stop: self.asked_to_stop,
             ..Verdict::of(ends, not_started, signal, self.policy.requeue_code)
         };
+        if let Phase::Stopping {
+            why: Why::Hang { rank },
+            ..
+        } = self.phase
+        {
+            verdict.cause = Cause::Hung { rank };
+        }
         self.phase = Phase::Finished;
         actions.push(Action::Sweep);
         actions.push(Action::Finish(verdict));

@@ -67,7 +67,7 @@ impl Restarts {
     /// Decides about an attempt that is over after it `lasted` so long. `port_taken`: the first failure was that somebody
     /// else has the workers' port, which the launcher had chosen.
     pub(crate) fn after(&mut self, verdict: &Verdict, lasted: Duration, port_taken: bool) -> Next {
-        let Cause::Failed { rank } = verdict.cause else {
+        let (Cause::Failed { rank } | Cause::Hung { rank }) = verdict.cause else {
             return Next::Finish { reason: None };
         };
         let stay = |reason| Next::Finish {

@@ -13,6 +13,8 @@ pub(crate) enum Cause {
     Stopped { signal: i32 },
     /// This worker failed first.
     Failed { rank: usize },
+    /// The workers made no progress any more; this one was the first to be silent.
+    Hung { rank: usize },
     /// This worker's program could not be started.
     NotStarted { rank: usize },
 }

@@ -1,12 +1,15 @@
 //! The environment of a worker: torchrun's contract and dtrain's own variables.
 
 use dtrain_common::env::{
-    DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING,
-    TORCHELASTIC_ERROR_FILE, WorkerEnv,
+    DTRAIN_HEARTBEAT_FILE, DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS,
+    TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCHELASTIC_ERROR_FILE, WorkerEnv,
 };
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Python's own.
+const PYTHONFAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 
 /// What all workers of a launch have in common.
 #[derive(Clone, Debug)]
@@ -27,11 +30,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Every variable that is set for the worker of `rank`. `inherited` looks up the launcher's own environment.
+    /// Every variable that is set for the worker of `rank`; the two files are those for its error and its heartbeat. `inherited` looks up the launcher's own environment.
     pub(super) fn vars(
         &self,
         rank: usize,
-        error_file: &Path,
+        [error_file, heartbeat_file]: &[PathBuf; 2],
         inherited: impl Fn(&str) -> Option<OsString>,
     ) -> Vec<(&'static str, OsString)> {
         let place = WorkerEnv {
@@ -60,6 +63,7 @@ impl Shared {
             .map(|(name, value)| (name, value.into()))
             .collect();
         vars.push((TORCHELASTIC_ERROR_FILE, error_file.into()));
+        vars.push((DTRAIN_HEARTBEAT_FILE, heartbeat_file.into()));
         let since_epoch = self.start.duration_since(UNIX_EPOCH).unwrap_or_default();
         vars.push((DTRAIN_START_UNIX_NS, since_epoch.as_nanos().to_string().into()));
         // Always set: under a launcher within a launcher the outer one's value would be wrong. A user who asks for
@@ -74,6 +78,8 @@ impl Shared {
         let defaults = [
             (OMP_NUM_THREADS, self.omp_threads.to_string()),
             (TORCH_NCCL_ASYNC_ERROR_HANDLING, "1".into()),
+            // Python prints every thread's stack when it is ended by SIGABRT or a crash.
+            (PYTHONFAULTHANDLER, "1".into()),
         ];
         for (name, value) in defaults {
             if inherited(name).is_none() {
@@ -113,7 +119,7 @@ mod tests {
                 .find(|(known, _)| *known == name)
                 .map(|(_, value)| (*value).into())
         };
-        let vars = shared(frames).vars(1, Path::new("/run/error.json"), get);
+        let vars = shared(frames).vars(1, &["/run/error.json", "/tmp/beat"].map(PathBuf::from), get);
         let count = vars.len();
         let map: BTreeMap<_, _> = vars
             .into_iter()
@@ -156,7 +162,7 @@ mod tests {
     #[test]
     fn an_error_file_need_not_be_utf8() {
         let path = OsString::from_vec(b"/run/\xff/error.json".to_vec());
-        let vars = shared(false).vars(0, Path::new(&path), |_| None);
+        let vars = shared(false).vars(0, &[PathBuf::from(&path), PathBuf::from("/tmp/beat")], |_| None);
         assert!(vars.contains(&(TORCHELASTIC_ERROR_FILE, path)));
     }
 }

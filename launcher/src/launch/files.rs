@@ -4,7 +4,7 @@ use crate::output::{Log, Stream};
 use anyhow::Context;
 use dtrain_common::run_dir::RunDir;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -96,6 +96,13 @@ impl Files {
                 .rank_logs(kept.attempt, rank)
                 .join(format!("{}.log", stream.name())),
         )
+    }
+
+    /// Keeps where the worker of `rank` was when it hung, beside its logs; none when no logs are kept.
+    pub(super) fn keep_stacks(&self, rank: usize, text: &str) -> Option<io::Result<PathBuf>> {
+        let kept = self.kept.as_ref()?;
+        let path = kept.run_dir.rank_logs(kept.attempt, rank).join("stacks.txt");
+        Some(fs::write(&path, text).map(|()| path))
     }
 
     /// Makes the log files of `rank`; none without a run directory.

@@ -2,6 +2,7 @@
 
 mod environment;
 mod files;
+mod heartbeats;
 mod plan;
 mod port;
 mod report;
@@ -18,6 +19,7 @@ use dtrain_common::files::write_atomic;
 use dtrain_common::run_dir::RunDir;
 use environment::Shared;
 use files::Files;
+use heartbeats::Heartbeats;
 use plan::Plan;
 use port::MasterPort;
 use rustix::process::Pid;
@@ -151,6 +153,7 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
 struct Attempt {
     port: MasterPort,
     files: Files,
+    heartbeats: Heartbeats,
     restart: u32,
     max_restarts: u32,
 }
@@ -164,6 +167,7 @@ impl Attempt {
         Ok(Self {
             port: MasterPort::choose()?,
             files: Files::create(plan.run_dir.as_ref(), plan.nproc)?,
+            heartbeats: Heartbeats::new()?,
             restart,
             max_restarts,
         })
@@ -181,7 +185,8 @@ impl Attempt {
             max_restarts: self.max_restarts,
         };
         let spec = |rank| {
-            let vars = shared.vars(rank, &self.files.error_file(rank), |name| std::env::var_os(name));
+            let files = [self.files.error_file(rank), self.heartbeats.file(rank)];
+            let vars = shared.vars(rank, &files, |name| std::env::var_os(name));
             plan.worker(vars)
         };
         supervise::Job {
@@ -189,6 +194,8 @@ impl Attempt {
             files: &self.files,
             shutdown_timeout: args.shutdown_timeout(),
             requeue_code: plan.requeue_code(),
+            heartbeats: &self.heartbeats,
+            hang: args.hang_policy(),
         }
     }
 

@@ -31,12 +31,18 @@ impl Report {
         let wall = begun.elapsed();
         let status = exit_status(&run.verdict, plan.kind);
         let first = match run.verdict.cause {
-            Cause::Failed { rank } => run.verdict.end_of(rank),
+            Cause::Failed { rank } | Cause::Hung { rank } => run.verdict.end_of(rank),
             _ => None,
         };
         let meaning = meaning(status, run.verdict.cause);
         let reason = match first {
             None => meaning.clone(),
+            Some(end) if matches!(run.verdict.cause, Cause::Hung { .. }) => {
+                format!(
+                    "no progress, rank {} was the first to be silent; {meaning}",
+                    end.rank
+                )
+            }
             Some(end) => format!("rank {} failed: {}; {meaning}", end.rank, ended(end.outcome)),
         };
         let reported = first.and_then(|end| files.reported_error(end.rank));
@@ -121,7 +127,7 @@ impl Report {
 
 /// The banner of an attempt that failed and is followed by another.
 pub(super) fn failure(plan: &Plan, run: &Run, files: &Files) -> Vec<String> {
-    let Cause::Failed { rank } = run.verdict.cause else {
+    let (Cause::Failed { rank } | Cause::Hung { rank }) = run.verdict.cause else {
         return Vec::new();
     };
     let Some(first) = run.verdict.end_of(rank) else {
@@ -160,6 +166,7 @@ fn exit_status(verdict: &Verdict, kind: Kind) -> ExitStatus {
         Cause::Requeue => ExitStatus::Requeue,
         Cause::Stopped { signal } => ExitStatus::Signal(signal),
         Cause::NotStarted { .. } => ExitStatus::Usage,
+        Cause::Hung { .. } => ExitStatus::WorkerFailed,
         Cause::Failed { rank } => match (verdict.end_of(rank).map(|end| end.outcome), kind) {
             (Some(Outcome::Exited(code)), Kind::Recipe) => ExitStatus::from_worker_code(code),
             (Some(Outcome::Exited(code)), Kind::Program) => ExitStatus::Program(code),
@@ -264,6 +271,16 @@ pub(super) fn notice(notice: &Notice, workers: usize, timeout: Duration) -> Opti
             signals::name(*signal),
             plural(*workers)
         )),
+        Notice::Hanging { silent } => {
+            let ranks: Vec<_> = silent
+                .iter()
+                .map(|(rank, since)| format!("rank {rank} for {} s", since.as_secs()))
+                .collect();
+            Some(format!(
+                "dtrain: no progress: nothing was heard of {}; finding out where the workers are, and stopping them",
+                ranks.join(", of ")
+            ))
+        }
         Notice::Killing { ranks, timed_out } => {
             let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
             let why = if *timed_out {

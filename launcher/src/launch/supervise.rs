@@ -6,11 +6,12 @@
 
 use super::Begun;
 use super::files::{Files, WorkerLogs};
+use super::heartbeats::Heartbeats;
 use super::report;
-use crate::agent::{Action, Agent, Event, Policy, SAME_REQUEST, Verdict};
+use crate::agent::{Action, Agent, Event, HangPolicy, Policy, SAME_REQUEST, Verdict};
 use crate::guardian;
 use crate::output::{Chunk, Log, Reader, Screen, Source, Stream, Tail, shows_frames};
-use crate::process::{Streams, Worker, WorkerSpec, descendants, signals};
+use crate::process::{Streams, Worker, WorkerSpec, descendants, signals, stacks};
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::process::Pid;
@@ -34,6 +35,8 @@ pub(super) struct Job<'a> {
     pub(super) files: &'a Files,
     pub(super) shutdown_timeout: Duration,
     pub(super) requeue_code: Option<i32>,
+    pub(super) heartbeats: &'a Heartbeats,
+    pub(super) hang: Option<HangPolicy>,
 }
 
 /// An attempt that is over; some of its output may still wait for the screen.
@@ -134,7 +137,18 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
         workers,
         shutdown_timeout: job.shutdown_timeout,
         requeue_code: job.requeue_code,
+        hang: job.hang,
     };
+    let beats = supervisor.events_out.clone();
+    let _watching = job
+        .hang
+        .map(|_| {
+            job.heartbeats.watch(workers, move |rank| {
+                // Fails only when the run is over.
+                let _ = beats.send(Event::Beat { rank });
+            })
+        })
+        .transpose()?;
     let mut agent = Agent::new(policy);
     let mut actions = VecDeque::from(agent.begin());
     let verdict = loop {
@@ -149,6 +163,10 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
                 if let Some(text) = report::notice(&notice, workers, job.shutdown_timeout) {
                     let _ = screen.notices.send(text);
                 }
+                continue;
+            }
+            Some(Action::Inspect { ranks }) => {
+                let _ = screen.notices.send(inspect(&group, job.files, &ranks));
                 continue;
             }
             Some(Action::Sweep) => {
@@ -175,15 +193,39 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
     // No worker writes any more. What a daemon that left its process group may still write is not waited for.
     drop(stop_out);
     drop(capture);
-    let given_up = !wait(&readers_done, &events);
+    let waited = wait(&readers_done, &events);
     Ok(Run {
-        verdict,
+        verdict: Verdict {
+            asked_to_stop: verdict.asked_to_stop || waited.asked_to_stop,
+            ..verdict
+        },
         pids,
         tails,
         not_started,
         events,
-        given_up,
+        given_up: waited.given_up,
     })
+}
+
+/// Writes down where the workers are that hang, for each beside its logs; answers what the user is told. Where no logs are
+/// kept, everything is told.
+fn inspect(group: &Group, files: &Files, ranks: &[usize]) -> String {
+    let pids = group.pids();
+    let told: Vec<String> = ranks
+        .iter()
+        .filter_map(|&rank| {
+            let found = stacks::of(pids[rank]?);
+            let indented: String = found.lines().map(|line| format!("\n    {line}")).collect();
+            Some(match files.keep_stacks(rank, &found) {
+                Some(Ok(path)) => format!("dtrain: where rank {rank} is: {}", path.display()),
+                Some(Err(error)) => {
+                    format!("dtrain: where rank {rank} is (cannot be kept: {error}):{indented}")
+                }
+                None => format!("dtrain: where rank {rank} is:{indented}"),
+            })
+        })
+        .collect();
+    told.join("\n")
 }
 
 impl Run {
@@ -213,19 +255,40 @@ fn next_event(events: &Receiver<Event>, deadline: Option<Instant>) -> Event {
     }
 }
 
-/// Waits until `done` disconnects. False when INT or TERM came first: whoever reads the output does not go on reading,
-/// and the user wants to go.
-fn wait(done: &Receiver<()>, events: &Receiver<Event>) -> bool {
+/// How a wait for output came to its end.
+struct Waited {
+    /// INT or TERM came first: whoever reads the output does not go on reading, and the user wants to go.
+    given_up: bool,
+    /// A stop signal came meanwhile.
+    asked_to_stop: bool,
+}
+
+/// Waits until `done` disconnects, or the user does not want to wait.
+fn wait(done: &Receiver<()>, events: &Receiver<Event>) -> Waited {
     let begun = Instant::now();
+    let mut waited = Waited {
+        given_up: false,
+        asked_to_stop: false,
+    };
     loop {
         crossbeam_channel::select! {
-            recv(done) -> _ => return true,
+            recv(done) -> _ => return waited,
             recv(events) -> event => match event {
-                Ok(Event::Stop { signal: signals::INT | signals::TERM }) if begun.elapsed() >= SAME_REQUEST => return false,
-                Ok(Event::Abandoned) => return false,
+                Ok(Event::Stop { signal }) => {
+                    waited.asked_to_stop = true;
+                    waited.given_up =
+                        matches!(signal, signals::INT | signals::TERM) && begun.elapsed() >= SAME_REQUEST;
+                }
+                Ok(Event::Abandoned) => (waited.asked_to_stop, waited.given_up) = (true, true),
                 Ok(_) => {}
-                Err(_) => return done.recv().is_err(),
+                Err(_) => {
+                    waited.given_up = done.recv().is_ok();
+                    return waited;
+                }
             },
+        }
+        if waited.given_up {
+            return waited;
         }
     }
 }

@@ -6,6 +6,7 @@
 pub(crate) mod descendants;
 pub(crate) mod program;
 pub(crate) mod signals;
+pub(crate) mod stacks;
 
 use crate::agent::Outcome;
 use dtrain_common::env::DTRAIN_GUARDIAN;

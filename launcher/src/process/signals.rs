@@ -9,6 +9,8 @@ pub(crate) const HUP: i32 = Signal::HUP.as_raw();
 pub(crate) const INT: i32 = Signal::INT.as_raw();
 /// SIGQUIT: Ctrl-\.
 pub(crate) const QUIT: i32 = Signal::QUIT.as_raw();
+/// SIGABRT: a program that can say where it is does so.
+pub(crate) const ABRT: i32 = Signal::ABORT.as_raw();
 /// SIGKILL: ends a process at once.
 pub(crate) const KILL: i32 = Signal::KILL.as_raw();
 /// SIGTERM: please stop.
