@@ -7,6 +7,7 @@
 
 mod agent;
 mod cli;
+mod cli_gpus;
 mod launch;
 mod output;
 mod process;

@@ -1,5 +1,6 @@
 //! `dtrain launch`: check everything, start the workers, supervise them, report.
 
+mod devices;
 mod environment;
 mod files;
 mod plan;
@@ -60,6 +61,7 @@ pub(crate) fn run(args: &LaunchArgs, begun: Begun) -> anyhow::Result<ExitStatus>
         run_id: plan.run_id(begun),
         omp_threads: omp_threads(size::cores(), plan.nproc),
         start: begun.wall,
+        devices: plan.devices.clone(),
         frames: shows_frames(),
     };
     let specs = (0..plan.nproc)
