@@ -194,7 +194,7 @@ impl Devices {
 }
 
 /// The number of GPUs for which the kernel's module has a folder; none where that says nothing of what is visible. It is
-/// much faster than the driver's library, and enough to know that there are as many GPUs as workers.
+/// enough to know that there are as many GPUs as workers, without waiting for the driver's library.
 pub(super) fn listed_by_the_kernel() -> Option<usize> {
     if std::env::var_os(CUDA_VISIBLE_DEVICES).is_some() {
         return None;
