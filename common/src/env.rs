@@ -3,11 +3,13 @@
 //!
 //! Every variable is one documented constant; no other module spells a name.
 
+mod devices;
 mod transport;
 
 use std::env::VarError;
 use std::path::PathBuf;
 
+pub use devices::{CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES};
 pub use transport::Transport;
 
 /// Rank of this worker among all workers, from 0.

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::agent::HangPolicy;
+use crate::cli_gpus::GpuArgs;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -38,9 +39,12 @@ pub(crate) struct LaunchArgs {
     /// Number of worker processes: a number, `auto`, `gpu` or `cpu`.
     ///
     /// `auto`: one per visible GPU, or one on the CPU where there is none. `gpu`: one per visible GPU, an error
-    /// where there is none. `cpu`: one per CPU core. CUDA_VISIBLE_DEVICES is honoured.
+    /// where there is none. `cpu`: one per CPU core. CUDA_VISIBLE_DEVICES is honoured. With --gpu-ids: one per GPU named.
     #[arg(long, value_name = "N|auto|gpu|cpu", default_value = "auto", allow_negative_numbers = true, visible_aliases = ["nproc-per-node", "nproc_per_node"])]
     pub(crate) nproc: Nproc,
+
+    #[command(flatten)]
+    pub(crate) gpus: GpuArgs,
 
     /// Folder for everything that the run writes.
     ///

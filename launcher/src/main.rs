@@ -8,6 +8,7 @@
 
 mod agent;
 mod cli;
+mod cli_gpus;
 mod guardian;
 mod launch;
 mod output;

@@ -1,5 +1,6 @@
 //! The environment of a worker: torchrun's contract and dtrain's own variables.
 
+use super::devices::Devices;
 use dtrain_common::env::{
     DTRAIN_HEARTBEAT_FILE, DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS,
     TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCHELASTIC_ERROR_FILE, WorkerEnv,
@@ -21,6 +22,8 @@ pub(super) struct Shared {
     pub(super) omp_threads: usize,
     /// When the launch began.
     pub(super) start: SystemTime,
+    /// What the workers are to see.
+    pub(super) devices: Devices,
     /// Whether progress frames are shown.
     pub(super) frames: bool,
     /// How often the group has been restarted.
@@ -86,6 +89,7 @@ impl Shared {
                 vars.push((name, value.into()));
             }
         }
+        self.devices.tell(rank, &mut vars, inherited);
         vars
     }
 }
@@ -106,6 +110,7 @@ mod tests {
             run_id: "r1".into(),
             omp_threads: 2,
             start: UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789),
+            devices: Devices::Inherited,
             frames,
             restart: 2,
             max_restarts: 5,

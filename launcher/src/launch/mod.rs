@@ -1,5 +1,6 @@
 //! `dtrain launch`: check everything, start the workers, supervise them, report.
 
+mod devices;
 mod environment;
 mod files;
 mod heartbeats;
@@ -180,6 +181,7 @@ impl Attempt {
             run_id: plan.run_id(begun),
             omp_threads: omp_threads(size::cores(), plan.nproc),
             start: begun.wall,
+            devices: plan.devices.clone(),
             frames: shows_frames(),
             restart: self.restart,
             max_restarts: self.max_restarts,

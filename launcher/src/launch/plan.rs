@@ -1,8 +1,9 @@
 //! What is to be started: every check that can be made before anything runs.
 
 use super::Begun;
-use super::size::{self, Devices, plural};
-use crate::cli::{LaunchArgs, Nproc};
+use super::devices::{self, Devices, Machine};
+use super::size::{self, Asked, Host, Size, plural};
+use crate::cli::LaunchArgs;
 use crate::process::WorkerSpec;
 use crate::process::program;
 use anyhow::{Context, bail};
@@ -27,6 +28,7 @@ const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`)
 pub(super) struct Plan {
     pub(super) kind: Kind,
     pub(super) nproc: usize,
+    pub(super) devices: Devices,
     /// The executable of every worker.
     pub(super) program: PathBuf,
     arg0: OsString,
@@ -74,8 +76,12 @@ impl Plan {
         }
         let recipe = Recipe::load(name, &args.set)?;
         recipe.check_paths()?;
-        let devices = Devices::look();
-        let (nproc, note) = size::workers(args.nproc, || devices.clone(), size::cores())?;
+        let Size {
+            nproc,
+            devices,
+            place,
+            note,
+        } = measure(args, Kind::Recipe)?;
         let partition = Partition::new(
             recipe.train.effective_batch,
             nproc,
@@ -88,12 +94,9 @@ impl Plan {
         };
         let (run_dir, start) = prepare(name, &recipe, &resume, args.run_dir.as_deref(), begun)?;
 
-        let place = match devices.gpus {
-            0 => format!("{nproc} worker{} on the CPU", plural(nproc)),
-            _ => format!("{nproc} worker{}, {} visible", plural(nproc), devices.described),
-        };
         let mut summary = format!(
-            "{place}; effective batch {partition}; run directory {}",
+            "{nproc} worker{}{place}; effective batch {partition}; run directory {}",
+            plural(nproc),
             run_dir.root().display()
         );
         if let Start::Resume(checkpoint) = &start {
@@ -102,6 +105,7 @@ impl Plan {
         Ok(Self {
             kind: Kind::Recipe,
             nproc,
+            devices,
             arg0: worker.clone().into(),
             program: worker,
             args: trainer_args(&run_dir, start),
@@ -123,22 +127,25 @@ impl Plan {
             }
         }
         let program = program::find(name, std::env::var_os("PATH").as_deref())?;
-        let (nproc, note) = size::workers(args.nproc, Devices::look, size::cores())?;
+        let Size {
+            nproc,
+            devices,
+            place,
+            note,
+        } = measure(args, Kind::Program)?;
         let run_dir = args.run_dir.as_deref().map(new_or_empty).transpose()?;
-        let mut summary = format!("{nproc} worker{} of {}", plural(nproc), name.to_string_lossy());
-        if args.nproc == Nproc::Auto || args.nproc == Nproc::Gpu {
-            summary.push_str(if note.is_some() {
-                " on the CPU"
-            } else {
-                ", one per visible GPU"
-            });
-        }
+        let mut summary = format!(
+            "{nproc} worker{} of {}{place}",
+            plural(nproc),
+            name.to_string_lossy()
+        );
         if let Some(run_dir) = &run_dir {
             summary.push_str(&format!("; run directory {}", run_dir.root().display()));
         }
         Ok(Self {
             kind: Kind::Program,
             nproc,
+            devices,
             program,
             arg0: name.to_owned(),
             args: words.to_vec(),
@@ -212,6 +219,20 @@ fn trainer_args(run_dir: &RunDir, start: Start) -> Vec<OsString> {
         Start::Resume(checkpoint) => checkpoint.into(),
     });
     words
+}
+
+/// How many workers, and on which devices.
+fn measure(args: &LaunchArgs, kind: Kind) -> anyhow::Result<Size> {
+    let asked = Asked {
+        kind,
+        nproc: args.nproc,
+        gpu_ids: args.gpus.gpu_ids.as_ref(),
+    };
+    let host = Host {
+        cores: size::cores(),
+        listed_gpus: devices::listed_by_the_kernel(),
+    };
+    size::size(asked, host, Machine::look)
 }
 
 /// The trainer: where DTRAIN_WORKER says, else beside this executable, else in PATH.

@@ -4,6 +4,7 @@
 
 mod contract;
 mod exit_codes;
+mod gpus;
 mod hangs;
 mod harness;
 mod output;
