@@ -1,5 +1,6 @@
 //! `dtrain launch`: check everything, start the workers, supervise them, report.
 
+mod cause;
 mod environment;
 mod files;
 mod plan;
@@ -9,6 +10,7 @@ mod supervise;
 
 use crate::cli::LaunchArgs;
 use crate::output::{Screen, shows_frames};
+use crate::process::memory_kill::MemoryKills;
 use anyhow::Context;
 use dtrain_common::env::omp_threads;
 use dtrain_common::exit::ExitStatus;
@@ -77,6 +79,7 @@ pub(crate) fn run(args: &LaunchArgs, begun: Begun) -> anyhow::Result<ExitStatus>
         shutdown_timeout: args.shutdown_timeout(),
         requeue_code: plan.requeue_code(),
     };
+    let memory_kills = MemoryKills::note();
     let run = supervise::supervise(job, &screen)?;
     if let Some((rank, error)) = &run.not_started {
         let why = report::why_not_started(error);
@@ -95,7 +98,7 @@ pub(crate) fn run(args: &LaunchArgs, begun: Begun) -> anyhow::Result<ExitStatus>
             plan.program.display()
         ));
     }
-    let report = report::Report::new(&plan, &run, &files, begun);
+    let report = report::Report::new(&plan, &run, &files, &memory_kills, begun);
     if let Some(run_dir) = &plan.run_dir
         && let Err(error) = report.write(run_dir)
     {

@@ -3,6 +3,7 @@
 //! Invariant: a worker's process is not reaped before [`Worker::sweep`]. Until then its pid, which is also the id
 //! of its process group, cannot be given to another process, so a signal never reaches a stranger.
 
+pub(crate) mod memory_kill;
 pub(crate) mod program;
 pub(crate) mod signals;
 
