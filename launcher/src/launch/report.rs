@@ -190,14 +190,24 @@ impl<'a> Culprit<'a> {
     /// How it ended, in words.
     fn ended(&self) -> String {
         let ended = ended(self.end.outcome);
-        if self.end.stopped_by_agent() {
+        if self.yielded() {
+            let sender = if self.end.stopped_by_agent() {
+                " from the launcher"
+            } else {
+                ""
+            };
             format!(
-                "{ended} from the launcher, after rank {} had failed because of it",
+                "{ended}{sender}, after rank {} had failed because of it",
                 self.seen_first.rank
             )
         } else {
             ended
         }
+    }
+
+    /// Whether the worker that was seen first is not the one that is told about.
+    fn yielded(&self) -> bool {
+        self.end.rank != self.seen_first.rank
     }
 
     fn banner(&self, nproc: usize, run: &Run, files: &Files) -> Vec<String> {
@@ -240,10 +250,10 @@ impl<'a> Culprit<'a> {
             .filter(|end| end.rank != self.end.rank && end.outcome != Outcome::Exited(0));
         let (mut stopped, failed): (Vec<_>, Vec<_>) = others.partition(|end| !end.sent.is_empty());
         stopped.sort_by_key(|end| end.rank);
-        let failed_how = if self.end.rank == self.seen_first.rank {
-            "failed after it"
-        } else {
+        let failed_how = if self.yielded() {
             "failed because of it"
+        } else {
+            "failed after it"
         };
         [(failed_how, failed), ("stopped because of it", stopped)]
             .into_iter()

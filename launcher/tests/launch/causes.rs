@@ -153,30 +153,37 @@ fn the_error_files_call_stack_names_the_place() {
 #[test]
 fn a_rank_that_only_lost_its_peer_yields_to_the_one_with_the_cause() {
     // Rank 1 says why it fails, but goes on for a moment, as a Python program does that winds up; rank 0 has lost its
-    // connection by then and is seen first. Rank 1 dies of the launcher's SIGTERM.
-    let script = r#"
+    // connection by then and is seen first.
+    let script = |winds_up: &str| {
+        format!(
+            r#"
         if [ $RANK = 1 ]; then
-            echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 1' > "$TEST_DIR/said"
+            {winds_up}
             printf 'Traceback (most recent call last):\n  File "a.py", line 3, in main\n    x\n' >&2
-            cat "$TEST_DIR/said" >&2
+            echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 1' >&2
             : > "$TEST_DIR/closed"
-            exec sleep 600
+            while :; do sleep 0.01; done
         fi
         until [ -e "$TEST_DIR/closed" ]; do sleep 0.01; done
         echo 'RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:7860' >&2
-        exit 9"#;
-    let scene = Scene::new();
-    let done = scene.sh(2, &["--run-dir", "run"], script);
-    done.expect_code(9)
-        .says("dtrain: rank 1 (pid ")
-        .says(": killed by SIGTERM from the launcher, after rank 0 had failed because of it\n")
-        .says("  cause: the GPU's memory ran out (it asked for 1.00 GiB more)")
-        .says("  failed because of it: rank 0 (exit code 9)\n");
-    let failure = failure(&scene);
-    assert_eq!(
-        (&failure["rank"], &failure["cause"]["kind"]),
-        (&1.into(), &"cuda-out-of-memory".into())
-    );
+        exit 9"#
+        )
+    };
+    for (winds_up, ended) in [
+        ("", "killed by SIGTERM from the launcher"),
+        ("trap 'exit 5' TERM", "exit code 5"),
+    ] {
+        let scene = Scene::new();
+        let done = scene.sh(2, &["--run-dir", "run"], &script(winds_up));
+        done.expect_code(9)
+            .says("dtrain: rank 1 (pid ")
+            .says(&format!(": {ended}, after rank 0 had failed because of it\n"))
+            .says("  cause: the GPU's memory ran out (it asked for 1.00 GiB more)")
+            .says("  failed because of it: rank 0 (exit code 9)\n");
+        let failure = failure(&scene);
+        assert_eq!(failure["rank"], 1);
+        assert_eq!(failure["cause"]["kind"], "cuda-out-of-memory");
+    }
 }
 
 #[test]
