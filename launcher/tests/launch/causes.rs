@@ -288,6 +288,21 @@ fn a_worker_that_the_kernel_killed_for_memory_is_told_as_such() {
 }
 
 #[test]
+fn a_process_of_a_worker_that_the_kernel_killed_is_counted_in_the_group() {
+    let scene = Scene::new();
+    // The shell stays and passes the code on; the kernel's log names a process that the launcher does not know.
+    let script = r#"sh -c "$FILL"; exit $?"#;
+    let program = ["--nproc", "2", "--run-dir", "run", "--", "sh", "-c", script];
+    let Some(done) = out_of_memory(&scene, "child", &program) else {
+        return;
+    };
+    done.expect_code(137).says(
+        "  cause: the kernel killed a process that it ran because memory ran out: the count of such kills",
+    );
+    assert_eq!(failure(&scene)["cause"]["kind"], "out-of-memory-killed");
+}
+
+#[test]
 fn a_trainer_that_the_kernel_killed_is_still_a_failed_worker() {
     let scene = Scene::new();
     let Some(done) = out_of_memory(&scene, "recipe", &["--nproc", "2", "--run-dir", "run", "demo"]) else {
