@@ -79,13 +79,18 @@ impl Files {
 
     /// What the worker of `rank` reported in its error file, if anything.
     pub(super) fn reported_error(&self, rank: usize) -> Option<String> {
+        message_of(&self.error_text(rank)?)
+    }
+
+    /// The content of the error file of `rank`, if there is one.
+    pub(super) fn error_text(&self, rank: usize) -> Option<String> {
         let mut text = String::new();
         File::open(self.error_file(rank))
             .ok()?
             .take(LONGEST_ERROR_BYTES)
             .read_to_string(&mut text)
             .ok()?;
-        message_of(&text)
+        Some(text)
     }
 
     /// Where the log of this stream lies, as the user knows the run directory; none when no logs are kept.

@@ -1,5 +1,6 @@
 //! `dtrain launch`: check everything, start the workers, supervise them, report.
 
+mod cause;
 mod devices;
 mod environment;
 mod files;
@@ -13,6 +14,7 @@ mod supervise;
 use crate::agent::{Cause, Next, RestartPolicy, Restarts};
 use crate::cli::LaunchArgs;
 use crate::output::{Screen, shows_frames};
+use crate::process::memory_kill::MemoryKills;
 use anyhow::Context;
 use dtrain_common::env::omp_threads;
 use dtrain_common::exit::ExitStatus;
@@ -97,7 +99,7 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
         );
         let pause = match next {
             Next::Finish { reason } => {
-                let report = report::Report::new(&plan, &run, &attempt.files, &restarts, begun);
+                let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
                 if let Some(reason) = reason {
                     say(format!("dtrain: not restarted: {reason}"));
                 }
@@ -111,7 +113,7 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
                 Duration::ZERO
             }
             Next::Restart { restart, pause } => {
-                for line in report::failure(&plan, &run, &attempt.files) {
+                for line in report::failure(&plan, &run, &attempt) {
                     say(line);
                 }
                 say(report::restarting(restart, restarts.allowed(), plan.nproc, pause));
@@ -120,7 +122,7 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
         };
         if let Some(signal) = supervisor.pause(pause) {
             run.verdict.cause = Cause::Stopped { signal };
-            let report = report::Report::new(&plan, &run, &attempt.files, &restarts, begun);
+            let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
             break (run, report);
         }
         let prepared = plan
@@ -130,7 +132,7 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
             Ok(next) => next,
             Err(error) => {
                 say(format!("dtrain: cannot restart: {error:#}"));
-                let report = report::Report::new(&plan, &run, &attempt.files, &restarts, begun);
+                let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
                 break (run, report);
             }
         };
@@ -155,6 +157,8 @@ struct Attempt {
     port: MasterPort,
     files: Files,
     heartbeats: Heartbeats,
+    /// What the kernel had killed for memory before this attempt.
+    memory_kills: MemoryKills,
     restart: u32,
     max_restarts: u32,
 }
@@ -169,6 +173,7 @@ impl Attempt {
             port: MasterPort::choose()?,
             files: Files::create(plan.run_dir.as_ref(), plan.nproc)?,
             heartbeats: Heartbeats::new()?,
+            memory_kills: MemoryKills::note(),
             restart,
             max_restarts,
         })

@@ -4,6 +4,7 @@
 //! of its process group, cannot be given to another process, so a signal never reaches a stranger.
 
 pub(crate) mod descendants;
+pub(crate) mod memory_kill;
 pub(crate) mod program;
 pub(crate) mod signals;
 pub(crate) mod stacks;

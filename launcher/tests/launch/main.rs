@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod causes;
 mod contract;
 mod exit_codes;
 mod gpus;
