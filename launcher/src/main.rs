@@ -7,6 +7,7 @@
 
 mod agent;
 mod cli;
+mod cli_output;
 mod launch;
 mod output;
 mod process;

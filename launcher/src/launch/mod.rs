@@ -5,10 +5,11 @@ mod files;
 mod plan;
 mod report;
 mod size;
+mod streams;
 mod supervise;
 
 use crate::cli::LaunchArgs;
-use crate::output::{Screen, shows_frames};
+use crate::output::{Screen, Stream, shows_frames};
 use anyhow::Context;
 use dtrain_common::env::omp_threads;
 use dtrain_common::exit::ExitStatus;
@@ -53,14 +54,15 @@ impl Begun {
 pub(crate) fn run(args: &LaunchArgs, begun: Begun) -> anyhow::Result<ExitStatus> {
     let plan = Plan::new(args, begun)?;
     let master_port = free_port()?;
-    let files = Files::create(plan.run_dir.as_ref(), plan.nproc)?;
+    let files = Files::create(plan.run_dir.as_ref(), &plan.routing)?;
     let shared = Shared {
         world_size: plan.nproc,
         master_port,
         run_id: plan.run_id(begun),
         omp_threads: omp_threads(size::cores(), plan.nproc),
         start: begun.wall,
-        frames: shows_frames(),
+        // A bar that nobody sees is drawn as lines, which the log keeps.
+        frames: shows_frames() && plan.routing.route(0, Stream::Stderr).shown,
     };
     let specs = (0..plan.nproc)
         .map(|rank| plan.worker(shared.vars(rank, &files.error_file(rank), |name| std::env::var_os(name))))
@@ -68,11 +70,19 @@ pub(crate) fn run(args: &LaunchArgs, begun: Begun) -> anyhow::Result<ExitStatus>
     let screen = Screen::start(plan.headline()).context("cannot start the thread that writes the output")?;
     // The screen's thread ends only after the last sender is gone, so this cannot fail while the launcher runs.
     let say = |text: String| drop(screen.notices.send(text));
+    for note in files
+        .note()
+        .into_iter()
+        .chain(plan.routing.note().map(str::to_owned))
+    {
+        say(format!("dtrain: {note}"));
+    }
 
     let earlier = plan.run_dir.as_ref().map(set_aside_result).transpose()?.flatten();
     let job = supervise::Job {
         specs,
         files: &files,
+        routing: &plan.routing,
         begun,
         shutdown_timeout: args.shutdown_timeout(),
         requeue_code: plan.requeue_code(),
@@ -104,7 +114,7 @@ pub(crate) fn run(args: &LaunchArgs, begun: Begun) -> anyhow::Result<ExitStatus>
             run_dir.result().display()
         ));
     }
-    if let Some(text) = report.text() {
+    for text in run.unkept.clone().into_iter().chain(report.text()) {
         say(text);
     }
     run.finish(screen);

@@ -2,6 +2,7 @@
 
 use super::Begun;
 use super::size::{self, Devices, plural};
+use super::streams::{Home, Routing};
 use crate::cli::{LaunchArgs, Nproc};
 use crate::process::WorkerSpec;
 use crate::process::program;
@@ -19,6 +20,8 @@ use std::time::UNIX_EPOCH;
 
 /// The trainer's file name.
 const WORKER: &str = "dtrain-worker";
+/// The role of every worker, as in `ROLE_NAME`.
+const ROLE: &str = "default";
 const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`) or a program after two dashes \
                        (`dtrain launch -- PROGRAM ARGS`); `dtrain launch --help` has examples";
 
@@ -33,6 +36,8 @@ pub(super) struct Plan {
     args: Vec<OsString>,
     /// Where to write; always there for a recipe.
     pub(super) run_dir: Option<RunDir>,
+    /// What becomes of the workers' output.
+    pub(super) routing: Routing,
     /// What the user is told first, one sentence each.
     headline: Vec<String>,
 }
@@ -75,6 +80,7 @@ impl Plan {
         recipe.check_paths()?;
         let devices = Devices::look();
         let (nproc, note) = size::workers(args.nproc, || devices.clone(), size::cores())?;
+        let routing = Routing::plan(&args.output, nproc, ROLE, Home::Recipe)?;
         let partition = Partition::new(
             recipe.train.effective_batch,
             nproc,
@@ -112,6 +118,7 @@ impl Plan {
             program: worker,
             args: words,
             run_dir: Some(run_dir),
+            routing,
             headline: note.into_iter().chain([summary]).collect(),
         })
     }
@@ -129,6 +136,12 @@ impl Plan {
         }
         let program = program::find(name, std::env::var_os("PATH").as_deref())?;
         let (nproc, note) = size::workers(args.nproc, Devices::look, size::cores())?;
+        let home = if args.run_dir.is_some() {
+            Home::RunDir
+        } else {
+            Home::Nowhere
+        };
+        let routing = Routing::plan(&args.output, nproc, ROLE, home)?;
         let run_dir = args.run_dir.as_deref().map(new_or_empty).transpose()?;
         let mut summary = format!("{nproc} worker{} of {}", plural(nproc), name.to_string_lossy());
         if args.nproc == Nproc::Auto || args.nproc == Nproc::Gpu {
@@ -148,6 +161,7 @@ impl Plan {
             arg0: name.to_owned(),
             args: words.to_vec(),
             run_dir,
+            routing,
             headline: note.into_iter().chain([summary]).collect(),
         })
     }

@@ -5,9 +5,11 @@
 mod contract;
 mod exit_codes;
 mod harness;
+mod logs;
 mod output;
 mod recipes;
 mod signals;
+mod streams;
 mod supervision;
 mod terminal;
 mod usage;
