@@ -95,8 +95,11 @@ impl RotatingLog {
     /// Takes back the line that is only begun in `written`, what was written before `error`.
     fn cut(&mut self, written: &[u8], error: io::Error) -> io::Result<()> {
         self.len += memrchr(b'\n', written).map_or(0, |end| end as u64 + 1);
-        // Where it is no file that has a length, there is nothing to take back.
-        let _ = self.file.set_len(self.len);
+        // Only ever shortened: somebody else may have emptied it.
+        if self.file.metadata().is_ok_and(|meta| meta.len() > self.len) {
+            // What cannot be taken back stays; the error is told in any case.
+            let _ = self.file.set_len(self.len);
+        }
         Err(error)
     }
 }

@@ -276,3 +276,22 @@ fn wrong_flags_are_refused_before_anything_is_started_or_written() {
         scene.expect_nothing_written();
     }
 }
+
+#[test]
+fn a_recipes_logs_are_in_its_run_directory() {
+    let scene = Scene::new();
+    let flags = ["demo", "--nproc", "2", "--run-dir", "run", "-r", "3", "-t", "0:2"];
+    let mut command = scene.command(&flags);
+    command.env("FAKE_WORKER", BOTH);
+    let done = scene.start(command).wait();
+    assert_eq!(shown(done.expect_code(0)), ["[rank 0] err0"]);
+    assert_eq!(files(&scene, "run/logs").len(), 4);
+    let mut command = scene.command(&["demo", "--log-dir", "logs"]);
+    command.env("FAKE_WORKER", BOTH);
+    scene
+        .start(command)
+        .wait()
+        .expect_code(2)
+        .says("--log-dir is for programs");
+    assert!(!scene.path("logs").exists() && !scene.path("runs").exists());
+}
