@@ -2,6 +2,7 @@
 
 use crate::agent::HangPolicy;
 use crate::cli_gpus::GpuArgs;
+use crate::cli_output::OutputArgs;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -86,6 +87,9 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_negative_numbers = true, visible_alias = "shutdown_timeout",
           value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
     shutdown_timeout: u64,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 
     /// A recipe: the path of a TOML file, or the name of a built-in recipe.
     #[arg(value_name = "RECIPE")]

@@ -9,6 +9,7 @@
 mod agent;
 mod cli;
 mod cli_gpus;
+mod cli_output;
 mod guardian;
 mod launch;
 mod output;

@@ -9,11 +9,12 @@ mod plan;
 mod port;
 mod report;
 mod size;
+mod streams;
 mod supervise;
 
 use crate::agent::{Cause, Next, RestartPolicy, Restarts};
 use crate::cli::LaunchArgs;
-use crate::output::{Screen, shows_frames};
+use crate::output::{Screen, Stream, shows_frames};
 use crate::process::memory_kill::MemoryKills;
 use anyhow::Context;
 use dtrain_common::env::omp_threads;
@@ -65,6 +66,14 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
     let screen = Screen::start(plan.headline()).context("cannot start the thread that writes the output")?;
     // The screen's thread ends only after the last sender is gone, so this cannot fail while the launcher runs.
     let say = |text: String| drop(screen.notices.send(text));
+    for note in attempt
+        .files
+        .note()
+        .into_iter()
+        .chain(plan.routing.note().map(str::to_owned))
+    {
+        say(format!("dtrain: {note}"));
+    }
     let mut restarts = Restarts::new(RestartPolicy {
         max_restarts: args.max_restarts,
         permanent: plan.permanent_failures(),
@@ -113,7 +122,12 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
                 Duration::ZERO
             }
             Next::Restart { restart, pause } => {
-                for line in report::failure(&plan, &run, &attempt) {
+                for line in run
+                    .unkept
+                    .clone()
+                    .into_iter()
+                    .chain(report::failure(&plan, &run, &attempt))
+                {
                     say(line);
                 }
                 say(report::restarting(restart, restarts.allowed(), plan.nproc, pause));
@@ -145,7 +159,7 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
             run_dir.result().display()
         ));
     }
-    if let Some(text) = report.text() {
+    for text in run.unkept.clone().into_iter().chain(report.text()) {
         say(text);
     }
     run.finish(screen);
@@ -171,7 +185,7 @@ impl Attempt {
     fn prepare(plan: &Plan, restart: u32, max_restarts: u32) -> anyhow::Result<Self> {
         Ok(Self {
             port: MasterPort::choose()?,
-            files: Files::create(plan.run_dir.as_ref(), plan.nproc)?,
+            files: Files::create(plan.run_dir.as_ref(), &plan.routing)?,
             heartbeats: Heartbeats::new()?,
             memory_kills: MemoryKills::note(),
             restart,
@@ -179,7 +193,7 @@ impl Attempt {
         })
     }
 
-    fn job(&self, plan: &Plan, args: &LaunchArgs, begun: Begun) -> supervise::Job<'_> {
+    fn job<'a>(&'a self, plan: &'a Plan, args: &LaunchArgs, begun: Begun) -> supervise::Job<'a> {
         let shared = Shared {
             world_size: plan.nproc,
             master_port: self.port.number,
@@ -187,7 +201,8 @@ impl Attempt {
             omp_threads: omp_threads(size::cores(), plan.nproc),
             start: begun.wall,
             devices: plan.devices.clone(),
-            frames: shows_frames(),
+            // A bar that nobody sees is drawn as lines, which the log keeps.
+            frames: shows_frames() && plan.routing.route(0, Stream::Stderr).shown,
             restart: self.restart,
             max_restarts: self.max_restarts,
         };
@@ -199,6 +214,7 @@ impl Attempt {
         supervise::Job {
             specs: (0..plan.nproc).map(spec).collect(),
             files: &self.files,
+            routing: &plan.routing,
             shutdown_timeout: args.shutdown_timeout(),
             requeue_code: plan.requeue_code(),
             heartbeats: &self.heartbeats,

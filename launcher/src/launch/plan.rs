@@ -3,6 +3,7 @@
 use super::Begun;
 use super::devices::{self, Devices, Machine};
 use super::size::{self, Asked, Host, Size, plural};
+use super::streams::{Home, Routing};
 use crate::cli::LaunchArgs;
 use crate::process::WorkerSpec;
 use crate::process::program;
@@ -20,6 +21,8 @@ use std::time::UNIX_EPOCH;
 
 /// The trainer's file name.
 const WORKER: &str = "dtrain-worker";
+/// The role of every worker, as in `ROLE_NAME`.
+const ROLE: &str = "default";
 const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`) or a program after two dashes \
                        (`dtrain launch -- PROGRAM ARGS`); `dtrain launch --help` has examples";
 
@@ -36,6 +39,8 @@ pub(super) struct Plan {
     /// Where to write; always there for a recipe.
     pub(super) run_dir: Option<RunDir>,
     recipe: Option<Recipe>,
+    /// What becomes of the workers' output.
+    pub(super) routing: Routing,
     /// What the user is told first, one sentence each.
     headline: Vec<String>,
 }
@@ -82,6 +87,7 @@ impl Plan {
             place,
             note,
         } = measure(args, Kind::Recipe)?;
+        let routing = Routing::plan(&args.output, nproc, ROLE, Home::Recipe)?;
         let partition = Partition::new(
             recipe.train.effective_batch,
             nproc,
@@ -111,6 +117,7 @@ impl Plan {
             args: trainer_args(&run_dir, start),
             run_dir: Some(run_dir),
             recipe: Some(recipe),
+            routing,
             headline: note.into_iter().chain([summary]).collect(),
         })
     }
@@ -133,6 +140,12 @@ impl Plan {
             place,
             note,
         } = measure(args, Kind::Program)?;
+        let home = if args.run_dir.is_some() {
+            Home::RunDir
+        } else {
+            Home::Nowhere
+        };
+        let routing = Routing::plan(&args.output, nproc, ROLE, home)?;
         let run_dir = args.run_dir.as_deref().map(new_or_empty).transpose()?;
         let mut summary = format!(
             "{nproc} worker{} of {}{place}",
@@ -151,6 +164,7 @@ impl Plan {
             args: words.to_vec(),
             run_dir,
             recipe: None,
+            routing,
             headline: note.into_iter().chain([summary]).collect(),
         })
     }

@@ -5,12 +5,13 @@
 //! who has stopped reading delays no decision.
 
 use super::Begun;
-use super::files::{Files, WorkerLogs};
+use super::files::{Files, Sieves, WorkerLogs};
 use super::heartbeats::Heartbeats;
 use super::report;
+use super::streams::Routing;
 use crate::agent::{Action, Agent, Event, HangPolicy, Policy, SAME_REQUEST, Verdict};
 use crate::guardian;
-use crate::output::{Chunk, Log, Reader, Screen, Source, Stream, Tail, shows_frames};
+use crate::output::{Chunk, Reader, RotatingLog, Screen, Source, Stream, Tail, Unkept, shows_frames};
 use crate::process::{Streams, Worker, WorkerSpec, descendants, signals, stacks};
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -33,6 +34,8 @@ pub(super) struct Job<'a> {
     /// By rank.
     pub(super) specs: Vec<WorkerSpec>,
     pub(super) files: &'a Files,
+    /// What becomes of their output.
+    pub(super) routing: &'a Routing,
     pub(super) shutdown_timeout: Duration,
     pub(super) requeue_code: Option<i32>,
     pub(super) heartbeats: &'a Heartbeats,
@@ -48,6 +51,8 @@ pub(super) struct Run {
     pub(super) tails: Vec<Tail>,
     /// The worker that could not be started, and why.
     pub(super) not_started: Option<(usize, io::Error)>,
+    /// Logs that are not whole, in words.
+    pub(super) unkept: Option<String>,
     events: Receiver<Event>,
     /// The user does not want to wait for the screen.
     given_up: bool,
@@ -72,6 +77,7 @@ impl Supervisor {
             let _ = signals_out.send(event);
         })
         .context("cannot receive signals")?;
+        signals::survive_file_size_limit().context("cannot receive signals")?;
         let abandoned_out = events_out.clone();
         guardian::watch(guardian, move || {
             let _ = abandoned_out.send(Event::Abandoned);
@@ -112,6 +118,8 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
     let logs: Vec<_> = (0..workers)
         .map(|rank| job.files.open_logs(rank))
         .collect::<Result<_, _>>()?;
+    let sieves = job.files.open_sieves()?;
+    let unkept = Unkept::new(screen.notices.clone());
     let (begun, events) = (supervisor.begun, supervisor.events.clone());
     let (stop, stop_out) = io::pipe().context("cannot make a pipe")?;
     let (alive, readers_done) = crossbeam_channel::bounded(0);
@@ -124,10 +132,11 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
         not_started: None,
         events: supervisor.events_out.clone(),
         capture: Capture {
-            several: workers > 1,
+            routing: job.routing,
+            sieves,
             frames: shows_frames(),
             chunks: screen.chunks.clone(),
-            notices: screen.notices.clone(),
+            unkept: unkept.clone(),
             stop: Arc::new(stop),
             alive,
         },
@@ -202,6 +211,7 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
         pids,
         tails,
         not_started,
+        unkept: unkept.report(),
         events,
         given_up: waited.given_up,
     })
@@ -294,7 +304,7 @@ fn wait(done: &Receiver<()>, events: &Receiver<Event>) -> Waited {
 }
 
 /// The workers, and what is needed to start one.
-struct Group {
+struct Group<'a> {
     begun: Begun,
     specs: Vec<WorkerSpec>,
     logs: Vec<Option<WorkerLogs>>,
@@ -302,10 +312,10 @@ struct Group {
     tails: Vec<Tail>,
     not_started: Option<(usize, io::Error)>,
     events: Sender<Event>,
-    capture: Capture,
+    capture: Capture<'a>,
 }
 
-impl Group {
+impl Group<'_> {
     fn start(&mut self, rank: usize) -> Event {
         match self.try_start(rank) {
             Ok(worker) => {
@@ -362,17 +372,17 @@ impl Group {
 }
 
 /// What the readers of all workers share.
-struct Capture {
-    /// There is more than one worker, so that lines need their rank.
-    several: bool,
+struct Capture<'a> {
+    routing: &'a Routing,
+    sieves: Sieves,
     frames: bool,
     chunks: Sender<Chunk>,
-    notices: Sender<String>,
+    unkept: Unkept,
     stop: Arc<PipeReader>,
     alive: Sender<()>,
 }
 
-impl Capture {
+impl Capture<'_> {
     fn attach(&self, rank: usize, streams: Streams, logs: WorkerLogs, tail: &Tail) -> io::Result<()> {
         self.read(rank, Stream::Stdout, streams.stdout, logs.stdout, None)?;
         self.read(
@@ -389,27 +399,27 @@ impl Capture {
         rank: usize,
         stream: Stream,
         pipe: File,
-        log: Option<Log>,
+        log: Option<RotatingLog>,
         tail: Option<Tail>,
     ) -> io::Result<()> {
-        let is_terminal = match stream {
-            Stream::Stdout => io::stdout().is_terminal(),
-            Stream::Stderr => io::stderr().is_terminal(),
+        let (is_terminal, sieve) = match stream {
+            Stream::Stdout => (io::stdout().is_terminal(), &self.sieves.stdout),
+            Stream::Stderr => (io::stderr().is_terminal(), &self.sieves.stderr),
         };
+        let prefix = self.routing.prefix(rank);
+        let shown = self.routing.route(rank, stream).shown;
         let reader = Reader {
             source: Source { rank, stream },
             stream: pipe,
-            prefix: if self.several {
-                format!("[rank {rank}] ").into_bytes()
-            } else {
-                Vec::new()
-            },
-            end_last_line: self.several || is_terminal,
+            shown,
+            prefix: prefix.as_bytes().to_vec(),
+            end_last_line: self.routing.workers() > 1 || !prefix.is_empty() || is_terminal,
             frames: self.frames && rank == 0,
             log,
+            sieve: sieve.clone().filter(|_| shown),
             tail,
             chunks: self.chunks.clone(),
-            notices: self.notices.clone(),
+            unkept: self.unkept.clone(),
             _alive: self.alive.clone(),
         };
         reader.start(Arc::clone(&self.stop))

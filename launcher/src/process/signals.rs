@@ -2,6 +2,7 @@
 
 use rustix::process::Signal;
 use std::io;
+use std::sync::Arc;
 
 /// SIGHUP: the terminal went away.
 pub(crate) const HUP: i32 = Signal::HUP.as_raw();
@@ -17,6 +18,8 @@ pub(crate) const KILL: i32 = Signal::KILL.as_raw();
 pub(crate) const TERM: i32 = Signal::TERM.as_raw();
 /// SIGCHLD: a child ended; its end is seen by other means.
 const CHLD: i32 = Signal::CHILD.as_raw();
+/// SIGXFSZ: a file would be larger than allowed.
+const XFSZ: i32 = Signal::XFSZ.as_raw();
 /// SIGUSR1: for the workers.
 pub(crate) const USR1: i32 = Signal::USR1.as_raw();
 /// SIGUSR2: for the workers.
@@ -91,6 +94,19 @@ pub(crate) fn listen(deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
                 deliver(signal);
             }
         })?;
+    Ok(())
+}
+
+/// From its return on, writing a file beyond the limit of file sizes (`ulimit -f`) fails as on a full disk, which can
+/// be told, and no longer kills the launcher. A handler is not inherited through exec: programs start with the
+/// signal as it was.
+///
+/// # Errors
+/// The handler cannot be installed.
+pub(crate) fn survive_file_size_limit() -> io::Result<()> {
+    if ignored_at_start() & (1 << (XFSZ - 1)) == 0 {
+        signal_hook::flag::register(XFSZ, Arc::default())?;
+    }
     Ok(())
 }
 
