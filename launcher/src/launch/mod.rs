@@ -2,6 +2,9 @@
 
 mod environment;
 mod files;
+mod meeting;
+mod numa;
+mod placement;
 mod plan;
 mod report;
 mod size;
@@ -16,9 +19,9 @@ use dtrain_common::files::write_atomic;
 use dtrain_common::run_dir::RunDir;
 use environment::Shared;
 use files::Files;
+use meeting::Meeting;
 use plan::Plan;
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -51,19 +54,34 @@ impl Begun {
 /// # Errors
 /// Whatever is wrong before all workers run. None is left running then, and nothing of an earlier run is overwritten.
 pub(crate) fn run(args: &LaunchArgs, begun: Begun) -> anyhow::Result<ExitStatus> {
-    let plan = Plan::new(args, begun)?;
-    let master_port = free_port()?;
+    let notes = args.contract.check()?;
+    let meeting = Meeting::check(&args.contract)?;
+    let mut plan = Plan::new(args, begun)?;
+    plan.tell(notes);
     let files = Files::create(plan.run_dir.as_ref(), plan.nproc)?;
     let shared = Shared {
         world_size: plan.nproc,
-        master_port,
-        run_id: plan.run_id(begun),
-        omp_threads: omp_threads(size::cores(), plan.nproc),
+        master_port: meeting.port()?,
+        master_addr: meeting.host,
+        role: args.contract.role.clone(),
+        own_devices: plan.placement.own_devices.clone(),
+        run_id: args
+            .contract
+            .rdzv_id
+            .clone()
+            .unwrap_or_else(|| plan.run_id(begun)),
+        omp_threads: plan
+            .placement
+            .bound
+            .at_most(omp_threads(size::cores(), plan.nproc)),
         start: begun.wall,
         frames: shows_frames(),
     };
     let specs = (0..plan.nproc)
-        .map(|rank| plan.worker(shared.vars(rank, &files.error_file(rank), |name| std::env::var_os(name))))
+        .map(|rank| {
+            let vars = shared.vars(rank, &files.error_file(rank), |name| std::env::var_os(name));
+            plan.worker(rank, vars)
+        })
         .collect();
     let screen = Screen::start(plan.headline()).context("cannot start the thread that writes the output")?;
     // The screen's thread ends only after the last sender is gone, so this cannot fail while the launcher runs.
@@ -76,6 +94,7 @@ pub(crate) fn run(args: &LaunchArgs, begun: Begun) -> anyhow::Result<ExitStatus>
         begun,
         shutdown_timeout: args.shutdown_timeout(),
         requeue_code: plan.requeue_code(),
+        signals: args.contract.signals(),
     };
     let run = supervise::supervise(job, &screen)?;
     if let Some((rank, error)) = &run.not_started {
@@ -121,14 +140,4 @@ fn set_aside_result(run_dir: &RunDir) -> anyhow::Result<Option<(PathBuf, Vec<u8>
     };
     std::fs::remove_file(&path).with_context(|| format!("cannot remove the earlier {}", path.display()))?;
     Ok(Some((path, content)))
-}
-
-/// A TCP port that is free on the loopback address at this moment, for rank 0's store.
-fn free_port() -> anyhow::Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .context("cannot find a free port on 127.0.0.1 for the workers")?;
-    Ok(listener
-        .local_addr()
-        .context("cannot read the free port's number")?
-        .port())
 }

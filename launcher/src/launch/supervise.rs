@@ -26,6 +26,8 @@ pub(super) struct Job<'a> {
     pub(super) begun: Begun,
     pub(super) shutdown_timeout: Duration,
     pub(super) requeue_code: Option<i32>,
+    /// The signals that are handled.
+    pub(super) signals: Vec<i32>,
 }
 
 /// A run that is over; some of its output may still wait for the screen.
@@ -53,7 +55,7 @@ pub(super) fn supervise(job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
         .collect::<Result<_, _>>()?;
     let (events_out, events) = crossbeam_channel::unbounded();
     let signals_out = events_out.clone();
-    signals::listen(move |signal| {
+    signals::listen(&job.signals, move |signal| {
         let event = if signals::STOP.contains(&signal) {
             Event::Stop { signal }
         } else {

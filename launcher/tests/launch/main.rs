@@ -10,4 +10,5 @@ mod recipes;
 mod signals;
 mod supervision;
 mod terminal;
+mod torchrun;
 mod usage;
