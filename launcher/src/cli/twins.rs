@@ -75,8 +75,18 @@ fn variables(flag: &Arg) -> BTreeSet<String> {
     flag.get_long()
         .into_iter()
         .chain(flag.get_all_aliases().unwrap_or_default())
-        .map(|name| format!("{TWIN_PREFIX}{}", name.replace('-', "_").to_uppercase()))
+        .map(variable)
         .collect()
+}
+
+/// The variable of a flag of this name.
+fn variable(name: &str) -> String {
+    format!("{TWIN_PREFIX}{}", name.replace('-', "_").to_uppercase())
+}
+
+/// Whether the environment switches on the flag of this name.
+pub(super) fn is_on(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> bool {
+    environment(&variable(name)).is_some_and(|value| value == "1" || value == "true")
 }
 
 /// The variable that is set for this flag, and its value.
@@ -184,7 +194,7 @@ fn reason(error: &clap::Error) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::{LaunchArgs, Nproc, parse};
+    use super::super::{Form, LaunchArgs, Nproc, parse};
     use super::*;
     use std::os::unix::ffi::OsStringExt;
 
@@ -237,6 +247,16 @@ mod tests {
         // What the program is told is not the launcher's command line.
         let args = launch(&["t.py", "--role", "b"], &[("PET_ROLE", "a")]).unwrap();
         assert_eq!(args.contract.role, "a");
+    }
+
+    #[test]
+    fn a_twin_says_what_the_first_word_is() {
+        for (name, form) in [("PET_MODULE", Form::Module), ("PET_NO_PYTHON", Form::Program)] {
+            let args = launch(&["--nproc", "2", "pkg.train", "--lr", "1"], &[(name, "1")]).unwrap();
+            let target = args.target().unwrap().unwrap();
+            assert_eq!((target.form, target.name.to_str()), (form, Some("pkg.train")));
+            assert_eq!(target.args, ["--lr", "1"]);
+        }
     }
 
     #[test]

@@ -98,8 +98,8 @@ pub(crate) fn parse(
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<LaunchArgs, clap::Error> {
     let mut command = with_underscores(Cli::command());
-    let (argv, recipe) = without_recipe(&mut command, argv)?;
-    let twins = twins::read(&mut command, &argv, environment)?;
+    let (argv, recipe) = without_recipe(&mut command, argv, &environment)?;
+    let twins = twins::read(&mut command, &argv, &environment)?;
     let mut args = if twins.is_empty() {
         read(&mut command, &argv)?
     } else {
@@ -139,10 +139,14 @@ fn read(command: &mut clap::Command, argv: &[OsString]) -> Result<LaunchArgs, cl
 fn without_recipe(
     command: &mut clap::Command,
     mut argv: Vec<OsString>,
+    environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<(Vec<OsString>, Option<OsString>), clap::Error> {
     let mut args = read(command, &argv)?;
     let count = args.words.len();
     args.after_dashes = after_dashes(&argv, count);
+    // What the first word is has to be known before the twins of flags that may follow it are read.
+    args.contract.module |= twins::is_on("module", &environment);
+    args.contract.no_python |= twins::is_on("no-python", &environment);
     if count < 2 || args.form(&args.words[0]) != Form::Recipe {
         return Ok((argv, None));
     }

@@ -88,15 +88,16 @@ enum NumaError {
     },
 }
 
-/// Binds `workers` workers on this machine as `mode` says; without one nothing is bound.
+/// Binds `workers` workers on this machine as `mode` says; without one nothing is bound. `visible` is
+/// CUDA_VISIBLE_DEVICES.
 ///
 /// # Errors
 /// The machine's topology cannot be read, or does not allow it.
-pub(super) fn bind(mode: Option<Binding>, workers: usize) -> anyhow::Result<Bound> {
+pub(super) fn bind(mode: Option<Binding>, workers: usize, visible: Option<&str>) -> anyhow::Result<Bound> {
     let Some(mode) = mode else {
         return Ok(Bound::default());
     };
-    let topology = Topology::of_this_machine();
+    let topology = Topology::of_this_machine(visible);
     let cores = topology
         .and_then(|topology| Ok(share_out(&topology, mode, workers)?))
         .with_context(|| {

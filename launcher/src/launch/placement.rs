@@ -4,7 +4,6 @@ use super::numa::{self, Bound};
 use super::size::{Devices, plural};
 use crate::cli::ContractArgs;
 use anyhow::bail;
-use dtrain_common::env::CUDA_VISIBLE_DEVICES;
 
 /// The places of all workers.
 #[derive(Debug)]
@@ -17,14 +16,15 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// The places of `workers` workers as asked for.
+    /// The places of `workers` workers as asked for, on the GPUs that CUDA shows under this value of
+    /// CUDA_VISIBLE_DEVICES.
     ///
     /// # Errors
     /// The machine has no such places.
-    pub(super) fn new(args: &ContractArgs, workers: usize) -> anyhow::Result<Self> {
+    pub(super) fn new(args: &ContractArgs, workers: usize, visible: Option<&str>) -> anyhow::Result<Self> {
         Ok(Self {
-            own_devices: own_devices(args.virtual_local_rank, workers)?,
-            bound: numa::bind(args.numa_binding, workers)?,
+            own_devices: own_devices(args.virtual_local_rank, workers, visible)?,
+            bound: numa::bind(args.numa_binding, workers, visible)?,
         })
     }
 }
@@ -33,12 +33,11 @@ impl Placement {
 ///
 /// # Errors
 /// There are more workers than GPUs.
-fn own_devices(wanted: bool, workers: usize) -> anyhow::Result<Option<Vec<String>>> {
+fn own_devices(wanted: bool, workers: usize, visible: Option<&str>) -> anyhow::Result<Option<Vec<String>>> {
     if !wanted {
         return Ok(None);
     }
-    let visible = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
-    share_out(visible.as_deref(), Devices::look().gpus, workers).map(Some)
+    share_out(visible, Devices::look().gpus, workers).map(Some)
 }
 
 /// The first `gpus` entries of the list of visible devices, which numbers all of them when it is not set.

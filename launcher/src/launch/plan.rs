@@ -9,7 +9,7 @@ use crate::cli::{Form, LaunchArgs, Nproc, Target};
 use crate::process::{WorkerSpec, program, python};
 use anyhow::{Context, bail};
 use dtrain_common::batch::Partition;
-use dtrain_common::env::DTRAIN_WORKER;
+use dtrain_common::env::{CUDA_VISIBLE_DEVICES, DTRAIN_WORKER};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{Resume, RunDir, Start};
@@ -108,7 +108,7 @@ impl Plan {
             nproc,
             recipe.memory.micro_batch.limit(),
         )?;
-        let placement = Placement::new(&args.contract, nproc)?;
+        let placement = Placement::new(&args.contract, nproc, visible_devices().as_deref())?;
         let worker = find_worker()?;
         let resume = match args.resume.as_deref() {
             None => Resume::Auto,
@@ -169,7 +169,7 @@ impl Plan {
             }
         }
         let (nproc, note) = size::workers(args.nproc, Devices::look, size::cores())?;
-        let placement = Placement::new(&args.contract, nproc)?;
+        let placement = Placement::new(&args.contract, nproc, visible_devices().as_deref())?;
         let run_dir = args.run_dir.as_deref().map(new_or_empty).transpose()?;
         let mut summary = format!("{nproc} worker{} of {}", plural(nproc), name.to_string_lossy());
         if args.nproc == Nproc::Auto || args.nproc == Nproc::Gpu {
@@ -236,6 +236,11 @@ impl Plan {
     pub(super) fn requeue_code(&self) -> Option<i32> {
         (self.kind == Kind::Recipe).then(|| i32::from(ExitStatus::Requeue.code()))
     }
+}
+
+/// The devices to which the user has confined this launch, if to any.
+fn visible_devices() -> Option<String> {
+    std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned())
 }
 
 /// The trainer: where DTRAIN_WORKER says, else beside this executable, else in PATH.

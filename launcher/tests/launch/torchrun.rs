@@ -20,6 +20,13 @@ fn executable(path: &Path, content: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
+/// A free port below those that the system gives to whoever asks for any, such as other tests.
+fn free_port() -> u16 {
+    let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
+    let free = |port: &u16| TcpListener::bind(("0.0.0.0", *port)).is_ok();
+    (first..).find(free).unwrap()
+}
+
 /// Runs it with these variables set.
 #[track_caller]
 fn with<S: AsRef<OsStr>>(scene: &Scene, variables: &[(&str, &str)], args: &[S]) -> Done {
@@ -155,13 +162,7 @@ fn flags_for_recipes_have_no_effect_on_scripts() {
 
 #[test]
 fn the_flags_reach_the_workers() {
-    // Taken from the system and given back, so that nobody else is likely to have it.
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-        .to_string();
+    let port = free_port().to_string();
     let vars = |flags: &[&str]| {
         let scene = Scene::new();
         scene.sh(2, flags, WRITE).expect_code(0);

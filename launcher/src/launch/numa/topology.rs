@@ -24,12 +24,11 @@ pub(super) struct Topology {
 }
 
 impl Topology {
-    /// What this machine has and this process may use.
-    pub(super) fn of_this_machine() -> anyhow::Result<Self> {
+    /// What this machine has and this process may use. `visible` is CUDA_VISIBLE_DEVICES.
+    pub(super) fn of_this_machine(visible: Option<&str>) -> anyhow::Result<Self> {
         let set = sched_getaffinity(None).context("cannot read which CPU cores may be used")?;
         let allowed = (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
-        let visible = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
-        Self::read(Path::new("/"), &allowed, visible.as_deref())
+        Self::read(Path::new("/"), &allowed, visible)
     }
 
     /// Reads the files below `root`, which is `/` but for tests.
@@ -317,7 +316,7 @@ mod tests {
 
     #[test]
     fn this_machine_can_be_read() {
-        let topology = Topology::of_this_machine().unwrap();
+        let topology = Topology::of_this_machine(None).unwrap();
         assert!(topology.nodes.values().any(|cores| !cores.is_empty()));
     }
 
