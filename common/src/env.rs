@@ -62,6 +62,14 @@ pub const DTRAIN_HEARTBEAT_FILE: &str = "DTRAIN_HEARTBEAT_FILE";
 pub const DTRAIN_GUARDIAN: &str = "DTRAIN_GUARDIAN";
 /// By which way the ranks of one machine exchange data: `shared` (memory), `gloo` (TCP), or unset or `auto`; see [`Transport`].
 pub const DTRAIN_TRANSPORT: &str = "DTRAIN_TRANSPORT";
+/// The Python that runs scripts and modules, before all others; torchrun's variable.
+pub const PYTHON_EXEC: &str = "PYTHON_EXEC";
+/// Folder of the Python environment in use.
+pub const VIRTUAL_ENV: &str = "VIRTUAL_ENV";
+/// Folder of the conda environment in use.
+pub const CONDA_PREFIX: &str = "CONDA_PREFIX";
+/// Begins the names of the variables that stand for flags of the launcher, as PET_NPROC_PER_NODE does.
+pub const TWIN_PREFIX: &str = "PET_";
 
 /// The variables without which a worker cannot join the others.
 const ESSENTIAL: [&str; 4] = [RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT];

@@ -39,11 +39,12 @@ pub(crate) fn role() -> Role {
     }
 }
 
-/// Runs this command as the launcher proper, and stays behind it.
+/// Runs this command as the launcher proper, and stays behind it. Signals that are not `handled` do to the guardian what they do
+/// to any program, and the launcher then ends everything.
 ///
 /// # Errors
 /// The launcher cannot be started.
-pub(crate) fn stand_behind() -> anyhow::Result<ExitCode> {
+pub(crate) fn stand_behind(handled: &[i32]) -> anyhow::Result<ExitCode> {
     descendants::adopt().context("cannot become the parent of processes that are left behind")?;
     let mut args = std::env::args_os();
     let mut command = Command::new("/proc/self/exe");
@@ -60,7 +61,7 @@ pub(crate) fn stand_behind() -> anyhow::Result<ExitCode> {
     let Some(pid) = Pid::from_raw(launcher.id().cast_signed()) else {
         unreachable!("a child's pid is positive");
     };
-    signals::listen(move |signal| {
+    signals::listen(handled, move |signal| {
         if let Some(signal) = Signal::from_named_raw(signal) {
             // It fails only when the launcher has ended, and then there is nobody to be told.
             let _ = rustix::process::kill_process(pid, signal);

@@ -15,8 +15,6 @@ mod launch;
 mod output;
 mod process;
 
-use clap::Parser;
-use cli::{Cli, Command};
 use dtrain_common::exit::ExitStatus;
 use guardian::Role;
 use launch::Begun;
@@ -25,16 +23,34 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let begun = Begun::now();
-    // Answers --help, --version and wrong usage itself, before anything else is done.
-    let Command::Launch(args) = Cli::parse().command;
+    let args = match cli::parse(std::env::args_os().collect(), |name| std::env::var_os(name)) {
+        Ok(args) => args,
+        Err(error) => {
+            // Also --help and --version. If the stream is closed there is nobody left to tell.
+            let _ = error.print();
+            return if error.use_stderr() {
+                ExitStatus::Usage.into()
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
     let done = match guardian::role() {
-        Role::Guardian => guardian::stand_behind(),
+        Role::Guardian => guardian::stand_behind(&args.contract.signals()),
         Role::Launcher(guardian) => launch::run(&args, guardian, begun).map(ExitCode::from),
         Role::Abandoned => return ExitStatus::WorkerFailed.into(),
     };
     done.unwrap_or_else(|error| {
+        let mut said = in_one_line(&error);
+        if !args.from_environment.is_empty() {
+            // A flag that nobody typed is hard to find otherwise.
+            said = format!(
+                "{said} (set in the environment: {})",
+                args.from_environment.join(", ")
+            );
+        }
         // If standard error is closed there is nobody left to tell, and the exit code still says it.
-        let _ = writeln!(std::io::stderr(), "dtrain: error: {}", in_one_line(&error));
+        let _ = writeln!(std::io::stderr(), "dtrain: error: {said}");
         ExitStatus::Usage.into()
     })
 }

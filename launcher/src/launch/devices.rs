@@ -163,6 +163,26 @@ impl Chosen {
 }
 
 impl Devices {
+    /// CUDA_VISIBLE_DEVICES as the workers have it; none where it is not set.
+    pub(super) fn list(&self) -> Option<String> {
+        match self {
+            Self::Inherited => {
+                std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned())
+            }
+            Self::Cpu => Some(String::new()),
+            Self::Chosen(chosen) => Some(chosen.entries.join(",")),
+        }
+    }
+
+    /// How many devices that is.
+    pub(super) fn count(&self) -> usize {
+        match self {
+            Self::Inherited => Machine::look().count(),
+            Self::Cpu => 0,
+            Self::Chosen(chosen) => chosen.entries.len(),
+        }
+    }
+
     /// Adds what the worker of `local_rank` is to see. `inherited` looks up the launcher's own environment.
     pub(super) fn tell(
         &self,

@@ -2,7 +2,7 @@
 
 use super::devices::Devices;
 use dtrain_common::env::{
-    DTRAIN_HEARTBEAT_FILE, DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS,
+    CUDA_VISIBLE_DEVICES, DTRAIN_HEARTBEAT_FILE, DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS,
     TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCHELASTIC_ERROR_FILE, WorkerEnv,
 };
 use std::ffi::OsString;
@@ -17,6 +17,11 @@ const PYTHONFAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 pub(super) struct Shared {
     pub(super) world_size: usize,
     pub(super) master_port: u16,
+    /// Where rank 0 listens.
+    pub(super) master_addr: String,
+    pub(super) role: String,
+    /// See [`super::placement::Placement`].
+    pub(super) own_devices: Option<Vec<String>>,
     pub(super) run_id: String,
     /// Threads of each worker, unless the user has set a number.
     pub(super) omp_threads: usize,
@@ -42,15 +47,15 @@ impl Shared {
     ) -> Vec<(&'static str, OsString)> {
         let place = WorkerEnv {
             rank,
-            local_rank: rank,
+            local_rank: if self.own_devices.is_some() { 0 } else { rank },
             group_rank: 0,
             role_rank: rank,
-            role_name: "default".into(),
+            role_name: self.role.clone(),
             world_size: self.world_size,
             local_world_size: self.world_size,
             group_world_size: 1,
             role_world_size: self.world_size,
-            master_addr: "127.0.0.1".into(),
+            master_addr: self.master_addr.clone(),
             master_port: self.master_port,
             restart_count: self.restart,
             max_restarts: self.max_restarts,
@@ -90,6 +95,10 @@ impl Shared {
             }
         }
         self.devices.tell(rank, &mut vars, inherited);
+        if let Some(own) = self.own_devices.as_ref().and_then(|devices| devices.get(rank)) {
+            vars.retain(|(name, _)| *name != CUDA_VISIBLE_DEVICES);
+            vars.push((CUDA_VISIBLE_DEVICES, own.into()));
+        }
         vars
     }
 }
@@ -107,6 +116,9 @@ mod tests {
         Shared {
             world_size: 3,
             master_port: 4711,
+            master_addr: "127.0.0.1".into(),
+            role: "default".into(),
+            own_devices: None,
             run_id: "r1".into(),
             omp_threads: 2,
             start: UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789),
@@ -169,5 +181,24 @@ mod tests {
         let path = OsString::from_vec(b"/run/\xff/error.json".to_vec());
         let vars = shared(false).vars(0, &[PathBuf::from(&path), PathBuf::from("/tmp/beat")], |_| None);
         assert!(vars.contains(&(TORCHELASTIC_ERROR_FILE, path)));
+    }
+
+    #[test]
+    fn a_worker_with_a_gpu_of_its_own_is_the_first_of_one() {
+        let of = |devices: &[&str]| {
+            let shared = Shared {
+                own_devices: Some(devices.iter().map(|device| (*device).to_owned()).collect()),
+                ..shared(false)
+            };
+            let vars = shared.vars(1, &["/e", "/b"].map(PathBuf::from), |_| None);
+            BTreeMap::from_iter(vars)
+        };
+        let vars = of(&["4", "GPU-7"]);
+        assert_eq!(vars[dtrain_common::env::LOCAL_RANK], "0");
+        assert_eq!(vars[dtrain_common::env::RANK], "1");
+        assert_eq!(vars[CUDA_VISIBLE_DEVICES], "GPU-7");
+        let vars = of(&[]);
+        assert_eq!(vars[dtrain_common::env::LOCAL_RANK], "0");
+        assert!(!vars.contains_key(CUDA_VISIBLE_DEVICES));
     }
 }

@@ -5,6 +5,9 @@ mod devices;
 mod environment;
 mod files;
 mod heartbeats;
+mod meeting;
+mod numa;
+mod placement;
 mod plan;
 mod port;
 mod report;
@@ -24,6 +27,7 @@ use dtrain_common::run_dir::RunDir;
 use environment::Shared;
 use files::Files;
 use heartbeats::Heartbeats;
+use meeting::Meeting;
 use plan::Plan;
 use port::MasterPort;
 use rustix::process::Pid;
@@ -60,9 +64,12 @@ impl Begun {
 /// # Errors
 /// Whatever is wrong before all workers run. None is left running then, and nothing of an earlier run is overwritten.
 pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Result<ExitStatus> {
+    let notes = args.contract.check()?;
+    let meeting = Meeting::check(&args.contract)?;
     let mut plan = Plan::new(args, begun)?;
-    let mut attempt = Attempt::prepare(&plan, 0, args.max_restarts)?;
-    let supervisor = supervise::Supervisor::new(begun, guardian)?;
+    plan.tell(notes);
+    let mut attempt = Attempt::prepare(&plan, &meeting, 0, args.max_restarts)?;
+    let supervisor = supervise::Supervisor::new(begun, guardian, &args.contract.signals())?;
     let screen = Screen::start(plan.headline()).context("cannot start the thread that writes the output")?;
     // The screen's thread ends only after the last sender is gone, so this cannot fail while the launcher runs.
     let say = |text: String| drop(screen.notices.send(text));
@@ -82,7 +89,7 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
     let (run, report) = loop {
         let earlier = plan.run_dir.as_ref().map(set_aside_result).transpose()?.flatten();
         let started = begun.elapsed();
-        let mut run = supervisor.attempt(attempt.job(&plan, args, begun), &screen)?;
+        let mut run = supervisor.attempt(attempt.job(&plan, &meeting, args, begun), &screen)?;
         if let Some((rank, error)) = &run.not_started {
             let why = report::why_not_started(error);
             let of = if plan.nproc == 1 {
@@ -141,7 +148,7 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
         }
         let prepared = plan
             .go_on()
-            .and_then(|()| Attempt::prepare(&plan, restarts.used(), restarts.allowed()));
+            .and_then(|()| Attempt::prepare(&plan, &meeting, restarts.used(), restarts.allowed()));
         attempt = match prepared {
             Ok(next) => next,
             Err(error) => {
@@ -182,9 +189,11 @@ impl Attempt {
     ///
     /// # Errors
     /// No port is free, or a folder cannot be made.
-    fn prepare(plan: &Plan, restart: u32, max_restarts: u32) -> anyhow::Result<Self> {
+    fn prepare(plan: &Plan, meeting: &Meeting, restart: u32, max_restarts: u32) -> anyhow::Result<Self> {
         Ok(Self {
-            port: MasterPort::choose()?,
+            port: meeting
+                .port
+                .map_or_else(MasterPort::choose, |number| Ok(MasterPort::fixed(number)))?,
             files: Files::create(plan.run_dir.as_ref(), &plan.routing)?,
             heartbeats: Heartbeats::new()?,
             memory_kills: MemoryKills::note(),
@@ -193,12 +202,28 @@ impl Attempt {
         })
     }
 
-    fn job<'a>(&'a self, plan: &'a Plan, args: &LaunchArgs, begun: Begun) -> supervise::Job<'a> {
+    fn job<'a>(
+        &'a self,
+        plan: &'a Plan,
+        meeting: &Meeting,
+        args: &LaunchArgs,
+        begun: Begun,
+    ) -> supervise::Job<'a> {
         let shared = Shared {
             world_size: plan.nproc,
             master_port: self.port.number,
-            run_id: plan.run_id(begun),
-            omp_threads: omp_threads(size::cores(), plan.nproc),
+            master_addr: meeting.host.clone(),
+            role: args.contract.role.clone(),
+            own_devices: plan.placement.own_devices.clone(),
+            run_id: args
+                .contract
+                .rdzv_id
+                .clone()
+                .unwrap_or_else(|| plan.run_id(begun)),
+            omp_threads: plan
+                .placement
+                .bound
+                .at_most(omp_threads(size::cores(), plan.nproc)),
             start: begun.wall,
             devices: plan.devices.clone(),
             // A bar that nobody sees is drawn as lines, which the log keeps.
@@ -209,7 +234,7 @@ impl Attempt {
         let spec = |rank| {
             let files = [self.files.error_file(rank), self.heartbeats.file(rank)];
             let vars = shared.vars(rank, &files, |name| std::env::var_os(name));
-            plan.worker(vars)
+            plan.worker(rank, vars)
         };
         supervise::Job {
             specs: (0..plan.nproc).map(spec).collect(),

@@ -1,30 +1,31 @@
 //! What is to be started: every check that can be made before anything runs.
 
+mod folders;
+
 use super::Begun;
 use super::devices::{self, Devices, Machine};
+use super::placement::Placement;
 use super::size::{self, Asked, Host, Size, plural};
 use super::streams::{Home, Routing};
-use crate::cli::LaunchArgs;
-use crate::process::WorkerSpec;
-use crate::process::program;
+use crate::cli::{Form, LaunchArgs, Target};
+use crate::process::{WorkerSpec, program, python};
 use anyhow::{Context, bail};
 use dtrain_common::batch::Partition;
 use dtrain_common::env::DTRAIN_WORKER;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{Resume, RunDir, Start};
+use folders::{new_or_empty, prepare};
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io::{ErrorKind, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
 /// The trainer's file name.
 const WORKER: &str = "dtrain-worker";
-/// The role of every worker, as in `ROLE_NAME`.
-const ROLE: &str = "default";
-const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`) or a program after two dashes \
-                       (`dtrain launch -- PROGRAM ARGS`); `dtrain launch --help` has examples";
+const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`), a Python script (`dtrain launch \
+                       SCRIPT.py ARGS`) or a program after two dashes (`dtrain launch -- PROGRAM ARGS`); `dtrain \
+                       launch --help` has examples";
 
 /// A launch that has passed every check.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(super) struct Plan {
     pub(super) program: PathBuf,
     arg0: OsString,
     args: Vec<OsString>,
+    /// On which GPU and cores each worker computes.
+    pub(super) placement: Placement,
     /// Where to write; always there for a recipe.
     pub(super) run_dir: Option<RunDir>,
     recipe: Option<Recipe>,
@@ -61,24 +64,47 @@ impl Plan {
     /// # Errors
     /// What is wrong and what to do; nothing has been written then.
     pub(super) fn new(args: &LaunchArgs, begun: Begun) -> anyhow::Result<Self> {
-        match (&args.recipe, args.program.split_first()) {
-            (Some(recipe), None) => Self::recipe(recipe, args, begun),
-            (None, Some((name, words))) => Self::program(name, words, args),
-            (None, None) => bail!(NEITHER),
-            (Some(recipe), Some((name, _))) => bail!(
-                "both a recipe (`{recipe}`) and a program (`{}`) are given; to pass arguments to a program, put all of \
-                 them after the two dashes: `dtrain launch -- PROGRAM ARGS`",
-                name.to_string_lossy()
-            ),
+        let Some(Target {
+            form,
+            name,
+            args: words,
+        }) = args.target()?
+        else {
+            bail!(NEITHER)
+        };
+        match form {
+            Form::Recipe => {
+                let Some(name) = name.to_str() else {
+                    bail!(
+                        "the recipe's name `{}` is not valid UTF-8",
+                        name.to_string_lossy()
+                    );
+                };
+                Self::recipe(name, args, begun)
+            }
+            Form::Script | Form::Module => {
+                let python = python::find(|variable| std::env::var_os(variable))?;
+                let mut line = vec![OsString::from("-u")];
+                if form == Form::Module {
+                    python::check_module(name)?;
+                    line.push("-m".into());
+                } else {
+                    python::check_script(name)?;
+                }
+                line.push(name.to_owned());
+                line.extend_from_slice(words);
+                // Python finds its environment by the path under which it was called.
+                let arg0 = python.clone().into();
+                Self::program(python, arg0, name, line, args)
+            }
+            Form::Program => {
+                let program = program::find(name, std::env::var_os("PATH").as_deref())?;
+                Self::program(program, name.to_owned(), name, words.to_vec(), args)
+            }
         }
     }
 
     fn recipe(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Result<Self> {
-        if program::is_python(Path::new(name)) {
-            bail!(
-                "`{name}` is a Python script, not a recipe; start it with `dtrain launch -- python3 {name}`"
-            );
-        }
         let recipe = Recipe::load(name, &args.set)?;
         recipe.check_paths()?;
         let Size {
@@ -87,12 +113,13 @@ impl Plan {
             place,
             note,
         } = measure(args, Kind::Recipe)?;
-        let routing = Routing::plan(&args.output, nproc, ROLE, Home::Recipe)?;
+        let routing = Routing::plan(&args.output, nproc, &args.contract.role, Home::Recipe)?;
         let partition = Partition::new(
             recipe.train.effective_batch,
             nproc,
             recipe.memory.micro_batch.limit(),
         )?;
+        let placement = Placement::new(&args.contract, nproc, &devices)?;
         let worker = find_worker()?;
         let resume = match args.resume.as_deref() {
             None => Resume::Auto,
@@ -118,11 +145,23 @@ impl Plan {
             run_dir: Some(run_dir),
             recipe: Some(recipe),
             routing,
-            headline: note.into_iter().chain([summary]).collect(),
+            headline: note
+                .into_iter()
+                .chain([summary])
+                .chain(placement.bound.note())
+                .collect(),
+            placement,
         })
     }
 
-    fn program(name: &OsStr, words: &[OsString], args: &LaunchArgs) -> anyhow::Result<Self> {
+    /// `name` is what the user calls it.
+    fn program(
+        program: PathBuf,
+        arg0: OsString,
+        name: &OsStr,
+        words: Vec<OsString>,
+        args: &LaunchArgs,
+    ) -> anyhow::Result<Self> {
         for (given, flag) in [
             (!args.set.is_empty(), "--set"),
             (args.resume.is_some(), "--resume"),
@@ -133,7 +172,6 @@ impl Plan {
                 );
             }
         }
-        let program = program::find(name, std::env::var_os("PATH").as_deref())?;
         let Size {
             nproc,
             devices,
@@ -145,7 +183,8 @@ impl Plan {
         } else {
             Home::Nowhere
         };
-        let routing = Routing::plan(&args.output, nproc, ROLE, home)?;
+        let routing = Routing::plan(&args.output, nproc, &args.contract.role, home)?;
+        let placement = Placement::new(&args.contract, nproc, &devices)?;
         let run_dir = args.run_dir.as_deref().map(new_or_empty).transpose()?;
         let mut summary = format!(
             "{nproc} worker{} of {}{place}",
@@ -160,12 +199,17 @@ impl Plan {
             nproc,
             devices,
             program,
-            arg0: name.to_owned(),
-            args: words.to_vec(),
+            arg0,
+            args: words,
             run_dir,
             recipe: None,
             routing,
-            headline: note.into_iter().chain([summary]).collect(),
+            headline: note
+                .into_iter()
+                .chain([summary])
+                .chain(placement.bound.note())
+                .collect(),
+            placement,
         })
     }
 
@@ -200,19 +244,25 @@ impl Plan {
         lines.join("\n")
     }
 
+    /// Says more sentences to the user.
+    pub(super) fn tell(&mut self, sentences: Vec<String>) {
+        self.headline.extend(sentences);
+    }
+
     /// A name for this run that no other launch on this machine has at the same time.
     pub(super) fn run_id(&self, begun: Begun) -> String {
         let since_epoch = begun.wall.duration_since(UNIX_EPOCH).unwrap_or_default();
         format!("{:x}-{}", since_epoch.as_millis(), std::process::id())
     }
 
-    /// The process of one worker, with its variables.
-    pub(super) fn worker(&self, env: Vec<(&'static str, OsString)>) -> WorkerSpec {
+    /// The process of the worker of `rank`, with its variables.
+    pub(super) fn worker(&self, rank: usize, env: Vec<(&'static str, OsString)>) -> WorkerSpec {
         WorkerSpec {
             program: self.program.clone(),
             arg0: self.arg0.clone(),
             args: self.args.clone(),
             env,
+            cpus: self.placement.bound.of(rank),
             // Workers run in background process groups, which a terminal stops as soon as they read from it.
             inherit_stdin: !std::io::stdin().is_terminal(),
         }
@@ -266,121 +316,4 @@ fn find_worker() -> anyhow::Result<PathBuf> {
              {WORKER}`, or name it in {DTRAIN_WORKER}"
         )
     })
-}
-
-/// Prepares the run directory that was named, or a new one.
-fn prepare(
-    name: &str,
-    recipe: &Recipe,
-    resume: &Resume,
-    named: Option<&Path>,
-    begun: Begun,
-) -> anyhow::Result<(RunDir, Start)> {
-    if let Some(named) = named {
-        let run_dir = RunDir::new(named);
-        let start = run_dir.prepare(recipe, resume)?;
-        return Ok((run_dir, start));
-    }
-    let root = RunDir::default_root(name, begun.wall);
-    let parent = root.parent().unwrap_or(Path::new("."));
-    let parent_was_there = parent.exists();
-    fs::create_dir_all(parent).with_context(|| format!("cannot make the folder {}", parent.display()))?;
-    let root = claim(&root)?;
-    let run_dir = RunDir::new(&root);
-    run_dir
-        .prepare(recipe, resume)
-        .map(|start| (run_dir, start))
-        .map_err(|error| {
-            // Both only go if they are empty.
-            let _ = fs::remove_dir(&root);
-            if !parent_was_there {
-                let _ = fs::remove_dir(parent);
-            }
-            error.into()
-        })
-}
-
-/// Makes a new folder of this name, or with a number after it when another launch of the same second has it.
-fn claim(root: &Path) -> anyhow::Result<PathBuf> {
-    let mut candidate = root.to_owned();
-    let mut number = 1;
-    loop {
-        match fs::create_dir(&candidate) {
-            Ok(()) => return Ok(candidate),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                number += 1;
-                let mut next = root.as_os_str().to_owned();
-                next.push(format!("-{number}"));
-                candidate = next.into();
-            }
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot make the folder {}", candidate.display()));
-            }
-        }
-    }
-}
-
-/// A program's run directory, which must not hold anything yet.
-fn new_or_empty(path: &Path) -> anyhow::Result<RunDir> {
-    let shown = path.display();
-    match fs::read_dir(path) {
-        Ok(mut entries) => match entries.next() {
-            None => Ok(RunDir::new(path)),
-            Some(_) => bail!("{shown} is not empty; give a new or empty folder as --run-dir for a program"),
-        },
-        Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => Ok(RunDir::new(path)),
-        Err(error) if error.kind() == ErrorKind::NotADirectory => {
-            bail!("{shown} is not a folder; choose another --run-dir")
-        }
-        Err(error) => {
-            Err(error).with_context(|| format!("cannot list the folder {shown}; choose another --run-dir"))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-
-    #[test]
-    fn launches_of_the_same_second_get_folders_of_their_own() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("demo-1");
-        let names: Vec<_> = (0..3).map(|_| claim(&root).unwrap()).collect();
-        assert_eq!(
-            names,
-            [
-                root.clone(),
-                folder.path().join("demo-1-2"),
-                folder.path().join("demo-1-3")
-            ]
-        );
-    }
-
-    #[test]
-    fn a_programs_run_directory_is_new_or_empty() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(new_or_empty(folder.path()).is_ok());
-        assert!(new_or_empty(&folder.path().join("a/b")).is_ok());
-        let file = folder.path().join("file");
-        fs::write(&file, "").unwrap();
-        assert!(
-            new_or_empty(folder.path())
-                .unwrap_err()
-                .to_string()
-                .contains("is not empty")
-        );
-        assert!(
-            new_or_empty(&file)
-                .unwrap_err()
-                .to_string()
-                .contains("is not a folder")
-        );
-        assert!(new_or_empty(&file.join("below")).is_err());
-        let dangling = folder.path().join("dangling");
-        std::os::unix::fs::symlink("nowhere", &dangling).unwrap();
-        assert!(new_or_empty(&dangling).is_err());
-    }
 }

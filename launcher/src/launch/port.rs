@@ -24,6 +24,8 @@ const TRIES: u64 = 200;
 #[derive(Debug)]
 pub(super) struct MasterPort {
     pub(super) number: u16,
+    /// Whether the launcher chose it, and can choose another.
+    chosen: bool,
     _claim: Option<UnixDatagram>,
 }
 
@@ -43,6 +45,7 @@ impl MasterPort {
             if is_free(number) {
                 return Ok(Self {
                     number,
+                    chosen: true,
                     _claim: Some(claim),
                 });
             }
@@ -50,21 +53,32 @@ impl MasterPort {
         let any = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|listener| listener.local_addr());
         Ok(Self {
             number: any.context("cannot find a free TCP port for the workers")?.port(),
+            chosen: true,
             _claim: None,
         })
+    }
+
+    /// The port that the user wants.
+    pub(super) fn fixed(number: u16) -> Self {
+        Self {
+            number,
+            chosen: false,
+            _claim: None,
+        }
     }
 
     /// Whether these lines of a failed worker say that somebody else has this port.
     pub(super) fn was_taken<'a>(&self, mut lines: impl Iterator<Item = &'a str>) -> bool {
         let number = self.number.to_string();
-        lines.any(|line| {
-            let line = line.to_ascii_lowercase();
-            let in_use = line.contains("eaddrinuse") || line.contains("address already in use");
-            in_use
-                && line
-                    .split(|c: char| !c.is_ascii_digit())
-                    .any(|word| word == number)
-        })
+        self.chosen
+            && lines.any(|line| {
+                let line = line.to_ascii_lowercase();
+                let in_use = line.contains("eaddrinuse") || line.contains("address already in use");
+                in_use
+                    && line
+                        .split(|c: char| !c.is_ascii_digit())
+                        .any(|word| word == number)
+            })
     }
 }
 
@@ -133,6 +147,7 @@ mod tests {
     fn only_this_port_counts_as_taken() {
         let port = MasterPort {
             number: 29_500,
+            chosen: true,
             _claim: None,
         };
         let taken = |line: &str| port.was_taken(std::iter::once(line));
@@ -143,5 +158,10 @@ mod tests {
         assert!(!taken("bind 127.0.0.1:2950: Address already in use"));
         assert!(!taken("bind 127.0.0.1:129500: Address already in use"));
         assert!(!taken("connected to port 29500"));
+        let wanted = MasterPort::fixed(29_500);
+        assert!(
+            !wanted.was_taken(std::iter::once("EADDRINUSE 29500")),
+            "no other may be chosen"
+        );
     }
 }

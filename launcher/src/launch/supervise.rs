@@ -59,15 +59,15 @@ pub(super) struct Run {
 }
 
 impl Supervisor {
-    /// Begins to receive signals, and to watch the guardian.
+    /// Begins to receive the signals that are `handled`, and to watch the guardian.
     ///
     /// # Errors
     /// The system refuses a thread or a handler.
-    pub(super) fn new(begun: Begun, guardian: Pid) -> anyhow::Result<Self> {
+    pub(super) fn new(begun: Begun, guardian: Pid, handled: &[i32]) -> anyhow::Result<Self> {
         descendants::adopt().context("cannot become the parent of processes that workers leave behind")?;
         let (events_out, events) = crossbeam_channel::unbounded();
         let signals_out = events_out.clone();
-        signals::listen(move |signal| {
+        signals::listen(handled, move |signal| {
             let event = if signals::STOP.contains(&signal) {
                 Event::Stop { signal }
             } else {

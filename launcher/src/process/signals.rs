@@ -71,8 +71,8 @@ pub(crate) fn name(signal: i32) -> String {
         .map_or_else(|| format!("signal {signal}"), |(_, name)| (*name).to_owned())
 }
 
-/// Calls `deliver` with the number of every signal of [`STOP`] and [`FORWARD`] that the launcher receives, on a
-/// thread of its own. From its return on, none of them kills the launcher.
+/// Calls `deliver` with the number of every signal of `wanted` that the launcher receives, on a thread of its own.
+/// From its return on, none of them kills the launcher. `wanted` is a choice of [`STOP`] and [`FORWARD`].
 ///
 /// A signal that was ignored when the launcher started stays ignored: that is how `nohup` and the shell's `&` ask
 /// for a run that outlives its terminal, and the workers inherit the same. Only SIGCHLD must not stay ignored, or
@@ -80,13 +80,12 @@ pub(crate) fn name(signal: i32) -> String {
 ///
 /// # Errors
 /// A handler cannot be installed, or the thread cannot be started.
-pub(crate) fn listen(deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
+pub(crate) fn listen(wanted: &[i32], deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     let ignored = ignored_at_start();
-    let wanted = STOP
-        .into_iter()
-        .chain(FORWARD)
-        .filter(|signal| ignored & (1 << (signal - 1)) == 0);
-    let mut received = signal_hook::iterator::Signals::new(wanted.chain([CHLD]))?;
+    let wanted = wanted
+        .iter()
+        .filter(|signal| ignored & (1 << (**signal - 1)) == 0);
+    let mut received = signal_hook::iterator::Signals::new(wanted.chain([&CHLD]))?;
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {

@@ -16,4 +16,5 @@ mod signals;
 mod streams;
 mod supervision;
 mod terminal;
+mod torchrun;
 mod usage;
