@@ -103,6 +103,7 @@ impl Runner<'_> {
                 self.all(vec![python], folder)?;
                 figures::of_loader(&read(&out)?)
             }
+            Case::Launch(job, by) => self.launcher(job, by, folder),
         }
     }
 
@@ -186,7 +187,18 @@ impl Runner<'_> {
         outcomes.into_iter().collect()
     }
 
-    fn one(&self, mut command: Command, number: usize, folder: &Path) -> Result<()> {
+    fn one(&self, command: Command, number: usize, folder: &Path) -> Result<()> {
+        self.ending(0, command, number, folder)
+    }
+
+    /// As [`Self::all`] for one program, which must end with this exit code.
+    pub(super) fn ending(
+        &self,
+        expected: u8,
+        mut command: Command,
+        number: usize,
+        folder: &Path,
+    ) -> Result<()> {
         let create = |kind: &str| {
             let path = folder.join(format!("{number}.{kind}"));
             File::create(&path).map(|file| (path, file))
@@ -195,7 +207,8 @@ impl Runner<'_> {
         let (path, errors) = create("err").context("cannot keep what a program writes")?;
         let program = command.get_program().to_string_lossy().into_owned();
         let code = self.signals.run(command.stdout(output).stderr(errors))?.code;
-        if code == 0 {
+        self.signals.check()?;
+        if code == expected {
             return Ok(());
         }
         let said = fs::read_to_string(&path).unwrap_or_default();
@@ -208,7 +221,7 @@ impl Runner<'_> {
 }
 
 /// A program on the CPU alone, with one thread for a rank as torchrun sets it, and with nothing of an outer run.
-fn quiet(program: &Path) -> Command {
+pub(super) fn quiet(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .env("OMP_NUM_THREADS", "1")
@@ -229,7 +242,7 @@ fn of_run(run_dir: &Path, network: Network, ranks: u64) -> Result<Figures> {
         .with_context(|| format!("the run in {}", run_dir.display()))
 }
 
-fn read(path: &Path) -> Result<String> {
+pub(super) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
