@@ -6,6 +6,7 @@ mod contract;
 mod exit_codes;
 mod harness;
 mod output;
+mod pytorch;
 mod recipes;
 mod signals;
 mod supervision;

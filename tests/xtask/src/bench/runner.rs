@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::case::{Case, Network, Transport, Way};
 use super::figures::{self, Figures, RunFiles};
-use crate::process::Signals;
+use crate::process::{Signals, last_words};
 
 /// Ranks or processes of every training.
 const RANKS: u64 = 2;
@@ -246,16 +246,6 @@ pub(super) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The last lines that say anything, as one.
-fn last_words(text: &str) -> String {
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
-    lines[lines.len().saturating_sub(3)..].join(" | ")
-}
-
 /// Whether the sides did the same: the networks of one part have as many parameters, the loaders' images the same mean.
 ///
 /// # Errors
@@ -288,15 +278,6 @@ mod tests {
     use super::super::case::{DTRAIN, GPTS};
     use super::super::figures::Metric;
     use super::*;
-
-    #[test]
-    fn the_last_words_are_the_last_that_say_anything() {
-        assert_eq!(
-            last_words("one\n\ntwo\n three \n\nfour\n\n"),
-            "two | three | four"
-        );
-        assert_eq!(last_words(""), "");
-    }
 
     #[test]
     fn sides_that_do_not_do_the_same_are_named() {

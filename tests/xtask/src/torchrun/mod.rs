@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::process::{Interrupted, Signals};
+use crate::process::{Interrupted, Signals, last_words};
 use crate::python::{environment, torchrun};
 use crate::setup::{self, Problem, SetArgs};
 use crate::workspace::Workspace;
@@ -80,8 +80,8 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         python,
         work,
     };
-    let mut different = launches.script()?;
-    different.extend(launches.worker()?);
+    let mut different = told("the script", launches.script())?;
+    different.extend(told("dtrain-worker", launches.worker())?);
     for difference in &different {
         eprintln!("DIFFERENT: {difference}");
     }
@@ -126,13 +126,9 @@ impl Launches<'_> {
             let mut words: Vec<OsString> = vec![self.programs.join("dtrain").into()];
             words.extend(["launch", "--nproc", &RANKS.to_string()].map(OsString::from));
             words.extend(program.into_iter().map(OsStr::to_owned));
-            match self.answers(name, words) {
-                Ok(ours) => different.extend(
-                    difference("rank", &ours, &theirs).map(|difference| format!("{name}: {difference}")),
-                ),
-                Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
-                Err(error) => different.push(format!("{name}: {error:#}")),
-            }
+            let ours = self.answers(name, words);
+            let compared = ours.map(|ours| difference("rank", &ours, &theirs).into_iter().collect());
+            different.extend(told(name, compared)?);
         }
         Ok(different)
     }
@@ -142,8 +138,14 @@ impl Launches<'_> {
         let worker = self.programs.join("dtrain-worker");
         let recipe = |run: &Path| -> Vec<OsString> {
             let steps = format!("train.steps={RECIPE_STEPS}");
-            let words = ["demo", "--set", &steps, "--run-dir"].map(OsString::from);
-            words.into_iter().chain([run.into()]).collect()
+            // The demo's own warm-up is an epoch, which is longer.
+            let warmup = "optim.schedule.warmup=2 steps";
+            let words = ["demo", "--set", &steps, "--set", warmup, "--run-dir"];
+            words
+                .into_iter()
+                .map(OsString::from)
+                .chain([run.into()])
+                .collect()
         };
         let run_dirs = ["ours", "theirs"].map(|name| self.work.join(name));
         let mut ours: Vec<OsString> = vec![self.programs.join("dtrain").into()];
@@ -163,11 +165,7 @@ impl Launches<'_> {
         if let Some(last) = theirs.last() {
             eprintln!("the demo's loss after {RECIPE_STEPS} steps under torchrun: {last}");
         }
-        let difference = difference("loss of step", &ours, &theirs);
-        Ok(difference
-            .map(|difference| format!("dtrain-worker: {difference}"))
-            .into_iter()
-            .collect())
+        Ok(difference("loss of step", &ours, &theirs).into_iter().collect())
     }
 
     fn by_torchrun(&self, program: &[&OsStr]) -> Result<Vec<OsString>> {
@@ -218,12 +216,9 @@ impl Launches<'_> {
         self.signals.check()?;
         if code != 0 {
             let said = fs::read_to_string(&err).unwrap_or_default();
-            let last = said
-                .lines()
-                .rfind(|line| !line.trim().is_empty())
-                .unwrap_or("nothing");
             bail!(
-                "it ended with exit code {code} and said last: {last}; all of it is in {}",
+                "it ended with exit code {code} and said last: {}; all of it is in {}",
+                last_words(&said),
                 err.display()
             );
         }
@@ -236,6 +231,18 @@ impl Launches<'_> {
         let inherited = env::var_os("PATH").unwrap_or_default();
         let folders = [folder].into_iter().chain(env::split_paths(&inherited));
         env::join_paths(folders).context("the folder of --python cannot be part of PATH")
+    }
+}
+
+/// Differences with the name of what they are of. A run that has failed is one; a signal ends all.
+fn told(name: &str, outcome: Result<Vec<String>>) -> Result<Vec<String>> {
+    match outcome {
+        Ok(different) => Ok(different
+            .into_iter()
+            .map(|difference| format!("{name}: {difference}"))
+            .collect()),
+        Err(error) if error.downcast_ref::<Interrupted>().is_some() => Err(error),
+        Err(error) => Ok(vec![format!("{name}: {error:#}")]),
     }
 }
 
