@@ -52,22 +52,25 @@ pub(super) fn losses(metrics: &str, steps: usize) -> Result<Vec<Value>> {
     Ok(losses)
 }
 
-/// The first of the things on which the two do not agree to the last bit. `of` says what they are.
-pub(super) fn difference(of: &str, ours: &[Value], theirs: &[Value]) -> Option<String> {
+/// The first of the things on which the two do not agree to the last bit. `of` says what they are, `first` how the first of them
+/// is numbered.
+pub(super) fn difference(of: &str, first: usize, ours: &[Value], theirs: &[Value]) -> Option<String> {
     if ours.len() != theirs.len() {
         return Some(format!(
-            "{} of {of} with dtrain, {} with torchrun",
+            "{of}: {} with dtrain, {} with torchrun",
             ours.len(),
             theirs.len()
         ));
     }
-    let different = ours
+    let index = ours
         .iter()
         .zip(theirs)
         .position(|(ours, theirs)| ours != theirs)?;
     Some(format!(
-        "{of} {different}: {} with dtrain, {} with torchrun",
-        ours[different], theirs[different]
+        "{of} {}: {} with dtrain, {} with torchrun",
+        first + index,
+        ours[index],
+        theirs[index]
     ))
 }
 
@@ -126,13 +129,13 @@ mod tests {
     #[test]
     fn the_last_bit_is_a_difference() {
         let steps = |last: f64| [json!(0.5), json!(last)];
-        assert_eq!(difference("step", &steps(0.1), &steps(0.1)), None);
-        let told = difference("step", &steps(0.1f64.next_up()), &steps(0.1)).unwrap();
+        assert_eq!(difference("step", 1, &steps(0.1), &steps(0.1)), None);
+        let told = difference("step", 1, &steps(0.1f64.next_up()), &steps(0.1)).unwrap();
         assert!(
-            told.starts_with("step 1: 0.10000000000000002 with dtrain, 0.1 with"),
+            told.starts_with("step 2: 0.10000000000000002 with dtrain, 0.1 with"),
             "{told}"
         );
-        let told = difference("step", &steps(0.1)[..1], &steps(0.1)).unwrap();
-        assert_eq!(told, "1 of step with dtrain, 2 with torchrun");
+        let told = difference("step", 1, &steps(0.1)[..1], &steps(0.1)).unwrap();
+        assert_eq!(told, "step: 1 with dtrain, 2 with torchrun");
     }
 }

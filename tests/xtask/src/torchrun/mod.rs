@@ -127,7 +127,7 @@ impl Launches<'_> {
             words.extend(["launch", "--nproc", &RANKS.to_string()].map(OsString::from));
             words.extend(program.into_iter().map(OsStr::to_owned));
             let ours = self.answers(name, words);
-            let compared = ours.map(|ours| difference("rank", &ours, &theirs).into_iter().collect());
+            let compared = ours.map(|ours| difference("rank", 0, &ours, &theirs).into_iter().collect());
             different.extend(told(name, compared)?);
         }
         Ok(different)
@@ -165,7 +165,9 @@ impl Launches<'_> {
         if let Some(last) = theirs.last() {
             eprintln!("the demo's loss after {RECIPE_STEPS} steps under torchrun: {last}");
         }
-        Ok(difference("loss of step", &ours, &theirs).into_iter().collect())
+        Ok(difference("loss of step", 1, &ours, &theirs)
+            .into_iter()
+            .collect())
     }
 
     fn by_torchrun(&self, program: &[&OsStr]) -> Result<Vec<OsString>> {

@@ -5,7 +5,7 @@ use std::fs;
 use crate::machine::{Machine, Outcome};
 
 /// A machine with a cargo that notes its calls and builds `dtrain`: a script that writes a run directory.
-fn machine(dtrain: &str) -> Machine {
+pub(crate) fn machine(dtrain: &str) -> Machine {
     let machine = Machine::new();
     machine.real("date");
     let release = machine.path("built/release");
