@@ -71,6 +71,10 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     let ready = if benchmarks.iter().any(|benchmark| benchmark.needs_libtorch()) {
         setup::run(workspace, signals, &args.set.clone().into())?
     } else {
+        ensure!(
+            !args.set.is_given(),
+            "--cpu and --cuda choose a libtorch, and the benchmark launch needs none: leave them out"
+        );
         Ready::without_libtorch()
     };
     let folder = workspace.target().join("bench");

@@ -211,6 +211,7 @@ impl Launches<'_> {
             "DTRAIN_WORKER",
             "VIRTUAL_ENV",
             "CONDA_PREFIX",
+            "PYTHON_EXEC",
         ] {
             command.env_remove(outer);
         }

@@ -152,6 +152,20 @@ fn check_runs_every_step_and_stops_at_the_first_that_fails() {
     }
 }
 
+#[test]
+fn the_launcher_s_benchmark_fetches_and_builds_nothing_of_libtorch() {
+    let machine = machine("");
+    let told = machine.run(&["bench", "launch"], &[("FAIL", "build")]);
+    assert_eq!(told.code, Some(101), "{}", told.stderr);
+    assert_eq!(
+        calls(&machine),
+        ["build --release --package dtrain --bin dtrain --package xtask --bin launch-bench"]
+    );
+    assert!(machine.fetched().is_empty());
+    let told = machine.run(&["bench", "launch", "--cpu"], &[]);
+    assert!(told.error().contains("launch needs none"), "{}", told.stderr);
+}
+
 /// The scripts of tests/parity.
 const SCRIPTS: [&str; 5] = [
     "make_reference",
