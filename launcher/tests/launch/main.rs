@@ -10,6 +10,7 @@ mod hangs;
 mod harness;
 mod logs;
 mod output;
+mod pytorch;
 mod recipes;
 mod restarts;
 mod signals;
