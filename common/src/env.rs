@@ -3,11 +3,13 @@
 //!
 //! Every variable is one documented constant; no other module spells a name.
 
+mod devices;
 mod transport;
 
 use std::env::VarError;
 use std::path::PathBuf;
 
+pub use devices::{CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES};
 pub use transport::Transport;
 
 /// Rank of this worker among all workers, from 0.
@@ -53,8 +55,21 @@ pub const DTRAIN_START_UNIX_NS: &str = "DTRAIN_START_UNIX_NS";
 pub const DTRAIN_PROGRESS: &str = "DTRAIN_PROGRESS";
 /// Path of the worker binary, for the launcher; without it the launcher looks beside itself.
 pub const DTRAIN_WORKER: &str = "DTRAIN_WORKER";
+/// A file whose time of modification a worker sets to now at every step, as a sign of life: whoever does this even a few
+/// times is taken for hanging when the signs stop. The launcher names it; a program that never touches it is not judged.
+pub const DTRAIN_HEARTBEAT_FILE: &str = "DTRAIN_HEARTBEAT_FILE";
+/// Process id of the process that stands behind a launcher, for the launcher alone; see the launcher's `guardian` module.
+pub const DTRAIN_GUARDIAN: &str = "DTRAIN_GUARDIAN";
 /// By which way the ranks of one machine exchange data: `shared` (memory), `gloo` (TCP), or unset or `auto`; see [`Transport`].
 pub const DTRAIN_TRANSPORT: &str = "DTRAIN_TRANSPORT";
+/// The Python that runs scripts and modules, before all others; torchrun's variable.
+pub const PYTHON_EXEC: &str = "PYTHON_EXEC";
+/// Folder of the Python environment in use.
+pub const VIRTUAL_ENV: &str = "VIRTUAL_ENV";
+/// Folder of the conda environment in use.
+pub const CONDA_PREFIX: &str = "CONDA_PREFIX";
+/// Begins the names of the variables that stand for flags of the launcher, as PET_NPROC_PER_NODE does.
+pub const TWIN_PREFIX: &str = "PET_";
 
 /// The variables without which a worker cannot join the others.
 const ESSENTIAL: [&str; 4] = [RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT];

@@ -1,11 +1,22 @@
-//! The GPUs of this machine, from NVIDIA's management library (NVML), which is loaded at run time: a machine
-//! without a driver gets [`GpuError::NoDriver`], never a failure to start.
+//! The GPUs of this machine, which of them a program sees, and which of them a user has chosen.
+//!
+//! `driver` asks NVIDIA's management library (NVML); everything else is arithmetic on its answer, the [`Inventory`].
+//! GPUs are counted in NVML's order, that of the PCI bus, which is also the order of `nvidia-smi`.
 
-use std::ffi::OsStr;
+mod choice;
+mod driver;
+#[cfg(test)]
+mod fixtures;
+mod visible;
 
-use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use serde::{Deserialize, Serialize};
+
+use crate::units::ByteSize;
+
+pub use choice::{ChoiceError, GpuId, GpuIdError};
+pub use driver::{all_compute_in_bf16, inventory};
+pub use visible::Visible;
 
 /// One GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,12 +25,44 @@ pub struct GpuInfo {
     pub index: u32,
     /// Product name.
     pub name: String,
-    /// `GPU-...`, the same across restarts.
-    pub uuid: String,
+    /// `GPU-...`, the same across restarts; none where the driver gives none.
+    pub uuid: Option<String>,
     /// Memory of the device in bytes.
     pub total_bytes: u64,
     /// Memory nobody uses at the moment, in bytes.
     pub free_bytes: u64,
+    /// The instances into which it is divided, where it is in MIG mode. CUDA cannot use it as a whole then, also where
+    /// there is no instance.
+    pub mig: Option<Vec<MigInfo>>,
+}
+
+/// One MIG instance: a part of a GPU that programs use as if it were a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigInfo {
+    /// NVML's index among the instances of its GPU.
+    pub index: u32,
+    /// Product name and profile, such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+    pub name: String,
+    /// `MIG-...`.
+    pub uuid: String,
+    /// Memory of the instance in bytes.
+    pub total_bytes: u64,
+    /// Memory nobody uses at the moment, in bytes.
+    pub free_bytes: u64,
+}
+
+/// Every GPU of the machine in NVML's order, whatever CUDA_VISIBLE_DEVICES says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// The GPUs; each lies at the position of its index.
+    pub gpus: Vec<GpuInfo>,
+}
+
+/// A GPU or a MIG instance of the inventory that it was found in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    gpu: usize,
+    instance: Option<usize>,
 }
 
 /// Why the GPUs could not be listed.
@@ -38,187 +81,106 @@ pub enum GpuError {
     },
 }
 
-/// Whether every GPU of the machine computes in bfloat16 itself (compute capability 8.0, Ampere); false where that cannot
-/// be found out.
-pub fn all_compute_in_bf16() -> bool {
-    let capable = |nvml: &Nvml, index| {
-        let device = nvml.device_by_index(index)?;
-        Ok::<_, NvmlError>(device.cuda_compute_capability()?.major >= 8)
-    };
-    load().is_ok_and(|nvml| {
-        nvml.device_count()
-            .is_ok_and(|count| (0..count).all(|index| capable(&nvml, index).unwrap_or(false)))
-    })
-}
+impl Place {
+    fn whole(gpu: usize) -> Self {
+        Self { gpu, instance: None }
+    }
 
-/// Every GPU of the machine in NVML's order, whatever CUDA_VISIBLE_DEVICES says.
-///
-/// # Errors
-/// [`GpuError::NoDriver`] without a driver; [`GpuError::Driver`] when it fails.
-pub fn inventory() -> Result<Vec<GpuInfo>, GpuError> {
-    let nvml = load()?;
-    let count = nvml
-        .device_count()
-        .map_err(|source| failed("count the GPUs", source))?;
-    (0..count)
-        .map(|index| {
-            let device = nvml
-                .device_by_index(index)
-                .map_err(|source| failed(&format!("open GPU {index}"), source))?;
-            let name = device
-                .name()
-                .map_err(|source| failed(&format!("name GPU {index}"), source))?;
-            let uuid = device
-                .uuid()
-                .map_err(|source| failed(&format!("identify GPU {index}"), source))?;
-            let memory = device
-                .memory_info()
-                .map_err(|source| failed(&format!("tell the memory of GPU {index}"), source))?;
-            Ok(GpuInfo {
-                index,
-                name,
-                uuid,
-                total_bytes: memory.total,
-                free_bytes: memory.free,
-            })
-        })
-        .collect()
-}
+    /// Whether it is a part of a GPU.
+    pub fn is_instance(self) -> bool {
+        self.instance.is_some()
+    }
 
-/// The library by the name that every driver installs; the bare `.so` comes with development packages only.
-fn load() -> Result<Nvml, GpuError> {
-    Nvml::builder()
-        .lib_path(OsStr::new("libnvidia-ml.so.1"))
-        .init()
-        .or_else(|_| Nvml::init())
-        .map_err(|source| match source {
-            NvmlError::LibloadingError(_) | NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => {
-                GpuError::NoDriver
-            }
-            source => failed("start", source),
-        })
-}
-
-fn failed(what: &str, source: NvmlError) -> GpuError {
-    GpuError::Driver {
-        what: what.into(),
-        source,
+    /// The machine's number of the GPU that it is, or is a part of.
+    pub fn gpu(self) -> usize {
+        self.gpu
     }
 }
 
-/// How many GPUs a CUDA program sees under this value of CUDA_VISIBLE_DEVICES.
-///
-/// Unset: all. Otherwise a list of indexes or of (beginnings of) UUIDs, where CUDA stops at the first entry that
-/// names no GPU, such as `-1`, and sees none at all when one is named twice. A list of MIG instances counts as one:
-/// a process sees a single instance, and the inventory does not list them.
-pub fn visible_count(inventory: &[GpuInfo], cuda_visible_devices: Option<&str>) -> usize {
-    let Some(list) = cuda_visible_devices else {
-        return inventory.len();
-    };
-    if list.trim_start().starts_with("MIG-") {
-        return usize::from(!inventory.is_empty());
+impl Inventory {
+    /// Whether CUDA and NVML may count the GPUs differently: CUDA puts the fastest first, unless it is told otherwise,
+    /// which only shows among GPUs of several kinds.
+    pub fn is_mixed(&self) -> bool {
+        self.gpus.windows(2).any(|pair| pair[0].name != pair[1].name)
     }
-    let mut seen = Vec::new();
-    for entry in list.split(',') {
-        let Some(position) = find(inventory, entry.trim()) else {
-            break;
-        };
-        if seen.contains(&position) {
-            return 0;
+
+    /// Whether any GPU is in MIG mode.
+    pub fn has_mig(&self) -> bool {
+        self.gpus.iter().any(|gpu| gpu.mig.is_some())
+    }
+
+    /// Product name.
+    pub fn name(&self, place: Place) -> &str {
+        match self.instance(place) {
+            Some(instance) => &instance.name,
+            None => &self.gpus[place.gpu].name,
         }
-        seen.push(position);
-    }
-    seen.len()
-}
-
-/// Position in the inventory of an index or of a UUID's beginning that fits one GPU alone.
-fn find(inventory: &[GpuInfo], entry: &str) -> Option<usize> {
-    if entry.starts_with("GPU-") {
-        let mut fitting = inventory
-            .iter()
-            .enumerate()
-            .filter(|(_, gpu)| gpu.uuid.starts_with(entry));
-        return match (fitting.next(), fitting.next()) {
-            (Some((position, _)), None) => Some(position),
-            _ => None,
-        };
-    }
-    // Indexes count the visible GPUs from 0; an unsigned parse would take "+1".
-    if !entry.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    entry.parse().ok().filter(|index| *index < inventory.len())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn gpus(count: u32) -> Vec<GpuInfo> {
-        (0..count)
-            .map(|index| GpuInfo {
-                index,
-                name: "GPU".into(),
-                uuid: format!("GPU-{index}{index}aa-0001"),
-                total_bytes: 1 << 34,
-                free_bytes: 1 << 33,
-            })
-            .collect()
     }
 
-    #[test]
-    fn visible_devices_count_as_in_cuda() {
-        let four = gpus(4);
-        for (list, count) in [
-            (None, 4),
-            (Some(""), 0),
-            (Some(" "), 0),
-            (Some("-1"), 0),
-            (Some("0"), 1),
-            (Some("3,1"), 2),
-            (Some(" 0 , 2 "), 2),
-            (Some("0,1,-1,2"), 2),
-            (Some("0,9,1"), 1),
-            (Some("9"), 0),
-            (Some("+1"), 0),
-            (Some("none"), 0),
-            (Some("NoDevFiles"), 0),
-            (Some("0,0"), 0),
-            (Some("1,GPU-11aa-0001"), 0),
-            (Some("GPU-00aa-0001"), 1),
-            (Some("GPU-00,GPU-3"), 2),
-            (Some("GPU-"), 0),
-            (Some("GPU-ff"), 0),
-            (Some("MIG-1234"), 1),
-            (Some("0,"), 1),
-            (Some("99999999999999999999"), 0),
-        ] {
-            assert_eq!(visible_count(&four, list), count, "{list:?}");
+    /// What CUDA_VISIBLE_DEVICES calls it; none where the driver gives no UUID.
+    pub fn uuid(&self, place: Place) -> Option<&str> {
+        match self.instance(place) {
+            Some(instance) => Some(&instance.uuid),
+            None => self.gpus[place.gpu].uuid.as_deref(),
         }
-        assert_eq!(visible_count(&[], None), 0);
-        assert_eq!(visible_count(&[], Some("0")), 0);
-        assert_eq!(visible_count(&[], Some("MIG-1234")), 0);
     }
 
-    #[test]
-    fn the_inventory_answers_on_every_machine() {
-        match inventory() {
-            Ok(gpus) => {
-                for gpu in gpus {
-                    assert!(gpu.uuid.starts_with("GPU-"), "{gpu:?}");
-                    assert!(
-                        gpu.total_bytes > 0 && gpu.free_bytes <= gpu.total_bytes,
-                        "{gpu:?}"
-                    );
-                }
-            }
-            Err(GpuError::NoDriver) => {
-                assert_eq!(
-                    GpuError::NoDriver.to_string(),
-                    "no NVIDIA driver is loaded on this machine, so no GPU can be used"
-                );
-            }
-            Err(error) => panic!("{error}"),
+    /// What it is on this machine: `GPU 6`, `MIG instance 1 of GPU 0`.
+    pub fn title(&self, place: Place) -> String {
+        let gpu = self.gpus[place.gpu].index;
+        match self.instance(place) {
+            Some(instance) => format!("MIG instance {} of GPU {gpu}", instance.index),
+            None => format!("GPU {gpu}"),
+        }
+    }
+
+    /// Name, memory and UUID.
+    fn details(&self, place: Place) -> String {
+        let (name, bytes) = match self.instance(place) {
+            Some(instance) => (&instance.name, instance.total_bytes),
+            None => (&self.gpus[place.gpu].name, self.gpus[place.gpu].total_bytes),
+        };
+        let uuid = self.uuid(place).unwrap_or("no UUID");
+        format!("{name}, {}, {uuid}", ByteSize(bytes))
+    }
+
+    fn instance(&self, place: Place) -> Option<&MigInfo> {
+        self.gpus[place.gpu].mig.as_deref()?.get(place.instance?)
+    }
+
+    /// The GPU of this number, as a whole.
+    fn at(&self, index: u64) -> Option<Place> {
+        let gpu = usize::try_from(index).ok()?;
+        (gpu < self.gpus.len()).then(|| Place::whole(gpu))
+    }
+
+    fn wholes(&self) -> impl Iterator<Item = Place> {
+        (0..self.gpus.len()).map(Place::whole)
+    }
+
+    /// The MIG instances of a GPU, in their order.
+    fn instances(&self, gpu: usize) -> impl Iterator<Item = Place> {
+        let count = self.gpus[gpu].mig.as_ref().map_or(0, Vec::len);
+        (0..count).map(move |instance| Place {
+            gpu,
+            instance: Some(instance),
+        })
+    }
+
+    /// Everything whose UUID is `beginning`, or else begins with it.
+    fn named(&self, beginning: &str) -> Vec<Place> {
+        let everything = self
+            .wholes()
+            .flat_map(|whole| std::iter::once(whole).chain(self.instances(whole.gpu)));
+        let fitting: Vec<_> = everything
+            .filter_map(|place| Some((place, self.uuid(place)?)))
+            .filter(|(_, uuid)| uuid.starts_with(beginning))
+            .collect();
+        // Older drivers name instances by numbers at the end, so that one name can be the beginning of another.
+        let exact = fitting.iter().find(|(_, uuid)| *uuid == beginning);
+        match exact {
+            Some((place, _)) => vec![*place],
+            None => fitting.into_iter().map(|(place, _)| place).collect(),
         }
     }
 }

@@ -27,8 +27,21 @@ pub struct Failure {
     /// What it reported itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Why it failed, where that could be known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
     /// When it was seen, in milliseconds since the Unix epoch.
     pub at_ms: u64,
+}
+
+/// Why a worker failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cause {
+    /// A stable word such as `cuda-out-of-memory`. A reader has to expect words that it does not know.
+    pub kind: String,
+    /// What it means and what to do, in a sentence.
+    pub text: String,
 }
 
 /// The content of `result.json`. What is not known is left out.
@@ -124,6 +137,10 @@ mod tests {
                 exit_code: None,
                 signal: Some("SIGKILL".into()),
                 message: Some("no \"message\"\n".into()),
+                cause: Some(Cause {
+                    kind: "killed".into(),
+                    text: "somebody's SIGKILL".into(),
+                }),
                 at_ms: 1_763_676_000_123,
             }),
             restarts: 2,
@@ -161,6 +178,16 @@ mod tests {
             serde_json::from_str::<RunResult>("{}").unwrap(),
             RunResult::default()
         );
+    }
+
+    #[test]
+    fn a_failure_without_a_cause_and_one_of_an_unknown_kind_are_read() {
+        let old = r#"{"failure": {"rank": 1, "host": "a", "exit_code": 3, "at_ms": 5}}"#;
+        let failure = |json| serde_json::from_str::<RunResult>(json).unwrap().failure.unwrap();
+        assert_eq!(failure(old).cause, None);
+        assert!(!serde_json::to_string(&failure(old)).unwrap().contains("cause"));
+        let newer = r#"{"failure": {"rank": 1, "cause": {"kind": "thought-of-later", "new": 1}}}"#;
+        assert_eq!(failure(newer).cause.unwrap().kind, "thought-of-later");
     }
 
     #[test]

@@ -1,5 +1,15 @@
 //! The command line.
 
+mod contract;
+mod twins;
+mod words;
+
+pub(crate) use contract::{Binding, ContractArgs};
+pub(crate) use words::{Form, Target, parse};
+
+use crate::agent::HangPolicy;
+use crate::cli_gpus::GpuArgs;
+use crate::cli_output::OutputArgs;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -9,6 +19,10 @@ use std::time::Duration;
 
 /// More workers than this on one machine are a slip of the finger.
 const MOST_WORKERS: usize = 1024;
+/// Silence of fewer usual steps is no hang, however long they are.
+const USUAL_STEPS: u32 = 20;
+/// More restarts than this are a slip of the finger.
+const MOST_RESTARTS: i64 = 1_000_000;
 /// The longest shutdown timeout: a week.
 const LONGEST_TIMEOUT_S: u64 = 7 * 24 * 3600;
 
@@ -22,8 +36,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start one worker process per GPU: a training recipe, or any program.
-    #[command(after_help = EXAMPLES, after_long_help = AFTER_LONG_HELP)]
+    /// Start one worker process per GPU: a training recipe, a Python script, or any program.
+    #[command(override_usage = USAGE, after_help = EXAMPLES, after_long_help = AFTER_LONG_HELP)]
     Launch(LaunchArgs),
 }
 
@@ -33,9 +47,18 @@ pub(crate) struct LaunchArgs {
     /// Number of worker processes: a number, `auto`, `gpu` or `cpu`.
     ///
     /// `auto`: one per visible GPU, or one on the CPU where there is none. `gpu`: one per visible GPU, an error
-    /// where there is none. `cpu`: one per CPU core. CUDA_VISIBLE_DEVICES is honoured.
-    #[arg(long, value_name = "N|auto|gpu|cpu", default_value = "auto", allow_negative_numbers = true, visible_aliases = ["nproc-per-node", "nproc_per_node"])]
+    /// where there is none. `cpu`: one per CPU core. CUDA_VISIBLE_DEVICES is honoured. With --gpu-ids: one per GPU named.
+    #[arg(
+        long,
+        value_name = "N|auto|gpu|cpu",
+        default_value = "auto",
+        allow_negative_numbers = true,
+        visible_alias = "nproc-per-node"
+    )]
     pub(crate) nproc: Nproc,
+
+    #[command(flatten)]
+    pub(crate) gpus: GpuArgs,
 
     /// Folder for everything that the run writes.
     ///
@@ -56,24 +79,67 @@ pub(crate) struct LaunchArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 
+    /// How often all workers are started again after one has failed.
+    ///
+    /// A training goes on from its newest checkpoint. The first restart comes at once, further ones in a row after 1, 2, 4
+    /// ... 60 seconds. A program that could not be started at all, a wrong recipe and a model that does not fit are not
+    /// restarted, and nothing is after a request to stop.
+    #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u32).range(..=MOST_RESTARTS))]
+    pub(crate) max_restarts: u32,
+
+    /// Seconds without progress after which workers count as hanging; 0: never.
+    ///
+    /// For trainings, and programs that touch the file named in DTRAIN_HEARTBEAT_FILE. It is at least 20 times the usual
+    /// time of a step. Workers that hang are asked where they are (SIGABRT), and stopped; that is a failure.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
+    hang_timeout: u64,
+
     /// Seconds between asking workers to stop and killing them.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_negative_numbers = true, visible_alias = "shutdown_timeout",
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
     shutdown_timeout: u64,
 
-    /// A recipe: the path of a TOML file, or the name of a built-in recipe.
-    #[arg(value_name = "RECIPE")]
-    pub(crate) recipe: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 
-    /// A program and its arguments, after `--`.
-    #[arg(last = true, value_name = "PROGRAM ARGS")]
-    pub(crate) program: Vec<OsString>,
+    /// A recipe (the path of a TOML file or the name of a built-in one), a Python script and its arguments, or,
+    /// after `--`, any program and its arguments.
+    ///
+    /// Flags may follow a recipe. What follows a script, a module or a program belongs to it.
+    #[arg(value_name = "RECIPE|SCRIPT.py|PROGRAM", trailing_var_arg = true)]
+    words: Vec<OsString>,
+
+    // After all other flags: its heading holds for whatever follows.
+    #[command(flatten)]
+    pub(crate) contract: ContractArgs,
+
+    /// The recipe, when other words follow it.
+    #[arg(skip)]
+    recipe: Option<OsString>,
+
+    /// Whether the words stand after `--`.
+    #[arg(skip)]
+    after_dashes: bool,
+
+    /// The environment variables that stand for flags of this launch.
+    #[arg(skip)]
+    pub(crate) from_environment: Vec<String>,
 }
 
 impl LaunchArgs {
     /// The time between asking workers to stop and killing them.
     pub(crate) fn shutdown_timeout(&self) -> Duration {
         Duration::from_secs(self.shutdown_timeout)
+    }
+
+    /// When workers count as hanging; none where they never do.
+    pub(crate) fn hang_policy(&self) -> Option<HangPolicy> {
+        (self.hang_timeout > 0).then(|| HangPolicy {
+            factor: USUAL_STEPS,
+            least: Duration::from_secs(self.hang_timeout),
+        })
     }
 }
 
@@ -120,12 +186,20 @@ Examples:
       dtrain launch --nproc 2 recipe.toml --set optim.lr=3e-4 --set train.epochs=20
   Into a folder of your choice; the same command again resumes:
       dtrain launch recipe.toml --run-dir runs/a
-  Any program, with torchrun's environment variables:
-      dtrain launch --nproc 4 -- python3 train.py --lr 0.1"
+  A Python script or module under torchrun's contract, and any other program:
+      dtrain launch --nproc 4 train.py --lr 0.1
+      dtrain launch --nproc 4 -m package.train --lr 0.1
+      dtrain launch --nproc 4 -- ./train --lr 0.1"
     };
 }
 
 const EXAMPLES: &str = examples!();
+
+const USAGE: &str = "\
+dtrain launch [FLAGS] RECIPE [FLAGS]
+       dtrain launch [FLAGS] SCRIPT.py [ARGS]...
+       dtrain launch [FLAGS] -m MODULE [ARGS]...
+       dtrain launch [FLAGS] -- PROGRAM [ARGS]...";
 
 // No line is longer than 90 columns, since a wrapped line loses its indentation.
 const AFTER_LONG_HELP: &str = concat!(
@@ -138,6 +212,10 @@ Workers:
   already. Standard input is passed on unless it is a terminal. Output is shown line
   by line, with [rank N] before each line when there are several workers. When one
   fails, the others get SIGTERM at once, and SIGKILL after the shutdown timeout.
+
+Python:
+  A script or a module is started with -u by PYTHON_EXEC if it is set, else by the python3
+  of VIRTUAL_ENV or CONDA_PREFIX, else by the python3 or python in PATH.
 
 Signals:
   INT, TERM, HUP and QUIT are passed on to the workers, which are killed after the
@@ -163,7 +241,11 @@ Exit codes:
 
 Environment:
   DTRAIN_WORKER         the trainer's binary, if it is neither beside dtrain nor in PATH
-  CUDA_VISIBLE_DEVICES  the GPUs that count"
+  CUDA_VISIBLE_DEVICES  the GPUs that count
+  PET_FLAG              the value of a flag that is not given, for every flag: for example
+                        PET_NPROC_PER_NODE=4 or PET_STANDALONE=1
+
+A flag may be spelt with underscores, as in --nproc_per_node."
 );
 
 #[cfg(test)]
@@ -171,21 +253,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use clap::CommandFactory;
-    use clap::error::ErrorKind;
 
     fn parse(line: &[&str]) -> Result<LaunchArgs, clap::Error> {
         let words = ["dtrain", "launch"].iter().chain(line);
-        Cli::try_parse_from(words).map(
-            |Cli {
-                 command: Command::Launch(args),
-             }| args,
-        )
-    }
-
-    #[test]
-    fn the_definition_is_sound() {
-        Cli::command().debug_assert();
+        super::parse(words.map(OsString::from).collect(), |_| None)
     }
 
     #[test]
@@ -195,19 +266,9 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(args.nproc, Nproc::Count(2));
-        assert_eq!(args.recipe.as_deref(), Some("a.toml"));
         assert_eq!(args.set, ["x=1", "y=2"]);
         assert_eq!(args.resume.as_deref(), Some("never"));
         assert_eq!(args.shutdown_timeout(), Duration::from_secs(30));
-        assert!(args.program.is_empty());
-    }
-
-    #[test]
-    fn everything_after_the_dashes_is_the_program() {
-        let args = parse(&["--", "python3", "t.py", "--nproc", "9", "--", "x"]).unwrap();
-        assert_eq!(args.nproc, Nproc::Auto);
-        assert_eq!(args.recipe, None);
-        assert_eq!(args.program, ["python3", "t.py", "--nproc", "9", "--", "x"]);
     }
 
     #[test]
@@ -250,13 +311,5 @@ mod tests {
     fn help_lines_fit_a_common_terminal() {
         let longest = AFTER_LONG_HELP.lines().map(|line| line.chars().count()).max();
         assert!(longest <= Some(90), "{longest:?}");
-    }
-
-    #[test]
-    fn a_second_recipe_is_refused() {
-        assert_eq!(
-            parse(&["a.toml", "b.toml"]).unwrap_err().kind(),
-            ErrorKind::UnknownArgument
-        );
     }
 }

@@ -1,35 +1,58 @@
 //! The `dtrain` command: starts data-parallel training, or any program, as one process per GPU.
 //!
-//! `cli` reads the command line, `launch` checks it and runs it, `agent` decides, `process` and `output` act.
+//! `cli` reads the command line, `guardian` stands behind the rest, `launch` checks the command and runs it, `agent` decides,
+//! `process` and `output` act.
 //! Architecture invariant: the launcher links no libtorch and knows of what it launches only the environment
 //! contract of `dtrain_common::env`.
 #![deny(unsafe_code)]
 
 mod agent;
 mod cli;
+mod cli_gpus;
+mod cli_output;
+mod guardian;
 mod launch;
 mod output;
 mod process;
 
-use clap::Parser;
-use cli::{Cli, Command};
 use dtrain_common::exit::ExitStatus;
+use guardian::Role;
 use launch::Begun;
 use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let begun = Begun::now();
-    // Answers --help, --version and wrong usage itself, before anything else is done.
-    let Command::Launch(args) = Cli::parse().command;
-    match launch::run(&args, begun) {
-        Ok(status) => status.into(),
+    let args = match cli::parse(std::env::args_os().collect(), |name| std::env::var_os(name)) {
+        Ok(args) => args,
         Err(error) => {
-            // If standard error is closed there is nobody left to tell, and the exit code still says it.
-            let _ = writeln!(std::io::stderr(), "dtrain: error: {}", in_one_line(&error));
-            ExitStatus::Usage.into()
+            // Also --help and --version. If the stream is closed there is nobody left to tell.
+            let _ = error.print();
+            return if error.use_stderr() {
+                ExitStatus::Usage.into()
+            } else {
+                ExitCode::SUCCESS
+            };
         }
-    }
+    };
+    let done = match guardian::role() {
+        Role::Guardian => guardian::stand_behind(&args.contract.signals()),
+        Role::Launcher(guardian) => launch::run(&args, guardian, begun).map(ExitCode::from),
+        Role::Abandoned => return ExitStatus::WorkerFailed.into(),
+    };
+    done.unwrap_or_else(|error| {
+        let mut said = in_one_line(&error);
+        if !args.from_environment.is_empty() {
+            // A flag that nobody typed is hard to find otherwise.
+            said = format!(
+                "{said} (set in the environment: {})",
+                args.from_environment.join(", ")
+            );
+        }
+        // If standard error is closed there is nobody left to tell, and the exit code still says it.
+        let _ = writeln!(std::io::stderr(), "dtrain: error: {said}");
+        ExitStatus::Usage.into()
+    })
 }
 
 /// The error and its causes, each said once: the errors of `dtrain_common` name their cause themselves.

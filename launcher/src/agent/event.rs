@@ -1,6 +1,6 @@
 //! What the agent is told and what it answers.
 
-use super::Verdict;
+use super::{HangPolicy, Verdict};
 use std::time::Duration;
 
 /// What the agent is told about the run.
@@ -13,6 +13,8 @@ pub(crate) struct Policy {
     /// The exit code by which a worker says that it stopped on request with a checkpoint written, if its program
     /// knows one. It is no failure.
     pub(crate) requeue_code: Option<i32>,
+    /// When silence counts as a hang; none where it is not looked for.
+    pub(crate) hang: Option<HangPolicy>,
 }
 
 /// How a process ended.
@@ -39,8 +41,12 @@ pub(crate) enum Event {
         outcome: Outcome,
         at: Duration,
     },
+    /// The worker has given a sign of life.
+    Beat { rank: usize },
     /// The launcher was asked to stop by this signal (INT, TERM, HUP or QUIT).
     Stop { signal: i32 },
+    /// Whoever stands behind the launcher has died: nobody is there to be asked or told anything.
+    Abandoned,
     /// The launcher received a signal that is for the workers (USR1 or USR2).
     Forward { signal: i32 },
     /// [`Agent::deadline`](super::Agent::deadline) has passed.
@@ -54,6 +60,8 @@ pub(crate) enum Action {
     Start { rank: usize },
     /// Send this signal to the worker's process group.
     Signal { rank: usize, signal: i32 },
+    /// Write down where these workers are, which hang.
+    Inspect { ranks: Vec<usize> },
     /// Tell the user now.
     Tell(Notice),
     /// All workers have ended: kill what is left of their process groups.
@@ -73,6 +81,8 @@ pub(crate) enum Notice {
     },
     /// The launcher was asked to stop, and this many workers were told.
     Stopping { signal: i32, workers: usize },
+    /// No progress; the ranks and how long they have been silent, the longest first.
+    Hanging { silent: Vec<(usize, Duration)> },
     /// These workers are being killed, because of a second request or because their time is up.
     Killing { ranks: Vec<usize>, timed_out: bool },
 }

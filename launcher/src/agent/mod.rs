@@ -7,9 +7,12 @@
 //! The rules: workers are started one after the other; the first failure sends SIGTERM to every other worker at
 //! once and SIGKILL after the shutdown timeout; a stop signal to the launcher is forwarded, with the same timeout;
 //! a second INT or TERM kills at once; USR1 and USR2 are passed on; when the last worker has ended, what is left
-//! of the process groups is killed and a verdict is given, once.
+//! of the process groups is killed and a verdict is given, once. An agent is one attempt; [`Restarts`] decides
+//! whether there is another.
 
 mod event;
+mod hang;
+mod restart;
 mod verdict;
 
 #[cfg(test)]
@@ -18,15 +21,21 @@ mod properties;
 mod tests;
 
 pub(crate) use event::{Action, End, Event, Notice, Outcome, Policy};
+pub(crate) use hang::HangPolicy;
+pub(crate) use restart::{Next, RestartPolicy, Restarts};
 pub(crate) use verdict::{Cause, Verdict};
 
 use crate::process::signals;
+use hang::Progress;
 use std::time::Duration;
 
 /// Two INT or TERM signals closer together than this are one request: `timeout` signals its child and then its
 /// whole process group, and a terminal's Ctrl-C can reach the launcher directly and through a wrapper. Taking the
 /// echo for a second request would kill workers in the middle of their checkpoint.
 pub(crate) const SAME_REQUEST: Duration = Duration::from_millis(250);
+
+/// Workers that hang have so long to say where, after SIGABRT.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 enum WorkerState {
@@ -61,6 +70,10 @@ enum Why {
     Signal {
         signal: i32,
     },
+    /// No progress; this worker stopped first.
+    Hang {
+        rank: usize,
+    },
     /// A worker ended with the requeue code although the launcher had not been asked to stop.
     Requeue,
 }
@@ -73,6 +86,10 @@ pub(crate) struct Agent {
     phase: Phase,
     /// When the first INT or TERM came.
     interrupted: Option<Duration>,
+    /// Whether any stop signal came.
+    asked_to_stop: bool,
+    /// Where hangs are looked for.
+    progress: Option<Progress>,
 }
 
 impl Agent {
@@ -85,11 +102,14 @@ impl Agent {
             };
             policy.workers
         ];
+        let progress = policy.hang.map(|hang| Progress::new(hang, policy.workers));
         Self {
             policy,
             workers,
+            progress,
             phase: Phase::Running,
             interrupted: None,
+            asked_to_stop: false,
         }
     }
 
@@ -104,7 +124,8 @@ impl Agent {
     pub(crate) fn deadline(&self) -> Option<Duration> {
         match &self.phase {
             Phase::Stopping { deadline, .. } => *deadline,
-            Phase::Running | Phase::Finished => None,
+            Phase::Running => self.progress.as_ref().and_then(Progress::deadline),
+            Phase::Finished => None,
         }
     }
 
@@ -120,6 +141,18 @@ impl Agent {
             Event::NotStarted { rank } => self.not_started(rank, now, &mut actions),
             Event::Ended { rank, outcome, at } => self.ended(rank, outcome, at, now, &mut actions),
             Event::Stop { signal } => self.stop_requested(signal, now, &mut actions),
+            Event::Abandoned => {
+                self.asked_to_stop = true;
+                if self.phase == Phase::Running {
+                    self.phase = Phase::Stopping {
+                        why: Why::Signal {
+                            signal: signals::KILL,
+                        },
+                        deadline: None,
+                    };
+                }
+                self.kill_all(now, false, &mut actions);
+            }
             Event::Forward { signal } => {
                 actions.extend(
                     self.running()
@@ -127,6 +160,12 @@ impl Agent {
                         .map(|rank| Action::Signal { rank, signal }),
                 );
             }
+            Event::Beat { rank } => {
+                if let Some(progress) = &mut self.progress {
+                    progress.beat(rank, now);
+                }
+            }
+            Event::Timer if self.phase == Phase::Running => self.look_for_a_hang(now, &mut actions),
             Event::Timer => {
                 if self.deadline().is_some_and(|deadline| deadline <= now) {
                     self.kill_all(now, true, &mut actions);
@@ -194,6 +233,9 @@ impl Agent {
         now: Duration,
         actions: &mut Vec<Action>,
     ) {
+        if let Some(progress) = &mut self.progress {
+            progress.ended(rank);
+        }
         let worker = &mut self.workers[rank];
         // Only what had been sent before its end can have caused it.
         let sent = worker
@@ -251,6 +293,7 @@ impl Agent {
     }
 
     fn stop_requested(&mut self, signal: i32, now: Duration, actions: &mut Vec<Action>) {
+        self.asked_to_stop = true;
         if signal == signals::INT || signal == signals::TERM {
             match self.interrupted {
                 Some(first) if now < first + SAME_REQUEST => return,
@@ -272,6 +315,28 @@ impl Agent {
             signal,
             workers: ranks.len(),
         }));
+    }
+
+    fn look_for_a_hang(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let silent = self
+            .progress
+            .as_ref()
+            .map(|progress| progress.silent(now))
+            .unwrap_or_default();
+        let Some(&(rank, _)) = silent.first() else {
+            return;
+        };
+        self.phase = Phase::Stopping {
+            why: Why::Hang { rank },
+            deadline: Some(now.saturating_add(LAST_WORDS.min(self.policy.shutdown_timeout))),
+        };
+        let ranks = self.running();
+        actions.push(Action::Tell(Notice::Hanging { silent }));
+        actions.push(Action::Inspect { ranks: ranks.clone() });
+        // Programs that can say where they are do it on this signal: Python's faulthandler prints every thread's stack.
+        for rank in ranks {
+            self.send(rank, signals::ABRT, now, actions);
+        }
     }
 
     /// Kills all that run; from here on only their ends are waited for.
@@ -322,7 +387,17 @@ impl Agent {
             } => (None, Some(signal)),
             _ => (None, None),
         };
-        let verdict = Verdict::of(ends, not_started, signal, self.policy.requeue_code);
+        let mut verdict = Verdict {
+            asked_to_stop: self.asked_to_stop,
+            ..Verdict::of(ends, not_started, signal, self.policy.requeue_code)
+        };
+        if let Phase::Stopping {
+            why: Why::Hang { rank },
+            ..
+        } = self.phase
+        {
+            verdict.cause = Cause::Hung { rank };
+        }
         self.phase = Phase::Finished;
         actions.push(Action::Sweep);
         actions.push(Action::Finish(verdict));

@@ -62,7 +62,7 @@ impl World {
                         self.killed.insert(rank);
                     }
                 }
-                Action::Tell(_) => {}
+                Action::Tell(_) | Action::Inspect { .. } => {}
                 Action::Sweep => assert!(self.running.is_empty(), "swept while {:?} run", self.running),
                 Action::Finish(verdict) => self.verdict = Some(verdict),
             }
@@ -127,7 +127,7 @@ proptest! {
         let timeout = Duration::from_secs(5);
         let requeue_code = requeue.then_some(75);
         let mut world = World {
-            agent: Agent::new(Policy { workers, shutdown_timeout: timeout, requeue_code }),
+            agent: Agent::new(Policy { workers, shutdown_timeout: timeout, requeue_code, hang: None }),
             now: Duration::ZERO,
             running: BTreeSet::new(),
             killed: BTreeSet::new(),

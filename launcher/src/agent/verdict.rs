@@ -13,6 +13,8 @@ pub(crate) enum Cause {
     Stopped { signal: i32 },
     /// This worker failed first.
     Failed { rank: usize },
+    /// The workers made no progress any more; this one was the first to be silent.
+    Hung { rank: usize },
     /// This worker's program could not be started.
     NotStarted { rank: usize },
 }
@@ -23,6 +25,8 @@ pub(crate) struct Verdict {
     pub(crate) cause: Cause,
     /// By time, earliest first. Workers that never ran are not in it.
     pub(crate) ends: Vec<End>,
+    /// Whether the launcher was asked to stop, even if that came after the cause.
+    pub(crate) asked_to_stop: bool,
 }
 
 impl Verdict {
@@ -52,7 +56,11 @@ impl Verdict {
                 (None, _) => Cause::Success,
             }
         };
-        Self { cause, ends }
+        Self {
+            cause,
+            ends,
+            asked_to_stop: signal.is_some(),
+        }
     }
 
     /// How this rank ended, if it ran.

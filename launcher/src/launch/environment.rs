@@ -1,49 +1,64 @@
 //! The environment of a worker: torchrun's contract and dtrain's own variables.
 
+use super::devices::Devices;
 use dtrain_common::env::{
-    DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING,
-    TORCHELASTIC_ERROR_FILE, WorkerEnv,
+    CUDA_VISIBLE_DEVICES, DTRAIN_HEARTBEAT_FILE, DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS,
+    TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCHELASTIC_ERROR_FILE, WorkerEnv,
 };
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Python's own.
+const PYTHONFAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 
 /// What all workers of a launch have in common.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) world_size: usize,
     pub(super) master_port: u16,
+    /// Where rank 0 listens.
+    pub(super) master_addr: String,
+    pub(super) role: String,
+    /// See [`super::placement::Placement`].
+    pub(super) own_devices: Option<Vec<String>>,
     pub(super) run_id: String,
     /// Threads of each worker, unless the user has set a number.
     pub(super) omp_threads: usize,
     /// When the launch began.
     pub(super) start: SystemTime,
+    /// What the workers are to see.
+    pub(super) devices: Devices,
     /// Whether progress frames are shown.
     pub(super) frames: bool,
+    /// How often the group has been restarted.
+    pub(super) restart: u32,
+    /// How often it may be.
+    pub(super) max_restarts: u32,
 }
 
 impl Shared {
-    /// Every variable that is set for the worker of `rank`. `inherited` looks up the launcher's own environment.
+    /// Every variable that is set for the worker of `rank`; the two files are those for its error and its heartbeat. `inherited` looks up the launcher's own environment.
     pub(super) fn vars(
         &self,
         rank: usize,
-        error_file: &Path,
+        [error_file, heartbeat_file]: &[PathBuf; 2],
         inherited: impl Fn(&str) -> Option<OsString>,
     ) -> Vec<(&'static str, OsString)> {
         let place = WorkerEnv {
             rank,
-            local_rank: rank,
+            local_rank: if self.own_devices.is_some() { 0 } else { rank },
             group_rank: 0,
             role_rank: rank,
-            role_name: "default".into(),
+            role_name: self.role.clone(),
             world_size: self.world_size,
             local_world_size: self.world_size,
             group_world_size: 1,
             role_world_size: self.world_size,
-            master_addr: "127.0.0.1".into(),
+            master_addr: self.master_addr.clone(),
             master_port: self.master_port,
-            restart_count: 0,
-            max_restarts: 0,
+            restart_count: self.restart,
+            max_restarts: self.max_restarts,
             run_id: self.run_id.clone(),
             // Rank 0's worker serves the store; the launcher speaks no torch protocol.
             use_agent_store: false,
@@ -56,6 +71,7 @@ impl Shared {
             .map(|(name, value)| (name, value.into()))
             .collect();
         vars.push((TORCHELASTIC_ERROR_FILE, error_file.into()));
+        vars.push((DTRAIN_HEARTBEAT_FILE, heartbeat_file.into()));
         let since_epoch = self.start.duration_since(UNIX_EPOCH).unwrap_or_default();
         vars.push((DTRAIN_START_UNIX_NS, since_epoch.as_nanos().to_string().into()));
         // Always set: under a launcher within a launcher the outer one's value would be wrong. A user who asks for
@@ -70,11 +86,18 @@ impl Shared {
         let defaults = [
             (OMP_NUM_THREADS, self.omp_threads.to_string()),
             (TORCH_NCCL_ASYNC_ERROR_HANDLING, "1".into()),
+            // Python prints every thread's stack when it is ended by SIGABRT or a crash.
+            (PYTHONFAULTHANDLER, "1".into()),
         ];
         for (name, value) in defaults {
             if inherited(name).is_none() {
                 vars.push((name, value.into()));
             }
+        }
+        self.devices.tell(rank, &mut vars, inherited);
+        if let Some(own) = self.own_devices.as_ref().and_then(|devices| devices.get(rank)) {
+            vars.retain(|(name, _)| *name != CUDA_VISIBLE_DEVICES);
+            vars.push((CUDA_VISIBLE_DEVICES, own.into()));
         }
         vars
     }
@@ -93,10 +116,16 @@ mod tests {
         Shared {
             world_size: 3,
             master_port: 4711,
+            master_addr: "127.0.0.1".into(),
+            role: "default".into(),
+            own_devices: None,
             run_id: "r1".into(),
             omp_threads: 2,
             start: UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789),
+            devices: Devices::Inherited,
             frames,
+            restart: 2,
+            max_restarts: 5,
         }
     }
 
@@ -107,7 +136,7 @@ mod tests {
                 .find(|(known, _)| *known == name)
                 .map(|(_, value)| (*value).into())
         };
-        let vars = shared(frames).vars(1, Path::new("/run/error.json"), get);
+        let vars = shared(frames).vars(1, &["/run/error.json", "/tmp/beat"].map(PathBuf::from), get);
         let count = vars.len();
         let map: BTreeMap<_, _> = vars
             .into_iter()
@@ -150,7 +179,26 @@ mod tests {
     #[test]
     fn an_error_file_need_not_be_utf8() {
         let path = OsString::from_vec(b"/run/\xff/error.json".to_vec());
-        let vars = shared(false).vars(0, Path::new(&path), |_| None);
+        let vars = shared(false).vars(0, &[PathBuf::from(&path), PathBuf::from("/tmp/beat")], |_| None);
         assert!(vars.contains(&(TORCHELASTIC_ERROR_FILE, path)));
+    }
+
+    #[test]
+    fn a_worker_with_a_gpu_of_its_own_is_the_first_of_one() {
+        let of = |devices: &[&str]| {
+            let shared = Shared {
+                own_devices: Some(devices.iter().map(|device| (*device).to_owned()).collect()),
+                ..shared(false)
+            };
+            let vars = shared.vars(1, &["/e", "/b"].map(PathBuf::from), |_| None);
+            BTreeMap::from_iter(vars)
+        };
+        let vars = of(&["4", "GPU-7"]);
+        assert_eq!(vars[dtrain_common::env::LOCAL_RANK], "0");
+        assert_eq!(vars[dtrain_common::env::RANK], "1");
+        assert_eq!(vars[CUDA_VISIBLE_DEVICES], "GPU-7");
+        let vars = of(&[]);
+        assert_eq!(vars[dtrain_common::env::LOCAL_RANK], "0");
+        assert!(!vars.contains_key(CUDA_VISIBLE_DEVICES));
     }
 }

@@ -1,10 +1,11 @@
 //! The files that a launch makes for its workers: logs and error files, before any worker starts.
 
-use crate::output::{Log, Stream};
+use super::streams::Routing;
+use crate::output::{RotatingLog, Sieve, Stream};
 use anyhow::Context;
 use dtrain_common::run_dir::RunDir;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -16,7 +17,8 @@ const LONGEST_ERROR_BYTES: u64 = 1 << 20;
 pub(super) struct Files {
     /// One folder per rank, absolute.
     folders: Vec<PathBuf>,
-    /// Where logs are kept; none without a run directory.
+    routing: Routing,
+    /// Where logs are kept; none without a run or log directory.
     kept: Option<Kept>,
     /// Holds the error files otherwise, since torchrun's contract wants them in any case; removed when dropped.
     _temporary: Option<TempDir>,
@@ -24,51 +26,66 @@ pub(super) struct Files {
 
 #[derive(Debug)]
 struct Kept {
-    run_dir: RunDir,
-    attempt: u32,
-    root_was_there: bool,
+    /// The folder of this attempt, as the user knows it.
+    attempt: PathBuf,
+    /// The folders above that were made for it, the innermost first.
+    made: Vec<PathBuf>,
 }
 
 /// The log files of one worker.
 #[derive(Debug, Default)]
 pub(super) struct WorkerLogs {
-    pub(super) stdout: Option<Log>,
-    pub(super) stderr: Option<Log>,
+    pub(super) stdout: Option<RotatingLog>,
+    pub(super) stderr: Option<RotatingLog>,
+}
+
+/// The files for the lines of all workers that are copied.
+#[derive(Debug)]
+pub(super) struct Sieves {
+    pub(super) stdout: Option<Sieve>,
+    pub(super) stderr: Option<Sieve>,
 }
 
 impl Files {
-    /// Makes the folders: in `run_dir` for an attempt that it does not hold yet, else in a temporary place.
+    /// Makes the folders for an attempt that the run directory, or the log directory of `routing`, does not hold
+    /// yet; without either, in a temporary place.
     ///
     /// # Errors
     /// A folder cannot be made.
-    pub(super) fn create(run_dir: Option<&RunDir>, workers: usize) -> anyhow::Result<Self> {
-        let Some(run_dir) = run_dir else {
-            let parent = std::env::temp_dir();
-            let temporary = tempfile::Builder::new()
-                .prefix("dtrain-")
-                .tempdir_in(&parent)
-                .with_context(|| format!("cannot make a temporary folder in {}", parent.display()))?;
-            let folders = (0..workers).map(|rank| make(&temporary.path().join(format!("rank_{rank}"))));
-            return Ok(Self {
-                folders: folders.collect::<Result<_, _>>()?,
-                kept: None,
-                _temporary: Some(temporary),
-            });
+    pub(super) fn create(run_dir: Option<&RunDir>, routing: &Routing) -> anyhow::Result<Self> {
+        let (above, root, flag) = match (run_dir, routing.log_dir()) {
+            (Some(run_dir), _) => (vec![run_dir.root().to_owned()], run_dir.logs(), "--run-dir"),
+            (None, Some(log_dir)) => (Vec::new(), log_dir.to_owned(), "--log-dir"),
+            (None, None) => return Self::temporary(routing),
         };
-        let root_was_there = run_dir.root().exists();
-        make(&run_dir.logs())?;
-        let attempt = new_attempt(run_dir)?;
-        let folders = (0..workers).map(|rank| make(&run_dir.rank_logs(attempt, rank)));
-        let folders = folders.collect::<Result<_, _>>()?;
-        let kept = Kept {
-            run_dir: run_dir.clone(),
-            attempt,
-            root_was_there,
-        };
+        let made = std::iter::once(root.clone())
+            .chain(above)
+            .filter(|folder| !folder.exists())
+            .collect();
+        let attempt = make(&root)
+            .and_then(|_| new_attempt(&root))
+            .with_context(|| format!("no logs can be kept in {}; choose another {flag}", root.display()))?;
+        let folders = (0..routing.workers()).map(|rank| make(&rank_folder(&attempt, rank)));
         Ok(Self {
-            folders,
-            kept: Some(kept),
+            folders: folders.collect::<Result<_, _>>()?,
+            routing: routing.clone(),
+            kept: Some(Kept { attempt, made }),
             _temporary: None,
+        })
+    }
+
+    fn temporary(routing: &Routing) -> anyhow::Result<Self> {
+        let parent = std::env::temp_dir();
+        let temporary = tempfile::Builder::new()
+            .prefix("dtrain-")
+            .tempdir_in(&parent)
+            .with_context(|| format!("cannot make a temporary folder in {}", parent.display()))?;
+        let folders = (0..routing.workers()).map(|rank| make(&rank_folder(temporary.path(), rank)));
+        Ok(Self {
+            folders: folders.collect::<Result<_, _>>()?,
+            routing: routing.clone(),
+            kept: None,
+            _temporary: Some(temporary),
         })
     }
 
@@ -79,37 +96,53 @@ impl Files {
 
     /// What the worker of `rank` reported in its error file, if anything.
     pub(super) fn reported_error(&self, rank: usize) -> Option<String> {
+        message_of(&self.error_text(rank)?)
+    }
+
+    /// The content of the error file of `rank`, if there is one.
+    pub(super) fn error_text(&self, rank: usize) -> Option<String> {
         let mut text = String::new();
         File::open(self.error_file(rank))
             .ok()?
             .take(LONGEST_ERROR_BYTES)
             .read_to_string(&mut text)
             .ok()?;
-        message_of(&text)
+        Some(text)
     }
 
-    /// Where the log of this stream lies, as the user knows the run directory; none when no logs are kept.
+    /// Where the log of this stream lies, as the user knows its folder; none when it is not kept.
     pub(super) fn log_path(&self, rank: usize, stream: Stream) -> Option<PathBuf> {
         let kept = self.kept.as_ref()?;
-        Some(
-            kept.run_dir
-                .rank_logs(kept.attempt, rank)
-                .join(format!("{}.log", stream.name())),
-        )
+        let name = format!("{}.log", stream.name());
+        self.routing
+            .route(rank, stream)
+            .kept
+            .then(|| rank_folder(&kept.attempt, rank).join(name))
     }
 
-    /// Makes the log files of `rank`; none without a run directory.
+    /// Keeps where the worker of `rank` was when it hung, beside its logs; none when no logs are kept.
+    pub(super) fn keep_stacks(&self, rank: usize, text: &str) -> Option<io::Result<PathBuf>> {
+        let kept = self.kept.as_ref()?;
+        let path = rank_folder(&kept.attempt, rank).join("stacks.txt");
+        Some(fs::write(&path, text).map(|()| path))
+    }
+
+    /// What the user is told about the logs before the workers start: where those lie that no run directory holds.
+    pub(super) fn note(&self) -> Option<String> {
+        let kept = self.kept.as_ref()?;
+        self.routing
+            .log_dir()
+            .map(|_| format!("logs in {}", kept.attempt.display()))
+    }
+
+    /// Makes the log files of `rank`, those that are kept.
     ///
     /// # Errors
     /// A file cannot be made.
     pub(super) fn open_logs(&self, rank: usize) -> anyhow::Result<WorkerLogs> {
         let open = |stream| {
             self.log_path(rank, stream)
-                .map(|path| {
-                    let file = File::create(&path)
-                        .with_context(|| format!("cannot make the log file {}", path.display()))?;
-                    Ok::<_, anyhow::Error>(Log { file, path })
-                })
+                .map(|path| self.open(path))
                 .transpose()
         };
         Ok(WorkerLogs {
@@ -118,17 +151,39 @@ impl Files {
         })
     }
 
+    /// Makes the files for the lines that are copied, where there are texts to look for.
+    ///
+    /// # Errors
+    /// A file cannot be made.
+    pub(super) fn open_sieves(&self) -> anyhow::Result<Sieves> {
+        let open = |stream: Stream| {
+            let texts = self.routing.filters(stream);
+            let kept = self.kept.as_ref().filter(|_| !texts.is_empty());
+            kept.map(|kept| {
+                let path = kept.attempt.join(format!("filtered_{}.log", stream.name()));
+                Ok::<_, anyhow::Error>(Sieve::new(texts, self.open(path)?))
+            })
+            .transpose()
+        };
+        Ok(Sieves {
+            stdout: open(Stream::Stdout)?,
+            stderr: open(Stream::Stderr)?,
+        })
+    }
+
+    fn open(&self, path: PathBuf) -> anyhow::Result<RotatingLog> {
+        let context = format!("cannot make the log file {}", path.display());
+        RotatingLog::create(path, self.routing.log_size()).context(context)
+    }
+
     /// Takes back what [`Files::create`] made, for a launch whose program could not be started. What cannot be
     /// removed stays: the reason why nothing runs is what the user has to hear.
     pub(super) fn remove(&self) {
         let Some(kept) = &self.kept else { return };
-        if let Some(attempt) = kept.run_dir.rank_logs(kept.attempt, 0).parent() {
-            let _ = fs::remove_dir_all(attempt);
-        }
-        // These two only go if they are empty.
-        let _ = fs::remove_dir(kept.run_dir.logs());
-        if !kept.root_was_there {
-            let _ = fs::remove_dir(kept.run_dir.root());
+        let _ = fs::remove_dir_all(&kept.attempt);
+        for folder in &kept.made {
+            // Only goes if it is empty.
+            let _ = fs::remove_dir(folder);
         }
     }
 }
@@ -140,21 +195,25 @@ fn make(folder: &Path) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("cannot find the absolute path of {}", folder.display()))
 }
 
-/// Makes the folder of the first attempt that the run directory does not hold yet: a run that goes on keeps the logs
-/// of its earlier starts, and their error files are not taken for new ones.
-fn new_attempt(run_dir: &RunDir) -> anyhow::Result<u32> {
+/// Makes the folder of the first attempt that `root` does not hold yet: a run that goes on keeps the logs of its
+/// earlier starts, and their error files are not taken for new ones.
+fn new_attempt(root: &Path) -> anyhow::Result<PathBuf> {
     let mut attempt = 0;
     loop {
-        let rank_folder = run_dir.rank_logs(attempt, 0);
-        let folder = rank_folder.parent().unwrap_or(&rank_folder);
-        match fs::create_dir(folder) {
-            Ok(()) => return Ok(attempt),
+        let folder = root.join(format!("attempt_{attempt}"));
+        match fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => attempt += 1,
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot make the folder {}", folder.display()));
             }
         }
     }
+}
+
+/// The folder of one rank in that of an attempt; the layout of [`RunDir::rank_logs`].
+fn rank_folder(attempt: &Path, rank: usize) -> PathBuf {
+    attempt.join(format!("rank_{rank}"))
 }
 
 /// The message in an error file of torchrun's form, `{"message": {"message": ...}}` or `{"message": "..."}`.
@@ -169,7 +228,9 @@ fn message_of(text: &str) -> Option<String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use super::super::streams::Home;
     use super::*;
+    use crate::cli_output::OutputArgs;
 
     #[test]
     fn error_files_of_both_forms_are_understood() {
@@ -189,40 +250,73 @@ mod tests {
         }
     }
 
+    fn routing(workers: usize, log_dir: Option<&Path>) -> Routing {
+        let args = OutputArgs {
+            log_dir: log_dir.map(Path::to_owned),
+            ..OutputArgs::default()
+        };
+        let home = if log_dir.is_some() {
+            Home::Nowhere
+        } else {
+            Home::RunDir
+        };
+        Routing::plan(&args, workers, "default", home).unwrap()
+    }
+
     #[test]
     fn every_start_in_a_run_directory_has_logs_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path().join("run"));
-        let first = Files::create(Some(&run_dir), 2).unwrap();
+        let first = Files::create(Some(&run_dir), &routing(2, None)).unwrap();
         fs::write(first.error_file(1), r#"{"message":"old"}"#).unwrap();
-        let second = Files::create(Some(&run_dir), 2).unwrap();
+        let second = Files::create(Some(&run_dir), &routing(2, None)).unwrap();
         assert_eq!(first.reported_error(1).as_deref(), Some("old"));
         assert_eq!(second.reported_error(1), None);
-        assert!(
-            second
-                .error_file(1)
-                .ends_with("run/logs/attempt_1/rank_1/error.json")
+        assert_eq!(second.error_file(1), run_dir.error_file(1, 1));
+        assert_eq!(
+            second.log_path(1, Stream::Stderr).unwrap(),
+            run_dir.rank_logs(1, 1).join("stderr.log")
         );
+        assert_eq!(second.note(), None, "the run directory is told with the plan");
         second.remove();
         assert!(!run_dir.rank_logs(1, 0).exists() && run_dir.rank_logs(0, 1).exists());
+    }
+
+    #[test]
+    fn a_log_directory_holds_attempts_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("logs");
+        let routing = routing(2, Some(&root));
+        let first = Files::create(None, &routing).unwrap();
+        assert_eq!(
+            first.log_path(1, Stream::Stdout),
+            Some(root.join("attempt_0/rank_1/stdout.log"))
+        );
+        let second = Files::create(None, &routing).unwrap();
+        assert!(second.note().unwrap().ends_with("logs/attempt_1"));
+        second.remove();
+        assert!(root.join("attempt_0/rank_0").is_dir() && !root.join("attempt_1").exists());
+        first.remove();
+        assert!(!root.exists());
     }
 
     #[test]
     fn what_was_made_is_taken_back_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let new = RunDir::new(folder.path().join("new"));
-        let files = Files::create(Some(&new), 1).unwrap();
+        let files = Files::create(Some(&new), &routing(1, None)).unwrap();
         files.open_logs(0).unwrap();
         files.remove();
         assert!(!new.root().exists());
         let there = RunDir::new(folder.path());
-        Files::create(Some(&there), 1).unwrap().remove();
+        Files::create(Some(&there), &routing(1, None)).unwrap().remove();
         assert!(there.root().exists() && !there.logs().exists());
     }
 
     #[test]
-    fn without_a_run_directory_error_files_have_a_temporary_place_and_no_logs_are_kept() {
-        let files = Files::create(None, 2).unwrap();
+    fn without_a_folder_error_files_have_a_temporary_place_and_no_logs_are_kept() {
+        let routing = Routing::plan(&OutputArgs::default(), 2, "default", Home::Nowhere).unwrap();
+        let files = Files::create(None, &routing).unwrap();
         let error_file = files.error_file(1);
         assert!(error_file.parent().unwrap().is_dir());
         assert!(files.open_logs(1).unwrap().stdout.is_none());

@@ -1,14 +1,24 @@
 //! `dtrain launch`: check everything, start the workers, supervise them, report.
 
+mod cause;
+mod devices;
 mod environment;
 mod files;
+mod heartbeats;
+mod meeting;
+mod numa;
+mod placement;
 mod plan;
+mod port;
 mod report;
 mod size;
+mod streams;
 mod supervise;
 
+use crate::agent::{Cause, Next, RestartPolicy, Restarts};
 use crate::cli::LaunchArgs;
-use crate::output::{Screen, shows_frames};
+use crate::output::{Screen, Stream, shows_frames};
+use crate::process::memory_kill::MemoryKills;
 use anyhow::Context;
 use dtrain_common::env::omp_threads;
 use dtrain_common::exit::ExitStatus;
@@ -16,9 +26,12 @@ use dtrain_common::files::write_atomic;
 use dtrain_common::run_dir::RunDir;
 use environment::Shared;
 use files::Files;
+use heartbeats::Heartbeats;
+use meeting::Meeting;
 use plan::Plan;
+use port::MasterPort;
+use rustix::process::Pid;
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -50,52 +63,101 @@ impl Begun {
 ///
 /// # Errors
 /// Whatever is wrong before all workers run. None is left running then, and nothing of an earlier run is overwritten.
-pub(crate) fn run(args: &LaunchArgs, begun: Begun) -> anyhow::Result<ExitStatus> {
-    let plan = Plan::new(args, begun)?;
-    let master_port = free_port()?;
-    let files = Files::create(plan.run_dir.as_ref(), plan.nproc)?;
-    let shared = Shared {
-        world_size: plan.nproc,
-        master_port,
-        run_id: plan.run_id(begun),
-        omp_threads: omp_threads(size::cores(), plan.nproc),
-        start: begun.wall,
-        frames: shows_frames(),
-    };
-    let specs = (0..plan.nproc)
-        .map(|rank| plan.worker(shared.vars(rank, &files.error_file(rank), |name| std::env::var_os(name))))
-        .collect();
+pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Result<ExitStatus> {
+    let notes = args.contract.check()?;
+    let meeting = Meeting::check(&args.contract)?;
+    let mut plan = Plan::new(args, begun)?;
+    plan.tell(notes);
+    let mut attempt = Attempt::prepare(&plan, &meeting, 0, args.max_restarts)?;
+    let supervisor = supervise::Supervisor::new(begun, guardian, &args.contract.signals())?;
     let screen = Screen::start(plan.headline()).context("cannot start the thread that writes the output")?;
     // The screen's thread ends only after the last sender is gone, so this cannot fail while the launcher runs.
     let say = |text: String| drop(screen.notices.send(text));
-
-    let earlier = plan.run_dir.as_ref().map(set_aside_result).transpose()?.flatten();
-    let job = supervise::Job {
-        specs,
-        files: &files,
-        begun,
-        shutdown_timeout: args.shutdown_timeout(),
-        requeue_code: plan.requeue_code(),
-    };
-    let run = supervise::supervise(job, &screen)?;
-    if let Some((rank, error)) = &run.not_started {
-        let why = report::why_not_started(error);
-        let of = if plan.nproc == 1 {
-            String::new()
-        } else {
-            format!(" for rank {rank}")
-        };
-        files.remove();
-        if let Some((path, content)) = earlier {
-            write_atomic(&path, &content).with_context(|| format!("cannot put back {}", path.display()))?;
-        }
-        run.finish(screen);
-        return Err(anyhow::anyhow!(
-            "cannot start `{}`{of}: {why}",
-            plan.program.display()
-        ));
+    for note in attempt
+        .files
+        .note()
+        .into_iter()
+        .chain(plan.routing.note().map(str::to_owned))
+    {
+        say(format!("dtrain: {note}"));
     }
-    let report = report::Report::new(&plan, &run, &files, begun);
+    let mut restarts = Restarts::new(RestartPolicy {
+        max_restarts: args.max_restarts,
+        permanent: plan.permanent_failures(),
+    });
+
+    let (run, report) = loop {
+        let earlier = plan.run_dir.as_ref().map(set_aside_result).transpose()?.flatten();
+        let started = begun.elapsed();
+        let mut run = supervisor.attempt(attempt.job(&plan, &meeting, args, begun), &screen)?;
+        if let Some((rank, error)) = &run.not_started {
+            let why = report::why_not_started(error);
+            let of = if plan.nproc == 1 {
+                String::new()
+            } else {
+                format!(" for rank {rank}")
+            };
+            attempt.files.remove();
+            if let Some((path, content)) = earlier {
+                write_atomic(&path, &content)
+                    .with_context(|| format!("cannot put back {}", path.display()))?;
+            }
+            run.finish(screen);
+            return Err(anyhow::anyhow!(
+                "cannot start `{}`{of}: {why}",
+                plan.program.display()
+            ));
+        }
+        let next = restarts.after(
+            &run.verdict,
+            begun.elapsed().saturating_sub(started),
+            attempt.port_was_taken(&run),
+        );
+        let pause = match next {
+            Next::Finish { reason } => {
+                let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
+                if let Some(reason) = reason {
+                    say(format!("dtrain: not restarted: {reason}"));
+                }
+                break (run, report);
+            }
+            Next::OtherPort => {
+                say(format!(
+                    "dtrain: another program took port {} before rank 0 could use it; starting again at another port",
+                    attempt.port.number
+                ));
+                Duration::ZERO
+            }
+            Next::Restart { restart, pause } => {
+                for line in run
+                    .unkept
+                    .clone()
+                    .into_iter()
+                    .chain(report::failure(&plan, &run, &attempt))
+                {
+                    say(line);
+                }
+                say(report::restarting(restart, restarts.allowed(), plan.nproc, pause));
+                pause
+            }
+        };
+        if let Some(signal) = supervisor.pause(pause) {
+            run.verdict.cause = Cause::Stopped { signal };
+            let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
+            break (run, report);
+        }
+        let prepared = plan
+            .go_on()
+            .and_then(|()| Attempt::prepare(&plan, &meeting, restarts.used(), restarts.allowed()));
+        attempt = match prepared {
+            Ok(next) => next,
+            Err(error) => {
+                say(format!("dtrain: cannot restart: {error:#}"));
+                let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
+                break (run, report);
+            }
+        };
+    };
     if let Some(run_dir) = &plan.run_dir
         && let Err(error) = report.write(run_dir)
     {
@@ -104,11 +166,97 @@ pub(crate) fn run(args: &LaunchArgs, begun: Begun) -> anyhow::Result<ExitStatus>
             run_dir.result().display()
         ));
     }
-    if let Some(text) = report.text() {
+    for text in run.unkept.clone().into_iter().chain(report.text()) {
         say(text);
     }
     run.finish(screen);
     Ok(report.status())
+}
+
+/// What one start of the whole group needs.
+struct Attempt {
+    port: MasterPort,
+    files: Files,
+    heartbeats: Heartbeats,
+    /// What the kernel had killed for memory before this attempt.
+    memory_kills: MemoryKills,
+    restart: u32,
+    max_restarts: u32,
+}
+
+impl Attempt {
+    /// Chooses a port and makes folders. `restart` counts from 0.
+    ///
+    /// # Errors
+    /// No port is free, or a folder cannot be made.
+    fn prepare(plan: &Plan, meeting: &Meeting, restart: u32, max_restarts: u32) -> anyhow::Result<Self> {
+        Ok(Self {
+            port: meeting
+                .port
+                .map_or_else(MasterPort::choose, |number| Ok(MasterPort::fixed(number)))?,
+            files: Files::create(plan.run_dir.as_ref(), &plan.routing)?,
+            heartbeats: Heartbeats::new()?,
+            memory_kills: MemoryKills::note(),
+            restart,
+            max_restarts,
+        })
+    }
+
+    fn job<'a>(
+        &'a self,
+        plan: &'a Plan,
+        meeting: &Meeting,
+        args: &LaunchArgs,
+        begun: Begun,
+    ) -> supervise::Job<'a> {
+        let shared = Shared {
+            world_size: plan.nproc,
+            master_port: self.port.number,
+            master_addr: meeting.host.clone(),
+            role: args.contract.role.clone(),
+            own_devices: plan.placement.own_devices.clone(),
+            run_id: args
+                .contract
+                .rdzv_id
+                .clone()
+                .unwrap_or_else(|| plan.run_id(begun)),
+            omp_threads: plan
+                .placement
+                .bound
+                .at_most(omp_threads(size::cores(), plan.nproc)),
+            start: begun.wall,
+            devices: plan.devices.clone(),
+            // A bar that nobody sees is drawn as lines, which the log keeps.
+            frames: shows_frames() && plan.routing.route(0, Stream::Stderr).shown,
+            restart: self.restart,
+            max_restarts: self.max_restarts,
+        };
+        let spec = |rank| {
+            let files = [self.files.error_file(rank), self.heartbeats.file(rank)];
+            let vars = shared.vars(rank, &files, |name| std::env::var_os(name));
+            plan.worker(rank, vars)
+        };
+        supervise::Job {
+            specs: (0..plan.nproc).map(spec).collect(),
+            files: &self.files,
+            routing: &plan.routing,
+            shutdown_timeout: args.shutdown_timeout(),
+            requeue_code: plan.requeue_code(),
+            heartbeats: &self.heartbeats,
+            hang: args.hang_policy(),
+        }
+    }
+
+    /// Whether the first failure of this attempt was that somebody else has its port.
+    fn port_was_taken(&self, run: &supervise::Run) -> bool {
+        let Cause::Failed { rank } = run.verdict.cause else {
+            return false;
+        };
+        let said = run.tails[rank].lines();
+        let reported = self.files.reported_error(rank).unwrap_or_default();
+        self.port
+            .was_taken(said.iter().map(String::as_str).chain(reported.lines()))
+    }
 }
 
 /// Removes the result of an earlier start in the same run directory, which is not this one's, and answers where it
@@ -121,14 +269,4 @@ fn set_aside_result(run_dir: &RunDir) -> anyhow::Result<Option<(PathBuf, Vec<u8>
     };
     std::fs::remove_file(&path).with_context(|| format!("cannot remove the earlier {}", path.display()))?;
     Ok(Some((path, content)))
-}
-
-/// A TCP port that is free on the loopback address at this moment, for rank 0's store.
-fn free_port() -> anyhow::Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .context("cannot find a free port on 127.0.0.1 for the workers")?;
-    Ok(listener
-        .local_addr()
-        .context("cannot read the free port's number")?
-        .port())
 }

@@ -1,38 +1,49 @@
 //! What is to be started: every check that can be made before anything runs.
 
+mod folders;
+
 use super::Begun;
-use super::size::{self, Devices, plural};
-use crate::cli::{LaunchArgs, Nproc};
-use crate::process::WorkerSpec;
-use crate::process::program;
+use super::devices::{self, Devices, Machine};
+use super::placement::Placement;
+use super::size::{self, Asked, Host, Size, plural};
+use super::streams::{Home, Routing};
+use crate::cli::{Form, LaunchArgs, Target};
+use crate::process::{WorkerSpec, program, python};
 use anyhow::{Context, bail};
 use dtrain_common::batch::Partition;
 use dtrain_common::env::DTRAIN_WORKER;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{Resume, RunDir, Start};
+use folders::{new_or_empty, prepare};
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io::{ErrorKind, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
 /// The trainer's file name.
 const WORKER: &str = "dtrain-worker";
-const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`) or a program after two dashes \
-                       (`dtrain launch -- PROGRAM ARGS`); `dtrain launch --help` has examples";
+const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`), a Python script (`dtrain launch \
+                       SCRIPT.py ARGS`) or a program after two dashes (`dtrain launch -- PROGRAM ARGS`); `dtrain \
+                       launch --help` has examples";
 
 /// A launch that has passed every check.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) kind: Kind,
     pub(super) nproc: usize,
+    pub(super) devices: Devices,
     /// The executable of every worker.
     pub(super) program: PathBuf,
     arg0: OsString,
     args: Vec<OsString>,
+    /// On which GPU and cores each worker computes.
+    pub(super) placement: Placement,
     /// Where to write; always there for a recipe.
     pub(super) run_dir: Option<RunDir>,
+    recipe: Option<Recipe>,
+    /// What becomes of the workers' output.
+    pub(super) routing: Routing,
     /// What the user is told first, one sentence each.
     headline: Vec<String>,
 }
@@ -53,33 +64,62 @@ impl Plan {
     /// # Errors
     /// What is wrong and what to do; nothing has been written then.
     pub(super) fn new(args: &LaunchArgs, begun: Begun) -> anyhow::Result<Self> {
-        match (&args.recipe, args.program.split_first()) {
-            (Some(recipe), None) => Self::recipe(recipe, args, begun),
-            (None, Some((name, words))) => Self::program(name, words, args),
-            (None, None) => bail!(NEITHER),
-            (Some(recipe), Some((name, _))) => bail!(
-                "both a recipe (`{recipe}`) and a program (`{}`) are given; to pass arguments to a program, put all of \
-                 them after the two dashes: `dtrain launch -- PROGRAM ARGS`",
-                name.to_string_lossy()
-            ),
+        let Some(Target {
+            form,
+            name,
+            args: words,
+        }) = args.target()?
+        else {
+            bail!(NEITHER)
+        };
+        match form {
+            Form::Recipe => {
+                let Some(name) = name.to_str() else {
+                    bail!(
+                        "the recipe's name `{}` is not valid UTF-8",
+                        name.to_string_lossy()
+                    );
+                };
+                Self::recipe(name, args, begun)
+            }
+            Form::Script | Form::Module => {
+                let python = python::find(|variable| std::env::var_os(variable))?;
+                let mut line = vec![OsString::from("-u")];
+                if form == Form::Module {
+                    python::check_module(name)?;
+                    line.push("-m".into());
+                } else {
+                    python::check_script(name)?;
+                }
+                line.push(name.to_owned());
+                line.extend_from_slice(words);
+                // Python finds its environment by the path under which it was called.
+                let arg0 = python.clone().into();
+                Self::program(python, arg0, name, line, args)
+            }
+            Form::Program => {
+                let program = program::find(name, std::env::var_os("PATH").as_deref())?;
+                Self::program(program, name.to_owned(), name, words.to_vec(), args)
+            }
         }
     }
 
     fn recipe(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Result<Self> {
-        if program::is_python(Path::new(name)) {
-            bail!(
-                "`{name}` is a Python script, not a recipe; start it with `dtrain launch -- python3 {name}`"
-            );
-        }
         let recipe = Recipe::load(name, &args.set)?;
         recipe.check_paths()?;
-        let devices = Devices::look();
-        let (nproc, note) = size::workers(args.nproc, || devices.clone(), size::cores())?;
+        let Size {
+            nproc,
+            devices,
+            place,
+            note,
+        } = measure(args, Kind::Recipe)?;
+        let routing = Routing::plan(&args.output, nproc, &args.contract.role, Home::Recipe)?;
         let partition = Partition::new(
             recipe.train.effective_batch,
             nproc,
             recipe.memory.micro_batch.limit(),
         )?;
+        let placement = Placement::new(&args.contract, nproc, &devices)?;
         let worker = find_worker()?;
         let resume = match args.resume.as_deref() {
             None => Resume::Auto,
@@ -87,36 +127,41 @@ impl Plan {
         };
         let (run_dir, start) = prepare(name, &recipe, &resume, args.run_dir.as_deref(), begun)?;
 
-        let place = match devices.gpus {
-            0 => format!("{nproc} worker{} on the CPU", plural(nproc)),
-            _ => format!("{nproc} worker{}, {} visible", plural(nproc), devices.described),
-        };
         let mut summary = format!(
-            "{place}; effective batch {partition}; run directory {}",
+            "{nproc} worker{}{place}; effective batch {partition}; run directory {}",
+            plural(nproc),
             run_dir.root().display()
         );
-        let mut words: Vec<OsString> =
-            vec![run_dir.recipe().into(), "--run-dir".into(), run_dir.root().into()];
-        words.extend(["--prepared".into(), "--resume".into()]);
-        match start {
-            Start::Fresh => words.push("never".into()),
-            Start::Resume(checkpoint) => {
-                summary.push_str(&format!("; resuming from {}", checkpoint.display()));
-                words.push(checkpoint.into());
-            }
+        if let Start::Resume(checkpoint) = &start {
+            summary.push_str(&format!("; resuming from {}", checkpoint.display()));
         }
         Ok(Self {
             kind: Kind::Recipe,
             nproc,
+            devices,
             arg0: worker.clone().into(),
             program: worker,
-            args: words,
+            args: trainer_args(&run_dir, start),
             run_dir: Some(run_dir),
-            headline: note.into_iter().chain([summary]).collect(),
+            recipe: Some(recipe),
+            routing,
+            headline: note
+                .into_iter()
+                .chain([summary])
+                .chain(placement.bound.note())
+                .collect(),
+            placement,
         })
     }
 
-    fn program(name: &OsStr, words: &[OsString], args: &LaunchArgs) -> anyhow::Result<Self> {
+    /// `name` is what the user calls it.
+    fn program(
+        program: PathBuf,
+        arg0: OsString,
+        name: &OsStr,
+        words: Vec<OsString>,
+        args: &LaunchArgs,
+    ) -> anyhow::Result<Self> {
         for (given, flag) in [
             (!args.set.is_empty(), "--set"),
             (args.resume.is_some(), "--resume"),
@@ -127,29 +172,66 @@ impl Plan {
                 );
             }
         }
-        let program = program::find(name, std::env::var_os("PATH").as_deref())?;
-        let (nproc, note) = size::workers(args.nproc, Devices::look, size::cores())?;
+        let Size {
+            nproc,
+            devices,
+            place,
+            note,
+        } = measure(args, Kind::Program)?;
+        let home = if args.run_dir.is_some() {
+            Home::RunDir
+        } else {
+            Home::Nowhere
+        };
+        let routing = Routing::plan(&args.output, nproc, &args.contract.role, home)?;
+        let placement = Placement::new(&args.contract, nproc, &devices)?;
         let run_dir = args.run_dir.as_deref().map(new_or_empty).transpose()?;
-        let mut summary = format!("{nproc} worker{} of {}", plural(nproc), name.to_string_lossy());
-        if args.nproc == Nproc::Auto || args.nproc == Nproc::Gpu {
-            summary.push_str(if note.is_some() {
-                " on the CPU"
-            } else {
-                ", one per visible GPU"
-            });
-        }
+        let mut summary = format!(
+            "{nproc} worker{} of {}{place}",
+            plural(nproc),
+            name.to_string_lossy()
+        );
         if let Some(run_dir) = &run_dir {
             summary.push_str(&format!("; run directory {}", run_dir.root().display()));
         }
         Ok(Self {
             kind: Kind::Program,
             nproc,
+            devices,
             program,
-            arg0: name.to_owned(),
-            args: words.to_vec(),
+            arg0,
+            args: words,
             run_dir,
-            headline: note.into_iter().chain([summary]).collect(),
+            recipe: None,
+            routing,
+            headline: note
+                .into_iter()
+                .chain([summary])
+                .chain(placement.bound.note())
+                .collect(),
+            placement,
         })
+    }
+
+    /// Before a restart: a training goes on from its newest checkpoint, a program begins anew.
+    ///
+    /// # Errors
+    /// The run directory cannot be read any more.
+    pub(super) fn go_on(&mut self) -> anyhow::Result<()> {
+        if let (Some(recipe), Some(run_dir)) = (&self.recipe, &self.run_dir) {
+            let start = run_dir.prepare(recipe, &Resume::Auto)?;
+            self.args = trainer_args(run_dir, start);
+        }
+        Ok(())
+    }
+
+    /// Exit codes of these workers for which a restart is no remedy: a wrong recipe stays wrong, and a model that does not
+    /// fit will not fit.
+    pub(super) fn permanent_failures(&self) -> &'static [i32] {
+        match self.kind {
+            Kind::Recipe => &[2, 3],
+            Kind::Program => &[],
+        }
     }
 
     /// What the user is told before the workers start.
@@ -162,19 +244,25 @@ impl Plan {
         lines.join("\n")
     }
 
+    /// Says more sentences to the user.
+    pub(super) fn tell(&mut self, sentences: Vec<String>) {
+        self.headline.extend(sentences);
+    }
+
     /// A name for this run that no other launch on this machine has at the same time.
     pub(super) fn run_id(&self, begun: Begun) -> String {
         let since_epoch = begun.wall.duration_since(UNIX_EPOCH).unwrap_or_default();
         format!("{:x}-{}", since_epoch.as_millis(), std::process::id())
     }
 
-    /// The process of one worker, with its variables.
-    pub(super) fn worker(&self, env: Vec<(&'static str, OsString)>) -> WorkerSpec {
+    /// The process of the worker of `rank`, with its variables.
+    pub(super) fn worker(&self, rank: usize, env: Vec<(&'static str, OsString)>) -> WorkerSpec {
         WorkerSpec {
             program: self.program.clone(),
             arg0: self.arg0.clone(),
             args: self.args.clone(),
             env,
+            cpus: self.placement.bound.of(rank),
             // Workers run in background process groups, which a terminal stops as soon as they read from it.
             inherit_stdin: !std::io::stdin().is_terminal(),
         }
@@ -184,6 +272,31 @@ impl Plan {
     pub(super) fn requeue_code(&self) -> Option<i32> {
         (self.kind == Kind::Recipe).then(|| i32::from(ExitStatus::Requeue.code()))
     }
+}
+
+/// The trainer's command line.
+fn trainer_args(run_dir: &RunDir, start: Start) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec![run_dir.recipe().into(), "--run-dir".into(), run_dir.root().into()];
+    words.extend(["--prepared".into(), "--resume".into()]);
+    words.push(match start {
+        Start::Fresh => "never".into(),
+        Start::Resume(checkpoint) => checkpoint.into(),
+    });
+    words
+}
+
+/// How many workers, and on which devices.
+fn measure(args: &LaunchArgs, kind: Kind) -> anyhow::Result<Size> {
+    let asked = Asked {
+        kind,
+        nproc: args.nproc,
+        gpu_ids: args.gpus.gpu_ids.as_ref(),
+    };
+    let host = Host {
+        cores: size::cores(),
+        listed_gpus: devices::listed_by_the_kernel(),
+    };
+    size::size(asked, host, Machine::look)
 }
 
 /// The trainer: where DTRAIN_WORKER says, else beside this executable, else in PATH.
@@ -203,121 +316,4 @@ fn find_worker() -> anyhow::Result<PathBuf> {
              {WORKER}`, or name it in {DTRAIN_WORKER}"
         )
     })
-}
-
-/// Prepares the run directory that was named, or a new one.
-fn prepare(
-    name: &str,
-    recipe: &Recipe,
-    resume: &Resume,
-    named: Option<&Path>,
-    begun: Begun,
-) -> anyhow::Result<(RunDir, Start)> {
-    if let Some(named) = named {
-        let run_dir = RunDir::new(named);
-        let start = run_dir.prepare(recipe, resume)?;
-        return Ok((run_dir, start));
-    }
-    let root = RunDir::default_root(name, begun.wall);
-    let parent = root.parent().unwrap_or(Path::new("."));
-    let parent_was_there = parent.exists();
-    fs::create_dir_all(parent).with_context(|| format!("cannot make the folder {}", parent.display()))?;
-    let root = claim(&root)?;
-    let run_dir = RunDir::new(&root);
-    run_dir
-        .prepare(recipe, resume)
-        .map(|start| (run_dir, start))
-        .map_err(|error| {
-            // Both only go if they are empty.
-            let _ = fs::remove_dir(&root);
-            if !parent_was_there {
-                let _ = fs::remove_dir(parent);
-            }
-            error.into()
-        })
-}
-
-/// Makes a new folder of this name, or with a number after it when another launch of the same second has it.
-fn claim(root: &Path) -> anyhow::Result<PathBuf> {
-    let mut candidate = root.to_owned();
-    let mut number = 1;
-    loop {
-        match fs::create_dir(&candidate) {
-            Ok(()) => return Ok(candidate),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                number += 1;
-                let mut next = root.as_os_str().to_owned();
-                next.push(format!("-{number}"));
-                candidate = next.into();
-            }
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot make the folder {}", candidate.display()));
-            }
-        }
-    }
-}
-
-/// A program's run directory, which must not hold anything yet.
-fn new_or_empty(path: &Path) -> anyhow::Result<RunDir> {
-    let shown = path.display();
-    match fs::read_dir(path) {
-        Ok(mut entries) => match entries.next() {
-            None => Ok(RunDir::new(path)),
-            Some(_) => bail!("{shown} is not empty; give a new or empty folder as --run-dir for a program"),
-        },
-        Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => Ok(RunDir::new(path)),
-        Err(error) if error.kind() == ErrorKind::NotADirectory => {
-            bail!("{shown} is not a folder; choose another --run-dir")
-        }
-        Err(error) => {
-            Err(error).with_context(|| format!("cannot list the folder {shown}; choose another --run-dir"))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-
-    #[test]
-    fn launches_of_the_same_second_get_folders_of_their_own() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("demo-1");
-        let names: Vec<_> = (0..3).map(|_| claim(&root).unwrap()).collect();
-        assert_eq!(
-            names,
-            [
-                root.clone(),
-                folder.path().join("demo-1-2"),
-                folder.path().join("demo-1-3")
-            ]
-        );
-    }
-
-    #[test]
-    fn a_programs_run_directory_is_new_or_empty() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(new_or_empty(folder.path()).is_ok());
-        assert!(new_or_empty(&folder.path().join("a/b")).is_ok());
-        let file = folder.path().join("file");
-        fs::write(&file, "").unwrap();
-        assert!(
-            new_or_empty(folder.path())
-                .unwrap_err()
-                .to_string()
-                .contains("is not empty")
-        );
-        assert!(
-            new_or_empty(&file)
-                .unwrap_err()
-                .to_string()
-                .contains("is not a folder")
-        );
-        assert!(new_or_empty(&file.join("below")).is_err());
-        let dangling = folder.path().join("dangling");
-        std::os::unix::fs::symlink("nowhere", &dangling).unwrap();
-        assert!(new_or_empty(&dangling).is_err());
-    }
 }

@@ -1,18 +1,23 @@
 //! What a run came to: the exit code, the words for the user and `result.json`.
 
-use super::Begun;
+use super::cause::{self, Evidence, Suspect};
 use super::files::Files;
 use super::plan::{Kind, Plan};
 use super::size::plural;
 use super::supervise::Run;
-use crate::agent::{Cause, End, Notice, Outcome, Verdict};
+use super::{Attempt, Begun};
+use crate::agent::{Cause, End, Notice, Outcome, Restarts, Verdict};
 use crate::output::Stream;
+use crate::process::memory_kill::SinceThen;
 use crate::process::signals;
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::result::{Failure, RunResult};
+use dtrain_common::result::{self, Failure, RunResult};
 use dtrain_common::run_dir::RunDir;
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
+
+/// Lines of standard error that are shown and kept in `result.json`.
+const LAST_LINES: usize = 20;
 
 /// The outcome of a run of which every worker was started.
 pub(super) struct Report {
@@ -21,29 +26,32 @@ pub(super) struct Report {
     reason: String,
     failure: Option<Failure>,
     nproc: usize,
+    restarts: u32,
     wall: Duration,
     text: Option<String>,
 }
 
 impl Report {
-    pub(super) fn new(plan: &Plan, run: &Run, files: &Files, begun: Begun) -> Self {
+    pub(super) fn new(plan: &Plan, run: &Run, attempt: &Attempt, restarts: &Restarts, begun: Begun) -> Self {
         let wall = begun.elapsed();
         let status = exit_status(&run.verdict, plan.kind);
-        let first = match run.verdict.cause {
-            Cause::Failed { rank } => run.verdict.end_of(rank),
-            _ => None,
-        };
         let meaning = meaning(status, run.verdict.cause);
-        let reason = match first {
+        let culprit = Culprit::find(plan, run, attempt);
+        let reason = match &culprit {
             None => meaning.clone(),
-            Some(end) => format!("rank {} failed: {}; {meaning}", end.rank, ended(end.outcome)),
+            Some(culprit) if matches!(run.verdict.cause, Cause::Hung { .. }) => {
+                format!(
+                    "no progress, rank {} was the first to be silent; {meaning}",
+                    culprit.end.rank
+                )
+            }
+            Some(culprit) => format!("rank {} failed: {}; {meaning}", culprit.end.rank, culprit.ended()),
         };
-        let reported = first.and_then(|end| files.reported_error(end.rank));
-        let tail = first.map(|end| run.tails[end.rank].lines()).unwrap_or_default();
-        let mut lines = Vec::new();
-        if let Some(end) = first {
-            lines.extend(banner(end, plan.nproc, run, files, reported.as_deref(), &tail));
-        }
+        let failure = culprit.as_ref().map(|culprit| culprit.failure(begun));
+        let mut lines = culprit
+            .as_ref()
+            .map(|culprit| culprit.banner(plan.nproc, run, &attempt.files))
+            .unwrap_or_default();
         let results = plan
             .run_dir
             .as_ref()
@@ -62,27 +70,13 @@ impl Report {
             )),
             _ => lines.push(format!("dtrain: exit code {}: {meaning}", status.code())),
         }
-        let message = reported.or_else(|| (!tail.is_empty()).then(|| tail.join("\n")));
-        let failure = first.map(|end| Failure {
-            rank: end.rank,
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            exit_code: match end.outcome {
-                Outcome::Exited(code) => Some(code),
-                Outcome::Signaled(_) | Outcome::Lost => None,
-            },
-            signal: match end.outcome {
-                Outcome::Signaled(signal) => Some(signals::name(signal)),
-                Outcome::Exited(_) | Outcome::Lost => None,
-            },
-            message,
-            at_ms: unix_ms(begun, end.at),
-        });
         let text = (!lines.is_empty()).then(|| lines.join("\n"));
         Self {
             status,
             reason,
             failure,
             nproc: plan.nproc,
+            restarts: restarts.used(),
             wall,
             text,
         }
@@ -108,13 +102,35 @@ impl Report {
             exit_code: Some(self.status.code()),
             reason: Some(self.reason.clone()),
             failure: self.failure.clone(),
-            restarts: 0,
+            restarts: self.restarts,
             wall_s: Some(self.wall.as_secs_f64()),
             nproc: Some(self.nproc),
             ..figures
         };
         result.write(&run_dir.result())
     }
+}
+
+/// The banner of an attempt that failed and is followed by another.
+pub(super) fn failure(plan: &Plan, run: &Run, attempt: &Attempt) -> Vec<String> {
+    Culprit::find(plan, run, attempt)
+        .map(|culprit| culprit.banner(plan.nproc, run, &attempt.files))
+        .unwrap_or_default()
+}
+
+/// That it goes on.
+pub(super) fn restarting(restart: u32, allowed: u32, workers: usize, pause: Duration) -> String {
+    let all = if workers == 1 {
+        "the worker".to_owned()
+    } else {
+        format!("all {workers} workers")
+    };
+    let when = if pause.is_zero() {
+        String::new()
+    } else {
+        format!(" in {} s", pause.as_secs())
+    };
+    format!("dtrain: restarting {all}{when} (restart {restart} of {allowed})")
 }
 
 /// The one mapping from a verdict to the command's exit status.
@@ -124,6 +140,7 @@ fn exit_status(verdict: &Verdict, kind: Kind) -> ExitStatus {
         Cause::Requeue => ExitStatus::Requeue,
         Cause::Stopped { signal } => ExitStatus::Signal(signal),
         Cause::NotStarted { .. } => ExitStatus::Usage,
+        Cause::Hung { .. } => ExitStatus::WorkerFailed,
         Cause::Failed { rank } => match (verdict.end_of(rank).map(|end| end.outcome), kind) {
             (Some(Outcome::Exited(code)), Kind::Recipe) => ExitStatus::from_worker_code(code),
             (Some(Outcome::Exited(code)), Kind::Program) => ExitStatus::Program(code),
@@ -152,60 +169,177 @@ fn ended(outcome: Outcome) -> String {
     }
 }
 
-fn banner(
-    first: &End,
-    nproc: usize,
-    run: &Run,
-    files: &Files,
-    reported: Option<&str>,
-    tail: &[String],
-) -> Vec<String> {
-    let pid = run.pids[first.rank]
-        .map(|pid| format!(" (pid {pid})"))
-        .unwrap_or_default();
-    let after = first.at.as_secs_f64();
-    let mut lines = vec![format!(
-        "dtrain: rank {}{pid} failed after {after:.1} s: {}",
-        first.rank,
-        ended(first.outcome)
-    )];
-    let mut indented = |text: &str| lines.extend(text.lines().map(|line| format!("    {line}")));
-    match reported {
-        Some(message) => indented(message),
-        None if tail.is_empty() => indented("it wrote nothing to standard error"),
-        None => {
-            indented("the last lines of its standard error:");
-            tail.iter().for_each(|line| indented(&format!("  {line}")));
-        }
-    }
-    if let Some(log) = files.log_path(first.rank, Stream::Stderr) {
-        lines.push(format!("  its log: {}", log.display()));
-    }
-    if nproc > 1 {
-        lines.extend(peers(first, &run.verdict));
-    }
-    lines
+/// The worker that is told about: the first that failed, or the one because of which it did.
+struct Culprit<'a> {
+    end: &'a End,
+    seen_first: &'a End,
+    cause: Option<cause::Cause>,
+    host: String,
+    /// What it said itself in its error file.
+    reported: Option<String>,
+    /// The last lines of its standard error.
+    tail: Vec<String>,
 }
 
-/// One line for the workers that failed by themselves as well, and one for those that were stopped.
-fn peers(first: &End, verdict: &Verdict) -> Vec<String> {
-    let others = verdict
-        .ends
-        .iter()
-        .filter(|end| end.rank != first.rank && end.outcome != Outcome::Exited(0));
-    let (mut stopped, failed): (Vec<_>, Vec<_>) = others.partition(|end| !end.sent.is_empty());
-    stopped.sort_by_key(|end| end.rank);
-    [("failed after it", failed), ("stopped because of it", stopped)]
-        .into_iter()
-        .filter(|(_, ends)| !ends.is_empty())
-        .map(|(what, ends)| {
-            let ends: Vec<_> = ends
-                .iter()
-                .map(|end| format!("rank {} ({})", end.rank, ended(end.outcome)))
-                .collect();
-            format!("  {what}: {}", ends.join(", "))
+impl<'a> Culprit<'a> {
+    fn find(plan: &Plan, run: &'a Run, attempt: &Attempt) -> Option<Self> {
+        let (Cause::Failed { rank: first } | Cause::Hung { rank: first }) = run.verdict.cause else {
+            return None;
+        };
+        let hung = matches!(run.verdict.cause, Cause::Hung { .. });
+        let (files, memory_kills) = (&attempt.files, &attempt.memory_kills);
+        let pids: Vec<_> = run.pids.iter().flatten().copied().collect();
+        let kills = memory_kills.since(&pids);
+        let well = |end: &End| match end.outcome {
+            Outcome::Exited(code) => code == 0 || plan.requeue_code() == Some(code),
+            Outcome::Signaled(_) | Outcome::Lost => false,
+        };
+        let failed: Vec<_> = run.verdict.ends.iter().filter(|end| !well(end)).collect();
+        let mut suspects: Vec<_> = failed
+            .iter()
+            .map(|end| suspect(end, run, files, &kills))
+            .collect();
+        let seen_first = failed.iter().position(|end| end.rank == first)?;
+        // How workers end that were stopped because of a hang says nothing about it.
+        let (blamed, hang) = match hung {
+            true => (seen_first, Some(cause::Cause::hang())),
+            false => (cause::to_blame(seen_first, &suspects), None),
+        };
+        let end = failed[blamed];
+        let mut tail = cause::shortened(&run.tails[end.rank].lines());
+        tail.drain(..tail.len().saturating_sub(LAST_LINES));
+        Some(Self {
+            end,
+            seen_first: failed[seen_first],
+            cause: hang.or_else(|| suspects[blamed].cause.take()),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            reported: files.reported_error(end.rank),
+            tail,
         })
-        .collect()
+    }
+
+    /// How it ended, in words.
+    fn ended(&self) -> String {
+        let ended = ended(self.end.outcome);
+        if self.yielded() {
+            let sender = if self.end.stopped_by_agent() {
+                " from the launcher"
+            } else {
+                ""
+            };
+            format!(
+                "{ended}{sender}, after rank {} had failed because of it",
+                self.seen_first.rank
+            )
+        } else {
+            ended
+        }
+    }
+
+    /// Whether the worker that was seen first is not the one that is told about.
+    fn yielded(&self) -> bool {
+        self.end.rank != self.seen_first.rank
+    }
+
+    fn banner(&self, nproc: usize, run: &Run, files: &Files) -> Vec<String> {
+        let rank = self.end.rank;
+        let pid = run.pids[rank]
+            .map(|pid| format!(" (pid {pid})"))
+            .unwrap_or_default();
+        let mut lines = vec![format!(
+            "dtrain: rank {rank}{pid} failed after {:.1} s on {}: {}",
+            self.end.at.as_secs_f64(),
+            self.host,
+            self.ended()
+        )];
+        if let Some(cause) = &self.cause {
+            lines.push(format!("  cause: {}", cause.text));
+        }
+        let mut indented = |text: &str| lines.extend(text.lines().map(|line| format!("    {line}")));
+        match &self.reported {
+            Some(message) => indented(message),
+            None if self.tail.is_empty() => indented("it wrote nothing to standard error"),
+            None => {
+                indented("the last lines of its standard error:");
+                self.tail.iter().for_each(|line| indented(&format!("  {line}")));
+            }
+        }
+        if let Some(log) = files.log_path(rank, Stream::Stderr) {
+            lines.push(format!("  its log: {}", log.display()));
+        }
+        if nproc > 1 {
+            lines.extend(self.peers(&run.verdict));
+        }
+        lines
+    }
+
+    /// One line for the workers that failed by themselves as well, and one for those that were stopped.
+    fn peers(&self, verdict: &Verdict) -> Vec<String> {
+        let others = verdict
+            .ends
+            .iter()
+            .filter(|end| end.rank != self.end.rank && end.outcome != Outcome::Exited(0));
+        let (mut stopped, failed): (Vec<_>, Vec<_>) = others.partition(|end| !end.sent.is_empty());
+        stopped.sort_by_key(|end| end.rank);
+        let failed_how = if self.yielded() {
+            "failed because of it"
+        } else {
+            "failed after it"
+        };
+        [(failed_how, failed), ("stopped because of it", stopped)]
+            .into_iter()
+            .filter(|(_, ends)| !ends.is_empty())
+            .map(|(what, ends)| {
+                let ends: Vec<_> = ends
+                    .iter()
+                    .map(|end| format!("rank {} ({})", end.rank, ended(end.outcome)))
+                    .collect();
+                format!("  {what}: {}", ends.join(", "))
+            })
+            .collect()
+    }
+
+    fn failure(&self, begun: Begun) -> Failure {
+        Failure {
+            rank: self.end.rank,
+            host: self.host.clone(),
+            exit_code: match self.end.outcome {
+                Outcome::Exited(code) => Some(code),
+                Outcome::Signaled(_) | Outcome::Lost => None,
+            },
+            signal: match self.end.outcome {
+                Outcome::Signaled(signal) => Some(signals::name(signal)),
+                Outcome::Exited(_) | Outcome::Lost => None,
+            },
+            message: self
+                .reported
+                .clone()
+                .or_else(|| (!self.tail.is_empty()).then(|| self.tail.join("\n"))),
+            cause: self.cause.as_ref().map(|cause| result::Cause {
+                kind: cause.kind.word().to_owned(),
+                text: cause.text.clone(),
+            }),
+            at_ms: unix_ms(begun, self.end.at),
+        }
+    }
+}
+
+/// A failed worker and what is known about why.
+fn suspect(end: &End, run: &Run, files: &Files, kills: &SinceThen) -> Suspect {
+    let stderr = run.tails[end.rank].lines();
+    let error_file = files.error_text(end.rank);
+    let cause = cause::cause(&Evidence {
+        outcome: end.outcome,
+        sent: &end.sent,
+        stderr: &stderr,
+        error_file: error_file.as_deref(),
+        memory_kill: kills.evidence(run.pids[end.rank]),
+    });
+    Suspect {
+        rank: end.rank,
+        at: end.at,
+        cause,
+    }
 }
 
 /// What the user is told while the run goes on; nothing where the banner follows at once.
@@ -228,6 +362,16 @@ pub(super) fn notice(notice: &Notice, workers: usize, timeout: Duration) -> Opti
             signals::name(*signal),
             plural(*workers)
         )),
+        Notice::Hanging { silent } => {
+            let ranks: Vec<_> = silent
+                .iter()
+                .map(|(rank, since)| format!("rank {rank} for {} s", since.as_secs()))
+                .collect();
+            Some(format!(
+                "dtrain: no progress: nothing was heard of {}; finding out where the workers are, and stopping them",
+                ranks.join(", of ")
+            ))
+        }
         Notice::Killing { ranks, timed_out } => {
             let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
             let why = if *timed_out {

@@ -1,34 +1,48 @@
 //! The driver: carries out what the agent decides and tells it what happens.
 //!
-//! One thread per worker waits for its end, two read its output, one receives signals; all of them feed one channel.
-//! This, the main thread, blocks on that channel and never on the screen, so that a reader of the output who has
-//! stopped reading delays no decision.
+//! One thread per worker waits for its end, two read its output, one receives signals, one watches the guardian; all of them
+//! feed one channel. This, the main thread, blocks on that channel and never on the screen, so that a reader of the output
+//! who has stopped reading delays no decision.
 
 use super::Begun;
-use super::files::{Files, WorkerLogs};
+use super::files::{Files, Sieves, WorkerLogs};
+use super::heartbeats::Heartbeats;
 use super::report;
-use crate::agent::{Action, Agent, Event, Policy, SAME_REQUEST, Verdict};
-use crate::output::{Chunk, Log, Reader, Screen, Source, Stream, Tail, shows_frames};
-use crate::process::{Streams, Worker, WorkerSpec, signals};
+use super::streams::Routing;
+use crate::agent::{Action, Agent, Event, HangPolicy, Policy, SAME_REQUEST, Verdict};
+use crate::guardian;
+use crate::output::{Chunk, Reader, RotatingLog, Screen, Source, Stream, Tail, Unkept, shows_frames};
+use crate::process::{Streams, Worker, WorkerSpec, descendants, signals, stacks};
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use rustix::process::Pid;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IsTerminal, PipeReader};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What to supervise.
+/// Receives what happens to the launcher itself, over all attempts of a run.
+pub(super) struct Supervisor {
+    begun: Begun,
+    events_out: Sender<Event>,
+    events: Receiver<Event>,
+}
+
+/// What to supervise: one attempt.
 pub(super) struct Job<'a> {
     /// By rank.
     pub(super) specs: Vec<WorkerSpec>,
     pub(super) files: &'a Files,
-    pub(super) begun: Begun,
+    /// What becomes of their output.
+    pub(super) routing: &'a Routing,
     pub(super) shutdown_timeout: Duration,
     pub(super) requeue_code: Option<i32>,
+    pub(super) heartbeats: &'a Heartbeats,
+    pub(super) hang: Option<HangPolicy>,
 }
 
-/// A run that is over; some of its output may still wait for the screen.
+/// An attempt that is over; some of its output may still wait for the screen.
 pub(super) struct Run {
     pub(super) verdict: Verdict,
     /// Process ids by rank; none for a worker that was never started.
@@ -37,47 +51,92 @@ pub(super) struct Run {
     pub(super) tails: Vec<Tail>,
     /// The worker that could not be started, and why.
     pub(super) not_started: Option<(usize, io::Error)>,
+    /// Logs that are not whole, in words.
+    pub(super) unkept: Option<String>,
     events: Receiver<Event>,
     /// The user does not want to wait for the screen.
     given_up: bool,
 }
 
-/// Starts the workers of `job` and stays with them until the last has ended and its output has been read.
-///
-/// # Errors
-/// The launcher's own threads, pipes or log files cannot be made; nothing has been started then.
-pub(super) fn supervise(job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
+impl Supervisor {
+    /// Begins to receive the signals that are `handled`, and to watch the guardian.
+    ///
+    /// # Errors
+    /// The system refuses a thread or a handler.
+    pub(super) fn new(begun: Begun, guardian: Pid, handled: &[i32]) -> anyhow::Result<Self> {
+        descendants::adopt().context("cannot become the parent of processes that workers leave behind")?;
+        let (events_out, events) = crossbeam_channel::unbounded();
+        let signals_out = events_out.clone();
+        signals::listen(handled, move |signal| {
+            let event = if signals::STOP.contains(&signal) {
+                Event::Stop { signal }
+            } else {
+                Event::Forward { signal }
+            };
+            // Fails only when the run is over, and then the signal is for nobody.
+            let _ = signals_out.send(event);
+        })
+        .context("cannot receive signals")?;
+        signals::survive_file_size_limit().context("cannot receive signals")?;
+        let abandoned_out = events_out.clone();
+        guardian::watch(guardian, move || {
+            let _ = abandoned_out.send(Event::Abandoned);
+        })
+        .context("cannot watch the process that stands behind the launcher")?;
+        Ok(Self {
+            begun,
+            events_out,
+            events,
+        })
+    }
+
+    /// Lets `pause` pass between two attempts. A request to stop ends it; the signal is returned.
+    pub(super) fn pause(&self, pause: Duration) -> Option<i32> {
+        let deadline = Instant::now() + pause;
+        loop {
+            match self.events.recv_deadline(deadline) {
+                Ok(Event::Stop { signal }) => return Some(signal),
+                Ok(Event::Abandoned) => return Some(signals::KILL),
+                Ok(_) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Starts the workers of `job` and stays with them until the last has ended, what they left behind too, and their
+    /// output has been read.
+    ///
+    /// # Errors
+    /// The launcher's own threads, pipes or log files cannot be made; nothing has been started then.
+    pub(super) fn attempt(&self, job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
+        attempt(self, job, screen)
+    }
+}
+
+fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
     let workers = job.specs.len();
     let logs: Vec<_> = (0..workers)
         .map(|rank| job.files.open_logs(rank))
         .collect::<Result<_, _>>()?;
-    let (events_out, events) = crossbeam_channel::unbounded();
-    let signals_out = events_out.clone();
-    signals::listen(move |signal| {
-        let event = if signals::STOP.contains(&signal) {
-            Event::Stop { signal }
-        } else {
-            Event::Forward { signal }
-        };
-        // Fails only when the run is over, and then the signal is for nobody.
-        let _ = signals_out.send(event);
-    })
-    .context("cannot receive signals")?;
+    let sieves = job.files.open_sieves()?;
+    let unkept = Unkept::new(screen.notices.clone());
+    let (begun, events) = (supervisor.begun, supervisor.events.clone());
     let (stop, stop_out) = io::pipe().context("cannot make a pipe")?;
     let (alive, readers_done) = crossbeam_channel::bounded(0);
     let mut group = Group {
-        begun: job.begun,
+        begun,
         specs: job.specs,
         logs: logs.into_iter().map(Some).collect(),
         workers: (0..workers).map(|_| None).collect(),
         tails: (0..workers).map(|_| Tail::default()).collect(),
         not_started: None,
-        events: events_out,
+        events: supervisor.events_out.clone(),
         capture: Capture {
-            several: workers > 1,
+            routing: job.routing,
+            sieves,
             frames: shows_frames(),
             chunks: screen.chunks.clone(),
-            notices: screen.notices.clone(),
+            unkept: unkept.clone(),
             stop: Arc::new(stop),
             alive,
         },
@@ -87,7 +146,18 @@ pub(super) fn supervise(job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
         workers,
         shutdown_timeout: job.shutdown_timeout,
         requeue_code: job.requeue_code,
+        hang: job.hang,
     };
+    let beats = supervisor.events_out.clone();
+    let _watching = job
+        .hang
+        .map(|_| {
+            job.heartbeats.watch(workers, move |rank| {
+                // Fails only when the run is over.
+                let _ = beats.send(Event::Beat { rank });
+            })
+        })
+        .transpose()?;
     let mut agent = Agent::new(policy);
     let mut actions = VecDeque::from(agent.begin());
     let verdict = loop {
@@ -104,6 +174,10 @@ pub(super) fn supervise(job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
                 }
                 continue;
             }
+            Some(Action::Inspect { ranks }) => {
+                let _ = screen.notices.send(inspect(&group, job.files, &ranks));
+                continue;
+            }
             Some(Action::Sweep) => {
                 group.sweep();
                 continue;
@@ -112,10 +186,10 @@ pub(super) fn supervise(job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
                 &events,
                 agent
                     .deadline()
-                    .and_then(|deadline| job.begun.at.checked_add(deadline)),
+                    .and_then(|deadline| begun.at.checked_add(deadline)),
             ),
         };
-        actions.extend(agent.on(&event, job.begun.elapsed()));
+        actions.extend(agent.on(&event, begun.elapsed()));
     };
 
     let pids = group.pids();
@@ -128,15 +202,40 @@ pub(super) fn supervise(job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
     // No worker writes any more. What a daemon that left its process group may still write is not waited for.
     drop(stop_out);
     drop(capture);
-    let given_up = !wait(&readers_done, &events);
+    let waited = wait(&readers_done, &events);
     Ok(Run {
-        verdict,
+        verdict: Verdict {
+            asked_to_stop: verdict.asked_to_stop || waited.asked_to_stop,
+            ..verdict
+        },
         pids,
         tails,
         not_started,
+        unkept: unkept.report(),
         events,
-        given_up,
+        given_up: waited.given_up,
     })
+}
+
+/// Writes down where the workers are that hang, for each beside its logs; answers what the user is told. Where no logs are
+/// kept, everything is told.
+fn inspect(group: &Group, files: &Files, ranks: &[usize]) -> String {
+    let pids = group.pids();
+    let told: Vec<String> = ranks
+        .iter()
+        .filter_map(|&rank| {
+            let found = stacks::of(pids[rank]?);
+            let indented: String = found.lines().map(|line| format!("\n    {line}")).collect();
+            Some(match files.keep_stacks(rank, &found) {
+                Some(Ok(path)) => format!("dtrain: where rank {rank} is: {}", path.display()),
+                Some(Err(error)) => {
+                    format!("dtrain: where rank {rank} is (cannot be kept: {error}):{indented}")
+                }
+                None => format!("dtrain: where rank {rank} is:{indented}"),
+            })
+        })
+        .collect();
+    told.join("\n")
 }
 
 impl Run {
@@ -166,24 +265,46 @@ fn next_event(events: &Receiver<Event>, deadline: Option<Instant>) -> Event {
     }
 }
 
-/// Waits until `done` disconnects. False when INT or TERM came first: whoever reads the output does not go on reading,
-/// and the user wants to go.
-fn wait(done: &Receiver<()>, events: &Receiver<Event>) -> bool {
+/// How a wait for output came to its end.
+struct Waited {
+    /// INT or TERM came first: whoever reads the output does not go on reading, and the user wants to go.
+    given_up: bool,
+    /// A stop signal came meanwhile.
+    asked_to_stop: bool,
+}
+
+/// Waits until `done` disconnects, or the user does not want to wait.
+fn wait(done: &Receiver<()>, events: &Receiver<Event>) -> Waited {
     let begun = Instant::now();
+    let mut waited = Waited {
+        given_up: false,
+        asked_to_stop: false,
+    };
     loop {
         crossbeam_channel::select! {
-            recv(done) -> _ => return true,
+            recv(done) -> _ => return waited,
             recv(events) -> event => match event {
-                Ok(Event::Stop { signal: signals::INT | signals::TERM }) if begun.elapsed() >= SAME_REQUEST => return false,
+                Ok(Event::Stop { signal }) => {
+                    waited.asked_to_stop = true;
+                    waited.given_up =
+                        matches!(signal, signals::INT | signals::TERM) && begun.elapsed() >= SAME_REQUEST;
+                }
+                Ok(Event::Abandoned) => (waited.asked_to_stop, waited.given_up) = (true, true),
                 Ok(_) => {}
-                Err(_) => return done.recv().is_err(),
+                Err(_) => {
+                    waited.given_up = done.recv().is_ok();
+                    return waited;
+                }
             },
+        }
+        if waited.given_up {
+            return waited;
         }
     }
 }
 
 /// The workers, and what is needed to start one.
-struct Group {
+struct Group<'a> {
     begun: Begun,
     specs: Vec<WorkerSpec>,
     logs: Vec<Option<WorkerLogs>>,
@@ -191,10 +312,10 @@ struct Group {
     tails: Vec<Tail>,
     not_started: Option<(usize, io::Error)>,
     events: Sender<Event>,
-    capture: Capture,
+    capture: Capture<'a>,
 }
 
-impl Group {
+impl Group<'_> {
     fn start(&mut self, rank: usize) -> Event {
         match self.try_start(rank) {
             Ok(worker) => {
@@ -238,6 +359,8 @@ impl Group {
         for worker in self.workers.iter_mut().flatten() {
             worker.sweep();
         }
+        // All workers are reaped: what is left below the launcher was started by them.
+        descendants::end_all();
     }
 
     fn pids(&self) -> Vec<Option<u32>> {
@@ -249,17 +372,17 @@ impl Group {
 }
 
 /// What the readers of all workers share.
-struct Capture {
-    /// There is more than one worker, so that lines need their rank.
-    several: bool,
+struct Capture<'a> {
+    routing: &'a Routing,
+    sieves: Sieves,
     frames: bool,
     chunks: Sender<Chunk>,
-    notices: Sender<String>,
+    unkept: Unkept,
     stop: Arc<PipeReader>,
     alive: Sender<()>,
 }
 
-impl Capture {
+impl Capture<'_> {
     fn attach(&self, rank: usize, streams: Streams, logs: WorkerLogs, tail: &Tail) -> io::Result<()> {
         self.read(rank, Stream::Stdout, streams.stdout, logs.stdout, None)?;
         self.read(
@@ -276,27 +399,27 @@ impl Capture {
         rank: usize,
         stream: Stream,
         pipe: File,
-        log: Option<Log>,
+        log: Option<RotatingLog>,
         tail: Option<Tail>,
     ) -> io::Result<()> {
-        let is_terminal = match stream {
-            Stream::Stdout => io::stdout().is_terminal(),
-            Stream::Stderr => io::stderr().is_terminal(),
+        let (is_terminal, sieve) = match stream {
+            Stream::Stdout => (io::stdout().is_terminal(), &self.sieves.stdout),
+            Stream::Stderr => (io::stderr().is_terminal(), &self.sieves.stderr),
         };
+        let prefix = self.routing.prefix(rank);
+        let shown = self.routing.route(rank, stream).shown;
         let reader = Reader {
             source: Source { rank, stream },
             stream: pipe,
-            prefix: if self.several {
-                format!("[rank {rank}] ").into_bytes()
-            } else {
-                Vec::new()
-            },
-            end_last_line: self.several || is_terminal,
+            shown,
+            prefix: prefix.as_bytes().to_vec(),
+            end_last_line: self.routing.workers() > 1 || !prefix.is_empty() || is_terminal,
             frames: self.frames && rank == 0,
             log,
+            sieve: sieve.clone().filter(|_| shown),
             tail,
             chunks: self.chunks.clone(),
-            notices: self.notices.clone(),
+            unkept: self.unkept.clone(),
             _alive: self.alive.clone(),
         };
         reader.start(Arc::clone(&self.stop))

@@ -3,13 +3,19 @@
 
 mod frame;
 mod reader;
+mod rotate;
 mod screen;
+mod sieve;
 mod split;
 mod tail;
+mod unkept;
 
-pub(crate) use reader::{Log, Reader};
+pub(crate) use reader::Reader;
+pub(crate) use rotate::RotatingLog;
 pub(crate) use screen::{Screen, shows_frames};
+pub(crate) use sieve::Sieve;
 pub(crate) use tail::Tail;
+pub(crate) use unkept::Unkept;
 
 /// One of the two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +25,9 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
+    /// Both, in the order of their file descriptors.
+    pub(crate) const BOTH: [Self; 2] = [Self::Stdout, Self::Stderr];
+
     /// Its usual name, also that of its log file.
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -2,13 +2,12 @@
 
 use super::split::{LONGEST_LINE, Piece, Splitter};
 use super::tail::Tail;
-use super::{Chunk, FrameChange, Source};
+use super::{Chunk, FrameChange, RotatingLog, Sieve, Source, Unkept};
 use crate::process::SMALL_STACK;
 use crossbeam_channel::Sender;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::fs::File;
-use std::io::{self, PipeReader, Read, Write};
-use std::path::PathBuf;
+use std::io::{self, PipeReader, Read};
 use std::sync::Arc;
 
 /// Bytes read at a time; a pipe's usual capacity.
@@ -16,27 +15,25 @@ const READ_BYTES: usize = 64 * 1024;
 /// The most that a pipe can hold without privileges: what may still be read after the stop.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// A file that gets every line of the stream, byte by byte.
-#[derive(Debug)]
-pub(crate) struct Log {
-    pub(crate) file: File,
-    pub(crate) path: PathBuf,
-}
-
 /// What to do with a stream.
 pub(crate) struct Reader {
     pub(crate) source: Source,
     pub(crate) stream: File,
-    /// Put before every line.
+    /// Whether it goes to the screen at all.
+    pub(crate) shown: bool,
+    /// Put before every line on the screen.
     pub(crate) prefix: Vec<u8>,
     /// Whether a last line without an end gets one on the screen.
     pub(crate) end_last_line: bool,
     /// Whether progress frames are passed on.
     pub(crate) frames: bool,
-    pub(crate) log: Option<Log>,
+    /// Gets every line, byte by byte.
+    pub(crate) log: Option<RotatingLog>,
+    /// Gets some of the lines, as the screen does.
+    pub(crate) sieve: Option<Sieve>,
     pub(crate) tail: Option<Tail>,
     pub(crate) chunks: Sender<Chunk>,
-    pub(crate) notices: Sender<String>,
+    pub(crate) unkept: Unkept,
     /// Dropped when the stream has been read to its end.
     pub(crate) _alive: Sender<()>,
 }
@@ -78,21 +75,34 @@ impl Reader {
 
     /// Cuts up `bytes`, or what is left at the end of the stream, and passes it on.
     fn pass_on(&mut self, splitter: &mut Splitter, bytes: Option<&[u8]>) {
-        let (mut screen, mut logged) = (Vec::new(), Vec::new());
+        let (mut screen, mut logged, mut caught) = (Vec::new(), Vec::new(), Vec::new());
         let mut frame = FrameChange::Keep;
+        let frames = self.frames && self.shown;
+        // Where the screen gets the lines exactly as they are, one copy serves both.
+        let as_they_are = self.shown && self.prefix.is_empty() && !self.end_last_line;
         {
-            let (prefix, end_last_line, frames) = (&self.prefix, self.end_last_line, self.frames);
-            let keep_log = self.log.is_some() && (end_last_line || !prefix.is_empty());
+            let (prefix, end_last_line, shown) = (&self.prefix, self.end_last_line, self.shown);
+            let keep_log = self.log.is_some() && !as_they_are;
+            let sieve = self.sieve.as_ref();
             let mut tail = self.tail.as_ref().map(Tail::adding);
             let mut each = |piece: Piece<'_>| match piece {
                 Piece::Line(line) => {
-                    screen.extend_from_slice(prefix);
-                    screen.extend_from_slice(line);
-                    if end_last_line && !line.ends_with(b"\n") {
-                        screen.push(b'\n');
+                    if shown {
+                        screen.extend_from_slice(prefix);
+                        screen.extend_from_slice(line);
+                        if end_last_line && !line.ends_with(b"\n") {
+                            screen.push(b'\n');
+                        }
                     }
                     if keep_log {
                         logged.extend_from_slice(line);
+                    }
+                    if sieve.is_some_and(|sieve| sieve.catches(line)) {
+                        caught.extend_from_slice(prefix);
+                        caught.extend_from_slice(line);
+                        if !line.ends_with(b"\n") {
+                            caught.push(b'\n');
+                        }
                     }
                     if let Some(tail) = &mut tail {
                         tail.add(line);
@@ -110,18 +120,8 @@ impl Reader {
                 frame = FrameChange::Show(text.to_vec());
             }
         }
-        // Where the screen gets the lines exactly as they are, one copy serves both.
-        let for_log = if logged.is_empty() { &screen } else { &logged };
-        if let Some(log) = &mut self.log
-            && let Err(error) = log.file.write_all(for_log)
-        {
-            let path = log.path.display();
-            let _ = self.notices.send(format!(
-                "dtrain: cannot write {path}: {error}; its output is shown but no longer kept"
-            ));
-            self.log = None;
-        }
-        if !self.frames {
+        self.keep(if as_they_are { &screen } else { &logged }, &caught);
+        if !frames {
             frame = FrameChange::Keep;
         }
         if !screen.is_empty() || frame != FrameChange::Keep {
@@ -131,6 +131,27 @@ impl Reader {
                 lines: screen,
                 frame,
             });
+        }
+    }
+
+    /// Writes lines to the log, and those that were caught to the log of such.
+    fn keep(&mut self, lines: &[u8], caught: &[u8]) {
+        if let Some(log) = &mut self.log
+            && let Err(error) = log.write(lines)
+        {
+            let consequence = if self.shown {
+                "its output is shown but no longer kept"
+            } else {
+                "the rest of its output is neither kept nor shown"
+            };
+            self.unkept.add(log.path(), &error, consequence);
+            self.log = None;
+        }
+        if !caught.is_empty()
+            && let Some(Err((path, error))) = self.sieve.as_ref().map(|sieve| sieve.keep(caught))
+        {
+            self.unkept
+                .add(&path, &error, "lines are shown but no longer copied there");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Cutting a stream of bytes into lines and carriage-return frames.
 
+use memchr::memchr2;
+
 /// A piece of a worker's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
@@ -58,7 +60,7 @@ impl Splitter {
                     }
                 }
             }
-            let Some(end) = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+            let Some(end) = memchr2(b'\n', b'\r', bytes) else {
                 self.pending.extend_from_slice(bytes);
                 if self.pending.len() >= self.longest {
                     self.line(each);

@@ -1,10 +1,10 @@
-//! The last lines of a worker's standard error, for the failure banner.
+//! The last lines of a worker's standard error, for the failure banner and for finding the cause.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Lines kept.
-const LINES: usize = 20;
+/// Lines kept: more than are shown, since a traceback names the cause far above its end.
+const LINES: usize = 200;
 /// Bytes kept of each.
 const LINE_BYTES: usize = 500;
 
@@ -63,7 +63,7 @@ mod tests {
     fn the_last_lines_stay() {
         let tail = Tail::default();
         let mut adding = tail.adding();
-        for n in 0..50 {
+        for n in 0..230 {
             adding.add(format!("line {n}\n").as_bytes());
             adding.add(b"\n");
         }
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(lines.len(), LINES);
         assert_eq!(
             (lines[0].as_str(), lines[LINES - 1].as_str()),
-            ("line 30", "line 49")
+            ("line 30", "line 229")
         );
     }
 

@@ -3,11 +3,17 @@
 //! Invariant: a worker's process is not reaped before [`Worker::sweep`]. Until then its pid, which is also the id
 //! of its process group, cannot be given to another process, so a signal never reaches a stranger.
 
+pub(crate) mod descendants;
+pub(crate) mod memory_kill;
 pub(crate) mod program;
+pub(crate) mod python;
 pub(crate) mod signals;
+pub(crate) mod stacks;
 
 use crate::agent::Outcome;
+use dtrain_common::env::DTRAIN_GUARDIAN;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -27,6 +33,8 @@ pub(crate) struct WorkerSpec {
     pub(crate) args: Vec<OsString>,
     /// Variables set on top of the launcher's own environment.
     pub(crate) env: Vec<(&'static str, OsString)>,
+    /// The only cores it may use, unless it may use those of the launcher.
+    pub(crate) cpus: Option<CpuSet>,
     /// Whether it reads the launcher's standard input instead of an empty one.
     pub(crate) inherit_stdin: bool,
 }
@@ -59,6 +67,7 @@ impl Worker {
             .arg0(&spec.arg0)
             .args(&spec.args)
             .envs(spec.env.iter().map(|(name, value)| (name, value)))
+            .env_remove(DTRAIN_GUARDIAN)
             .stdin(if spec.inherit_stdin {
                 Stdio::inherit()
             } else {
@@ -67,18 +76,21 @@ impl Worker {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
+        let cpus = spec.cpus;
         let before_exec = move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             // The launcher may have died before the line above took effect; then nobody would ever send the signal.
-            if rustix::process::getppid() == launcher {
-                Ok(())
-            } else {
-                Err(rustix::io::Errno::SRCH.into())
+            if rustix::process::getppid() != launcher {
+                return Err(rustix::io::Errno::SRCH.into());
             }
+            if let Some(cpus) = &cpus {
+                sched_setaffinity(None, cpus)?;
+            }
+            Ok(())
         };
-        // SAFETY: between fork and exec the closure only makes the system calls prctl and getppid and compares two
-        // integers; it takes no lock and allocates nothing, which is all that is allowed in the child of a process
-        // with several threads.
+        // SAFETY: between fork and exec the closure only makes the system calls prctl, getppid and sched_setaffinity
+        // and compares two integers; the set of cores lies in the closure itself. It takes no lock and allocates
+        // nothing, which is all that is allowed in the child of a process with several threads.
         unsafe { command.pre_exec(before_exec) };
         let mut child = command.spawn()?;
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {

@@ -2,6 +2,7 @@
 
 use rustix::process::Signal;
 use std::io;
+use std::sync::Arc;
 
 /// SIGHUP: the terminal went away.
 pub(crate) const HUP: i32 = Signal::HUP.as_raw();
@@ -9,12 +10,16 @@ pub(crate) const HUP: i32 = Signal::HUP.as_raw();
 pub(crate) const INT: i32 = Signal::INT.as_raw();
 /// SIGQUIT: Ctrl-\.
 pub(crate) const QUIT: i32 = Signal::QUIT.as_raw();
+/// SIGABRT: a program that can say where it is does so.
+pub(crate) const ABRT: i32 = Signal::ABORT.as_raw();
 /// SIGKILL: ends a process at once.
 pub(crate) const KILL: i32 = Signal::KILL.as_raw();
 /// SIGTERM: please stop.
 pub(crate) const TERM: i32 = Signal::TERM.as_raw();
 /// SIGCHLD: a child ended; its end is seen by other means.
 const CHLD: i32 = Signal::CHILD.as_raw();
+/// SIGXFSZ: a file would be larger than allowed.
+const XFSZ: i32 = Signal::XFSZ.as_raw();
 /// SIGUSR1: for the workers.
 pub(crate) const USR1: i32 = Signal::USR1.as_raw();
 /// SIGUSR2: for the workers.
@@ -66,8 +71,8 @@ pub(crate) fn name(signal: i32) -> String {
         .map_or_else(|| format!("signal {signal}"), |(_, name)| (*name).to_owned())
 }
 
-/// Calls `deliver` with the number of every signal of [`STOP`] and [`FORWARD`] that the launcher receives, on a
-/// thread of its own. From its return on, none of them kills the launcher.
+/// Calls `deliver` with the number of every signal of `wanted` that the launcher receives, on a thread of its own.
+/// From its return on, none of them kills the launcher. `wanted` is a choice of [`STOP`] and [`FORWARD`].
 ///
 /// A signal that was ignored when the launcher started stays ignored: that is how `nohup` and the shell's `&` ask
 /// for a run that outlives its terminal, and the workers inherit the same. Only SIGCHLD must not stay ignored, or
@@ -75,13 +80,12 @@ pub(crate) fn name(signal: i32) -> String {
 ///
 /// # Errors
 /// A handler cannot be installed, or the thread cannot be started.
-pub(crate) fn listen(deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
+pub(crate) fn listen(wanted: &[i32], deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     let ignored = ignored_at_start();
-    let wanted = STOP
-        .into_iter()
-        .chain(FORWARD)
-        .filter(|signal| ignored & (1 << (signal - 1)) == 0);
-    let mut received = signal_hook::iterator::Signals::new(wanted.chain([CHLD]))?;
+    let wanted = wanted
+        .iter()
+        .filter(|signal| ignored & (1 << (**signal - 1)) == 0);
+    let mut received = signal_hook::iterator::Signals::new(wanted.chain([&CHLD]))?;
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
@@ -89,6 +93,19 @@ pub(crate) fn listen(deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
                 deliver(signal);
             }
         })?;
+    Ok(())
+}
+
+/// From its return on, writing a file beyond the limit of file sizes (`ulimit -f`) fails as on a full disk, which can
+/// be told, and no longer kills the launcher. A handler is not inherited through exec: programs start with the
+/// signal as it was.
+///
+/// # Errors
+/// The handler cannot be installed.
+pub(crate) fn survive_file_size_limit() -> io::Result<()> {
+    if ignored_at_start() & (1 << (XFSZ - 1)) == 0 {
+        signal_hook::flag::register(XFSZ, Arc::default())?;
+    }
     Ok(())
 }
 

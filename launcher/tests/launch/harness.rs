@@ -12,6 +12,12 @@ use tempfile::TempDir;
 /// The time in which everything happens, on a machine that is busy with something else.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
+/// How often a case is tried whose outcome depends on the moment: `usual` times, or as `cargo xtask soak` asks.
+pub(crate) fn repeats(usual: usize) -> usize {
+    let asked = std::env::var("DTRAIN_SOAK").ok();
+    asked.and_then(|number| number.parse().ok()).unwrap_or(usual)
+}
+
 /// A folder in which the launcher and its workers run. Workers find it as `$TEST_DIR`.
 pub(crate) struct Scene {
     folder: TempDir,
@@ -65,7 +71,7 @@ impl Scene {
         undo_ignored_signals();
         Self {
             folder: tempfile::tempdir().unwrap(),
-            mark: format!("{}-{count}", std::process::id()),
+            mark: format!("{}-{count}.", std::process::id()),
         }
     }
 
@@ -152,18 +158,34 @@ impl Scene {
         }
     }
 
-    /// Processes of this scene that run, the launcher included.
+    /// Processes of this scene that run, the launcher and its guardian included.
     pub(crate) fn alive(&self) -> Vec<u32> {
-        let mark = format!("DTRAIN_TEST_MARK={}", self.mark).into_bytes();
+        self.with_variables(&[&format!("DTRAIN_TEST_MARK={}", self.mark)])
+    }
+
+    /// The workers of this scene that run, and what they have started.
+    pub(crate) fn workers(&self) -> Vec<u32> {
+        self.with_variables(&[&format!("DTRAIN_TEST_MARK={}", self.mark), "LOCAL_RANK="])
+    }
+
+    /// The launcher proper, which has a guardian behind it.
+    pub(crate) fn launcher(&self) -> Vec<u32> {
+        self.with_variables(&[&format!("DTRAIN_TEST_MARK={}", self.mark), "DTRAIN_GUARDIAN="])
+    }
+
+    /// Running processes with environment variables that begin with all of these.
+    fn with_variables(&self, wanted: &[&str]) -> Vec<u32> {
         let pids = fs::read_dir("/proc")
             .unwrap()
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         pids.filter(|pid: &u32| {
             // A process that has ended, also one not yet reaped, has no environment to read.
             let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environment
-                .split(|byte| *byte == 0)
-                .any(|variable| variable == mark)
+            wanted.iter().all(|wanted| {
+                environment
+                    .split(|byte| *byte == 0)
+                    .any(|variable| variable.starts_with(wanted.as_bytes()))
+            })
         })
         .collect()
     }

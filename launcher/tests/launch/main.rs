@@ -2,12 +2,20 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod causes;
 mod contract;
 mod exit_codes;
+mod gpus;
+mod hangs;
 mod harness;
+mod logs;
 mod output;
+mod pytorch;
 mod recipes;
+mod restarts;
 mod signals;
+mod streams;
 mod supervision;
 mod terminal;
+mod torchrun;
 mod usage;

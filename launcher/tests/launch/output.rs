@@ -205,9 +205,9 @@ fn a_reader_that_does_not_read_delays_no_decision() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let launcher = child.id();
+    wait_until("the workers to run", || scene.path("pid.1").exists());
     wait_until("the workers to be stopped though nobody reads", || {
-        scene.alive().iter().all(|pid| *pid == launcher)
+        scene.workers().is_empty()
     });
     let mut rest = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut rest).unwrap();

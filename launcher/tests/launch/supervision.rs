@@ -1,6 +1,6 @@
 //! Workers that fail, linger or leave processes behind.
 
-use crate::harness::{Scene, kill, wait_until};
+use crate::harness::{Scene, kill, repeats, wait_until};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -54,11 +54,14 @@ fn a_timeout_of_zero_kills_at_once() {
 fn a_worker_may_end_early_and_well() {
     let script = r#"
         if [ $RANK = 0 ]; then exit 0; fi
+        : > "$TEST_DIR/ready.1"
         until [ -e "$TEST_DIR/go" ]; do sleep 0.01; done
         echo finished"#;
     let scene = Scene::new();
     let launch = scene.start(scene.command(&["--nproc", "2", "--", "sh", "-c", script]));
-    wait_until("rank 0 to be gone", || scene.alive().len() == 2);
+    wait_until("rank 0 to be gone", || {
+        scene.path("ready.1").exists() && scene.workers().len() == 1
+    });
     std::fs::write(scene.path("go"), "").unwrap();
     assert_eq!(launch.wait().expect_code(0).stdout(), "[rank 1] finished\n");
 }
@@ -71,40 +74,68 @@ fn grandchildren_in_the_process_group_do_not_outlive_the_run() {
     scene.sh(2, &[], script).expect_code(0);
 }
 
+/// A daemon of rank 0, in a session of its own and deaf to all but SIGKILL; what follows runs when it is there.
+const DAEMON: &str = r#"
+    if [ $RANK = 0 ]; then
+        setsid sh -c 'trap "" TERM HUP INT; : > "$TEST_DIR/daemon"; while :; do sleep 0.1; done' &
+    fi
+    until [ -e "$TEST_DIR/daemon" ]; do sleep 0.01; done
+    : > "$TEST_DIR/ready.$RANK"
+"#;
+
 #[test]
-fn a_daemon_that_holds_the_output_open_is_not_waited_for() {
-    let scene = Scene::new();
-    let script = r#"setsid sh -c 'echo $$ > "$TEST_DIR/daemon"; exec sleep 600' & until [ -s "$TEST_DIR/daemon" ]; do sleep 0.01; done; echo bye"#;
-    let launch = scene.start(scene.command(&["--nproc", "1", "--", "sh", "-c", script]));
-    let done = launch.wait_leaving_processes();
+fn a_daemon_that_holds_the_output_open_is_ended_with_the_run() {
+    let done = Scene::new().sh(1, &[], &format!("{DAEMON} echo bye"));
     assert_eq!(done.expect_code(0).stdout(), "bye\n");
-    let daemon: u32 = scene.read("daemon").trim().parse().unwrap();
-    assert_eq!(
-        scene.alive(),
-        [daemon],
-        "it left its process group, and the launcher is gone"
-    );
-    kill(daemon, Signal::KILL);
 }
 
 #[test]
-fn a_launcher_that_is_killed_takes_its_workers_along() {
-    for _ in 0..5 {
+fn a_launcher_that_is_killed_takes_along_everything_below_it() {
+    for _ in 0..repeats(5) {
         let scene = Scene::new();
-        let launch = scene.start_sh(3, &[], r#": > "$TEST_DIR/ready.$RANK"; exec sleep 600"#);
-        wait_until("three workers and the launcher", || scene.alive().len() == 4);
+        let launch = scene.start_sh(3, &[], &format!("{DAEMON} exec sleep 600"));
         launch.signal(Signal::KILL);
         assert_eq!(launch.wait().code, None);
     }
 }
 
 #[test]
+fn a_launcher_that_is_killed_behind_its_guardians_back_leaves_nothing_either() {
+    for _ in 0..repeats(5) {
+        let scene = Scene::new();
+        let launch = scene.start_sh(3, &[], &format!("{DAEMON} exec sleep 600"));
+        let launcher = scene.launcher();
+        assert_eq!(launcher.len(), 1);
+        kill(launcher[0], Signal::KILL);
+        launch.wait().expect_code(128 + 9).says("was killed by SIGKILL");
+    }
+}
+
+#[test]
 fn a_launcher_killed_in_the_middle_of_starting_leaves_nothing() {
-    for delay_ms in [0, 1, 2, 4, 8, 16, 32] {
+    for delay_us in (0..repeats(8)).map(|n| (n as u64 * 4000) % 32_500) {
         let scene = Scene::new();
         let launch = scene.start(scene.command(&["--nproc", "8", "--", "sleep", "600"]));
-        std::thread::sleep(Duration::from_millis(delay_ms));
+        std::thread::sleep(Duration::from_micros(delay_us));
         launch.signal(Signal::KILL);
+        launch.wait();
+    }
+}
+
+#[test]
+fn workers_killed_at_any_moment_stop_the_others_and_leave_nothing() {
+    for n in 0..repeats(6) {
+        let scene = Scene::new();
+        let script = format!(r#"echo $$ > "$TEST_DIR/pid.$RANK"; {DAEMON} exec sleep 600"#);
+        let launch = scene.start_sh(4, &["--max-restarts", "1"], &script);
+        let worker = scene.read(&format!("pid.{}", n % 4)).trim().parse().unwrap();
+        kill(worker, Signal::KILL);
+        if n % 2 == 0 {
+            std::thread::sleep(Duration::from_micros((n as u64 * 700) % 20_000));
+        } else {
+            launch.wait_until_it_says("restart 1 of 1");
+        }
+        launch.signal(Signal::TERM);
         launch.wait();
     }
 }

@@ -16,6 +16,17 @@ fn on_terminal(
     script: &str,
     vars: &[(&str, &str)],
 ) -> (String, Option<i32>) {
+    on_terminal_with(scene, columns, &["--nproc", nproc], script, vars)
+}
+
+/// The same with these flags.
+fn on_terminal_with(
+    scene: &Scene,
+    columns: u16,
+    flags: &[&str],
+    script: &str,
+    vars: &[(&str, &str)],
+) -> (String, Option<i32>) {
     let terminal: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&terminal).unwrap();
     unlockpt(&terminal).unwrap();
@@ -28,7 +39,7 @@ fn on_terminal(
     };
     tcsetwinsize(&terminal, size).unwrap();
     let open = || Stdio::from(File::options().read(true).write(true).open(&name).unwrap());
-    let mut command = scene.command(&["--nproc", nproc, "--", "sh", "-c", script]);
+    let mut command = scene.command(&[flags, &["--", "sh", "-c", script]].concat());
     command
         .env("TERM", "xterm")
         .envs(vars.iter().copied())
@@ -101,6 +112,18 @@ fn the_workers_are_told_whether_frames_are_shown() {
     assert!(shown.contains("progress=lines"), "{shown:?}");
     let (shown, _) = on_terminal(&Scene::new(), 80, "1", script, &[("DTRAIN_PROGRESS", "lines")]);
     assert!(shown.contains("progress=lines"), "{shown:?}");
+}
+
+#[test]
+fn a_bar_that_nobody_would_see_is_not_asked_for() {
+    let scene = Scene::new();
+    let script = r"echo progress=$DTRAIN_PROGRESS; printf ' 10%%\rdone\n' >&2";
+    let flags = ["--nproc", "1", "--run-dir", "run", "--redirects", "2"];
+    let (shown, code) = on_terminal_with(&scene, 80, &flags, script, &[]);
+    assert_eq!(code, Some(0));
+    assert!(shown.contains("progress=lines"), "{shown:?}");
+    assert!(!shown.contains("10%") && !shown.contains("done"), "{shown:?}");
+    assert_eq!(scene.read("run/logs/attempt_0/rank_0/stderr.log"), "done\n");
 }
 
 #[test]

@@ -70,13 +70,11 @@ fn recipes_that_are_wrong() {
         "task = \"classify\"\n[train]\nefective_batch = 3\n",
     )
     .unwrap();
-    fs::write(scene.path(".train.py"), "print()\n").unwrap();
     refused(&scene, &["no-such-recipe"], "no-such-recipe");
     refused(&scene, &[".bad.toml"], "efective_batch");
     refused(&scene, &["demo", "--set", "train.epochs=many"], "train.epochs");
     refused(&scene, &["demo", "--set", "nonsense"], "nonsense");
     refused(&scene, &["cifar100", "--set", "data.root=nowhere"], "nowhere");
-    refused(&scene, &[".train.py"], "dtrain launch -- python3 .train.py");
     refused(
         &scene,
         &["demo", "--resume", "no/such/checkpoint"],
@@ -169,7 +167,7 @@ fn help_and_version_need_no_manual() {
     }
     for part in [
         "dtrain launch demo",
-        "-- python3 train.py",
+        "dtrain launch --nproc 4 train.py",
         "Exit codes:",
         "75     stopped on request",
     ] {
@@ -182,5 +180,21 @@ fn help_and_version_need_no_manual() {
     assert_eq!(
         done.expect_code(0).stdout(),
         format!("dtrain {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+/// The whole help in a terminal of 100 columns. To renew the file after a change of the command line:
+/// `COLUMNS=100 cargo run -p dtrain -- launch --help > launcher/tests/launch/help.txt`, and read the difference.
+#[test]
+fn the_command_line_is_what_its_file_says() {
+    let scene = Scene::new();
+    let mut command = scene.command(&["--help"]);
+    command.env("COLUMNS", "100");
+    let help = scene.start(command).wait().expect_code(0).stdout();
+    let lines = |text: &str| -> Vec<String> { text.lines().map(|line| line.trim_end().to_owned()).collect() };
+    assert_eq!(
+        lines(&help),
+        lines(include_str!("help.txt")),
+        "the help has changed; if that is meant, renew tests/launch/help.txt as the comment of this test says"
     );
 }

@@ -9,7 +9,9 @@ mod parity;
 mod process;
 mod python;
 mod setup;
+mod soak;
 mod suite;
+mod torchrun;
 mod workspace;
 
 use std::process::ExitCode;
@@ -53,11 +55,21 @@ enum Command {
     /// Installs PyTorch and torchvision into target/parity-venv (5 GB on the disk) and runs the scripts make_*.py of
     /// tests/parity there. Only needed when one of them changes: the files are in the repository.
     Parity,
-    /// Measure dtrain beside PyTorch, in turn on this machine: takes about ten minutes
+    /// Measure dtrain beside PyTorch, in turn on this machine: takes about a quarter of an hour
     ///
     /// Prints medians over the rounds, ratios and goals, and writes all of it as JSON. Installs PyTorch and torchvision into
     /// target/bench-venv (5 GB on the disk) unless --python names a Python that has them. Leave the machine alone meanwhile.
     Bench(bench::Args),
+    /// Kill launchers, guardians and workers at many moments, and see that no process is left: takes some minutes
+    ///
+    /// Needs neither libtorch nor Python.
+    Soak(soak::Args),
+    /// Run a PyTorch script under dtrain and dtrain's worker under torchrun, and compare the results
+    ///
+    /// The script trains by DistributedDataParallel over Gloo, in two processes: by torchrun, by `dtrain launch -- python
+    /// script.py`, `dtrain launch script.py` and `dtrain launch -m script`. The exit code is 1 where a loss or a parameter
+    /// differs in a bit. Installs PyTorch as `bench` does.
+    Torchrun(torchrun::Args),
 }
 
 fn main() -> ExitCode {
@@ -85,6 +97,8 @@ fn run(command: Command) -> Result<u8> {
         Command::Check(args) => check::run(&workspace, &signals, &args),
         Command::Parity => parity::run(&workspace, &signals),
         Command::Bench(args) => bench::run(&workspace, &signals, &args),
+        Command::Soak(args) => soak::run(&workspace, &signals, &args),
+        Command::Torchrun(args) => torchrun::run(&workspace, &signals, &args),
     }
 }
 

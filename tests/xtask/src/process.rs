@@ -158,6 +158,16 @@ fn tee(pipe: impl io::Read) -> String {
     kept
 }
 
+/// The last lines that say anything, as one.
+pub(crate) fn last_words(text: &str) -> String {
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    lines[lines.len().saturating_sub(3)..].join(" | ")
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -167,6 +177,15 @@ mod tests {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
         command
+    }
+
+    #[test]
+    fn the_last_words_are_the_last_that_say_anything() {
+        assert_eq!(
+            last_words("one\n\ntwo\n three \n\nfour\n\n"),
+            "two | three | four"
+        );
+        assert_eq!(last_words(""), "");
     }
 
     #[test]

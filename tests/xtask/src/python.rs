@@ -1,7 +1,8 @@
 //! Python environments with pinned packages, in `target`.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -37,6 +38,28 @@ pub(crate) fn environment(
     install(signals, &python, &pinned, &folder)?;
     fs::write(&stamp, &pins).map_err(|error| Problem::write(&stamp, error))?;
     Ok(python)
+}
+
+/// The words that start the torchrun of this Python with so many workers; its other flags and the program follow. It is given a
+/// free port: its own is always the same one, and may be taken.
+pub(crate) fn torchrun(python: &Path, workers: &str) -> Result<Vec<OsString>> {
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| listener.local_addr())
+        .context("cannot find a free port on 127.0.0.1")?
+        .port();
+    let mut words = vec![python.as_os_str().to_owned()];
+    words.extend(
+        [
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            workers,
+            "--master-port",
+        ]
+        .map(Into::into),
+    );
+    words.push(port.to_string().into());
+    Ok(words)
 }
 
 fn make_environment(signals: &Signals, folder: &Path) -> Result<()> {

@@ -20,6 +20,7 @@ fn running(workers: usize, requeue_code: Option<i32>) -> Agent {
         workers,
         shutdown_timeout: TIMEOUT,
         requeue_code,
+        hang: None,
     });
     let mut next = agent.begin();
     for rank in 0..workers {

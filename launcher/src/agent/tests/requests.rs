@@ -181,6 +181,7 @@ fn a_program_that_does_not_start_ends_the_run_with_the_others_killed() {
         workers: 3,
         shutdown_timeout: TIMEOUT,
         requeue_code: None,
+        hang: None,
     });
     agent.begin();
     assert_eq!(
@@ -202,6 +203,7 @@ fn the_first_program_that_does_not_start_leaves_nothing_to_wait_for() {
         workers: 2,
         shutdown_timeout: TIMEOUT,
         requeue_code: None,
+        hang: None,
     });
     agent.begin();
     let last = agent.on(&Event::NotStarted { rank: 0 }, ms(2));
@@ -215,6 +217,7 @@ fn a_stop_while_workers_are_being_started_reaches_the_one_in_the_making() {
         workers: 3,
         shutdown_timeout: TIMEOUT,
         requeue_code: None,
+        hang: None,
     });
     agent.begin();
     agent.on(&Event::Started { rank: 0 }, ms(1));
@@ -250,6 +253,7 @@ fn an_endless_timeout_does_not_overflow() {
         workers: 1,
         shutdown_timeout: Duration::MAX,
         requeue_code: None,
+        hang: None,
     };
     let mut agent = Agent::new(policy);
     agent.begin();

@@ -1,4 +1,6 @@
-//! What is run: the networks, and the ways in which one is trained.
+//! What is run: the networks, the ways in which one is trained, and what else there is.
+
+use super::launch::{By, Job};
 
 /// A network that both sides train, with the batch of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,6 +149,8 @@ pub(super) enum Case {
     CachedLoader,
     /// torch's DataLoader with torchvision, one worker process.
     TorchLoader,
+    /// A launch, or several of the same kind.
+    Launch(Job, By),
 }
 
 impl Case {
@@ -157,6 +161,7 @@ impl Case {
             Self::Loader => "loader/dtrain".to_owned(),
             Self::CachedLoader => "loader/dtrain-cached".to_owned(),
             Self::TorchLoader => "loader/torch".to_owned(),
+            Self::Launch(job, by) => format!("{}/{}", job.name(), by.name()),
         }
     }
 
@@ -167,6 +172,7 @@ impl Case {
             Self::Loader => "dtrain, one thread, nothing kept",
             Self::CachedLoader => "dtrain, one thread, from the second epoch on",
             Self::TorchLoader => "DataLoader with torchvision, one worker",
+            Self::Launch(_, by) => by.title(),
         }
     }
 
@@ -175,6 +181,7 @@ impl Case {
         match self {
             Self::Train(network, _) => network.name(),
             Self::Loader | Self::CachedLoader | Self::TorchLoader => "loader".to_owned(),
+            Self::Launch(job, _) => job.name(),
         }
     }
 }

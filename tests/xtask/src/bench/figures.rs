@@ -33,6 +33,18 @@ pub(super) enum Metric {
     Parameters,
     /// Mean of some values of the loaded images: both sides must load the same ones.
     PixelMean,
+    /// From the start of a launcher to its end, in its middle launch.
+    WallMs,
+    /// Greatest resident memory of the launcher, or of a worker if one had more.
+    LauncherPeakBytes,
+    /// From a worker's death to the SIGTERM of the last of the others, in the middle one of the deaths.
+    DeathMs,
+    /// The same, which 99 of 100 deaths do not exceed.
+    DeathP99Ms,
+    /// From a worker's death to the new start of the last of all workers, in the middle one of the deaths.
+    RestartMs,
+    /// Lines that are not on standard output, and lines that are in no log file.
+    LinesLost,
 }
 
 /// The figures of one run.

@@ -6,6 +6,7 @@
 mod case;
 mod figures;
 mod inputs;
+mod launch;
 mod machine;
 mod question;
 mod report;
@@ -66,13 +67,22 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         args.images.is_none() || benchmarks.contains(&Benchmark::Loader),
         "--images is for the benchmark loader, which is not asked for: leave it out, or name loader too"
     );
-    let ready = setup::run(workspace, signals, &args.set.clone().into())?;
+    // The launcher needs no libtorch, and so neither does its benchmark.
+    let ready = if benchmarks.iter().any(|benchmark| benchmark.needs_libtorch()) {
+        setup::run(workspace, signals, &args.set.clone().into())?
+    } else {
+        ensure!(
+            !args.set.is_given(),
+            "--cpu and --cuda choose a libtorch, and the benchmark launch needs none: leave them out"
+        );
+        Ready::without_libtorch()
+    };
     let folder = workspace.target().join("bench");
     let out = args.out.clone().unwrap_or_else(|| folder.join("results.json"));
     make_folder(&folder)?;
     // Found out now and not after ten minutes.
     make_folder(out.parent().unwrap_or(Path::new("")))?;
-    let code = build(workspace, signals, &ready)?;
+    let code = build(workspace, signals, &ready, &benchmarks)?;
     if code != 0 {
         eprintln!("bench failed: dtrain does not build");
         return Ok(code);
@@ -184,19 +194,31 @@ fn measure(runner: &Runner<'_>, parts: &[Vec<Case>], rounds: usize) -> Result<(M
     Ok((measured, failures))
 }
 
-fn build(workspace: &Workspace, signals: &Signals, ready: &Ready) -> Result<u8> {
+fn build(workspace: &Workspace, signals: &Signals, ready: &Ready, benchmarks: &[Benchmark]) -> Result<u8> {
     eprintln!("building dtrain; the first time this takes some minutes");
     let mut build = ready.cargo(workspace);
     build.args(["build", "--release"]);
-    for package in ["dtrain", "dtrain-worker", "dtrain-tests"] {
-        build.args(["--package", package]);
-    }
-    for program in ["dtrain", "dtrain-worker", "loader-bench"] {
-        build.args(["--bin", program]);
+    for (package, program) in programs(benchmarks) {
+        build.args(["--package", package, "--bin", program]);
     }
     let code = signals.run(&mut build)?.code;
     signals.check()?;
     Ok(code)
+}
+
+/// What is built for these benchmarks: packages, and a program of each.
+fn programs(benchmarks: &[Benchmark]) -> Vec<(&'static str, &'static str)> {
+    let mut programs = vec![("dtrain", "dtrain")];
+    if benchmarks.iter().any(|benchmark| benchmark.needs_libtorch()) {
+        programs.extend([
+            ("dtrain-worker", "dtrain-worker"),
+            ("dtrain-tests", "loader-bench"),
+        ]);
+    }
+    if benchmarks.contains(&Benchmark::Launch) {
+        programs.push(("xtask", "launch-bench"));
+    }
+    programs
 }
 
 /// The versions of torch and torchvision, which must be those that dtrain's libtorch is.
@@ -262,7 +284,7 @@ mod tests {
     #[test]
     fn what_several_ask_for_is_run_once_and_ours_and_theirs_in_turn() {
         let parts = parts(&Benchmark::ALL);
-        assert_eq!(parts.len(), 5);
+        assert_eq!(parts.len(), 10);
         for part in &parts {
             let names: std::collections::BTreeSet<_> = part.iter().map(|case| case.name()).collect();
             assert_eq!(names.len(), part.len());
@@ -274,6 +296,22 @@ mod tests {
             [DTRAIN, Way::Ddp, Way::DtrainAlone, Way::TorchAlone].map(resnet)
         );
         assert_eq!(parts[0].len(), 7);
+    }
+
+    #[test]
+    fn the_launcher_s_benchmark_builds_nothing_that_needs_libtorch() {
+        let names = |benchmarks: &[Benchmark]| -> Vec<_> {
+            programs(benchmarks)
+                .into_iter()
+                .map(|(_, program)| program)
+                .collect()
+        };
+        assert_eq!(names(&[Benchmark::Launch]), ["dtrain", "launch-bench"]);
+        assert_eq!(
+            names(&[Benchmark::Loader]),
+            ["dtrain", "dtrain-worker", "loader-bench"]
+        );
+        assert_eq!(names(&Benchmark::ALL).len(), 4);
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! What each benchmark asks: the cases that it needs, what its table shows of them, and the ratios that it compares with a
-//! goal.
+//! What each benchmark asks: the cases that it needs, what its table shows of them, and the figures and ratios that it compares
+//! with a goal.
 
 use serde::Serialize;
 
 use super::case::{Case, DTRAIN, GPTS, Network, Transport, Way};
 use super::figures::Metric;
+use super::launch::{By, Job};
 
 /// A benchmark, as the command line names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize)]
@@ -20,9 +21,11 @@ pub(super) enum Benchmark {
     Loader,
     /// What a step waits for communication, with and without overlap, through shared memory and TCP
     Overlap,
+    /// Start-up, reaction to a death, restart and output of the launcher, beside torchrun
+    Launch,
 }
 
-/// What a ratio should be.
+/// What a ratio or a figure should be.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Goal {
@@ -31,12 +34,20 @@ pub(super) enum Goal {
 }
 
 impl Goal {
-    pub(super) fn is_met(self, ratio: f64) -> bool {
+    pub(super) fn is_met(self, value: f64) -> bool {
         match self {
-            Self::AtLeast(least) => ratio >= least,
-            Self::AtMost(most) => ratio <= most,
+            Self::AtLeast(least) => value >= least,
+            Self::AtMost(most) => value <= most,
         }
     }
+}
+
+/// A figure of a case that has a goal of its own, whatever the other side does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Target {
+    pub(super) case: Case,
+    pub(super) metric: Metric,
+    pub(super) goal: Goal,
 }
 
 /// Two cases, one over the other.
@@ -48,7 +59,7 @@ pub(super) struct Comparison {
     pub(super) goal: Option<Goal>,
 }
 
-/// A part of a report: one table of cases and one of ratios.
+/// A part of a report: a table of cases, one of ratios and one of figures with goals.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Table {
     pub(super) title: String,
@@ -57,15 +68,17 @@ pub(super) struct Table {
     /// What [`Metric::Rate`] counts here.
     pub(super) unit: &'static str,
     pub(super) comparisons: Vec<Comparison>,
+    pub(super) targets: Vec<Target>,
 }
 
 impl Benchmark {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::Resnet18,
         Self::Gpt,
         Self::Memory,
         Self::Loader,
         Self::Overlap,
+        Self::Launch,
     ];
 
     /// Its name on the command line.
@@ -76,6 +89,7 @@ impl Benchmark {
             Self::Memory => "memory",
             Self::Loader => "loader",
             Self::Overlap => "overlap",
+            Self::Launch => "launch",
         }
     }
 
@@ -86,7 +100,15 @@ impl Benchmark {
             Self::Memory => vec![memory(Network::Resnet18), memory(GPTS[0])],
             Self::Loader => vec![loader()],
             Self::Overlap => vec![overlap(Network::Resnet18)],
+            Self::Launch => [Job::NoOp(1), Job::NoOp(8), Job::Death, Job::Restart, Job::Lines]
+                .map(launch)
+                .to_vec(),
         }
+    }
+
+    /// Whether a training is part of it, or a loader, which need libtorch.
+    pub(super) fn needs_libtorch(self) -> bool {
+        self != Self::Launch
     }
 }
 
@@ -110,6 +132,7 @@ fn speed(network: Network) -> Table {
             ratio(ddp, torch_alone, None),
             ratio(ours_alone, torch_alone, None),
         ],
+        targets: Vec::new(),
     }
 }
 
@@ -135,6 +158,7 @@ fn memory(network: Network) -> Table {
             ratio(Metric::OwnPeakBytes, Some(Goal::AtMost(0.7))),
             ratio(Metric::RunPeakBytes, None),
         ],
+        targets: Vec::new(),
     }
 }
 
@@ -157,6 +181,7 @@ fn loader() -> Table {
             ratio(Case::CachedLoader, Metric::Rate, None),
             ratio(Case::CachedLoader, Metric::CpuRate, None),
         ],
+        targets: Vec::new(),
     }
 }
 
@@ -181,6 +206,65 @@ fn overlap(network: Network) -> Table {
             ratio(tcp, tcp_after),
             ratio(tcp, ddp),
         ],
+        targets: Vec::new(),
+    }
+}
+
+fn launch(job: Job) -> Table {
+    let [ours, torchrun, alone] = [By::Dtrain, By::Torchrun, By::Nobody].map(|by| Case::Launch(job, by));
+    let ratio = |over, under, metric, goal| Comparison {
+        over,
+        under,
+        metric,
+        goal,
+    };
+    let beside = |metric| ratio(ours, torchrun, metric, None);
+    let target = |metric, most| Target {
+        case: ours,
+        metric,
+        goal: Goal::AtMost(most),
+    };
+    let both = vec![ours, torchrun];
+    let (cases, metrics, comparisons, targets) = match job {
+        Job::NoOp(_) => (
+            both,
+            vec![Metric::WallMs, Metric::LauncherPeakBytes],
+            vec![beside(Metric::WallMs), beside(Metric::LauncherPeakBytes)],
+            vec![
+                target(Metric::WallMs, 50.0),
+                target(Metric::LauncherPeakBytes, 20e6),
+            ],
+        ),
+        Job::Death => (
+            both,
+            vec![Metric::DeathMs, Metric::DeathP99Ms],
+            vec![beside(Metric::DeathMs)],
+            vec![target(Metric::DeathP99Ms, 10.0)],
+        ),
+        Job::Restart => (
+            both,
+            vec![Metric::RestartMs],
+            vec![beside(Metric::RestartMs)],
+            vec![target(Metric::RestartMs, 100.0)],
+        ),
+        Job::Lines => (
+            vec![ours, torchrun, alone],
+            vec![Metric::WallMs, Metric::LauncherPeakBytes, Metric::LinesLost],
+            vec![
+                ratio(ours, torchrun, Metric::WallMs, Some(Goal::AtMost(1.0))),
+                ratio(ours, alone, Metric::WallMs, None),
+                ratio(torchrun, alone, Metric::WallMs, None),
+            ],
+            vec![target(Metric::LinesLost, 0.0)],
+        ),
+    };
+    Table {
+        title: job.title(),
+        cases,
+        metrics,
+        unit: "",
+        comparisons,
+        targets,
     }
 }
 
@@ -206,6 +290,10 @@ mod tests {
                         "{comparison:?}"
                     );
                     assert!(table.metrics.contains(&comparison.metric), "{comparison:?}");
+                }
+                for target in &table.targets {
+                    assert!(table.cases.contains(&target.case), "{target:?}");
+                    assert!(table.metrics.contains(&target.metric), "{target:?}");
                 }
                 let names: std::collections::BTreeSet<_> =
                     table.cases.iter().map(|case| case.title()).collect();

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::case::Case;
 use super::figures::{Figures, Metric};
 use super::machine::Machine;
-use super::question::{Benchmark, Comparison, Goal, Table};
+use super::question::{Benchmark, Comparison, Goal, Table, Target};
 use super::stats::Spread;
 
 /// The JSON file.
@@ -23,6 +23,8 @@ pub(super) struct Report {
     benchmarks: Vec<Benchmark>,
     cases: BTreeMap<String, CaseReport>,
     ratios: Vec<Ratio>,
+    /// Figures that have a goal of their own.
+    goals: Vec<Aim>,
     /// What could not be measured, and why.
     failures: Vec<String>,
     #[serde(skip)]
@@ -46,6 +48,19 @@ struct Ratio {
     goal: Option<Goal>,
     /// Whether the median meets the goal.
     met: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+struct Aim {
+    benchmark: Benchmark,
+    case: String,
+    #[serde(skip)]
+    title: &'static str,
+    metric: Metric,
+    median: f64,
+    goal: Goal,
+    /// Whether the median meets the goal.
+    met: bool,
 }
 
 /// What a benchmark run was.
@@ -72,12 +87,17 @@ impl Report {
             )
         };
         let mut text = String::new();
-        let mut ratios = Vec::new();
+        let (mut ratios, mut goals) = (Vec::new(), Vec::new());
         for &benchmark in &run.benchmarks {
             for table in benchmark.tables() {
                 let compared = compare(benchmark, &table, &spread);
-                write_table(&mut text, benchmark, &table, &compared, &spread);
+                let aims = aim(benchmark, &table, &spread);
+                write_table(&mut text, benchmark, &table, &spread);
+                write_ratios(&mut text, &compared);
+                write_goals(&mut text, &aims);
+                text.push('\n');
                 ratios.extend(compared);
+                goals.extend(aims);
             }
         }
         let cases = run.measured.iter().map(|(case, rounds)| {
@@ -105,6 +125,7 @@ impl Report {
             rounds: run.rounds,
             benchmarks: run.benchmarks,
             ratios,
+            goals,
             failures: run.failures,
             text,
         }
@@ -144,6 +165,23 @@ fn compare(
     table.comparisons.iter().filter_map(ratio).collect()
 }
 
+fn aim(benchmark: Benchmark, table: &Table, spread: &impl Fn(Case, Metric) -> Option<Spread>) -> Vec<Aim> {
+    let aim = |target: &Target| {
+        let Target { case, metric, goal } = *target;
+        let median = spread(case, metric)?.median;
+        Some(Aim {
+            benchmark,
+            case: case.name(),
+            title: case.title(),
+            metric,
+            median,
+            goal,
+            met: goal.is_met(median),
+        })
+    };
+    table.targets.iter().filter_map(aim).collect()
+}
+
 /// Width of the first column.
 const NAME: usize = 62;
 /// Width of a name that is set in by two.
@@ -153,7 +191,6 @@ fn write_table(
     text: &mut String,
     benchmark: Benchmark,
     table: &Table,
-    ratios: &[Ratio],
     spread: &impl Fn(Case, Metric) -> Option<Spread>,
 ) {
     // Writing to a String cannot fail.
@@ -181,10 +218,16 @@ fn write_table(
             ));
         }
     }
+}
+
+fn write_ratios(text: &mut String, ratios: &[Ratio]) {
     if ratios.is_empty() {
-        line(String::new());
         return;
     }
+    // Writing to a String cannot fail.
+    let mut line = |content: String| {
+        let _ = writeln!(text, "{}", content.trim_end());
+    };
     line(format!(
         "  {:NAME$} {:>10} {:>10} {:>10}",
         "ratios, within each round", "median", "lowest", "highest"
@@ -211,7 +254,25 @@ fn write_table(
             "    {name:INNER$} {median:>10.3} {lowest:>10.3} {highest:>10.3}  {goal}"
         ));
     }
-    line(String::new());
+}
+
+fn write_goals(text: &mut String, aims: &[Aim]) {
+    if aims.is_empty() {
+        return;
+    }
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "  {:NAME$} {:>10} {:>10}", "goals", "median", "goal");
+    for aim in aims {
+        let name = format!("{}: {}", aim.title, heading(aim.metric, ""));
+        let median = shown(aim.metric, aim.median);
+        let (sign, bound) = match aim.goal {
+            Goal::AtLeast(least) => (">=", least),
+            Goal::AtMost(most) => ("<=", most),
+        };
+        let goal = format!("{sign} {}", shown(aim.metric, bound));
+        let met = if aim.met { "met" } else { "MISSED" };
+        let _ = writeln!(text, "    {name:INNER$} {median:>10} {goal:>10}  {met}");
+    }
 }
 
 impl fmt::Display for Goal {
@@ -240,6 +301,12 @@ fn heading(metric: Metric, unit: &str) -> String {
         Metric::RunPeakBytes => "peak of the whole run, largest rank, MiB".to_owned(),
         Metric::Parameters => "parameters".to_owned(),
         Metric::PixelMean => "mean of the values".to_owned(),
+        Metric::WallMs => "from start to end, ms".to_owned(),
+        Metric::LauncherPeakBytes => "peak of the launcher, MB".to_owned(),
+        Metric::DeathMs => "until the others are told, median death, ms".to_owned(),
+        Metric::DeathP99Ms => "until the others are told, 99th percentile, ms".to_owned(),
+        Metric::RestartMs => "until all run again, median restart, ms".to_owned(),
+        Metric::LinesLost => "lines lost".to_owned(),
     }
 }
 
@@ -254,17 +321,25 @@ fn word(metric: Metric) -> &'static str {
         Metric::RunPeakBytes => "whole run",
         Metric::Parameters => "parameters",
         Metric::PixelMean => "mean",
+        Metric::WallMs => "time",
+        Metric::LauncherPeakBytes => "peak memory",
+        Metric::DeathMs | Metric::DeathP99Ms => "death",
+        Metric::RestartMs => "restart",
+        Metric::LinesLost => "lines lost",
     }
 }
 
 fn shown(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Rate | Metric::CpuRate | Metric::StepMs | Metric::WaitMs => format!("{value:.1}"),
+        Metric::WallMs | Metric::RestartMs => format!("{value:.1}"),
+        Metric::DeathMs | Metric::DeathP99Ms => format!("{value:.2}"),
+        Metric::LauncherPeakBytes => format!("{:.1}", value / 1e6),
         Metric::WaitShare => format!("{:.1}%", 100.0 * value),
         Metric::TrainingPeakBytes | Metric::OwnPeakBytes | Metric::RunPeakBytes => {
             format!("{:.0}", value / f64::from(1 << 20))
         }
-        Metric::Parameters => format!("{value:.0}"),
+        Metric::Parameters | Metric::LinesLost => format!("{value:.0}"),
         Metric::PixelMean => format!("{value:.4}"),
     }
 }

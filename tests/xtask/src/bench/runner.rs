@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::case::{Case, Network, Transport, Way};
 use super::figures::{self, Figures, RunFiles};
-use crate::process::Signals;
+use crate::process::{Signals, last_words};
 
 /// Ranks or processes of every training.
 const RANKS: u64 = 2;
@@ -103,6 +103,7 @@ impl Runner<'_> {
                 self.all(vec![python], folder)?;
                 figures::of_loader(&read(&out)?)
             }
+            Case::Launch(job, by) => self.launcher(job, by, folder),
         }
     }
 
@@ -186,7 +187,18 @@ impl Runner<'_> {
         outcomes.into_iter().collect()
     }
 
-    fn one(&self, mut command: Command, number: usize, folder: &Path) -> Result<()> {
+    fn one(&self, command: Command, number: usize, folder: &Path) -> Result<()> {
+        self.ending(0, command, number, folder)
+    }
+
+    /// As [`Self::all`] for one program, which must end with this exit code.
+    pub(super) fn ending(
+        &self,
+        expected: u8,
+        mut command: Command,
+        number: usize,
+        folder: &Path,
+    ) -> Result<()> {
         let create = |kind: &str| {
             let path = folder.join(format!("{number}.{kind}"));
             File::create(&path).map(|file| (path, file))
@@ -195,7 +207,8 @@ impl Runner<'_> {
         let (path, errors) = create("err").context("cannot keep what a program writes")?;
         let program = command.get_program().to_string_lossy().into_owned();
         let code = self.signals.run(command.stdout(output).stderr(errors))?.code;
-        if code == 0 {
+        self.signals.check()?;
+        if code == expected {
             return Ok(());
         }
         let said = fs::read_to_string(&path).unwrap_or_default();
@@ -208,7 +221,7 @@ impl Runner<'_> {
 }
 
 /// A program on the CPU alone, with one thread for a rank as torchrun sets it, and with nothing of an outer run.
-fn quiet(program: &Path) -> Command {
+pub(super) fn quiet(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .env("OMP_NUM_THREADS", "1")
@@ -229,18 +242,8 @@ fn of_run(run_dir: &Path, network: Network, ranks: u64) -> Result<Figures> {
         .with_context(|| format!("the run in {}", run_dir.display()))
 }
 
-fn read(path: &Path) -> Result<String> {
+pub(super) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-/// The last lines that say anything, as one.
-fn last_words(text: &str) -> String {
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
-    lines[lines.len().saturating_sub(3)..].join(" | ")
 }
 
 /// Whether the sides did the same: the networks of one part have as many parameters, the loaders' images the same mean.
@@ -275,15 +278,6 @@ mod tests {
     use super::super::case::{DTRAIN, GPTS};
     use super::super::figures::Metric;
     use super::*;
-
-    #[test]
-    fn the_last_words_are_the_last_that_say_anything() {
-        assert_eq!(
-            last_words("one\n\ntwo\n three \n\nfour\n\n"),
-            "two | three | four"
-        );
-        assert_eq!(last_words(""), "");
-    }
 
     #[test]
     fn sides_that_do_not_do_the_same_are_named() {

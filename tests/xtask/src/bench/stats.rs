@@ -17,6 +17,18 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
     })
 }
 
+/// The smallest value that so large a share of all values does not exceed: of fewer than a hundred, the greatest is also the
+/// 99th percentile. `None` where there is none, or one is not a number.
+pub(super) fn percentile(values: &[f64], share: f64) -> Option<f64> {
+    if values.iter().any(|value| value.is_nan()) {
+        return None;
+    }
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
 /// One figure over the rounds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Spread {
@@ -66,6 +78,18 @@ mod tests {
         assert_eq!(median(&[7.0]), Some(7.0));
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[1.0, f64::NAN]), None);
+    }
+
+    #[test]
+    fn a_percentile_is_one_of_the_values() {
+        let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(percentile(&hundred, 0.99), Some(99.0));
+        assert_eq!(percentile(&hundred, 0.5), Some(50.0));
+        assert_eq!(percentile(&[3.0, 1.0, 2.0], 0.99), Some(3.0));
+        assert_eq!(percentile(&[3.0, 1.0, 2.0], 0.5), Some(2.0));
+        assert_eq!(percentile(&[7.0], 0.0), Some(7.0));
+        assert_eq!(percentile(&[], 0.5), None);
+        assert_eq!(percentile(&[1.0, f64::NAN], 0.5), None);
     }
 
     #[test]

@@ -36,6 +36,13 @@ pub(crate) struct SetArgs {
     cpu: bool,
 }
 
+impl SetArgs {
+    /// Whether the user has chosen.
+    pub(crate) fn is_given(&self) -> bool {
+        self.cuda || self.cpu
+    }
+}
+
 /// The set that was chosen, and why.
 #[derive(Debug)]
 pub(crate) struct Choice {

@@ -63,6 +63,15 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
+    /// For what is built without libtorch: nothing has been looked at.
+    pub(crate) fn without_libtorch() -> Self {
+        Self {
+            set: Set::Cpu,
+            own_libtorch: false,
+            compiler: None,
+        }
+    }
+
     /// Cargo, working in the workspace, in the environment that a user's plain `cargo build` would have: otherwise
     /// libtorch's bindings, which watch these variables, would be built again at every change between the two.
     pub(crate) fn cargo(&self, workspace: &Workspace) -> Command {

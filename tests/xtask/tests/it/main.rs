@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod errors;
+mod launch_bench;
 mod machine;
 mod runs;
 mod setup;
 mod stops;
+mod torchrun;

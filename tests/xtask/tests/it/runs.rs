@@ -5,7 +5,7 @@ use std::fs;
 use crate::machine::{Machine, Outcome};
 
 /// A machine with a cargo that notes its calls and builds `dtrain`: a script that writes a run directory.
-fn machine(dtrain: &str) -> Machine {
+pub(crate) fn machine(dtrain: &str) -> Machine {
     let machine = Machine::new();
     machine.real("date");
     let release = machine.path("built/release");
@@ -150,6 +150,20 @@ fn check_runs_every_step_and_stops_at_the_first_that_fails() {
         );
         assert_eq!(calls(&machine), all[..=index]);
     }
+}
+
+#[test]
+fn the_launcher_s_benchmark_fetches_and_builds_nothing_of_libtorch() {
+    let machine = machine("");
+    let told = machine.run(&["bench", "launch"], &[("FAIL", "build")]);
+    assert_eq!(told.code, Some(101), "{}", told.stderr);
+    assert_eq!(
+        calls(&machine),
+        ["build --release --package dtrain --bin dtrain --package xtask --bin launch-bench"]
+    );
+    assert!(machine.fetched().is_empty());
+    let told = machine.run(&["bench", "launch", "--cpu"], &[]);
+    assert!(told.error().contains("launch needs none"), "{}", told.stderr);
 }
 
 /// The scripts of tests/parity.

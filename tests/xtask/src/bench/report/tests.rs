@@ -2,6 +2,7 @@
 use serde_json::Value;
 
 use super::super::case::{DTRAIN, Network, Way};
+use super::super::launch::{By, Job};
 use super::*;
 
 fn machine() -> Machine {
@@ -26,11 +27,15 @@ fn rates(rates: &[f64]) -> Vec<Figures> {
 }
 
 fn report(measured: BTreeMap<Case, Vec<Figures>>) -> Report {
+    report_of(Benchmark::Resnet18, measured)
+}
+
+fn report_of(benchmark: Benchmark, measured: BTreeMap<Case, Vec<Figures>>) -> Report {
     Report::new(Run {
-        command: "cargo xtask bench resnet18".to_owned(),
+        command: "cargo xtask bench".to_owned(),
         machine: machine(),
         rounds: 3,
-        benchmarks: vec![Benchmark::Resnet18],
+        benchmarks: vec![benchmark],
         measured,
         failures: Vec::new(),
     })
@@ -86,4 +91,39 @@ fn what_was_not_measured_is_no_figure() {
     assert!(!text.contains("ratios"), "{text}");
     let json: Value = serde_json::to_value(&report).unwrap();
     assert_eq!(json["ratios"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn figures_are_held_to_goals_of_their_own() {
+    let rounds = |wall: [f64; 3], peak: f64| -> Vec<Figures> {
+        let figures = |wall| Figures::from([(Metric::WallMs, wall), (Metric::LauncherPeakBytes, peak)]);
+        wall.map(figures).to_vec()
+    };
+    let case = |by| Case::Launch(Job::NoOp(8), by);
+    let report = report_of(
+        Benchmark::Launch,
+        BTreeMap::from([
+            (case(By::Dtrain), rounds([40.0, 50.0, 60.0], 20.1e6)),
+            (case(By::Torchrun), rounds([2000.0, 2000.0, 2000.0], 600e6)),
+        ]),
+    );
+    let text = report.to_string();
+    let goals: Vec<String> = text
+        .lines()
+        .filter(|line| line.ends_with(" met") || line.ends_with(" MISSED"))
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(
+        goals,
+        [
+            "dtrain launch: from start to end, ms 50.0 <= 50.0 met",
+            "dtrain launch: peak of the launcher, MB 20.1 <= 20.0 MISSED",
+        ]
+    );
+    let json: Value = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["goals"].as_array().unwrap().len(), 2);
+    assert_eq!(json["goals"][0]["case"], "no-op-8/dtrain");
+    assert_eq!(json["goals"][0]["met"], true);
+    assert_eq!(json["goals"][1]["goal"]["at_most"], 20e6);
+    assert_eq!(json["ratios"][0]["median"], 0.025);
 }

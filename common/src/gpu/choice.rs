@@ -1,0 +1,280 @@
+//! The GPUs that a user names, found among those that are visible.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Inventory, Place, Visible};
+use crate::env::CUDA_VISIBLE_DEVICES;
+
+/// The order of CUDA that is also NVML's.
+const PCI_BUS_ID: &str = "PCI_BUS_ID";
+
+/// One GPU or MIG instance as a user names it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum GpuId {
+    /// Its number among the visible ones, from 0.
+    Index(u32),
+    /// `GPU-...` or `MIG-...`: a UUID, or as much of its beginning as no other has.
+    Uuid(String),
+}
+
+/// A text that names no GPU.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is neither the number of a GPU, such as 0, nor a UUID that begins with GPU- or MIG-; separate several by commas"
+)]
+pub struct GpuIdError(pub String);
+
+/// Why the devices that a user named cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChoiceError {
+    /// There is none of this name.
+    #[error("`{id}` names no GPU{among}; choose from\n{choices}")]
+    NotThere {
+        /// As named.
+        id: GpuId,
+        /// Says where CUDA_VISIBLE_DEVICES has left some out.
+        among: String,
+        /// What there is.
+        choices: String,
+    },
+    /// There is one, and CUDA_VISIBLE_DEVICES leaves it out.
+    #[error(
+        "`{id}` is {title} of this machine, which CUDA_VISIBLE_DEVICES={list} hides; unset it, or choose from\n{choices}"
+    )]
+    Hidden {
+        /// As named.
+        id: GpuId,
+        /// What it is.
+        title: String,
+        /// The variable's value.
+        list: String,
+        /// What is visible.
+        choices: String,
+    },
+    /// The beginning of a UUID that several have.
+    #[error("`{id}` is the beginning of several UUIDs; give more of it, or choose from\n{choices}")]
+    Ambiguous {
+        /// As named.
+        id: GpuId,
+        /// What there is.
+        choices: String,
+    },
+    /// The same device under the same name or under two.
+    #[error("{title} is named twice, by `{first}` and `{second}`; name each once, of\n{choices}")]
+    Twice {
+        /// What it is.
+        title: String,
+        /// The first name.
+        first: GpuId,
+        /// The second.
+        second: GpuId,
+        /// What there is.
+        choices: String,
+    },
+    /// A GPU in MIG mode, which CUDA cannot use as a whole.
+    #[error(
+        "{title} is divided into MIG instances and cannot be used as a whole; name instances of it by UUID:\n{choices}"
+    )]
+    Divided {
+        /// What it is.
+        title: String,
+        /// What there is.
+        choices: String,
+    },
+    /// A GPU in MIG mode that has no instance yet.
+    #[error(
+        "{title} is in MIG mode and has no instances; make some with `nvidia-smi mig -cgi`, leave the mode with `nvidia-smi \
+         -mig 0`, or choose from\n{choices}"
+    )]
+    NoInstances {
+        /// What it is.
+        title: String,
+        /// What there is.
+        choices: String,
+    },
+    /// Which GPUs a list of numbers shows depends on an order that is not known.
+    #[error(
+        "which GPUs CUDA_VISIBLE_DEVICES={list} shows cannot be told, since this machine has {why}; list their UUIDs \
+         there{remedy}"
+    )]
+    Unclear {
+        /// The variable's value.
+        list: String,
+        /// What makes it so.
+        why: &'static str,
+        /// Another way than UUIDs, where there is one.
+        remedy: &'static str,
+    },
+}
+
+impl FromStr for GpuId {
+    type Err = GpuIdError;
+
+    fn from_str(text: &str) -> Result<Self, GpuIdError> {
+        let text = text.trim();
+        let wrong = || GpuIdError(text.into());
+        if let Some(rest) = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")) {
+            // Instances of older drivers are named `MIG-GPU-.../1/0`.
+            let letters = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '/';
+            return if !rest.is_empty() && rest.chars().all(letters) {
+                Ok(Self::Uuid(text.into()))
+            } else {
+                Err(wrong())
+            };
+        }
+        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(wrong());
+        }
+        text.parse().map(Self::Index).map_err(|_| wrong())
+    }
+}
+
+impl fmt::Display for GpuId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index(index) => write!(f, "{index}"),
+            Self::Uuid(uuid) => f.write_str(uuid),
+        }
+    }
+}
+
+impl Visible {
+    /// The devices that `ids` name, in their order. An index counts the visible devices. `cuda_device_order` is the value
+    /// of CUDA_DEVICE_ORDER.
+    ///
+    /// # Errors
+    /// [`ChoiceError`], with a list of what there is.
+    pub fn choose(
+        &self,
+        inventory: &Inventory,
+        ids: &[GpuId],
+        cuda_device_order: Option<&str>,
+    ) -> Result<Vec<Place>, ChoiceError> {
+        self.is_clear(inventory, cuda_device_order)?;
+        let mut chosen: Vec<Place> = Vec::new();
+        for (position, id) in ids.iter().enumerate() {
+            let place = self.find(inventory, id)?;
+            if let Some(first) = chosen.iter().position(|earlier| *earlier == place) {
+                return Err(ChoiceError::Twice {
+                    title: inventory.title(place),
+                    first: ids[first].clone(),
+                    second: ids[position].clone(),
+                    choices: self.choices(inventory),
+                });
+            }
+            chosen.push(place);
+        }
+        Ok(chosen)
+    }
+
+    /// Whether it is known which devices an inherited list of numbers means.
+    fn is_clear(&self, inventory: &Inventory, order: Option<&str>) -> Result<(), ChoiceError> {
+        let (true, Some(list)) = (self.is_by_index(), self.list()) else {
+            return Ok(());
+        };
+        let (why, remedy) = if inventory.has_mig() {
+            ("GPUs in MIG mode, which CUDA counts in a way of its own", "")
+        } else if inventory.is_mixed() && order.map(str::trim) != Some(PCI_BUS_ID) {
+            (
+                "GPUs of several kinds, which CUDA counts from the fastest on",
+                ", or count as nvidia-smi does with CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            )
+        } else {
+            return Ok(());
+        };
+        Err(ChoiceError::Unclear {
+            list: list.into(),
+            why,
+            remedy,
+        })
+    }
+
+    fn find(&self, inventory: &Inventory, id: &GpuId) -> Result<Place, ChoiceError> {
+        let choices = || self.choices(inventory);
+        let not_there = || ChoiceError::NotThere {
+            id: id.clone(),
+            among: match self.list() {
+                Some(list) => format!(" among those that {CUDA_VISIBLE_DEVICES}={list} shows"),
+                None => String::new(),
+            },
+            choices: choices(),
+        };
+        let place = match id {
+            GpuId::Index(index) => {
+                let position = usize::try_from(*index).ok();
+                let place = position.and_then(|position| self.places().get(position));
+                *place.ok_or_else(not_there)?
+            }
+            GpuId::Uuid(uuid) => {
+                let everywhere = inventory.named(uuid);
+                let here: Vec<_> = everywhere
+                    .iter()
+                    .copied()
+                    .filter(|place| self.shows(*place))
+                    .collect();
+                match (&here[..], &everywhere[..], self.list()) {
+                    ([place], ..) => *place,
+                    ([], [hidden], Some(list)) => {
+                        return Err(ChoiceError::Hidden {
+                            id: id.clone(),
+                            title: inventory.title(*hidden),
+                            list: list.into(),
+                            choices: choices(),
+                        });
+                    }
+                    ([], ..) => return Err(not_there()),
+                    _ => {
+                        return Err(ChoiceError::Ambiguous {
+                            id: id.clone(),
+                            choices: choices(),
+                        });
+                    }
+                }
+            }
+        };
+        let title = inventory.title(place);
+        match &inventory.gpus[place.gpu].mig {
+            Some(instances) if !place.is_instance() => Err(if instances.is_empty() {
+                ChoiceError::NoInstances {
+                    title,
+                    choices: choices(),
+                }
+            } else {
+                ChoiceError::Divided {
+                    title,
+                    choices: choices(),
+                }
+            }),
+            _ => Ok(place),
+        }
+    }
+
+    /// The visible devices, a line each: number, name, memory, UUID.
+    fn choices(&self, inventory: &Inventory) -> String {
+        let mut lines = Vec::new();
+        for (number, place) in self.places().iter().enumerate() {
+            // Where the variable counts anew, the machine's own number is worth knowing.
+            let title = match self.list() {
+                Some(_) => format!("{}, ", inventory.title(*place)),
+                None => String::new(),
+            };
+            let mode = match &inventory.gpus[place.gpu].mig {
+                Some(_) if !place.is_instance() => ", in MIG mode",
+                _ => "",
+            };
+            lines.push(format!("  {number}: {title}{}{mode}", inventory.details(*place)));
+            if !place.is_instance() {
+                let instances = inventory.instances(place.gpu);
+                lines.extend(
+                    instances
+                        .map(|instance| format!("     an instance of it: {}", inventory.details(instance))),
+                );
+            }
+        }
+        lines.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! NVIDIA's management library (NVML), which is loaded at run time: a machine without a driver gets
+//! [`GpuError::NoDriver`], never a failure to start.
+
+use std::ffi::OsStr;
+
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+
+use super::{GpuError, GpuInfo, Inventory, MigInfo};
+
+/// Whether every GPU of the machine computes in bfloat16 itself (compute capability 8.0, Ampere); false where that cannot
+/// be found out.
+pub fn all_compute_in_bf16() -> bool {
+    let capable = |nvml: &Nvml, index| {
+        let device = nvml.device_by_index(index)?;
+        Ok::<_, NvmlError>(device.cuda_compute_capability()?.major >= 8)
+    };
+    load().is_ok_and(|nvml| {
+        nvml.device_count()
+            .is_ok_and(|count| (0..count).all(|index| capable(&nvml, index).unwrap_or(false)))
+    })
+}
+
+/// Asks the driver for every GPU of the machine.
+///
+/// # Errors
+/// [`GpuError::NoDriver`] without a driver; [`GpuError::Driver`] when it fails.
+pub fn inventory() -> Result<Inventory, GpuError> {
+    let nvml = load()?;
+    let count = nvml
+        .device_count()
+        .map_err(|source| failed("count the GPUs", source))?;
+    let gpus = (0..count).map(|index| gpu(&nvml, index));
+    Ok(Inventory {
+        gpus: gpus.collect::<Result<_, _>>()?,
+    })
+}
+
+fn gpu(nvml: &Nvml, index: u32) -> Result<GpuInfo, GpuError> {
+    let of = |what: &str, source| failed(&format!("{what} GPU {index}"), source);
+    let device = nvml.device_by_index(index).map_err(|source| of("open", source))?;
+    let uuid = match device.uuid() {
+        Ok(uuid) => Some(uuid),
+        Err(NvmlError::NotSupported) => None,
+        Err(source) => return Err(of("identify", source)),
+    };
+    let mig = instances(&device, index)?;
+    let (total_bytes, free_bytes) = match (device.memory_info(), &mig) {
+        (Ok(memory), _) => (memory.total, memory.free),
+        // Whoever may use an instance alone is not told about the rest of its GPU.
+        (Err(NvmlError::NoPermission), Some(instances)) => (
+            instances.iter().map(|instance| instance.total_bytes).sum(),
+            instances.iter().map(|instance| instance.free_bytes).sum(),
+        ),
+        (Err(source), _) => return Err(of("tell the memory of", source)),
+    };
+    Ok(GpuInfo {
+        index,
+        name: device.name().map_err(|source| of("name", source))?,
+        uuid,
+        total_bytes,
+        free_bytes,
+        mig,
+    })
+}
+
+/// The MIG instances of a GPU; none where it is not in MIG mode, or where GPU or driver know nothing of it.
+fn instances(device: &Device<'_>, gpu: u32) -> Result<Option<Vec<MigInfo>>, GpuError> {
+    if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
+        return Ok(None);
+    }
+    let most = device
+        .mig_device_count()
+        .map_err(|source| failed(&format!("count the MIG instances of GPU {gpu}"), source))?;
+    // Not every number is taken; one that may not be used, as in a container that was given others, counts as not there.
+    let taken = (0..most).filter_map(|index| Some((index, device.mig_device_by_index(index).ok()?)));
+    let instances = taken.map(|(index, instance)| {
+        let of = |what: &str, source| failed(&format!("{what} MIG instance {index} of GPU {gpu}"), source);
+        let memory = instance
+            .memory_info()
+            .map_err(|source| of("tell the memory of", source))?;
+        Ok(MigInfo {
+            index,
+            name: instance.name().map_err(|source| of("name", source))?,
+            uuid: instance.uuid().map_err(|source| of("identify", source))?,
+            total_bytes: memory.total,
+            free_bytes: memory.free,
+        })
+    });
+    instances.collect::<Result<_, _>>().map(Some)
+}
+
+/// The library by the name that every driver installs; the bare `.so` comes with development packages only.
+fn load() -> Result<Nvml, GpuError> {
+    Nvml::builder()
+        .lib_path(OsStr::new("libnvidia-ml.so.1"))
+        .init()
+        .or_else(|_| Nvml::init())
+        .map_err(|source| match source {
+            NvmlError::LibloadingError(_) | NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => {
+                GpuError::NoDriver
+            }
+            source => failed("start", source),
+        })
+}
+
+fn failed(what: &str, source: NvmlError) -> GpuError {
+    GpuError::Driver {
+        what: what.into(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_inventory_answers_on_every_machine() {
+        match inventory() {
+            Ok(inventory) => {
+                for (position, gpu) in inventory.gpus.iter().enumerate() {
+                    assert_eq!(gpu.index as usize, position);
+                    assert!(
+                        gpu.uuid.as_ref().is_none_or(|uuid| uuid.starts_with("GPU-")),
+                        "{gpu:?}"
+                    );
+                    assert!(
+                        gpu.total_bytes > 0 && gpu.free_bytes <= gpu.total_bytes,
+                        "{gpu:?}"
+                    );
+                    for instance in gpu.mig.iter().flatten() {
+                        assert!(instance.uuid.starts_with("MIG-"), "{gpu:?}");
+                    }
+                }
+            }
+            Err(GpuError::NoDriver) => {
+                assert_eq!(
+                    GpuError::NoDriver.to_string(),
+                    "no NVIDIA driver is loaded on this machine, so no GPU can be used"
+                );
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Machines for the tests.
+
+use super::{GpuInfo, Inventory, MigInfo};
+
+/// A machine with so many GPUs of one kind, `GPU-00aa-0001`, `GPU-11aa-0001` and so on.
+pub(super) fn gpus(count: u32) -> Inventory {
+    Inventory {
+        gpus: (0..count).map(|index| gpu(index, "NVIDIA T4", None)).collect(),
+    }
+}
+
+/// GPU 0 whole, GPU 1 in two instances, GPU 2 in MIG mode without one.
+pub(super) fn divided() -> Inventory {
+    let instance = |index: u32| MigInfo {
+        index,
+        name: "NVIDIA A100 MIG 3g.20gb".into(),
+        uuid: format!("MIG-{index}c-77"),
+        total_bytes: 20 << 30,
+        free_bytes: 19 << 30,
+    };
+    let name = "NVIDIA A100";
+    Inventory {
+        gpus: vec![
+            gpu(0, name, None),
+            gpu(1, name, Some(vec![instance(0), instance(1)])),
+            gpu(2, name, Some(vec![])),
+        ],
+    }
+}
+
+/// Two kinds of GPUs.
+pub(super) fn mixed() -> Inventory {
+    Inventory {
+        gpus: vec![gpu(0, "NVIDIA T4", None), gpu(1, "NVIDIA H200", None)],
+    }
+}
+
+fn gpu(index: u32, name: &str, mig: Option<Vec<MigInfo>>) -> GpuInfo {
+    GpuInfo {
+        index,
+        name: name.into(),
+        uuid: Some(format!("GPU-{index}{index}aa-0001")),
+        total_bytes: 1 << 34,
+        free_bytes: 1 << 33,
+        mig,
+    }
+}

@@ -1,0 +1,263 @@
+//! What a CUDA program sees under a value of CUDA_VISIBLE_DEVICES.
+
+use super::{Inventory, Place};
+
+/// The devices that CUDA_VISIBLE_DEVICES leaves to a program, in the order in which it counts them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Visible {
+    places: Vec<Place>,
+    list: Option<String>,
+    by_index: bool,
+}
+
+impl Visible {
+    /// Reads the variable as CUDA does, and as PyTorch does in its own count.
+    ///
+    /// Unset: all. Otherwise a list of indexes, or of (beginnings of) UUIDs of GPUs, or of those of MIG instances; its
+    /// first entry says which, and it ends before the first entry of another kind, such as `-1`, and before the first
+    /// that names nothing here. A list that names something twice shows nothing at all. What follows the digits of an
+    /// index is ignored.
+    pub fn new(inventory: &Inventory, cuda_visible_devices: Option<&str>) -> Self {
+        let (places, by_index) = match cuda_visible_devices {
+            None => (inventory.wholes().collect(), false),
+            Some(list) => match ["GPU-", "MIG-"]
+                .into_iter()
+                .find(|kind| list.trim_start().starts_with(kind))
+            {
+                Some(kind) => {
+                    let entry = |entry: &str| entry.starts_with(kind).then(|| entry.to_owned());
+                    let find = |uuid: &String| match inventory.named(uuid)[..] {
+                        [place] => Some(place),
+                        _ => None,
+                    };
+                    (read(list, entry, find), false)
+                }
+                None => (read(list, leading_number, |index| inventory.at(*index)), true),
+            },
+        };
+        Self {
+            places,
+            list: cuda_visible_devices.map(str::to_owned),
+            by_index,
+        }
+    }
+
+    /// The devices, a GPU in MIG mode as a whole.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// The value of CUDA_VISIBLE_DEVICES.
+    pub fn list(&self) -> Option<&str> {
+        self.list.as_deref()
+    }
+
+    /// Whether it names devices by numbers, which CUDA may count otherwise than NVML.
+    pub fn is_by_index(&self) -> bool {
+        self.by_index
+    }
+
+    /// How many devices one process can use: with a MIG instance among them it is that one alone, and a GPU in MIG mode
+    /// is none as a whole.
+    pub fn count(&self, inventory: &Inventory) -> usize {
+        if self.instances(inventory).next().is_some() {
+            return 1;
+        }
+        let wholes = self.places.iter();
+        wholes
+            .filter(|place| inventory.gpus[place.gpu].mig.is_none())
+            .count()
+    }
+
+    /// The MIG instances among the devices, those of whole GPUs included.
+    pub fn instances(&self, inventory: &Inventory) -> impl Iterator<Item = Place> {
+        self.places.iter().flat_map(|place| {
+            let of_whole = (!place.is_instance()).then(|| inventory.instances(place.gpu));
+            let itself = place.is_instance().then_some(*place);
+            itself.into_iter().chain(of_whole.into_iter().flatten())
+        })
+    }
+
+    /// Whether a program may use this device.
+    pub fn shows(&self, place: Place) -> bool {
+        self.places.contains(&place) || self.places.contains(&Place::whole(place.gpu))
+    }
+}
+
+/// The devices of the entries that `entry` understands, up to the first that `find` does not know.
+fn read<T: PartialEq>(
+    list: &str,
+    entry: impl Fn(&str) -> Option<T>,
+    find: impl Fn(&T) -> Option<Place>,
+) -> Vec<Place> {
+    let entries: Vec<T> = list.split(',').map_while(|text| entry(text.trim())).collect();
+    let places: Vec<Place> = entries.iter().map_while(find).collect();
+    // Also one that does not exist must not be there twice, nor one under two names.
+    if has_twice(&entries) || has_twice(&places) {
+        return Vec::new();
+    }
+    places
+}
+
+fn has_twice<T: PartialEq>(items: &[T]) -> bool {
+    (1..items.len()).any(|position| items[..position].contains(&items[position]))
+}
+
+/// The number with which an entry begins.
+fn leading_number(entry: &str) -> Option<u64> {
+    let digits = entry.strip_prefix('+').unwrap_or(entry);
+    let end = digits
+        .find(|letter: char| !letter.is_ascii_digit())
+        .unwrap_or(digits.len());
+    digits[..end].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{divided, gpus};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn numbers(inventory: &Inventory, list: Option<&str>) -> Vec<usize> {
+        let visible = Visible::new(inventory, list);
+        visible.places().iter().map(|place| place.gpu()).collect()
+    }
+
+    #[test]
+    fn lists_are_read_as_cuda_reads_them() {
+        let four = gpus(4);
+        for (list, expected) in [
+            ("", &[][..]),
+            (" ", &[]),
+            ("-1", &[]),
+            ("0", &[0]),
+            ("3,1", &[3, 1]),
+            (" 0 , 2 ", &[0, 2]),
+            ("0,1,-1,2", &[0, 1]),
+            ("0,9,1", &[0]),
+            ("9", &[]),
+            ("+1", &[1]),
+            ("1gpu2,2ampere", &[1, 2]),
+            ("none", &[]),
+            ("NoDevFiles", &[]),
+            ("0,0", &[]),
+            ("0,9,9", &[]),
+            ("0,00", &[]),
+            ("1,-1,1", &[1]),
+            ("1,GPU-00aa-0001", &[1]),
+            ("GPU-00aa-0001", &[0]),
+            ("GPU-00,GPU-3", &[0, 3]),
+            ("GPU-00,3", &[0]),
+            ("GPU-00,GPU-00aa", &[]),
+            ("GPU-", &[]),
+            ("GPU-ff", &[]),
+            ("GPU-00,GPU-ff,GPU-11", &[0]),
+            ("MIG-1234", &[]),
+            ("0,", &[0]),
+            ("0,,1", &[0]),
+            ("99999999999999999999", &[]),
+        ] {
+            assert_eq!(numbers(&four, Some(list)), expected, "{list:?}");
+        }
+        assert_eq!(numbers(&four, None), [0, 1, 2, 3]);
+        assert!(numbers(&gpus(0), None).is_empty() && numbers(&gpus(0), Some("0")).is_empty());
+        // The only one there is fits every beginning.
+        assert_eq!(numbers(&gpus(1), Some("GPU-")), [0]);
+    }
+
+    #[test]
+    fn a_process_sees_one_mig_instance_and_no_gpu_beside_it() {
+        let machine = divided();
+        for (list, count, instances) in [
+            (None, 1, 2),
+            (Some("0"), 1, 0),
+            (Some("1"), 1, 2),
+            (Some("2"), 0, 0),
+            (Some("2,0"), 1, 0),
+            (Some("MIG-1c"), 1, 1),
+            (Some("MIG-1c-77,MIG-0c"), 1, 2),
+            (Some("MIG-"), 0, 0),
+            (Some("MIG-0c,MIG-0c-77"), 0, 0),
+        ] {
+            let visible = Visible::new(&machine, list);
+            assert_eq!(visible.count(&machine), count, "{list:?}");
+            assert_eq!(visible.instances(&machine).count(), instances, "{list:?}");
+        }
+        let one = Visible::new(&machine, Some("MIG-1c"));
+        let shown = machine.instances(1).map(|place| one.shows(place));
+        assert_eq!(shown.collect::<Vec<_>>(), [false, true]);
+        assert!(!one.shows(Place::whole(1)));
+        let parent = Visible::new(&machine, Some("1"));
+        assert!(machine.instances(1).all(|place| parent.shows(place)));
+    }
+
+    #[test]
+    fn an_old_drivers_name_may_be_the_beginning_of_another() {
+        let mut machine = divided();
+        let instances = machine.gpus[1].mig.iter_mut().flatten();
+        for (instance, name) in instances.zip(["MIG-GPU-1/1/0", "MIG-GPU-1/1/00"]) {
+            instance.uuid = name.into();
+        }
+        let visible = Visible::new(&machine, Some("MIG-GPU-1/1/0"));
+        assert_eq!(visible.instances(&machine).count(), 1);
+    }
+
+    fn order() -> impl Strategy<Value = Vec<usize>> {
+        Just((0..6).collect::<Vec<usize>>())
+            .prop_shuffle()
+            .prop_flat_map(|all| (0..=all.len()).prop_map(move |length| all[..length].to_vec()))
+    }
+
+    fn joined(numbers: &[usize]) -> String {
+        numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_shows_each_device_once_at_most(
+            text in prop_oneof![".*", "[-+0-9, GPUMIac]{0,20}", "((GPU|MIG)-[0-3a]{0,3},?){0,4}"]
+        ) {
+            for inventory in [gpus(4), divided()] {
+                let visible = Visible::new(&inventory, Some(&text));
+                prop_assert!(!has_twice(visible.places()), "{visible:?}");
+                prop_assert!(visible.places().iter().all(|place| place.gpu < inventory.gpus.len()));
+                prop_assert!(visible.count(&inventory) <= visible.places().len());
+            }
+        }
+
+        #[test]
+        fn indexes_show_what_they_name_in_their_order(order in order()) {
+            prop_assert_eq!(numbers(&gpus(6), Some(&joined(&order))), order);
+        }
+
+        #[test]
+        fn a_list_ends_at_the_first_entry_that_names_nothing(
+            order in order(),
+            at in any::<prop::sample::Index>(),
+            stop in prop_oneof![Just("-1"), Just(""), Just("77"), Just("x"), Just("GPU-00")]
+        ) {
+            let at = at.index(order.len() + 1);
+            let mut entries: Vec<_> = order.iter().map(usize::to_string).collect();
+            entries.insert(at, stop.to_owned());
+            // A list that begins with a UUID is a list of UUIDs.
+            prop_assume!(at > 0 || !stop.starts_with("GPU-"));
+            prop_assert_eq!(numbers(&gpus(6), Some(&entries.join(","))), &order[..at]);
+        }
+
+        #[test]
+        fn a_list_that_names_one_twice_shows_none(order in order(), pick in any::<prop::sample::Index>()) {
+            prop_assume!(!order.is_empty());
+            let again = order[pick.index(order.len())];
+            let list = format!("{},{again}", joined(&order));
+            prop_assert!(numbers(&gpus(6), Some(&list)).is_empty());
+        }
+
+        #[test]
+        fn uuids_and_indexes_say_the_same(order in order(), letters in 6usize..=13) {
+            let inventory = gpus(6);
+            let uuids = order.iter().filter_map(|gpu| inventory.uuid(Place::whole(*gpu)));
+            let uuids: Vec<_> = uuids.map(|uuid| &uuid[..letters]).collect();
+            prop_assert_eq!(numbers(&inventory, Some(&uuids.join(","))), order);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Whether the workers still make progress, judged from their heartbeats: pure.
+//!
+//! A worker beats once per step, and while it evaluates or writes. All ranks of a training wait for each other in every step,
+//! so when one hangs, all stop beating, and the one that stopped first is the likely cause.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// When silence counts as a hang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HangPolicy {
+    /// So many times the median time between the last beats,
+    pub(crate) factor: u32,
+    /// but at least this.
+    pub(crate) least: Duration,
+}
+
+/// Times between beats that are remembered for each rank.
+const REMEMBERED: usize = 64;
+/// Fewer say nothing about what is usual.
+const FEWEST: usize = 3;
+
+/// The heartbeats of one attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Progress {
+    policy: HangPolicy,
+    ranks: Vec<Rank>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Rank {
+    last: Option<Duration>,
+    between: VecDeque<Duration>,
+    ended: bool,
+}
+
+impl Progress {
+    pub(super) fn new(policy: HangPolicy, workers: usize) -> Self {
+        Self {
+            policy,
+            ranks: vec![Rank::default(); workers],
+        }
+    }
+
+    /// The rank has beaten.
+    pub(super) fn beat(&mut self, rank: usize, now: Duration) {
+        let rank = &mut self.ranks[rank];
+        if let Some(last) = rank.last.replace(now) {
+            if rank.between.len() == REMEMBERED {
+                rank.between.pop_front();
+            }
+            rank.between.push_back(now.saturating_sub(last));
+        }
+    }
+
+    /// The rank has ended: it will not beat any more, which is no hang.
+    pub(super) fn ended(&mut self, rank: usize) {
+        self.ranks[rank].ended = true;
+    }
+
+    /// When the first rank will have been silent for too long, if nothing is heard of it before.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.ranks.iter().filter_map(|rank| self.limit(rank)).min()
+    }
+
+    /// The ranks whose last beat has come, the longest silent first, with the time since; empty while nobody hangs.
+    pub(super) fn silent(&self, now: Duration) -> Vec<(usize, Duration)> {
+        if self.deadline().is_none_or(|deadline| deadline > now) {
+            return Vec::new();
+        }
+        let mut silent: Vec<(usize, Duration)> = self
+            .ranks
+            .iter()
+            .enumerate()
+            .filter(|(_, rank)| !rank.ended)
+            .filter_map(|(number, rank)| Some((number, now.saturating_sub(rank.last?))))
+            .collect();
+        silent.sort_by_key(|(number, since)| (std::cmp::Reverse(*since), *number));
+        silent
+    }
+
+    fn limit(&self, rank: &Rank) -> Option<Duration> {
+        if rank.ended || rank.between.len() < FEWEST {
+            return None;
+        }
+        let mut between: Vec<Duration> = rank.between.iter().copied().collect();
+        between.sort_unstable();
+        let median = between[between.len() / 2];
+        let patience = median.saturating_mul(self.policy.factor).max(self.policy.least);
+        Some(rank.last?.saturating_add(patience))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const POLICY: HangPolicy = HangPolicy {
+        factor: 10,
+        least: Duration::from_secs(5),
+    };
+
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn who_was_silent_first_is_named_first() {
+        let mut progress = Progress::new(POLICY, 3);
+        for second in 0..5 {
+            for rank in 0..3 {
+                if rank != 1 || second < 4 {
+                    progress.beat(rank, s(second));
+                }
+            }
+        }
+        assert_eq!(progress.deadline(), Some(s(13)));
+        assert_eq!(progress.silent(s(12)), []);
+        assert_eq!(progress.silent(s(13)), [(1, s(10)), (0, s(9)), (2, s(9))]);
+        progress.ended(1);
+        assert_eq!(progress.deadline(), Some(s(14)));
+    }
+
+    #[test]
+    fn short_steps_still_have_the_least_time() {
+        let mut progress = Progress::new(POLICY, 1);
+        for beat in 0..10 {
+            progress.beat(0, Duration::from_millis(beat));
+        }
+        assert_eq!(progress.deadline(), Some(Duration::from_millis(9) + s(5)));
+    }
+
+    #[test]
+    fn who_has_hardly_beaten_is_not_judged() {
+        let mut progress = Progress::new(POLICY, 2);
+        assert_eq!(progress.deadline(), None);
+        for second in 0..FEWEST as u64 {
+            progress.beat(0, s(second));
+        }
+        assert_eq!(progress.silent(s(100_000)), []);
+    }
+
+    proptest! {
+        /// Nobody who beats in time is taken for hanging, whatever came before.
+        #[test]
+        fn regular_beats_are_no_hang(gaps in prop::collection::vec(1_u64..100, 4..200)) {
+            let mut progress = Progress::new(HangPolicy { factor: 200, least: s(100) }, 1);
+            let mut now = Duration::ZERO;
+            for gap in gaps {
+                now += s(gap);
+                prop_assert!(progress.silent(now).is_empty());
+                progress.beat(0, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! torchrun's flags, with torchrun's meaning on one node. What has a meaning only between nodes is refused by name.
+
+mod values;
+
+use crate::process::signals;
+use anyhow::bail;
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, ValueEnum};
+
+use values::{Endpoint, Host, Interval, Nodes, Port, RdzvConf, SignalList};
+
+/// What a request for several nodes is told.
+const ONE_NODE: &str = "several nodes are not built in this version";
+
+/// torchrun's flags other than the number of workers, output and restarts.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "torchrun's flags")]
+pub(crate) struct ContractArgs {
+    /// Start a Python module, whose name and arguments follow, as `python3 -m` does.
+    #[arg(short, long)]
+    pub(crate) module: bool,
+
+    /// Execute the named program itself, also if its name ends in `.py`.
+    #[arg(long)]
+    pub(crate) no_python: bool,
+
+    /// ROLE_NAME of the workers.
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) role: String,
+
+    /// Each worker has LOCAL_RANK=0, and in CUDA_VISIBLE_DEVICES only its own GPU, where there is one.
+    #[arg(long)]
+    pub(crate) virtual_local_rank: bool,
+
+    /// Bind each worker to CPU cores near its GPU; without GPUs the workers are spread over the NUMA nodes.
+    #[arg(long, value_name = "MODE")]
+    pub(crate) numa_binding: Option<Binding>,
+
+    /// Signals that the launcher handles; those left out end it, and the kernel then ends the workers [default:
+    /// TERM,INT,HUP,QUIT,USR1,USR2].
+    #[arg(long, value_name = "NAME,...")]
+    signals_to_handle: Option<SignalList>,
+
+    /// Name of the run, for TORCHELASTIC_RUN_ID [default: one of its own for each launch].
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) rdzv_id: Option<String>,
+
+    /// MASTER_ADDR: an address of this machine, where rank 0 listens [default: 127.0.0.1].
+    #[arg(long, value_name = "HOST")]
+    master_addr: Option<Host>,
+
+    /// MASTER_PORT: a port that is free on this machine; 0 chooses one [default: 0].
+    #[arg(long, value_name = "PORT", allow_negative_numbers = true)]
+    master_port: Option<Port>,
+
+    /// The same as `--master-addr`.
+    #[arg(long, value_name = "HOST")]
+    local_addr: Option<Host>,
+
+    /// The same as `--master-addr` and `--master-port` in one.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    rdzv_endpoint: Option<Endpoint>,
+
+    /// Known are `static` and `c10d`, which do the same on one node: rank 0 serves the store.
+    #[arg(long, value_name = "NAME")]
+    rdzv_backend: Option<Backend>,
+
+    /// Settings of the rendezvous; those that say how long other nodes are waited for have no use on one node.
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    rdzv_conf: Option<RdzvConf>,
+
+    /// One node, which is all that this version starts; contradicts `--rdzv-endpoint`.
+    #[arg(long)]
+    pub(crate) standalone: bool,
+
+    /// Number of nodes: 1 or 1:1.
+    #[arg(long, value_name = "N|MIN:MAX", allow_negative_numbers = true)]
+    nnodes: Option<Nodes>,
+
+    /// This node's number: 0.
+    #[arg(long, value_name = "RANK", allow_negative_numbers = true)]
+    node_rank: Option<u32>,
+
+    /// Has no use: the end of a worker is seen at once, without polling.
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    monitor_interval: Option<Interval>,
+
+    #[arg(long, hide = true)]
+    start_method: Option<String>,
+
+    #[arg(long, hide = true)]
+    event_log_handler: Option<String>,
+
+    #[arg(long, hide = true)]
+    logs_specs: Option<String>,
+
+    #[arg(long, hide = true)]
+    run_path: bool,
+}
+
+/// To which cores a worker is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Binding {
+    /// All cores of the GPU's NUMA node.
+    Node,
+    /// All cores of the GPU's socket.
+    Socket,
+    /// An equal share of the node's cores for each worker.
+    Exclusive,
+    /// Cores of the node that share one last-level cache.
+    CoreComplex,
+}
+
+impl Binding {
+    /// Its word on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Socket => "socket",
+            Self::Exclusive => "exclusive",
+            Self::CoreComplex => "core-complex",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Backend {
+    Static,
+    C10d,
+}
+
+impl ContractArgs {
+    /// Checks the flags against each other, and answers what the user is to be told of them.
+    ///
+    /// # Errors
+    /// Flags that contradict each other, or that ask for what one node cannot have.
+    pub(crate) fn check(&self) -> anyhow::Result<Vec<String>> {
+        self.refuse_torchruns_own()?;
+        self.refuse_contradictions()?;
+        if let Some(nodes) = self.nnodes.filter(|nodes| nodes.most > 1) {
+            bail!("--nnodes {nodes}: {ONE_NODE}; use --nnodes 1, or leave it out");
+        }
+        if let Some(rank) = self.node_rank.filter(|rank| *rank > 0) {
+            bail!("--node-rank {rank}: {ONE_NODE}, and the only node is 0");
+        }
+        let mut notes = Vec::new();
+        if let Some(conf) = &self.rdzv_conf {
+            let without_use = conf.check()?;
+            if !without_use.is_empty() {
+                notes.push(format!(
+                    "--rdzv-conf {} has no use on one node, which waits for no other",
+                    without_use.join(", ")
+                ));
+            }
+        }
+        if self.rdzv_backend == Some(Backend::C10d) {
+            notes.push("--rdzv-backend c10d: on one node rank 0 serves the store, as with static".to_owned());
+        }
+        if self.monitor_interval.is_some() {
+            notes.push("--monitor-interval has no use: the end of a worker is seen at once".to_owned());
+        }
+        Ok(notes)
+    }
+
+    fn refuse_contradictions(&self) -> anyhow::Result<()> {
+        let pairs = [
+            (self.module, "-m", self.no_python, "--no-python"),
+            (
+                self.standalone,
+                "--standalone",
+                self.rdzv_endpoint.is_some(),
+                "--rdzv-endpoint",
+            ),
+            (
+                self.rdzv_endpoint.is_some(),
+                "--rdzv-endpoint",
+                self.master_addr.is_some(),
+                "--master-addr",
+            ),
+            (
+                self.rdzv_endpoint.is_some(),
+                "--rdzv-endpoint",
+                self.master_port.is_some(),
+                "--master-port",
+            ),
+            (
+                self.rdzv_endpoint.is_some(),
+                "--rdzv-endpoint",
+                self.local_addr.is_some(),
+                "--local-addr",
+            ),
+            (
+                self.local_addr.is_some(),
+                "--local-addr",
+                self.master_addr.is_some(),
+                "--master-addr",
+            ),
+        ];
+        for (first, name, second, other) in pairs {
+            if first && second {
+                bail!("{name} and {other} contradict each other; give one of them");
+            }
+        }
+        if self.standalone
+            && let Some(nodes) = self.nnodes.filter(|nodes| nodes.most > 1)
+        {
+            bail!("--standalone and --nnodes {nodes} contradict each other: --standalone is one node");
+        }
+        Ok(())
+    }
+
+    /// Flags that are about torchrun's own inside.
+    fn refuse_torchruns_own(&self) -> anyhow::Result<()> {
+        let flags = [
+            (
+                self.start_method.is_some(),
+                "--start-method",
+                "workers are programs, which have one way to start",
+            ),
+            (
+                self.event_log_handler.is_some(),
+                "--event-log-handler",
+                "it names a Python object of torchrun",
+            ),
+            (
+                self.logs_specs.is_some(),
+                "--logs-specs",
+                "it names a Python object of torchrun",
+            ),
+            (
+                self.run_path,
+                "--run-path",
+                "the launcher holds no Python interpreter; name the script itself",
+            ),
+        ];
+        for (given, flag, why) in flags {
+            if given {
+                bail!("{flag} is not supported: {why}; leave it out");
+            }
+        }
+        Ok(())
+    }
+
+    /// Where rank 0 is to listen, as asked for, with the flag that asked.
+    pub(crate) fn host(&self) -> Option<(&'static str, &str)> {
+        let endpoint = self.rdzv_endpoint.as_ref().map(|endpoint| &endpoint.host);
+        [
+            ("--master-addr", self.master_addr.as_ref()),
+            ("--local-addr", self.local_addr.as_ref()),
+            ("--rdzv-endpoint", endpoint),
+        ]
+        .into_iter()
+        .find_map(|(flag, host)| Some((flag, host?.as_str())))
+    }
+
+    /// The port on which rank 0 is to listen, as asked for, with the flag that asked; none for any free one.
+    pub(crate) fn port(&self) -> Option<(&'static str, u16)> {
+        let endpoint = self.rdzv_endpoint.as_ref().map(|endpoint| endpoint.port);
+        [("--master-port", self.master_port), ("--rdzv-endpoint", endpoint)]
+            .into_iter()
+            .find_map(|(flag, port)| Some((flag, port?.number()?)))
+    }
+
+    /// The signals that the launcher handles.
+    pub(crate) fn signals(&self) -> Vec<i32> {
+        match &self.signals_to_handle {
+            Some(list) => list.numbers().to_vec(),
+            None => signals::STOP.into_iter().chain(signals::FORWARD).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! What a worker can fail of.
+
+/// A kind of cause. Its word is part of `result.json` and does not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::launch) enum Kind {
+    OutOfMemoryKilled,
+    Hang,
+    /// A signal from outside, and nothing says who sent it.
+    Killed,
+    CudaOutOfMemory,
+    Nccl,
+    Gloo,
+    /// torch's key-value store, which rank 0 serves.
+    Store,
+    PortInUse,
+    MissingLibrary,
+    ModuleNotFound,
+    PythonException,
+    IllegalInstruction,
+    SegmentationFault,
+    Abort,
+    BusError,
+    CpuTime,
+    FileSize,
+    BrokenPipe,
+}
+
+impl Kind {
+    /// The stable word.
+    pub(in crate::launch) fn word(self) -> &'static str {
+        match self {
+            Self::OutOfMemoryKilled => "out-of-memory-killed",
+            Self::Hang => "hang",
+            Self::Killed => "killed",
+            Self::CudaOutOfMemory => "cuda-out-of-memory",
+            Self::Nccl => "nccl",
+            Self::Gloo => "gloo",
+            Self::Store => "store",
+            Self::PortInUse => "port-in-use",
+            Self::MissingLibrary => "missing-library",
+            Self::ModuleNotFound => "module-not-found",
+            Self::PythonException => "python-exception",
+            Self::IllegalInstruction => "illegal-instruction",
+            Self::SegmentationFault => "segmentation-fault",
+            Self::Abort => "abort",
+            Self::BusError => "bus-error",
+            Self::CpuTime => "killed-by-cpu-time",
+            Self::FileSize => "file-size",
+            Self::BrokenPipe => "broken-pipe",
+        }
+    }
+}

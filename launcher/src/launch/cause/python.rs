@@ -1,0 +1,249 @@
+//! Python's tracebacks: which exception ended the program, and where in its own code.
+
+use std::fmt;
+
+/// Lines after an exception's first that may belong to its message.
+const MESSAGE_LINES: usize = 6;
+/// What Python writes between an exception and the one that followed from it.
+const LINKS: [&str; 2] = [
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+];
+
+/// A place in a program's code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    file: String,
+    line: u64,
+    function: Option<String>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)?;
+        match self.function.as_deref() {
+            // A module's own code has no name that would help.
+            None | Some("<module>") => Ok(()),
+            Some(function) => write!(f, ", in {function}"),
+        }
+    }
+}
+
+impl Place {
+    /// The place that `  File "train.py", line 3, in main` names.
+    fn parse(line: &str) -> Option<Self> {
+        let rest = line.strip_prefix(' ')?.trim_start().strip_prefix("File \"")?;
+        let (file, rest) = rest.split_once("\", line ")?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let function = match &rest[digits..] {
+            "" => None,
+            function => Some(function.strip_prefix(", in ")?.to_owned()),
+        };
+        Some(Self {
+            file: file.to_owned(),
+            line: rest[..digits].parse().ok()?,
+            function,
+        })
+    }
+
+    /// Whether the file belongs to Python or an installed package, and not to the program.
+    fn is_library(&self) -> bool {
+        let installed = [
+            "/site-packages/",
+            "/dist-packages/",
+            "/lib/python",
+            "/lib64/python",
+        ];
+        self.file.starts_with("<frozen ") || installed.iter().any(|folder| self.file.contains(folder))
+    }
+}
+
+/// An exception that nobody caught.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Exception {
+    /// Its type without the module.
+    pub(super) name: String,
+    /// `Type: message` and the message's further lines.
+    pub(super) lines: Vec<String>,
+    /// The innermost place of the program's own code, else the innermost of all.
+    pub(super) place: Place,
+    /// Whether it followed from the one before it.
+    linked: bool,
+}
+
+/// If `lines` begin with a place of a traceback: how many lines belong to the places, and the place that matters.
+pub(super) fn frames(lines: &[String]) -> Option<(usize, Place)> {
+    let first = Place::parse(lines.first()?)?;
+    let count = lines.iter().take_while(|line| line.starts_with(' ')).count();
+    let places: Vec<_> = lines[..count]
+        .iter()
+        .filter_map(|line| Place::parse(line))
+        .collect();
+    let own = places.iter().rfind(|place| !place.is_library());
+    let place = own.or(places.last()).cloned().unwrap_or(first);
+    Some((count, place))
+}
+
+/// The last exception in `lines` and those from which it followed, the last one first.
+pub(super) fn exceptions(lines: &[String]) -> Vec<Exception> {
+    let mut found: Vec<Exception> = Vec::new();
+    let mut linked = false;
+    let mut at = 0;
+    while at < lines.len() {
+        linked |= LINKS.contains(&lines[at].as_str());
+        let Some((count, place)) = frames(&lines[at..]) else {
+            at += 1;
+            continue;
+        };
+        at += count;
+        // Frames may also be quoted in a message or be those of a thread that is only shown.
+        if let Some(name) = lines.get(at).and_then(|line| type_name(line)) {
+            let more = lines[at + 1..].iter().take(MESSAGE_LINES);
+            let more = more.take_while(|line| belongs_to_message(line));
+            found.push(Exception {
+                name: name.to_owned(),
+                lines: std::iter::once(&lines[at]).chain(more).cloned().collect(),
+                place,
+                linked,
+            });
+            linked = false;
+        }
+    }
+    found.reverse();
+    let chain = found.iter().take_while(|exception| exception.linked).count() + 1;
+    found.truncate(chain);
+    found
+}
+
+/// The type in `package.Type: message`, without its package.
+fn type_name(line: &str) -> Option<&str> {
+    let path = line.split(':').next()?;
+    let is_name = |part: &str| {
+        part.starts_with(|c: char| c.is_alphabetic() || c == '_')
+            && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+    };
+    // A function's local class is shown as `f.<locals>.Name`.
+    let good = path.split('.').all(|part| is_name(part) || part == "<locals>");
+    good.then(|| path.rsplit('.').next()).flatten()
+}
+
+/// Whether a line after an exception may go on with its message: no line of a log and no new traceback.
+fn belongs_to_message(line: &str) -> bool {
+    !line.starts_with('[') && !line.contains("Traceback (most recent call last)") && !LINKS.contains(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Vec<Exception> {
+        let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        exceptions(&lines)
+    }
+
+    #[track_caller]
+    fn last(text: &str) -> (String, String, String) {
+        let exception = read(text).swap_remove(0);
+        (
+            exception.name,
+            exception.lines[0].clone(),
+            exception.place.to_string(),
+        )
+    }
+
+    #[test]
+    fn the_place_is_the_innermost_of_the_programs_own_code() {
+        let text = r#"
+Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  File "/home/a/train.py", line 16, in <module>
+    work()
+  File "/home/a/train.py", line 13, in work
+    dist.all_reduce(x)
+    ^^^^^^^^^^^^^^^^^^
+  File "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", line 83, in wrapper
+    return func(*args, **kwargs)
+pkg.errors.Bad: no
+"#;
+        let expected = ("Bad", "pkg.errors.Bad: no", "/home/a/train.py:13, in work");
+        let (name, line, place) = last(text);
+        assert_eq!((name.as_str(), line.as_str(), place.as_str()), expected);
+    }
+
+    #[test]
+    fn without_own_code_it_is_the_innermost_of_all() {
+        let text = "  File \"/usr/lib/python3.11/runpy.py\", line 5, in run\n    x\nKeyError: 'a'\n";
+        assert_eq!(last(text).2, "/usr/lib/python3.11/runpy.py:5, in run");
+    }
+
+    #[test]
+    fn a_syntax_error_has_no_header_and_no_function() {
+        let text = "  File \"/a/t.py\", line 3\n    def f(\n         ^\nSyntaxError: '(' was never closed\n";
+        let (name, _, place) = last(text);
+        assert_eq!((name.as_str(), place.as_str()), ("SyntaxError", "/a/t.py:3"));
+    }
+
+    #[test]
+    fn linked_exceptions_come_along_and_earlier_ones_do_not() {
+        let one = |n: u32| {
+            format!("Traceback (most recent call last):\n  File \"a.py\", line {n}\n    x\nE{n}: m\n")
+        };
+        let text = format!("{}{}{}\n{}", one(1), one(2), LINKS[0], one(3));
+        let names: Vec<_> = read(&text).into_iter().map(|e| e.name).collect();
+        assert_eq!(names, ["E3", "E2"]);
+    }
+
+    #[test]
+    fn the_exception_of_a_loader_process_is_the_one_that_counts() {
+        let text = r#"Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    for batch in loader:
+RuntimeError: Caught IndexError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/v/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
+    data = fetcher.fetch(index)
+  File "data.py", line 4, in __getitem__
+    return self.items[i]
+IndexError: list index out of range
+"#;
+        let (name, _, place) = last(text);
+        assert_eq!(
+            (name.as_str(), place.as_str()),
+            ("IndexError", "data.py:4, in __getitem__")
+        );
+    }
+
+    #[test]
+    fn a_message_ends_where_a_log_goes_on() {
+        let text =
+            "  File \"a.py\", line 1\n    x\nValueError: one\ntwo\n[rank0]:[W1121 a.cpp:1] three\nfour\n";
+        assert_eq!(read(text)[0].lines, ["ValueError: one", "two"]);
+    }
+
+    #[test]
+    fn what_only_looks_like_a_traceback_is_none() {
+        for text in [
+            "",
+            "ValueError: no frames\n",
+            "Fatal Python error: Aborted\n  File \"a.py\", line 3 in f\nExtension modules: numpy (total: 1)\n",
+            "  File \"a.py\", line 3, in f\n    x\nSet TORCHDYNAMO_VERBOSE=1 for the internal stack trace\n",
+            "  File \"a.py\", line 3, in f\n",
+            "File \"a.py\", line 3, in f\nValueError: not indented\n",
+        ] {
+            assert_eq!(read(text), [], "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_panics(
+            lines in proptest::collection::vec("(  File \"|\", line |[0-9]{0,30}|, in |E: |\\.|\\PC){0,6}", 0..12),
+        ) {
+            exceptions(&lines);
+            frames(&lines);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! What is taken for a cause, and what is not.
+
+#![allow(clippy::unwrap_used)]
+
+mod last_words;
+
+use super::*;
+use proptest::prelude::*;
+
+/// The cause of a worker that ended so after it had written this to standard error.
+fn found(outcome: Outcome, stderr: &str) -> Option<Cause> {
+    let stderr: Vec<_> = stderr.lines().map(str::to_owned).collect();
+    cause(&evidence(outcome, &stderr))
+}
+
+fn evidence(outcome: Outcome, stderr: &[String]) -> Evidence<'_> {
+    Evidence {
+        outcome,
+        sent: &[],
+        stderr,
+        error_file: None,
+        memory_kill: None,
+    }
+}
+
+/// A Python program that ended by this exception in its own file, behind torch's.
+fn raised(exception: &str) -> String {
+    format!(
+        r#"Traceback (most recent call last):
+  File "/home/a/train.py", line 16, in <module>
+    step()
+  File "/home/a/train.py", line 13, in step
+    dist.all_reduce(x)
+  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3075, in all_reduce
+    work.wait()
+{exception}
+"#
+    )
+}
+
+const EXIT_1: Outcome = Outcome::Exited(1);
+const ABORTED: Outcome = Outcome::Signaled(6);
+#[test]
+fn what_says_nothing_of_a_cause_is_none() {
+    for text in [
+        "",
+        "epoch 3 done\n",
+        "[W1121 05:20:00.1 TCPStore.cpp:100] [c10d] The client socket has failed to connect to any network address of (a, 1).\n",
+        "[rank0]:[W1121 05:20:00.1 socket.cpp:4] The server socket has failed to bind (errno: 98 - Address already in use).\n",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING is set\n",
+    ] {
+        assert_eq!(found(Outcome::Exited(3), text), None, "{text}");
+        assert_eq!(found(Outcome::Lost, text), None, "{text}");
+    }
+}
+
+#[test]
+fn an_exception_that_was_dealt_with_is_not_the_cause() {
+    let text = format!(
+        "{}going on with less\n{}",
+        raised("CUDA out of memory"),
+        raised("ValueError: x")
+    );
+    assert_eq!(found(EXIT_1, &text).unwrap().kind, Kind::PythonException);
+    let behind = format!(
+        "{}Connection closed by peer [127.0.0.1]:5\n",
+        raised("ValueError: x")
+    );
+    assert_eq!(found(EXIT_1, &behind).unwrap().kind, Kind::PythonException);
+}
+
+#[test]
+fn what_an_exception_followed_from_may_name_the_cause() {
+    let link = "During handling of the above exception, another exception occurred:";
+    let text = format!(
+        "{}\n{link}\n\n{}",
+        raised("torch.OutOfMemoryError: CUDA out of memory."),
+        raised("RuntimeError: cannot clean up")
+    );
+    assert_eq!(found(EXIT_1, &text).unwrap().kind, Kind::CudaOutOfMemory);
+}
+
+#[test]
+fn signals_that_speak_for_themselves() {
+    for (signal, kind, says) in [
+        (4, Kind::IllegalInstruction, "SIGILL: "),
+        (6, Kind::Abort, "SIGABRT: "),
+        (7, Kind::BusError, "SIGBUS: "),
+        (
+            9,
+            Kind::Killed,
+            "SIGKILL, not sent by the launcher: perhaps by the kernel",
+        ),
+        (11, Kind::SegmentationFault, "SIGSEGV: "),
+        (13, Kind::BrokenPipe, "SIGPIPE: "),
+        (15, Kind::Killed, "SIGTERM, not sent by the launcher"),
+        (24, Kind::CpuTime, "ulimit -t"),
+        (25, Kind::FileSize, "ulimit -f"),
+    ] {
+        let cause = found(Outcome::Signaled(signal), "some text").unwrap();
+        assert_eq!(cause.kind, kind, "{signal}");
+        assert!(cause.text.contains(says), "{}", cause.text);
+        let shell = found(Outcome::Exited(128 + signal), "").unwrap();
+        assert_eq!(shell.kind, kind, "{signal}");
+        assert!(
+            shell
+                .text
+                .contains(&format!("if exit code {} means", 128 + signal)),
+            "{}",
+            shell.text
+        );
+        let sent = Evidence {
+            sent: &[signal],
+            ..evidence(Outcome::Signaled(signal), &[])
+        };
+        assert_eq!(cause_kind(&sent), None, "the launcher's own signal {signal}");
+    }
+    assert_eq!(found(Outcome::Signaled(8), ""), None);
+    assert_eq!(found(Outcome::Exited(255), ""), None);
+}
+
+fn cause_kind(evidence: &Evidence<'_>) -> Option<Kind> {
+    cause(evidence).map(|cause| cause.kind)
+}
+
+#[test]
+fn a_kill_for_memory_needs_evidence_and_a_sigkill() {
+    let with = |outcome, how, stderr: &str| {
+        let stderr: Vec<_> = stderr.lines().map(str::to_owned).collect();
+        cause(&Evidence {
+            memory_kill: Some(how),
+            ..evidence(outcome, &stderr)
+        })
+        .unwrap()
+    };
+    let loader = raised("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. ");
+    for (outcome, how, stderr, says) in [
+        (
+            Outcome::Signaled(9),
+            MemoryKill::Logged,
+            "",
+            "the kernel killed it because memory ran out, as the kernel's log",
+        ),
+        (
+            Outcome::Signaled(9),
+            MemoryKill::Group,
+            "",
+            "the count of such kills in its control group rose",
+        ),
+        (
+            Outcome::Signaled(9),
+            MemoryKill::Machine,
+            "",
+            "most probably the kernel killed it",
+        ),
+        (
+            Outcome::Exited(137),
+            MemoryKill::Group,
+            "",
+            "the kernel killed a process that it ran",
+        ),
+        (
+            EXIT_1,
+            MemoryKill::Group,
+            &loader,
+            "the kernel killed a process that it ran",
+        ),
+        (
+            EXIT_1,
+            MemoryKill::Group,
+            "run.sh: line 3: 7 Killed   ./a",
+            "the kernel killed a process that it ran",
+        ),
+    ] {
+        let cause = with(outcome, how, stderr);
+        assert_eq!(cause.kind, Kind::OutOfMemoryKilled, "{stderr}");
+        assert!(cause.text.contains(says), "{}", cause.text);
+    }
+    let other = with(Outcome::Signaled(11), MemoryKill::Group, "");
+    assert_eq!(other.kind, Kind::SegmentationFault, "somebody else was killed");
+    assert_eq!(
+        with(EXIT_1, MemoryKill::Group, &raised("E: x")).kind,
+        Kind::PythonException
+    );
+}
+
+#[test]
+fn the_error_file_counts_and_its_call_stack_names_the_place() {
+    let stack = raised("ValueError: bad")
+        .replace('\n', "\\n")
+        .replace('"', "\\\"");
+    let file = format!(
+        r#"{{"message":{{"message":"ValueError: bad","extraInfo":{{"py_callstack":"{stack}","timestamp":"1"}}}}}}"#
+    );
+    let of = |file: &str| {
+        cause(&Evidence {
+            error_file: Some(file),
+            ..evidence(EXIT_1, &[])
+        })
+    };
+    let text = of(&file).unwrap().text;
+    assert_eq!(
+        text,
+        "the program raised ValueError: bad (at /home/a/train.py:13, in step)"
+    );
+    let ours = r#"{"message":{"message":"rank 1: Connection closed by peer [::1]:9","extraInfo":{}}}"#;
+    assert!(of(ours).unwrap().peer_lost);
+    assert_eq!(of(r#"{"message":"the data folder is empty"}"#), None);
+}
+
+#[test]
+fn how_a_program_takes_the_launchers_signal_is_no_cause() {
+    for exception in [
+        "KeyboardInterrupt",
+        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Terminated. ",
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15",
+    ] {
+        let stderr: Vec<_> = raised(exception).lines().map(str::to_owned).collect();
+        let told = Evidence {
+            sent: &[15],
+            ..evidence(EXIT_1, &stderr)
+        };
+        assert_eq!(cause(&told), None, "{exception}");
+    }
+    let stderr: Vec<_> = raised("ValueError: x").lines().map(str::to_owned).collect();
+    let told = Evidence {
+        sent: &[15],
+        ..evidence(Outcome::Signaled(15), &stderr)
+    };
+    assert_eq!(
+        cause_kind(&told),
+        Some(Kind::PythonException),
+        "it had said so before"
+    );
+}
+
+#[test]
+fn only_a_lost_connection_is_somebody_elses_fault() {
+    let lost = |text: &str| found(EXIT_1, text).unwrap().peer_lost;
+    assert!(lost("Connection closed by peer [127.0.0.1]:5"));
+    assert!(lost(
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
+    ));
+    assert!(lost(
+        "torch.distributed.DistNetworkError: failed to recv, got 0 bytes"
+    ));
+    assert!(!lost(
+        "gloo: Timed out waiting 3000ms for recv operation to complete"
+    ));
+    assert!(!lost("ncclInternalError: Internal check failed."));
+    assert!(!lost("Address already in use"));
+}
+
+#[test]
+fn every_text_is_one_line_of_bearable_length() {
+    let long = raised(&format!("ValueError: {}", "x\u{e4}".repeat(5000)));
+    let text = found(EXIT_1, &long).unwrap().text;
+    assert!(text.chars().count() < 500 && !text.contains('\n'), "{text}");
+}
+
+proptest! {
+    #[test]
+    fn no_input_panics(
+        stderr in proptest::collection::vec(
+            "(terminate called|  what\\(\\):|  File \"a\", line 1|Killed|port: |shared libraries: |Tried to allocate |iB|No module named |ncclXError|[0-9]{0,9}|\\PC){0,6}",
+            0..12,
+        ),
+        file in proptest::option::of("(\\{\"message\":|\\}|\"a\"|\\PC){0,6}"),
+        code in any::<i32>(),
+        signaled in any::<bool>(),
+        sent in proptest::collection::vec(0..64i32, 0..3),
+        killed in any::<bool>(),
+    ) {
+        let told = Evidence {
+            sent: &sent,
+            error_file: file.as_deref(),
+            memory_kill: killed.then_some(MemoryKill::Group),
+            ..evidence(if signaled { Outcome::Signaled(code) } else { Outcome::Exited(code) }, &stderr)
+        };
+        if let Some(cause) = cause(&told) {
+            prop_assert!(!cause.text.contains('\n'));
+        }
+        shortened(&stderr);
+    }
+}

@@ -1,0 +1,45 @@
+//! Machines for the tests.
+
+use super::Machine;
+use dtrain_common::gpu::{GpuInfo, Inventory, MigInfo};
+
+/// A machine under this value of CUDA_VISIBLE_DEVICES.
+pub(in crate::launch) fn machine(inventory: Inventory, list: Option<&str>) -> Machine {
+    Machine {
+        inventory: Ok(inventory),
+        list: list.map(str::to_owned),
+        order: None,
+    }
+}
+
+/// So many GPUs of one kind.
+pub(in crate::launch) fn gpus(count: u32) -> Inventory {
+    Inventory {
+        gpus: (0..count).map(|index| gpu(index, None)).collect(),
+    }
+}
+
+/// GPU 0 whole, GPU 1 in two instances.
+pub(in crate::launch) fn divided() -> Inventory {
+    let instance = |index| MigInfo {
+        index,
+        name: "NVIDIA T4 MIG 1g.8gb".into(),
+        uuid: format!("MIG-{index}"),
+        total_bytes: 1 << 33,
+        free_bytes: 1 << 32,
+    };
+    Inventory {
+        gpus: vec![gpu(0, None), gpu(1, Some(vec![instance(0), instance(1)]))],
+    }
+}
+
+fn gpu(index: u32, mig: Option<Vec<MigInfo>>) -> GpuInfo {
+    GpuInfo {
+        index,
+        name: "NVIDIA T4".into(),
+        uuid: Some(format!("GPU-{index}")),
+        total_bytes: 1 << 34,
+        free_bytes: 1 << 33,
+        mig,
+    }
+}

@@ -1,0 +1,132 @@
+//! Where the workers meet: the address and the port at which rank 0 is going to listen.
+
+use crate::cli::ContractArgs;
+use anyhow::{Context, bail};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
+
+/// Where the workers meet unless the user says where.
+const LOOPBACK: &str = "127.0.0.1";
+
+/// A place that was found to be usable.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    /// As the workers are told it.
+    pub(super) host: String,
+    /// The port that the user wants.
+    pub(super) port: Option<u16>,
+}
+
+impl Meeting {
+    /// Checks what the user wants: an address of this machine, and a port that nobody has.
+    ///
+    /// # Errors
+    /// The flag, its value, and why rank 0 could not listen there.
+    pub(super) fn check(args: &ContractArgs) -> anyhow::Result<Self> {
+        Self::at(args.host(), args.port())
+    }
+
+    fn at(host: Option<(&str, &str)>, port: Option<(&str, u16)>) -> anyhow::Result<Self> {
+        let (host, address) = match host {
+            None => (LOOPBACK, Ipv4Addr::LOCALHOST.into()),
+            Some((flag, host)) => (host, own_address(flag, host)?),
+        };
+        if let Some((flag, port)) = port {
+            expect_free(flag, address, port)?;
+        }
+        Ok(Self {
+            host: host.to_owned(),
+            port: port.map(|(_, port)| port),
+        })
+    }
+}
+
+/// The address of this name, which must be one of this machine.
+fn own_address(flag: &str, host: &str) -> anyhow::Result<IpAddr> {
+    let addresses: Vec<IpAddr> = match (host, 0).to_socket_addrs() {
+        Ok(found) => found.map(|address| address.ip()).collect(),
+        Err(error) => bail!(
+            "{flag} {host}: no address is known for this name ({error}); give an address of this machine"
+        ),
+    };
+    let own = addresses
+        .into_iter()
+        .find(|address| TcpListener::bind((*address, 0)).is_ok());
+    own.with_context(|| {
+        format!(
+            "{flag} {host} is not an address of this machine, where rank 0 runs; several nodes are not built in this \
+             version; leave it out, or use {LOOPBACK}"
+        )
+    })
+}
+
+/// Tries the port as rank 0 is going to use it: at the address, and at all addresses of the machine, which is what
+/// PyTorch's store binds to.
+fn expect_free(flag: &str, address: IpAddr, port: u16) -> anyhow::Result<()> {
+    let everywhere = [IpAddr::from(Ipv6Addr::UNSPECIFIED), Ipv4Addr::UNSPECIFIED.into()];
+    for tried in [address].into_iter().chain(everywhere) {
+        match TcpListener::bind((tried, port)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::AddrInUse => bail!(
+                "{flag}: port {port} is taken by another program on this machine; choose another port, or leave it out \
+                 for a free one"
+            ),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => bail!(
+                "{flag}: port {port} may not be used without special rights; choose one from 1024 on, or leave it out \
+                 for a free one"
+            ),
+            // A machine without IPv6 has no such address to try.
+            Err(_) if tried != address => {}
+            Err(error) => bail!("{flag}: port {port} cannot be used on {address}: {error}"),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn without_a_wish_it_is_the_loopback_address_and_any_port() {
+        let meeting = Meeting::at(None, None).unwrap();
+        assert_eq!(meeting.host, "127.0.0.1");
+        assert_eq!(meeting.port, None);
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_refused_wherever_it_is_taken() {
+        for holder in ["127.0.0.1:0", "0.0.0.0:0", "127.0.0.2:0"] {
+            let held = TcpListener::bind(holder).unwrap();
+            let port = held.local_addr().unwrap().port();
+            let error = Meeting::at(None, Some(("--master-port", port)))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.starts_with(&format!("--master-port: port {port} is taken")),
+                "{error}"
+            );
+            drop(held);
+        }
+    }
+
+    #[test]
+    fn the_name_is_kept_as_the_user_gave_it() {
+        let meeting = Meeting::at(Some(("--rdzv-endpoint", "localhost")), None).unwrap();
+        assert_eq!(meeting.host, "localhost");
+    }
+
+    #[test]
+    fn an_address_of_another_machine_is_refused() {
+        // From the block that is reserved for documentation.
+        let error = Meeting::at(Some(("--master-addr", "192.0.2.1")), None)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("192.0.2.1 is not an address of this machine"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,297 @@
+//! What becomes of the workers' output: which of it is shown, which is kept, and what stands before its lines.
+
+#[cfg(test)]
+mod tests;
+
+use crate::cli_output::{Choice, FilterList, LogSize, OutputArgs, Place, PrefixTemplate, RankList};
+use crate::output::Stream;
+use anyhow::{Context, bail, ensure};
+use std::path::{Path, PathBuf};
+
+/// torchrun's variable for the prefix.
+const TEMPLATE_VARIABLE: &str = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
+
+/// Where one stream of one worker goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    /// To the screen.
+    pub(super) shown: bool,
+    /// To its log file.
+    pub(super) kept: bool,
+}
+
+/// The output of all workers of this machine, after every check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Routing {
+    /// By local rank, in the order of [`Stream::BOTH`].
+    routes: Vec<[Route; 2]>,
+    /// By local rank.
+    prefixes: Vec<String>,
+    /// Texts of which a line must have one to be copied, in the order of [`Stream::BOTH`].
+    filters: [Vec<String>; 2],
+    log_dir: Option<PathBuf>,
+    log_size: LogSize,
+    note: Option<&'static str>,
+}
+
+/// Whether the run has a directory of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    /// A recipe's: always there.
+    Recipe,
+    /// A program's, by --run-dir.
+    RunDir,
+    /// None: a program without --run-dir.
+    Nowhere,
+}
+
+/// What there is beside the flags.
+#[derive(Clone, Copy, Debug)]
+struct Setting<'a> {
+    workers: usize,
+    home: Home,
+    role: &'a str,
+    hostname: &'a str,
+    /// The prefix that the environment asks for.
+    template: Option<&'a PrefixTemplate>,
+}
+
+impl Routing {
+    /// Checks the flags for so many workers on this machine.
+    ///
+    /// # Errors
+    /// They contradict each other or would have no effect, name workers that are not there, or the log directory
+    /// cannot be one. Nothing has been written.
+    pub(super) fn plan(args: &OutputArgs, workers: usize, role: &str, home: Home) -> anyhow::Result<Self> {
+        if let Some(folder) = &args.log_dir
+            && (folder.exists() || folder.is_symlink())
+        {
+            let shown = folder.display();
+            ensure!(
+                folder.is_dir(),
+                "{shown} is not a folder; choose another --log-dir"
+            );
+        }
+        // torchrun takes an empty one for none.
+        let inherited = std::env::var_os(TEMPLATE_VARIABLE).filter(|text| !text.is_empty());
+        let template = inherited
+            .map(|text| text.to_string_lossy().parse::<PrefixTemplate>())
+            .transpose()
+            .map_err(anyhow::Error::msg)
+            .with_context(|| format!("{TEMPLATE_VARIABLE} is set wrongly"))?;
+        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self::of(
+            args,
+            &Setting {
+                workers,
+                home,
+                role,
+                hostname: &hostname,
+                template: template.as_ref(),
+            },
+        )
+    }
+
+    fn of(args: &OutputArgs, setting: &Setting<'_>) -> anyhow::Result<Self> {
+        check_folders(args, setting.home)?;
+        check_ranks(args, setting.workers)?;
+        let has_folder = setting.home != Home::Nowhere || args.log_dir.is_some();
+        let unfiltered: Vec<_> = (0..setting.workers)
+            .map(|rank| Stream::BOTH.map(|stream| route(args, rank, stream)))
+            .collect();
+        let somewhere_shown =
+            |routes: &[[Route; 2]], stream: Stream| routes.iter().any(|routes| routes[index(stream)].shown);
+        if !has_folder && unfiltered.iter().flatten().any(|route| !route.shown) {
+            bail!(
+                "--redirects sends output to files only, and there is no folder for them; give --log-dir DIR or \
+                 --run-dir DIR"
+            );
+        }
+        if !Stream::BOTH
+            .iter()
+            .any(|stream| somewhere_shown(&unfiltered, *stream))
+        {
+            for (given, flag) in [
+                (args.local_ranks_filter.is_some(), "--local-ranks-filter"),
+                (
+                    args.log_line_prefix_template.is_some(),
+                    "--log-line-prefix-template",
+                ),
+            ] {
+                ensure!(
+                    !given,
+                    "{flag} has no effect: --redirects leaves nothing to be shown"
+                );
+            }
+        }
+        let routes: Vec<_> = unfiltered
+            .into_iter()
+            .enumerate()
+            .map(|(rank, routes)| {
+                let passes = args
+                    .local_ranks_filter
+                    .as_ref()
+                    .is_none_or(|RankList(ranks)| ranks.contains(&rank));
+                routes.map(|route| Route {
+                    shown: route.shown && passes,
+                    kept: route.kept && has_folder,
+                })
+            })
+            .collect();
+        let filters = Stream::BOTH.map(|stream| filter_of(args, stream));
+        for (stream, filter) in Stream::BOTH.into_iter().zip(&filters) {
+            let flag = format!("--duplicate-{}-filters", stream.name());
+            if filter.is_some() {
+                ensure!(
+                    has_folder,
+                    "{flag} writes a file, and there is no folder for it; give --log-dir DIR or --run-dir DIR"
+                );
+                ensure!(
+                    somewhere_shown(&routes, stream),
+                    "{flag} has no effect: it copies lines that are shown, and --redirects leaves none"
+                );
+            }
+        }
+        let keeps = routes.iter().flatten().any(|route| route.kept) || filters.iter().any(Option::is_some);
+        ensure!(
+            keeps || args.log_max_size.is_none(),
+            "--log-max-size has no effect: no log files are kept; give --log-dir DIR or --run-dir DIR"
+        );
+        let note = (!has_folder && args.tee.is_some()).then_some(
+            "--tee: the output is shown and kept in no file; --log-dir DIR or --run-dir DIR gives it a place",
+        );
+        let template = args.log_line_prefix_template.as_ref().or(setting.template);
+        Ok(Self {
+            routes,
+            prefixes: (0..setting.workers)
+                .map(|rank| prefix(template, rank, setting))
+                .collect(),
+            filters: filters.map(|filter| filter.map(|list| list.0.clone()).unwrap_or_default()),
+            log_dir: args.log_dir.clone(),
+            log_size: args.log_max_size.unwrap_or_default(),
+            note,
+        })
+    }
+
+    /// Number of workers.
+    pub(super) fn workers(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// Where this stream of this worker goes.
+    pub(super) fn route(&self, local_rank: usize, stream: Stream) -> Route {
+        self.routes[local_rank][index(stream)]
+    }
+
+    /// What stands before this worker's lines.
+    pub(super) fn prefix(&self, local_rank: usize) -> &str {
+        &self.prefixes[local_rank]
+    }
+
+    /// The texts of which a shown line of this stream must have one to be copied; none where nothing is copied.
+    pub(super) fn filters(&self, stream: Stream) -> &[String] {
+        &self.filters[index(stream)]
+    }
+
+    /// The folder for logs of a launch without a run directory.
+    pub(super) fn log_dir(&self) -> Option<&Path> {
+        self.log_dir.as_deref()
+    }
+
+    /// The size at which a log is begun anew.
+    pub(super) fn log_size(&self) -> Option<u64> {
+        self.log_size.0
+    }
+
+    /// What the user should hear about the flags.
+    pub(super) fn note(&self) -> Option<&'static str> {
+        self.note
+    }
+}
+
+/// Where a stream goes, as far as --redirects and --tee say.
+fn route(args: &OutputArgs, local_rank: usize, stream: Stream) -> Route {
+    if args.redirects.is_none() && args.tee.is_none() {
+        return Route {
+            shown: true,
+            kept: true,
+        };
+    }
+    let takes = |choice: &Option<Choice>| {
+        choice
+            .as_ref()
+            .is_some_and(|choice| choice.takes(local_rank, stream))
+    };
+    let (redirected, teed) = (takes(&args.redirects), takes(&args.tee));
+    Route {
+        shown: teed || !redirected,
+        kept: teed || redirected,
+    }
+}
+
+fn check_folders(args: &OutputArgs, home: Home) -> anyhow::Result<()> {
+    let Some(log_dir) = &args.log_dir else {
+        return Ok(());
+    };
+    let log_dir = log_dir.display();
+    match home {
+        Home::Nowhere => Ok(()),
+        Home::Recipe => bail!(
+            "--log-dir is for programs: a recipe's logs lie in its run directory, under logs; name that with --run-dir"
+        ),
+        Home::RunDir => bail!(
+            "--run-dir and --log-dir are both given; leave out --log-dir {log_dir}, since the run directory holds the \
+             logs, or leave out --run-dir to get the logs alone"
+        ),
+    }
+}
+
+/// Every local rank that a flag names must be there.
+fn check_ranks(args: &OutputArgs, workers: usize) -> anyhow::Result<()> {
+    let named = |choice: &Option<Choice>| -> Vec<usize> { choice.iter().flat_map(Choice::named).collect() };
+    let filter = args.local_ranks_filter.iter().flat_map(|list| &list.0).copied();
+    for (flag, ranks) in [
+        ("--redirects", named(&args.redirects)),
+        ("--tee", named(&args.tee)),
+        ("--local-ranks-filter", filter.collect()),
+    ] {
+        if let Some(absent) = ranks.into_iter().find(|rank| *rank >= workers) {
+            match workers {
+                1 => bail!("{flag}: there is no local rank {absent}; the only worker is 0"),
+                _ => bail!(
+                    "{flag}: there is no local rank {absent}; the {workers} workers are 0 to {}",
+                    workers - 1
+                ),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn filter_of(args: &OutputArgs, stream: Stream) -> Option<&FilterList> {
+    match stream {
+        Stream::Stdout => args.duplicate_stdout_filters.as_ref(),
+        Stream::Stderr => args.duplicate_stderr_filters.as_ref(),
+    }
+}
+
+/// One machine has all workers, so a local rank is the rank.
+fn prefix(template: Option<&PrefixTemplate>, rank: usize, setting: &Setting<'_>) -> String {
+    match template {
+        Some(template) => template.fill(&Place {
+            role_name: setting.role,
+            local_rank: rank,
+            rank,
+            hostname: setting.hostname,
+        }),
+        None if setting.workers > 1 => format!("[rank {rank}] "),
+        None => String::new(),
+    }
+}
+
+fn index(stream: Stream) -> usize {
+    match stream {
+        Stream::Stdout => 0,
+        Stream::Stderr => 1,
+    }
+}

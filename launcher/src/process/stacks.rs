@@ -1,0 +1,146 @@
+//! Where a process is, for one that hangs: what the kernel knows of its threads, and the stacks as a debugger sees them
+//! where one is installed.
+
+use super::program;
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A debugger that takes longer is ended: it may hang on what hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Debuggers that print all stacks of a running process, best first; `{}` is the process id.
+const DEBUGGERS: [(&str, &[&str]); 3] = [
+    ("py-spy", &["dump", "--native", "--pid", "{}"]),
+    (
+        "gdb",
+        &[
+            "-p",
+            "{}",
+            "-batch",
+            "-nx",
+            "-ex",
+            "set pagination off",
+            "-ex",
+            "thread apply all bt",
+        ],
+    ),
+    ("eu-stack", &["-p", "{}"]),
+];
+
+/// What can be said of the process.
+pub(crate) fn of(pid: u32) -> String {
+    let mut text = threads(pid);
+    match debugger(pid) {
+        Some((name, stacks)) => {
+            let _ = write!(text, "\nstacks, by {name}:\n{stacks}");
+        }
+        None => text.push_str("\nno stacks: install py-spy, gdb or eu-stack (elfutils) to have them here\n"),
+    }
+    text
+}
+
+/// A line for each thread: its name, state, and where in the kernel it waits.
+fn threads(pid: u32) -> String {
+    let mut text = format!("threads of process {pid} (name, state, waiting in the kernel at):\n");
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        text.push_str("  it has ended\n");
+        return text;
+    };
+    for task in tasks.flatten() {
+        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let (status, wchan, stack) = (read("status"), read("wchan"), read("stack"));
+        let field = |key: &str| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(key))
+                .map_or("?", str::trim)
+        };
+        let wchan = match wchan.trim() {
+            "" | "0" => "-",
+            named => named,
+        };
+        let number = task.file_name();
+        let _ = writeln!(
+            text,
+            "  {} {}: {}, {wchan}",
+            number.to_string_lossy(),
+            field("Name:"),
+            field("State:")
+        );
+        // Readable by root alone.
+        for line in stack.lines() {
+            let _ = writeln!(text, "      {line}");
+        }
+    }
+    text
+}
+
+fn debugger(pid: u32) -> Option<(&'static str, String)> {
+    let path = std::env::var_os("PATH");
+    DEBUGGERS.iter().find_map(|(name, args)| {
+        let found = program::find(OsStr::new(name), path.as_deref()).ok()?;
+        let args = args.iter().map(|arg| arg.replace("{}", &pid.to_string()));
+        let printed = output(Command::new(found).args(args))?;
+        (!printed.trim().is_empty()).then_some((*name, printed))
+    })
+}
+
+/// What a command prints, if it ends in time.
+fn output(command: &mut Command) -> Option<String> {
+    let file = tempfile::tempfile().ok()?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().ok()?)
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let begun = Instant::now();
+    while child.try_wait().ok()?.is_none() {
+        if begun.elapsed() > PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    use std::io::{Read, Seek};
+    let mut file = file;
+    file.rewind().ok()?;
+    let mut bytes = Vec::new();
+    file.take(4 << 20).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn every_thread_is_listed() {
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::Builder::new()
+            .name("waits-here".to_owned())
+            .spawn(move || stopped.recv())
+            .unwrap();
+        // A thread names itself after it has begun.
+        let begun = Instant::now();
+        while !threads(std::process::id()).contains("waits-here: ") {
+            assert!(begun.elapsed() < PATIENCE, "{}", threads(std::process::id()));
+            std::thread::yield_now();
+        }
+        drop(stop);
+        let _ = thread.join();
+        assert!(threads(u32::MAX).contains("it has ended"));
+    }
+
+    #[test]
+    fn a_debugger_that_prints_is_heard() {
+        assert_eq!(output(Command::new("echo").arg("frame 0")).unwrap(), "frame 0\n");
+        assert_eq!(output(&mut Command::new("/no/such/debugger")), None);
+    }
+}

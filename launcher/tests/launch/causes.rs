@@ -1,0 +1,314 @@
+//! The cause that the failure report names: real processes that die of real signals and say real last words.
+
+use crate::harness::{Done, Scene};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn failure(scene: &Scene) -> Value {
+    let result: Value = serde_json::from_str(&scene.read("run/result.json")).unwrap();
+    result["failure"].clone()
+}
+
+/// Runs one worker, which is to fail, and answers the kind of its cause.
+#[track_caller]
+fn kind_of(script: &str, code: i32, says: &str) -> String {
+    let scene = Scene::new();
+    let done = scene.sh(1, &["--run-dir", "run"], script);
+    done.expect_code(code).says("\n  cause: ").says(says);
+    let cause = &failure(&scene)["cause"];
+    let text = cause["text"].as_str().unwrap();
+    done.says(&format!("\n  cause: {text}\n"));
+    cause["kind"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_signal_is_explained() {
+    for (name, number, kind, says) in [
+        ("ILL", 4, "illegal-instruction", "another processor"),
+        ("ABRT", 6, "abort", "SIGABRT: "),
+        ("BUS", 7, "bus-error", "df -h /dev/shm"),
+        ("SEGV", 11, "segmentation-fault", "PYTHONFAULTHANDLER=1"),
+        ("PIPE", 13, "broken-pipe", "other end is closed"),
+        ("TERM", 15, "killed", "not sent by the launcher"),
+        ("XCPU", 24, "killed-by-cpu-time", "ulimit -t"),
+        ("XFSZ", 25, "file-size", "ulimit -f"),
+    ] {
+        assert_eq!(kind_of(&format!("kill -{name} $$"), 128 + number, says), kind);
+    }
+}
+
+#[test]
+fn limits_of_the_shell_are_named() {
+    // Python ignores this signal, unlike other programs.
+    let script = r#"ulimit -f 1; exec python3 -c '
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+open("big", "wb").write(bytes(1 << 20))'"#;
+    assert_eq!(kind_of(script, 128 + 25, "ulimit -f"), "file-size");
+    // At the hard limit it would be SIGKILL.
+    let script = r#"ulimit -S -t 1; while :; do :; done"#;
+    assert_eq!(kind_of(script, 128 + 24, "ulimit -t"), "killed-by-cpu-time");
+}
+
+#[test]
+fn a_kill_that_nothing_explains_is_not_said_to_be_for_memory() {
+    let kind = kind_of(
+        "kill -KILL $$",
+        137,
+        "perhaps by the kernel because memory ran out",
+    );
+    assert_eq!(kind, "killed");
+}
+
+#[test]
+fn last_words_are_understood() {
+    for (words, kind, says) in [
+        ("RuntimeError: Address already in use", "port-in-use", "ss -ltnp"),
+        (
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has",
+            "cuda-out-of-memory",
+            "asked for 2.00 GiB",
+        ),
+        (
+            "ncclSystemError: System call failed",
+            "nccl",
+            "with ncclSystemError",
+        ),
+        (
+            "gloo/pair.cc:547] Connection closed by peer [127.0.0.1]:1",
+            "gloo",
+            "other ranks",
+        ),
+    ] {
+        assert_eq!(kind_of(&format!("echo '{words}' >&2; exit 7"), 7, says), kind);
+    }
+}
+
+#[test]
+fn a_python_exception_is_told_with_its_place_and_without_its_traceback() {
+    let scene = Scene::new();
+    let program = "
+import json
+def load(depth):
+    if depth: load(depth - 1)
+    json.loads('{bad')
+load(9)
+";
+    fs::write(scene.path("train.py"), program).unwrap();
+    let done = scene.launch(&["--nproc", "1", "--run-dir", "run", "--", "python3", "train.py"]);
+    done.expect_code(1)
+        .says("  cause: the program raised json.decoder.JSONDecodeError: Expecting property name")
+        .says("its log: run/logs/attempt_0/rank_0/stderr.log");
+    done.says("train.py:5, in load)\n");
+    let banner = &done.stderr[done.stderr.find("\n  cause: ").unwrap()..];
+    assert!(
+        banner.contains(" lines left out; where it happened: "),
+        "{banner}"
+    );
+    assert!(!banner.contains("load(depth - 1)"), "{banner}");
+    assert!(
+        scene
+            .read("run/logs/attempt_0/rank_0/stderr.log")
+            .contains("load(depth - 1)")
+    );
+    assert_eq!(failure(&scene)["cause"]["kind"], "python-exception");
+}
+
+#[test]
+fn a_module_and_a_library_that_are_missing_are_named() {
+    let module = "python3 -c 'import no_such_module_anywhere'";
+    assert_eq!(
+        kind_of(module, 1, "the module `no_such_module_anywhere`"),
+        "module-not-found"
+    );
+    let library = "python3 -c 'import ctypes; ctypes.CDLL(\"libnowhere.so.7\")'";
+    assert_eq!(
+        kind_of(library, 1, "the shared library libnowhere.so.7 is not found"),
+        "missing-library"
+    );
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_of_by_python() {
+    let program = r#"exec python3 -c '
+import socket
+a = socket.socket(); a.bind(("127.0.0.1", 0)); a.listen()
+socket.socket().bind(a.getsockname())'"#;
+    assert_eq!(kind_of(program, 1, "is taken by another process"), "port-in-use");
+}
+
+#[test]
+fn the_error_files_call_stack_names_the_place() {
+    let scene = Scene::new();
+    let script = r#"
+        printf '%s' '{"message":{"message":"ValueError: no","extraInfo":{"py_callstack":"Traceback (most recent call last):\n  File \"a.py\", line 3, in main\n    x\nValueError: no\n"}}}' > "$TORCHELASTIC_ERROR_FILE"
+        exit 1"#;
+    let done = scene.sh(1, &["--run-dir", "run"], script);
+    done.expect_code(1)
+        .says("  cause: the program raised ValueError: no (at a.py:3, in main)\n    ValueError: no\n");
+}
+
+#[test]
+fn a_rank_that_only_lost_its_peer_yields_to_the_one_with_the_cause() {
+    // Rank 1 says why it fails, but goes on for a moment, as a Python program does that winds up; rank 0 has lost its
+    // connection by then and is seen first.
+    let script = |winds_up: &str| {
+        format!(
+            r#"
+        if [ $RANK = 1 ]; then
+            {winds_up}
+            printf 'Traceback (most recent call last):\n  File "a.py", line 3, in main\n    x\n' >&2
+            echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 1' >&2
+            : > "$TEST_DIR/closed"
+            while :; do sleep 0.01; done
+        fi
+        until [ -e "$TEST_DIR/closed" ]; do sleep 0.01; done
+        echo 'RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:7860' >&2
+        exit 9"#
+        )
+    };
+    for (winds_up, ended) in [
+        ("", "killed by SIGTERM from the launcher"),
+        ("trap 'exit 5' TERM", "exit code 5"),
+    ] {
+        let scene = Scene::new();
+        let done = scene.sh(2, &["--run-dir", "run"], &script(winds_up));
+        done.expect_code(9)
+            .says("dtrain: rank 1 (pid ")
+            .says(&format!(": {ended}, after rank 0 had failed because of it\n"))
+            .says("  cause: the GPU's memory ran out (it asked for 1.00 GiB more)")
+            .says("  failed because of it: rank 0 (exit code 9)\n");
+        let failure = failure(&scene);
+        assert_eq!(failure["rank"], 1);
+        assert_eq!(failure["cause"]["kind"], "cuda-out-of-memory");
+    }
+}
+
+#[test]
+fn a_rank_that_lost_its_peer_is_named_where_no_other_has_a_cause() {
+    let scene = Scene::new();
+    let script = r#"
+        if [ $RANK = 1 ]; then exec sleep 600; fi
+        echo 'RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:7860' >&2
+        exit 9"#;
+    let done = scene.sh(2, &["--run-dir", "run"], script);
+    done.expect_code(9)
+        .says("dtrain: rank 0 (pid ")
+        .says("  cause: another rank went away");
+    assert_eq!(failure(&scene)["rank"], 0);
+}
+
+/// A control group below this process's own in which memory is limited, removed when dropped.
+struct SmallGroup(PathBuf);
+
+impl SmallGroup {
+    /// Makes one, if this machine lets us.
+    fn make(name: &str, bytes: usize) -> Result<Self, String> {
+        let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let path_of = |prefix: &str| {
+            own.lines()
+                .find_map(|line| line.split_once(prefix))
+                .map(|(_, path)| path)
+        };
+        let (parent, limit) = match (path_of(":memory:"), path_of("0::")) {
+            (Some(path), _) => (format!("/sys/fs/cgroup/memory{path}"), "memory.limit_in_bytes"),
+            (None, Some(path)) => (format!("/sys/fs/cgroup{path}"), "memory.max"),
+            (None, None) => return Err("this process is in no control group".to_owned()),
+        };
+        let folder = PathBuf::from(parent).join(format!("dtrain-test-{}-{name}", std::process::id()));
+        fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let group = Self(folder);
+        // Without the memory controller there is no such file, and none can be made.
+        let file = group.0.join(limit);
+        fs::write(&file, bytes.to_string()).map_err(|error| format!("{}: {error}", file.display()))?;
+        // Where there is swap it would have to be limited as well for a kill to come.
+        let swap = fs::read_to_string("/proc/swaps").unwrap_or_default();
+        if swap.lines().count() > 1 {
+            return Err("this machine swaps".to_owned());
+        }
+        Ok(group)
+    }
+}
+
+impl Drop for SmallGroup {
+    fn drop(&mut self) {
+        // A group is busy for a moment after its last process has ended.
+        for _ in 0..200 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+/// Runs the launcher with these arguments, in a group of its own with 100 MB; none where this cannot be tried. The
+/// arguments are to make workers that do `$FILL`, which needs more in rank 1.
+fn out_of_memory(scene: &Scene, name: &str, arguments: &[&str]) -> Option<Done> {
+    let group = match SmallGroup::make(name, 100_000_000) {
+        Ok(group) => group,
+        Err(why) => {
+            eprintln!("skipped: no control group with a memory limit can be made here: {why}");
+            return None;
+        }
+    };
+    let fill = r#"
+        if [ $RANK = 0 ]; then exec sleep 600; fi
+        exec python3 -c 'x = bytearray(b"x") * 1_000_000_000'"#;
+    let enter = format!("echo $$ > '{}/cgroup.procs' && exec \"$@\"", group.0.display());
+    let launcher = ["-c", &enter, "sh", env!("CARGO_BIN_EXE_dtrain"), "launch"];
+    let mut command = scene.adapt(Command::new("sh"), &launcher).into_command(arguments);
+    command.env("FILL", fill).env("FAKE_WORKER", fill);
+    Some(scene.start(command).wait())
+}
+
+#[test]
+fn a_worker_that_the_kernel_killed_for_memory_is_told_as_such() {
+    let scene = Scene::new();
+    let program = [
+        "--nproc",
+        "2",
+        "--run-dir",
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "eval \"$FILL\"",
+    ];
+    let Some(done) = out_of_memory(&scene, "program", &program) else {
+        return;
+    };
+    done.expect_code(137)
+        .says("dtrain: rank 1 (pid ")
+        .says("  cause: the kernel killed it because memory ran out");
+    assert_eq!(failure(&scene)["cause"]["kind"], "out-of-memory-killed");
+    assert_eq!(failure(&scene)["signal"], "SIGKILL");
+}
+
+#[test]
+fn a_process_of_a_worker_that_the_kernel_killed_is_counted_in_the_group() {
+    let scene = Scene::new();
+    // The shell stays and passes the code on; the kernel's log names a process that the launcher does not know.
+    let script = r#"sh -c "$FILL"; exit $?"#;
+    let program = ["--nproc", "2", "--run-dir", "run", "--", "sh", "-c", script];
+    let Some(done) = out_of_memory(&scene, "child", &program) else {
+        return;
+    };
+    done.expect_code(137).says(
+        "  cause: the kernel killed a process that it ran because memory ran out: the count of such kills",
+    );
+    assert_eq!(failure(&scene)["cause"]["kind"], "out-of-memory-killed");
+}
+
+#[test]
+fn a_trainer_that_the_kernel_killed_is_still_a_failed_worker() {
+    let scene = Scene::new();
+    let Some(done) = out_of_memory(&scene, "recipe", &["--nproc", "2", "--run-dir", "run", "demo"]) else {
+        return;
+    };
+    done.expect_code(4)
+        .says("  cause: the kernel killed it because memory ran out");
+    assert_eq!(failure(&scene)["cause"]["kind"], "out-of-memory-killed");
+}

@@ -1,0 +1,148 @@
+//! `--gpu-ids` as a user sees it. What needs GPUs to be seen is tested on inventories, without processes.
+
+use crate::harness::{Done, Scene};
+use dtrain_common::gpu::{GpuError, inventory};
+
+/// Says what the worker is told of GPUs.
+const SAY: &str = r#"echo "$LOCAL_RANK ${CUDA_VISIBLE_DEVICES-unset} ${CUDA_DEVICE_ORDER-unset}""#;
+
+/// Runs the flags before a shell that says what it is told, with this value of CUDA_VISIBLE_DEVICES.
+#[track_caller]
+fn told(flags: &[&str], visible: Option<&str>) -> Done {
+    let scene = Scene::new();
+    let mut command = scene.command(&[flags, &["--", "sh", "-c", SAY]].concat());
+    command.env_remove("CUDA_DEVICE_ORDER");
+    match visible {
+        Some(list) => command.env("CUDA_VISIBLE_DEVICES", list),
+        None => command.env_remove("CUDA_VISIBLE_DEVICES"),
+    };
+    scene.start(command).wait()
+}
+
+/// Runs the flags before a program and before a recipe, and expects refusals that say all this.
+#[track_caller]
+fn refused(flags: &[&str], says: &[&str]) {
+    for what in [&["--", "true"][..], &["demo"]] {
+        let scene = Scene::new();
+        let done = scene.launch(&[flags, what].concat());
+        done.expect_code(2);
+        for part in says {
+            done.says(part);
+        }
+        scene.expect_nothing_written();
+    }
+}
+
+#[test]
+fn without_the_flag_the_environment_is_left_as_it_is() {
+    for list in ["", "0,junk", "GPU-00000000"] {
+        let done = told(&["--nproc", "1"], Some(list));
+        assert_eq!(done.expect_code(0).stdout(), format!("0 {list} unset\n"));
+    }
+    assert_eq!(
+        told(&["--nproc", "1"], None).expect_code(0).stdout(),
+        "0 unset unset\n"
+    );
+}
+
+#[test]
+fn none_hides_every_gpu() {
+    for none in ["none", ""] {
+        let done = told(&["--gpu-ids", none], Some("0,1"));
+        assert_eq!(done.expect_code(0).stdout(), "0  unset\n");
+        done.says("dtrain: 1 worker of sh on the CPU\n");
+    }
+    let done = told(&["--nproc", "2", "--gpu-ids", "none"], None);
+    done.expect_code(0).says("dtrain: 2 workers of sh on the CPU\n");
+    let mut lines: Vec<_> = done.stdout().lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["[rank 0] 0  unset", "[rank 1] 1  unset"]);
+}
+
+#[test]
+fn a_recipe_on_the_cpu_by_choice() {
+    let scene = Scene::new();
+    let mut command = scene.command(&["--gpu-ids", "none", "--nproc", "2", "demo", "--run-dir", "run"]);
+    command.env_remove("CUDA_VISIBLE_DEVICES").env(
+        "FAKE_WORKER",
+        r#"echo "${CUDA_VISIBLE_DEVICES-unset}" > "$TEST_DIR/told.$RANK""#,
+    );
+    let done = scene.start(command).wait();
+    done.expect_code(0)
+        .says("dtrain: 2 workers on the CPU; effective batch");
+    assert_eq!(
+        (scene.read("told.0"), scene.read("told.1")),
+        ("\n".into(), "\n".into())
+    );
+}
+
+#[test]
+fn lists_that_are_wrong() {
+    for (list, part) in [
+        ("x", "`x` is neither the number of a GPU"),
+        ("0,,1", "`` is neither"),
+        ("0,none", "`none` is neither"),
+        ("0 1", "separate several by commas"),
+        ("-1", "`-1` is neither"),
+        ("GPU-", "`GPU-` is neither"),
+    ] {
+        refused(&["--gpu-ids", list], &["--gpu-ids", part]);
+    }
+    refused(
+        &["--gpu-ids", "0", "--gpu-ids", "1"],
+        &["cannot be used multiple times"],
+    );
+}
+
+#[test]
+fn another_number_of_workers_than_of_gpus() {
+    refused(
+        &["--nproc", "3", "--gpu-ids", "0,1"],
+        &[
+            "--nproc 3 asks for 3 workers",
+            "--gpu-ids 0,1 names 2 GPUs",
+            "leave --nproc out",
+        ],
+    );
+    refused(
+        &["--nproc", "1", "--gpu-ids", "0,GPU-8f"],
+        &["--gpu-ids 0,GPU-8f names 2 GPUs"],
+    );
+    refused(
+        &["--nproc", "gpu", "--gpu-ids", "none"],
+        &["--nproc gpu and --gpu-ids none contradict each other"],
+    );
+}
+
+/// The harness hides all GPUs, so that this is the same on every machine but for the reason.
+#[test]
+fn gpus_that_are_not_there() {
+    let reason = match inventory() {
+        Err(GpuError::NoDriver) => "no NVIDIA driver is loaded on this machine",
+        Err(_) => "check that `nvidia-smi` works",
+        Ok(machine) if machine.gpus.is_empty() => "the NVIDIA driver finds no GPU",
+        Ok(_) => "CUDA_VISIBLE_DEVICES=\"\" hides the ",
+    };
+    for ids in ["0", "0,1", "GPU-8f", "MIG-8f"] {
+        let flag = format!("--gpu-ids {ids}: ");
+        refused(&["--gpu-ids", ids], &[&flag, reason, "--gpu-ids none"]);
+    }
+}
+
+/// Where the machine has GPUs, workers get them by UUID; where it has none, the first is refused.
+#[test]
+fn the_first_gpu() {
+    let first = inventory()
+        .ok()
+        .and_then(|machine| machine.gpus.into_iter().next());
+    let done = told(&["--gpu-ids", "0"], None);
+    match first {
+        Some(gpu) if gpu.mig.is_none() => {
+            let uuid = gpu.uuid.unwrap_or_else(|| "0".into());
+            assert_eq!(done.expect_code(0).stdout(), format!("0 {uuid} PCI_BUS_ID\n"));
+            done.says(&format!("dtrain: 1 worker of sh on GPU 0 ({})\n", gpu.name));
+        }
+        Some(_) => drop(done.expect_code(2).says("MIG")),
+        None => drop(done.expect_code(2).says("--gpu-ids 0: ")),
+    }
+}

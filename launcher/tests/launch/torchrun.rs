@@ -1,0 +1,362 @@
+//! torchrun's command line: its ways to name a program, its flags and their environment twins.
+
+use crate::harness::{Done, Scene};
+use rustix::process::Signal;
+use std::ffi::OsStr;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+
+/// Stands in for Python: writes its name and its arguments, each in brackets.
+const INTERPRETER: &str = "#!/bin/sh\n{ printf '[%s]' \"$0\" \"$@\"; echo; } > \"$TEST_DIR/.line.$RANK\"\n";
+/// Writes the variables that the flags change.
+const WRITE: &str = r#"echo "$ROLE_NAME $LOCAL_RANK $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_RUN_ID" > "$TEST_DIR/.vars.$RANK""#;
+
+fn executable(path: &Path, content: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A free port below those that the system gives to whoever asks for any, such as other tests.
+fn free_port() -> u16 {
+    let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
+    let free = |port: &u16| TcpListener::bind(("0.0.0.0", *port)).is_ok();
+    (first..).find(free).unwrap()
+}
+
+/// Runs it with these variables set.
+#[track_caller]
+fn with<S: AsRef<OsStr>>(scene: &Scene, variables: &[(&str, &str)], args: &[S]) -> Done {
+    let mut command = scene.command(args);
+    for name in ["PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX"] {
+        command.env_remove(name);
+    }
+    command.envs(variables.iter().copied());
+    scene.start(command).wait()
+}
+
+/// Runs it and expects a refusal that says `message`, with nothing started.
+#[track_caller]
+fn refused(variables: &[(&str, &str)], args: &[&str], message: &str) {
+    let scene = Scene::new();
+    with(&scene, variables, args).expect_code(2).says(message);
+    scene.expect_nothing_written();
+}
+
+#[test]
+fn a_script_and_a_module_are_run_by_the_python_of_the_environment() {
+    let scene = Scene::new();
+    executable(&scene.path(".venv/bin/python3"), INTERPRETER);
+    fs::write(scene.path(".t.py"), "").unwrap();
+    let venv = scene.path(".venv");
+    let python = venv.join("bin/python3");
+    let run = |line: &[&str]| {
+        with(&scene, &[("VIRTUAL_ENV", venv.to_str().unwrap())], line).expect_code(0);
+        let rank0 = scene.read(".line.0");
+        assert_eq!(rank0, scene.read(".line.1"));
+        rank0.trim_end().replacen(python.to_str().unwrap(), "python", 1)
+    };
+    let script = run(&["--nproc", "2", ".t.py", "--nproc", "7", "-m", "--", "a b"]);
+    assert_eq!(script, "[python][-u][.t.py][--nproc][7][-m][--][a b]");
+    let module = run(&["--nproc_per_node", "2", "-m", "pkg.train", "--help"]);
+    assert_eq!(module, "[python][-u][-m][pkg.train][--help]");
+}
+
+#[test]
+fn the_interpreter_is_the_named_one_else_the_environments_else_that_of_path() {
+    let scene = Scene::new();
+    for file in [".own", ".conda/bin/python3", ".path/python"] {
+        executable(&scene.path(file), INTERPRETER);
+    }
+    fs::write(scene.path(".t.py"), "").unwrap();
+    let path = |name: &str| scene.path(name).to_str().unwrap().to_owned();
+    let (own, conda, in_path) = (path(".own"), path(".conda"), path(".path"));
+    let run = |variables: &[(&str, &str)]| {
+        with(&scene, variables, &["--nproc", "1", ".t.py"]).expect_code(0);
+        let line = scene.read(".line.0");
+        line.split(']').next().unwrap()[1..].to_owned()
+    };
+    assert_eq!(run(&[("CONDA_PREFIX", &conda), ("PYTHON_EXEC", &own)]), own);
+    assert_eq!(
+        run(&[("CONDA_PREFIX", &conda), ("PATH", &in_path)]),
+        path(".conda/bin/python3")
+    );
+    assert_eq!(run(&[("PATH", &in_path)]), path(".path/python"));
+}
+
+#[test]
+fn a_real_python_gets_its_arguments_and_writes_unbuffered() {
+    let scene = Scene::new();
+    let script = "import os, sys\nsys.stdout.write(' '.join([os.environ['RANK'], str(sys.stdout.write_through)] + sys.argv[1:]) + '\\n')\n";
+    fs::write(scene.path("t.py"), script).unwrap();
+    for line in [&["t.py", "--set", "x"][..], &["-m", "t", "--set", "x"]] {
+        let args = [&["--nproc", "1"], line].concat();
+        assert_eq!(scene.launch(&args).expect_code(0).stdout(), "0 True --set x\n");
+    }
+    assert_eq!(
+        scene.launch(&["--nproc", "2", "-m", "no.such.module"]).code,
+        Some(1)
+    );
+}
+
+#[test]
+fn what_cannot_be_run_by_python_is_refused() {
+    refused(&[], &["no/such.py"], "the script `no/such.py` does not exist");
+    refused(&[], &["-m", "pkg/train"], "leave -m out for a script");
+    let nowhere = [("PATH", "/no/such/folder")];
+    refused(
+        &nowhere,
+        &["-m", "train"],
+        "neither python3 nor python is in PATH",
+    );
+    refused(
+        &[("VIRTUAL_ENV", "/no/env")],
+        &["-m", "train"],
+        "unset VIRTUAL_ENV",
+    );
+    refused(
+        &[("PYTHON_EXEC", "/no/python")],
+        &["-m", "train"],
+        "PYTHON_EXEC is set wrongly",
+    );
+    let scene = Scene::new();
+    fs::create_dir(scene.path(".t.py")).unwrap();
+    scene
+        .launch(&[".t.py"])
+        .expect_code(2)
+        .says("the script `.t.py` is not a file");
+    scene.expect_nothing_written();
+}
+
+#[test]
+fn no_python_executes_the_program_itself() {
+    let scene = Scene::new();
+    executable(&scene.path(".tool.py"), INTERPRETER);
+    scene
+        .launch(&["--nproc", "1", "--no-python", "./.tool.py", "--role", "x"])
+        .expect_code(0);
+    assert_eq!(scene.read(".line.0"), "[./.tool.py][--role][x]\n");
+    refused(
+        &[],
+        &["--no-python", "-m", "x"],
+        "-m and --no-python contradict each other",
+    );
+}
+
+#[test]
+fn flags_for_recipes_have_no_effect_on_scripts() {
+    let scene = Scene::new();
+    fs::write(scene.path(".t.py"), "").unwrap();
+    scene
+        .launch(&["--set", "a=1", ".t.py"])
+        .expect_code(2)
+        .says("--set is for recipes");
+    scene
+        .launch(&["--resume", "auto", "-m", "t"])
+        .expect_code(2)
+        .says("--resume is for recipes");
+}
+
+#[test]
+fn the_flags_reach_the_workers() {
+    let port = free_port().to_string();
+    let vars = |flags: &[&str]| {
+        let scene = Scene::new();
+        scene.sh(2, flags, WRITE).expect_code(0);
+        assert_eq!(
+            scene.read(".vars.0").replacen(" 0 ", " 1 ", 1).len(),
+            scene.read(".vars.1").len()
+        );
+        scene.read(".vars.1").trim_end().to_owned()
+    };
+    let flags = [
+        "--role",
+        "trainer",
+        "--master-addr",
+        "localhost",
+        "--master-port",
+        &port,
+        "--rdzv-id",
+        "job 7",
+    ];
+    assert_eq!(vars(&flags), format!("trainer 1 localhost {port} job 7"));
+    let endpoint = format!("127.0.0.1:{port}");
+    let all = [
+        "--nnodes=1:1",
+        "--node_rank=0",
+        "--rdzv_backend=c10d",
+        "--rdzv_conf=is_host=1",
+        "--rdzv_id=a",
+        "--rdzv_endpoint",
+        &endpoint,
+    ];
+    assert_eq!(vars(&all), format!("default 1 127.0.0.1 {port} a"));
+    let virtual_ranks = vars(&[
+        "--virtual-local-rank",
+        "--standalone",
+        "--rdzv-id=b",
+        "--local-addr=127.0.0.1",
+    ]);
+    assert!(
+        virtual_ranks.starts_with("default 0 127.0.0.1 "),
+        "{virtual_ranks}"
+    );
+    assert!(virtual_ranks.ends_with(" b"), "{virtual_ranks}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_before_anything_is_started() {
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port().to_string();
+    let says = format!("port {port} is taken by another program");
+    refused(&[], &["--master-port", &port, "--", "true"], &says);
+    refused(&[], &["--master-port", &port, "demo"], &says);
+    refused(
+        &[],
+        &["--rdzv-endpoint", &format!("localhost:{port}"), "--", "true"],
+        &says,
+    );
+    let twin = [("PET_MASTER_PORT", port.as_str())];
+    refused(
+        &twin,
+        &["--", "true"],
+        "(set in the environment: PET_MASTER_PORT)",
+    );
+}
+
+#[test]
+fn what_needs_several_nodes_is_refused_by_name() {
+    for (args, message) in [
+        (
+            &["--nnodes", "2"][..],
+            "--nnodes 2: several nodes are not built in this version",
+        ),
+        (
+            &["--nnodes=1:2"],
+            "--nnodes 1:2: several nodes are not built in this version",
+        ),
+        (
+            &["--node-rank", "1"],
+            "--node-rank 1: several nodes are not built in this version",
+        ),
+        (
+            &["--master-addr", "192.0.2.1"],
+            "192.0.2.1 is not an address of this machine",
+        ),
+        (
+            &["--rdzv-endpoint", "192.0.2.1:1"],
+            "192.0.2.1 is not an address of this machine",
+        ),
+        (
+            &["--rdzv-backend", "etcd-v2"],
+            "several nodes are not built in this version",
+        ),
+        (&["--rdzv-conf", "is_host=0"], "--rdzv-conf is_host=0"),
+        (
+            &["--standalone", "--nnodes", "2"],
+            "--standalone and --nnodes 2 contradict each other",
+        ),
+        (&["--start-method", "fork"], "--start-method is not supported"),
+    ] {
+        refused(&[], &[args, &["--", "true"]].concat(), message);
+    }
+}
+
+#[test]
+fn a_flag_without_use_gets_a_sentence() {
+    let scene = Scene::new();
+    let flags = ["--monitor-interval", "5", "--rdzv-conf", "join_timeout=60"];
+    let done = scene.sh(1, &flags, "true");
+    done.expect_code(0)
+        .says("dtrain: --monitor-interval has no use: the end of a worker is seen at once\n")
+        .says("dtrain: --rdzv-conf join_timeout has no use on one node");
+}
+
+#[test]
+fn twins_in_the_environment_stand_for_flags() {
+    let scene = Scene::new();
+    let twins = [
+        ("PET_NPROC_PER_NODE", "2"),
+        ("PET_ROLE", "trainer"),
+        ("PET_RDZV_ID", "from-twin"),
+        ("PET_VIRTUAL_LOCAL_RANK", "1"),
+        ("PET_STANDALONE", "0"),
+        ("PET_SHUTDOWN_TIMEOUT", ""),
+    ];
+    let args = ["--rdzv-id", "typed", "--", "sh", "-c", WRITE];
+    with(&scene, &twins, &args).expect_code(0);
+    let vars = scene.read(".vars.1");
+    assert!(
+        vars.starts_with("trainer 0 ") && vars.ends_with(" typed\n"),
+        "{vars}"
+    );
+    refused(
+        &[("PET_NPROC_PER_NODE", "many")],
+        &["--", "true"],
+        "the environment variable PET_NPROC_PER_NODE is `many`: give a whole number from 1 on",
+    );
+    refused(
+        &[("PET_NO_PYTHON", "1")],
+        &["-m", "x"],
+        "(set in the environment: PET_NO_PYTHON)",
+    );
+}
+
+#[test]
+fn a_signal_that_is_not_handled_ends_the_launcher_and_its_workers() {
+    let wait = r#": > "$TEST_DIR/ready.$RANK"; exec sleep 600"#;
+    let scene = Scene::new();
+    let mut launch = scene.start_sh(2, &["--signals-to-handle", "SIGTERM,int"], wait);
+    launch.signal(Signal::USR1);
+    let status = launch.child.wait().unwrap();
+    assert_eq!(status.signal(), Some(Signal::USR1.as_raw()));
+    launch.wait();
+
+    let scene = Scene::new();
+    let launch = scene.start_sh(1, &["--signals-to-handle", "SIGTERM,int"], wait);
+    launch.signal(Signal::TERM);
+    launch.wait().expect_code(143).says("received SIGTERM");
+    refused(
+        &[],
+        &["--signals-to-handle", "TERM,KILL", "--", "true"],
+        "\"KILL\" is not among TERM, INT",
+    );
+}
+
+/// The cores that the kernel lets each of two workers use.
+fn bound(mode: &str) -> (Scene, Done, [String; 2]) {
+    let scene = Scene::new();
+    let script = r#"grep Cpus_allowed_list /proc/self/status > "$TEST_DIR/.cores.$RANK""#;
+    let done = scene.sh(2, &["--numa-binding", mode], script);
+    done.expect_code(0);
+    let cores = [0, 1].map(|rank| {
+        let line = scene.read(&format!(".cores.{rank}"));
+        line.split_whitespace().last().unwrap().to_owned()
+    });
+    (scene, done, cores)
+}
+
+#[test]
+fn workers_are_bound_to_the_cores_that_the_launcher_names() {
+    for mode in ["node", "exclusive"] {
+        if mode == "exclusive" && std::thread::available_parallelism().unwrap().get() < 2 {
+            eprintln!("left out: this machine has no two cores to share out");
+            continue;
+        }
+        let (_scene, done, [first, second]) = bound(mode);
+        done.says(&format!(
+            "dtrain: --numa-binding {mode}: CPU cores: rank 0 to {first}; rank 1 to {second}\n"
+        ));
+        if mode == "exclusive" {
+            assert_ne!(first, second);
+        }
+    }
+    refused(
+        &[],
+        &["--numa-binding", "everywhere", "--", "true"],
+        "core-complex",
+    );
+}

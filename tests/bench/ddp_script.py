@@ -1,0 +1,59 @@
+"""A small training with DistributedDataParallel, written for torchrun: nothing in it knows of dtrain.
+
+`cargo xtask torchrun` starts it by torchrun and by `dtrain launch`. Every rank prints one JSON object: the loss of the last step,
+and a checksum of the parameters, which all ranks must have in common.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def checksum(model):
+    """Of the parameters' bytes: equal where every bit is."""
+    sum = hashlib.sha256()
+    for parameter in model.parameters():
+        sum.update(parameter.detach().numpy().tobytes())
+    return sum.hexdigest()[:16]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=10)
+    args = parser.parse_args()
+
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(1)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    draw = torch.Generator().manual_seed(100 + rank)
+    for _ in range(args.steps):
+        inputs = torch.randn(32, 16, generator=draw)
+        loss = F.cross_entropy(model(inputs), inputs[:, :4].argmax(dim=1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    answer = {
+        "rank": rank,
+        "world": world,
+        "local_rank": int(os.environ["LOCAL_RANK"]),
+        "steps": args.steps,
+        "loss": loss.item(),
+        "parameters": checksum(model),
+    }
+    # One write for the whole line, which neither a launcher nor the other rank can come between.
+    print(json.dumps(answer) + "\n", end="", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

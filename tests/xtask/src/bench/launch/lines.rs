@@ -1,0 +1,140 @@
+//! Whether every line of every rank has arrived.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::line;
+
+/// The lines that have been seen.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// For each rank, whether its n-th line was there.
+    ranks: Vec<Vec<bool>>,
+}
+
+impl Seen {
+    /// None yet, of so many ranks with so many lines each.
+    pub(super) fn none(ranks: u32, lines: u32) -> Self {
+        Self {
+            ranks: vec![vec![false; lines as usize]; ranks as usize],
+        }
+    }
+
+    /// Takes in a stream. A line counts if it is whole, the first of its kind, and behind those that its rank wrote before it.
+    pub(super) fn stream(&mut self, stream: impl io::Read) -> io::Result<()> {
+        let mut reader = BufReader::with_capacity(1 << 16, stream);
+        let mut last: Vec<Option<u32>> = vec![None; self.ranks.len()];
+        let mut text = Vec::new();
+        while reader.read_until(b'\n', &mut text)? > 0 {
+            if text.pop_if(|byte| *byte == b'\n').is_some()
+                && let Some((rank, index)) = read(&text)
+                && let Some(last) = last.get_mut(rank as usize)
+                && last.is_none_or(|last| last < index)
+                && let Some(seen) = self.ranks[rank as usize].get_mut(index as usize)
+            {
+                *seen = true;
+                *last = Some(index);
+            }
+            text.clear();
+        }
+        Ok(())
+    }
+
+    /// Takes in a file.
+    pub(super) fn file(&mut self, path: &Path) -> Result<()> {
+        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        self.stream(file)
+            .with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// Takes in every log file of a standard output below the folder, however the launcher has arranged them.
+    pub(super) fn logs(&mut self, folder: &Path) -> Result<()> {
+        let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+        for entry in entries {
+            let path = entry
+                .with_context(|| format!("cannot list {}", folder.display()))?
+                .path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.is_dir() {
+                self.logs(&path)?;
+            } else if name.starts_with("stdout.log") {
+                self.file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many lines were nowhere.
+    pub(super) fn lost(&self) -> usize {
+        self.ranks.iter().flatten().filter(|seen| !**seen).count()
+    }
+}
+
+/// Whose and which line this is, if it is whole. A launcher may have put a prefix before it.
+fn read(text: &[u8]) -> Option<(u32, u32)> {
+    let start = text.iter().position(|byte| *byte == line::MARK)?;
+    let own = std::str::from_utf8(&text[start..]).ok()?;
+    let mut words = own[1..].split(' ');
+    let rank = words.next()?.parse().ok()?;
+    let index = words.next()?.parse().ok()?;
+    (own == line::line(rank, index)).then_some((rank, index))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn lost(text: &str) -> usize {
+        let mut seen = Seen::none(2, 2);
+        seen.stream(text.as_bytes()).unwrap();
+        seen.lost()
+    }
+
+    fn stream(prefix: &str, order: &[(u32, u32)]) -> String {
+        order
+            .iter()
+            .map(|(rank, index)| format!("{prefix}{}\n", line::line(*rank, *index)))
+            .collect()
+    }
+
+    #[test]
+    fn lines_of_several_ranks_may_come_in_any_mixture_and_with_a_prefix() {
+        let all = [(0, 0), (1, 0), (1, 1), (0, 1)];
+        for prefix in ["", "[rank 0] ", "[default0]:"] {
+            assert_eq!(lost(&stream(prefix, &all)), 0, "{prefix}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_absent_torn_cut_or_out_of_order_is_lost() {
+        assert_eq!(lost(""), 4);
+        assert_eq!(lost(&stream("", &[(0, 0), (0, 1), (1, 0)])), 1);
+        assert_eq!(lost(&stream("", &[(0, 1), (0, 0), (1, 0), (1, 1)])), 1);
+        let whole = stream("", &[(0, 0), (0, 1), (1, 0), (1, 1)]);
+        assert_eq!(lost(whole.trim_end()), 1);
+        assert_eq!(lost(&whole.replacen('\n', "", 1)), 2);
+        assert_eq!(lost(&whole.replacen("loss", "lo\nss", 1)), 1);
+        // Ranks and lines that nobody wrote are none of ours.
+        assert_eq!(lost(&stream("", &[(7, 0), (0, 9)])), 4);
+    }
+
+    #[test]
+    fn log_files_are_found_wherever_they_lie() {
+        let folder = tempfile::tempdir().unwrap();
+        for rank in 0..2 {
+            let logs = folder.path().join(format!("attempt_0/rank_{rank}"));
+            fs::create_dir_all(&logs).unwrap();
+            fs::write(logs.join("stdout.log.1"), stream("", &[(rank, 0)])).unwrap();
+            fs::write(logs.join("stdout.log"), stream("", &[(rank, 1)])).unwrap();
+            fs::write(logs.join("stderr.log"), "@").unwrap();
+        }
+        let mut seen = Seen::none(2, 2);
+        seen.logs(folder.path()).unwrap();
+        assert_eq!(seen.lost(), 0);
+        assert!(seen.logs(&folder.path().join("absent")).is_err());
+    }
+}
