@@ -271,6 +271,25 @@ fn a_killed_worker_ends_the_run_and_is_named() {
 }
 
 #[test]
+fn a_training_that_hangs_is_found_by_its_silence() {
+    let sandbox = Sandbox::new(TINY);
+    let mut command = sandbox.command(2, "run", &["train.epochs=200000"], &["--hang-timeout", "3"]);
+    let mut launcher = command.stderr(Stdio::piped()).spawn().unwrap();
+    let metrics = sandbox.path("run/metrics.jsonl");
+    // Two seconds of steps, so that it is known what is usual.
+    wait_for("some steps", || metrics.exists());
+    std::thread::sleep(Duration::from_secs(4));
+    kill("-STOP", rank_pid(launcher.id(), 1));
+    assert_eq!(launcher.wait().unwrap().code(), Some(4));
+    let failure = sandbox.run("run").result().failure.expect("a failure");
+    assert_eq!(failure.cause.map(|cause| cause.kind).as_deref(), Some("hang"));
+    let stacks =
+        |rank| std::fs::read_to_string(sandbox.path(&format!("run/logs/attempt_0/rank_{rank}/stacks.txt")));
+    assert!(stacks(1).unwrap().contains("T (stopped)"));
+    assert!(stacks(0).unwrap().contains("S (sleeping)"));
+}
+
+#[test]
 fn a_worker_started_by_hand_is_rank_0_of_1() {
     let sandbox = Sandbox::new(TINY);
     let mut command = Command::new(worker());
@@ -328,18 +347,26 @@ fn kill(signal: &str, pid: u32) {
     );
 }
 
-/// The process of a rank among the launcher's children, by its environment.
-fn rank_pid(launcher: u32, rank: usize) -> u32 {
+/// The process of a rank below the guardian of a launcher, by its environment.
+fn rank_pid(guardian: u32, rank: usize) -> u32 {
     let wanted = format!("RANK={rank}");
-    let children = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+    let stat = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    let parent = |pid| -> Option<u32> {
+        stat(pid)?
+            .rsplit(')')
+            .next()?
+            .split_whitespace()
+            .nth(1)?
+            .parse()
+            .ok()
+    };
+    let workers = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let parent: u32 = stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()?;
         let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
         let ours = environ
             .split(|&byte| byte == 0)
             .any(|variable| variable == wanted.as_bytes());
-        (parent == launcher && ours).then_some(pid)
+        (ours && parent(parent(pid)?)? == guardian).then_some(pid)
     });
-    children.last().expect("the rank runs")
+    workers.last().expect("the rank runs")
 }

@@ -10,6 +10,7 @@ pub mod data;
 mod device;
 pub mod engine;
 mod error;
+pub mod heartbeat;
 pub mod metrics;
 pub mod models;
 pub mod optim;

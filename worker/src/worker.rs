@@ -16,6 +16,7 @@ use super::error::WorkerError;
 use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
 use crate::engine::{Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer, live};
+use crate::heartbeat::Heartbeat;
 use crate::metrics::{MetricsLog, Progress, Surface};
 use crate::tasks::{BuildTask, Classify, Console, Lm, Segment, TorchScript};
 
@@ -138,6 +139,7 @@ fn train<T: BuildTask + 'static>(
         metrics,
         progress,
         launched: launched(),
+        heartbeat: Heartbeat::from_env(),
     })?;
     let outcome = trainer.run()?;
     let peaks = peak_memory(&ranks)?;

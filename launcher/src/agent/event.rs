@@ -83,8 +83,11 @@ pub(crate) enum Notice {
     Stopping { signal: i32, workers: usize },
     /// No progress; the ranks and how long they have been silent, the longest first.
     Hanging { silent: Vec<(usize, Duration)> },
-    /// These workers are being killed, because of a second request or because their time is up.
-    Killing { ranks: Vec<usize>, timed_out: bool },
+    /// These workers are being killed: because their time, this long, is up, or because of a second request.
+    Killing {
+        ranks: Vec<usize>,
+        timed_out: Option<Duration>,
+    },
 }
 
 /// How one worker ended.

@@ -151,7 +151,7 @@ impl Agent {
                         deadline: None,
                     };
                 }
-                self.kill_all(now, false, &mut actions);
+                self.kill_all(now, None, &mut actions);
             }
             Event::Forward { signal } => {
                 actions.extend(
@@ -168,7 +168,8 @@ impl Agent {
             Event::Timer if self.phase == Phase::Running => self.look_for_a_hang(now, &mut actions),
             Event::Timer => {
                 if self.deadline().is_some_and(|deadline| deadline <= now) {
-                    self.kill_all(now, true, &mut actions);
+                    let patience = self.patience();
+                    self.kill_all(now, Some(patience), &mut actions);
                 }
             }
         }
@@ -297,7 +298,7 @@ impl Agent {
         if signal == signals::INT || signal == signals::TERM {
             match self.interrupted {
                 Some(first) if now < first + SAME_REQUEST => return,
-                Some(_) => return self.kill_all(now, false, actions),
+                Some(_) => return self.kill_all(now, None, actions),
                 None => self.interrupted = Some(now),
             }
         }
@@ -328,7 +329,7 @@ impl Agent {
         };
         self.phase = Phase::Stopping {
             why: Why::Hang { rank },
-            deadline: Some(now.saturating_add(LAST_WORDS.min(self.policy.shutdown_timeout))),
+            deadline: Some(now.saturating_add(self.last_words())),
         };
         let ranks = self.running();
         actions.push(Action::Tell(Notice::Hanging { silent }));
@@ -340,7 +341,7 @@ impl Agent {
     }
 
     /// Kills all that run; from here on only their ends are waited for.
-    fn kill_all(&mut self, now: Duration, timed_out: bool, actions: &mut Vec<Action>) {
+    fn kill_all(&mut self, now: Duration, timed_out: Option<Duration>, actions: &mut Vec<Action>) {
         if let Phase::Stopping { deadline, .. } = &mut self.phase {
             *deadline = None;
         }
@@ -356,6 +357,21 @@ impl Agent {
     fn send(&mut self, rank: usize, signal: i32, now: Duration, actions: &mut Vec<Action>) {
         self.workers[rank].sent.push((signal, now));
         actions.push(Action::Signal { rank, signal });
+    }
+
+    fn last_words(&self) -> Duration {
+        LAST_WORDS.min(self.policy.shutdown_timeout)
+    }
+
+    /// The time that workers have which are being stopped.
+    fn patience(&self) -> Duration {
+        match self.phase {
+            Phase::Stopping {
+                why: Why::Hang { .. },
+                ..
+            } => self.last_words(),
+            _ => self.policy.shutdown_timeout,
+        }
     }
 
     fn timeout_from(&self, now: Duration) -> Option<Duration> {

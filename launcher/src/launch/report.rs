@@ -220,7 +220,14 @@ impl<'a> Culprit<'a> {
 
     /// How it ended, in words.
     fn ended(&self) -> String {
-        let ended = ended(self.end.outcome);
+        let mut ended = ended(self.end.outcome);
+        if self
+            .cause
+            .as_ref()
+            .is_some_and(|cause| cause.kind == cause::Kind::Hang)
+        {
+            ended = format!("no progress, then {ended}");
+        }
         if self.yielded() {
             let sender = if self.end.stopped_by_agent() {
                 " from the launcher"
@@ -374,10 +381,9 @@ pub(super) fn notice(notice: &Notice, workers: usize, timeout: Duration) -> Opti
         }
         Notice::Killing { ranks, timed_out } => {
             let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
-            let why = if *timed_out {
-                format!("still running after {timeout} s")
-            } else {
-                "on request".to_owned()
+            let why = match timed_out {
+                Some(time) => format!("still running after {} s", time.as_secs()),
+                None => "on request".to_owned(),
             };
             Some(format!("dtrain: killing rank {}: {why}", ranks.join(", ")))
         }

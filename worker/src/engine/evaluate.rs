@@ -49,6 +49,7 @@ impl Trainer<'_> {
                 .precision
                 .run(|| tch::no_grad(|| task.loss(&batch, Mode::Evaluate)))??;
             tally.add(&loss)?;
+            self.heartbeat.beat();
         }
         let status = Status {
             totals: tally.totals(task.sums())?,

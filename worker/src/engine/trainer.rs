@@ -21,6 +21,7 @@ use super::stop::StopFlag;
 use crate::checkpoint::{self, Snapshot};
 use crate::collectives::Ranks;
 use crate::data::{Loader, LoaderOptions, too_many_bad};
+use crate::heartbeat::Heartbeat;
 use crate::metrics::{EvalRecord, MetricsLog, Progress, StepRecord};
 
 /// A run whose gradient is not finite this often in a row will not recover.
@@ -58,6 +59,8 @@ pub struct Parts<'a> {
     pub progress: Progress,
     /// When the launch command was given, if it said so.
     pub launched: Option<SystemTime>,
+    /// Signs of life.
+    pub heartbeat: Heartbeat,
 }
 
 /// How a training ended in good order.
@@ -97,6 +100,7 @@ pub struct Trainer<'a> {
     metrics: Option<MetricsLog>,
     progress: Progress,
     launched: Option<SystemTime>,
+    pub(super) heartbeat: Heartbeat,
     bad_samples: u64,
     skipped_in_a_row: u64,
     summary: Summary,
@@ -130,6 +134,7 @@ impl<'a> Trainer<'a> {
             metrics: parts.metrics,
             progress: parts.progress,
             launched: parts.launched,
+            heartbeat: parts.heartbeat,
             bad_samples: 0,
             skipped_in_a_row: 0,
             summary,
@@ -199,6 +204,7 @@ impl<'a> Trainer<'a> {
     }
 
     fn report(&mut self, record: &StepRecord) -> Result<(), TrainError> {
+        self.heartbeat.beat();
         if let Some(metrics) = &mut self.metrics {
             metrics.step(record).map_err(TrainError::Metrics)?;
         }

@@ -47,7 +47,7 @@ fn a_failure_stops_the_others_at_once_and_kills_them_after_the_timeout() {
         actions[1..],
         [Action::Tell(Notice::Killing {
             ranks: vec![2],
-            timed_out: true
+            timed_out: Some(TIMEOUT)
         })]
     );
     assert_eq!(agent.deadline(), None, "killed once, then only waited for");

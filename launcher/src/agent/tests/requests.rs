@@ -38,7 +38,7 @@ fn a_second_interrupt_kills_but_its_echo_does_not() {
             actions[2],
             Action::Tell(Notice::Killing {
                 ranks: vec![0, 1],
-                timed_out: false
+                timed_out: None
             })
         );
         die(&mut agent, 0, KILL, 1260);
