@@ -5,6 +5,7 @@
 mod causes;
 mod contract;
 mod exit_codes;
+mod faults;
 mod gpus;
 mod hangs;
 mod harness;

@@ -1,0 +1,47 @@
+//! What no other file is about: workers that treat their streams badly, and recipes that are none.
+
+use crate::harness::Scene;
+use std::fs;
+
+#[test]
+fn a_worker_that_closes_its_streams_goes_on_and_its_end_counts() {
+    let script = r#"
+        echo before; echo bad >&2
+        exec >&- 2>&-
+        until [ -e "$TEST_DIR/closed.0" ] && [ -e "$TEST_DIR/closed.1" ]; do : > "$TEST_DIR/closed.$RANK"; sleep 0.01; done
+        if [ $RANK = 1 ]; then exit 21; fi
+        exec sleep 600"#;
+    let done = Scene::new().sh(2, &[], script);
+    done.expect_code(21).says("dtrain: rank 1 (pid ").says("bad");
+    assert_eq!(done.stdout().matches("before").count(), 2);
+}
+
+#[test]
+fn closed_streams_are_no_failure() {
+    let done = Scene::new().sh(2, &[], "echo here; exec >&- 2>&-; exit 0");
+    assert_eq!(done.expect_code(0).stdout().matches("here").count(), 2);
+}
+
+#[test]
+fn recipes_that_cannot_be_read_are_refused_before_anything_is_written() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path(".folder.toml")).unwrap();
+    fs::write(scene.path(".bytes.toml"), b"task = \"\xff\xfe\"\n").unwrap();
+    for (recipe, named) in [
+        (".folder.toml", ".folder.toml"),
+        (".bytes.toml", ".bytes.toml"),
+        (".absent.toml", ".absent.toml"),
+    ] {
+        scene.launch(&[recipe]).expect_code(2).says(named);
+    }
+    scene.expect_nothing_written();
+}
+
+#[test]
+fn what_a_worker_prints_need_not_be_text() {
+    // Without carriage returns, before which a line is a progress frame.
+    let script = r"head -c 300000 /dev/urandom | tr -d '\r'; printf '\n'; head -c 5000 /dev/zero >&2";
+    let done = Scene::new().sh(2, &["--run-dir", "out"], script);
+    done.expect_code(0);
+    assert!(done.stdout.len() > 590_000, "{}", done.stdout.len());
+}
