@@ -13,12 +13,7 @@ pub(crate) struct GpuArgs {
     /// Numbers are those of nvidia-smi, or count the entries of CUDA_VISIBLE_DEVICES where it is set. A UUID is that of a GPU
     /// (`GPU-...`) or of a MIG instance (`MIG-...`), or as much of its beginning as no other has. Without this flag
     /// workers see what the launcher sees.
-    #[arg(
-        long,
-        value_name = "IDS",
-        allow_negative_numbers = true,
-        visible_alias = "gpu_ids"
-    )]
+    #[arg(long, value_name = "IDS", allow_negative_numbers = true)]
     pub(crate) gpu_ids: Option<GpuIds>,
 }
 

@@ -89,7 +89,7 @@ fn redirects_and_tee_mean_what_they_mean_to_torchrun() {
 #[test]
 fn the_filter_is_for_the_screen_alone() {
     assert_eq!(picture(&["--local-ranks-filter", "1"], 2, Home::RunDir), "kk bb");
-    assert_eq!(picture(&["--local_ranks_filter", "0"], 2, Home::Nowhere), "ss --");
+    assert_eq!(picture(&["--local-ranks-filter", "0"], 2, Home::Nowhere), "ss --");
     assert_eq!(
         picture(&["--local-ranks-filter", "0,1", "-r", "1:3"], 3, Home::Recipe),
         "ss kk --"
@@ -109,7 +109,7 @@ fn prefixes() {
         prefix(&["--log-line-prefix-template", template], 1),
         "[trainer0|0@node-a]: "
     );
-    assert_eq!(prefix(&["--log_line_prefix_template", "-$rank "], 3), "-2 ");
+    assert_eq!(prefix(&["--log-line-prefix-template", "-$rank "], 3), "-2 ");
     assert_eq!(prefix(&["--log-line-prefix-template="], 3), "");
 }
 
