@@ -77,6 +77,9 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
     if let Err(error) = dtrain_torch_shim::quiet_logs() {
         tracing::debug!("{error}");
     }
+    if let Err(error) = dtrain_torch_shim::stacks::print_on_abort() {
+        tracing::debug!("a stack will not be printed on SIGABRT: {error}");
+    }
     let request = Request {
         recipe: args.recipe,
         overrides: args.overrides,

@@ -43,6 +43,8 @@ pub(crate) enum Event {
     },
     /// The worker has given a sign of life.
     Beat { rank: usize },
+    /// It is written down where the workers are that hang (answer to [`Action::Inspect`]).
+    Inspected,
     /// The launcher was asked to stop by this signal (INT, TERM, HUP or QUIT).
     Stop { signal: i32 },
     /// Whoever stands behind the launcher has died: nobody is there to be asked or told anything.
@@ -60,7 +62,7 @@ pub(crate) enum Action {
     Start { rank: usize },
     /// Send this signal to the worker's process group.
     Signal { rank: usize, signal: i32 },
-    /// Write down where these workers are, which hang.
+    /// Write down where these workers are, which hang, and answer with [`Event::Inspected`]. Takes a while.
     Inspect { ranks: Vec<usize> },
     /// Tell the user now.
     Tell(Notice),

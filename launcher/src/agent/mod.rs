@@ -165,6 +165,7 @@ impl Agent {
                     progress.beat(rank, now);
                 }
             }
+            Event::Inspected => self.ask_where_they_are(now, &mut actions),
             Event::Timer if self.phase == Phase::Running => self.look_for_a_hang(now, &mut actions),
             Event::Timer => {
                 if self.deadline().is_some_and(|deadline| deadline <= now) {
@@ -329,14 +330,27 @@ impl Agent {
         };
         self.phase = Phase::Stopping {
             why: Why::Hang { rank },
-            deadline: Some(now.saturating_add(self.last_words())),
+            deadline: None,
         };
-        let ranks = self.running();
         actions.push(Action::Tell(Notice::Hanging { silent }));
-        actions.push(Action::Inspect { ranks: ranks.clone() });
-        // Programs that can say where they are do it on this signal: Python's faulthandler prints every thread's stack.
-        for rank in ranks {
-            self.send(rank, signals::ABRT, now, actions);
+        actions.push(Action::Inspect {
+            ranks: self.running(),
+        });
+    }
+
+    /// Programs that can say where they are do it on SIGABRT: Python's faulthandler prints every thread's stack, our trainer
+    /// that of its main thread.
+    fn ask_where_they_are(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let last_words = self.last_words();
+        if let Phase::Stopping {
+            why: Why::Hang { .. },
+            deadline,
+        } = &mut self.phase
+        {
+            *deadline = Some(now.saturating_add(last_words));
+            for rank in self.running() {
+                self.send(rank, signals::ABRT, now, actions);
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use crate::output::{RotatingLog, Sieve, Stream};
 use anyhow::Context;
 use dtrain_common::run_dir::RunDir;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -120,11 +120,10 @@ impl Files {
             .then(|| rank_folder(&kept.attempt, rank).join(name))
     }
 
-    /// Keeps where the worker of `rank` was when it hung, beside its logs; none when no logs are kept.
-    pub(super) fn keep_stacks(&self, rank: usize, text: &str) -> Option<io::Result<PathBuf>> {
+    /// Where it is kept where the worker of `rank` was when it hung, beside its logs; none when no logs are kept.
+    pub(super) fn stacks_path(&self, rank: usize) -> Option<PathBuf> {
         let kept = self.kept.as_ref()?;
-        let path = rank_folder(&kept.attempt, rank).join("stacks.txt");
-        Some(fs::write(&path, text).map(|()| path))
+        Some(rank_folder(&kept.attempt, rank).join("stacks.txt"))
     }
 
     /// What the user is told about the logs before the workers start: where those lie that no run directory holds.

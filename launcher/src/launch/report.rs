@@ -41,7 +41,7 @@ impl Report {
             None => meaning.clone(),
             Some(culprit) if matches!(run.verdict.cause, Cause::Hung { .. }) => {
                 format!(
-                    "no progress, rank {} was the first to be silent; {meaning}",
+                    "no progress, rank {} was among the first to be silent; {meaning}",
                     culprit.end.rank
                 )
             }

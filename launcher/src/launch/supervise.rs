@@ -17,8 +17,9 @@ use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::process::Pid;
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, IsTerminal, PipeReader};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -175,7 +176,7 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
                 continue;
             }
             Some(Action::Inspect { ranks }) => {
-                let _ = screen.notices.send(inspect(&group, job.files, &ranks));
+                inspect(&group, job.files, &ranks, screen);
                 continue;
             }
             Some(Action::Sweep) => {
@@ -217,25 +218,41 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
     })
 }
 
-/// Writes down where the workers are that hang, for each beside its logs; answers what the user is told. Where no logs are
-/// kept, everything is told.
-fn inspect(group: &Group, files: &Files, ranks: &[usize]) -> String {
+/// Writes down where the workers are that hang, for each beside its logs, or tells all where no logs are kept. A debugger takes
+/// its time, so it is done on threads; the agent hears when it is done.
+fn inspect(group: &Group, files: &Files, ranks: &[usize], screen: &Screen) {
     let pids = group.pids();
-    let told: Vec<String> = ranks
+    let hanging: Vec<_> = ranks
         .iter()
-        .filter_map(|&rank| {
-            let found = stacks::of(pids[rank]?);
-            let indented: String = found.lines().map(|line| format!("\n    {line}")).collect();
-            Some(match files.keep_stacks(rank, &found) {
-                Some(Ok(path)) => format!("dtrain: where rank {rank} is: {}", path.display()),
-                Some(Err(error)) => {
-                    format!("dtrain: where rank {rank} is (cannot be kept: {error}):{indented}")
-                }
-                None => format!("dtrain: where rank {rank} is:{indented}"),
-            })
-        })
+        .filter_map(|&rank| Some((rank, pids[rank]?, files.stacks_path(rank))))
         .collect();
-    told.join("\n")
+    let (notices, events) = (screen.notices.clone(), group.events.clone());
+    let look = move || {
+        std::thread::scope(|scope| {
+            for (rank, pid, path) in &hanging {
+                let notices = notices.clone();
+                scope.spawn(move || {
+                    // Both fail only when the run is over.
+                    let _ = notices.send(where_it_is(*rank, *pid, path.as_deref()));
+                });
+            }
+        });
+        let _ = events.send(Event::Inspected);
+    };
+    let thread = std::thread::Builder::new().name("inspect".to_owned());
+    if thread.spawn(look).is_err() {
+        let _ = group.events.send(Event::Inspected);
+    }
+}
+
+fn where_it_is(rank: usize, pid: u32, path: Option<&Path>) -> String {
+    let found = stacks::of(pid);
+    let indented: String = found.lines().map(|line| format!("\n    {line}")).collect();
+    match path.map(|path| (path, fs::write(path, &found))) {
+        Some((path, Ok(()))) => format!("dtrain: where rank {rank} is: {}", path.display()),
+        Some((_, Err(error))) => format!("dtrain: where rank {rank} is (cannot be kept: {error}):{indented}"),
+        None => format!("dtrain: where rank {rank} is:{indented}"),
+    }
 }
 
 impl Run {

@@ -24,6 +24,7 @@ pub mod gloo;
 pub mod hooks;
 pub mod jit;
 pub mod rng;
+pub mod stacks;
 pub mod store;
 pub mod tensor;
 
