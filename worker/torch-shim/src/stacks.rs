@@ -54,10 +54,20 @@ fn innermost_last(stack: &str) -> String {
         .iter()
         .position(|frame| named(frame, "__rust_begin_short_backtrace"))
         .unwrap_or(frames.len());
-    let handler = frames[..outermost]
+    let of_the_handler = |frame: &Vec<&str>| {
+        let names = ["signal_hook", "signal-hook", "__restore_rt"];
+        frame
+            .iter()
+            .any(|line| names.iter().any(|name| line.contains(name)))
+    };
+    let mut handler = frames[..outermost]
         .iter()
-        .rposition(|frame| named(frame, "signal_hook") || named(frame, "__restore_rt"))
+        .rposition(of_the_handler)
         .map_or(0, |last| last + 1);
+    // The way back from a handler is the kernel's, and has no name.
+    if handler > 0 && frames.get(handler).is_some_and(|frame| named(frame, "<unknown>")) {
+        handler += 1;
+    }
     let lines: Vec<&str> = frames[handler..outermost]
         .iter()
         .rev()
@@ -73,8 +83,8 @@ mod tests {
 
     #[test]
     fn what_matters_comes_last_and_what_does_not_is_left_out() {
-        let printed = "   0: dtrain_torch_shim::stacks::on_abort\n             at stacks.rs:30\n   1: signal_hook_registry::handler\n   \
-                       2: __restore_rt\n   3: futex_wait\n   4: shared::reduce\n             at reduce.rs:7:3\n   5: std::sys::backtrace::\
+        let printed = "   0: dtrain_torch_shim::stacks::on_abort\n             at stacks.rs:30\n   1: handler\n             at signal-hook-registry-1.4.8/src/lib.rs\n   \
+                       2: <unknown>\n   3: futex_wait\n   4: shared::reduce\n             at reduce.rs:7:3\n   5: std::sys::backtrace::\
                        __rust_begin_short_backtrace\n   6: main\n";
         assert_eq!(
             innermost_last(printed),
