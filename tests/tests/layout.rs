@@ -42,7 +42,10 @@ fn the_launcher_names_no_torch_library() {
         "{libraries:?}"
     );
     let output = Command::new("ldd").arg(dtrain()).output().unwrap();
-    assert!(!is_torch(&said(&output)), "{}", said(&output));
+    let listed = said(&output);
+    // The addresses, in parentheses, may hold any letters.
+    let mut names = listed.split_whitespace().filter(|word| !word.starts_with('('));
+    assert!(!names.any(is_torch), "{listed}");
 }
 
 #[test]
