@@ -145,11 +145,7 @@ impl Plan {
             run_dir: Some(run_dir),
             recipe: Some(recipe),
             routing,
-            headline: note
-                .into_iter()
-                .chain([summary])
-                .chain(placement.bound.note())
-                .collect(),
+            headline: headline(note, summary, &placement),
             placement,
         })
     }
@@ -204,11 +200,7 @@ impl Plan {
             run_dir,
             recipe: None,
             routing,
-            headline: note
-                .into_iter()
-                .chain([summary])
-                .chain(placement.bound.note())
-                .collect(),
+            headline: headline(note, summary, &placement),
             placement,
         })
     }
@@ -272,6 +264,12 @@ impl Plan {
     pub(super) fn requeue_code(&self) -> Option<i32> {
         (self.kind == Kind::Recipe).then(|| i32::from(ExitStatus::Requeue.code()))
     }
+}
+
+/// What the user is told first.
+fn headline(note: Option<String>, summary: String, placement: &Placement) -> Vec<String> {
+    let bound = placement.bound.note();
+    note.into_iter().chain([summary]).chain(bound).collect()
 }
 
 /// The trainer's command line.

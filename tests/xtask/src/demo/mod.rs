@@ -25,18 +25,7 @@ pub(crate) struct Args {
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let ready = setup::run(workspace, signals, &args.set.clone().into())?;
 
-    eprintln!("building dtrain; the first time this takes some minutes");
-    let mut build = ready.cargo(workspace);
-    build.args([
-        "build",
-        "--release",
-        "--package",
-        "dtrain",
-        "--package",
-        "dtrain-worker",
-    ]);
-    let code = signals.run(&mut build)?.code;
-    signals.check()?;
+    let code = ready.build_dtrain(workspace, signals)?;
     if code != 0 {
         eprintln!("demo failed: dtrain does not build");
         return Ok(code);

@@ -63,6 +63,23 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
+    /// Builds the launcher and the trainer for release, and returns cargo's exit code.
+    pub(crate) fn build_dtrain(&self, workspace: &Workspace, signals: &Signals) -> Result<u8> {
+        eprintln!("building dtrain; the first time this takes some minutes");
+        let mut build = self.cargo(workspace);
+        build.args([
+            "build",
+            "--release",
+            "--package",
+            "dtrain",
+            "--package",
+            "dtrain-worker",
+        ]);
+        let code = signals.run(&mut build)?.code;
+        signals.check()?;
+        Ok(code)
+    }
+
     /// For what is built without libtorch: nothing has been looked at.
     pub(crate) fn without_libtorch() -> Self {
         Self {
