@@ -13,6 +13,7 @@ pub mod gpu;
 pub mod lr;
 pub mod manifest;
 pub mod memory;
+pub mod plan;
 pub mod recipe;
 pub mod result;
 pub mod run_dir;

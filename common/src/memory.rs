@@ -62,6 +62,69 @@ fn parse_status(status: &str) -> io::Result<MemoryReport> {
     })
 }
 
+/// Bytes by owner: where the memory of a rank was when it was highest, or is predicted to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Owners {
+    /// Weights, trainable and frozen.
+    pub parameters: u64,
+    /// Gradients of the trainable weights.
+    pub gradients: u64,
+    /// The optimizer's moments.
+    pub optimizer: u64,
+    /// The moving average of the weights.
+    pub ema: u64,
+    /// Running statistics, and what is kept to put them back.
+    pub buffers: u64,
+    /// The micro-batch, and what the forward pass keeps for backward.
+    pub activations: u64,
+    /// What operations take for a moment: the rest.
+    pub workspace: u64,
+}
+
+impl Owners {
+    /// Names and bytes in the order in which they are shown.
+    pub fn rows(&self) -> [(&'static str, u64); 7] {
+        [
+            ("parameters", self.parameters),
+            ("gradients", self.gradients),
+            ("optimizer", self.optimizer),
+            ("ema", self.ema),
+            ("buffers", self.buffers),
+            ("activations", self.activations),
+            ("workspace", self.workspace),
+        ]
+    }
+
+    /// What is there whether or not a step is under way; saturates at `u64::MAX`.
+    pub fn state(&self) -> u64 {
+        self.rows()[..5]
+            .iter()
+            .fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
+    /// All of it; saturates at `u64::MAX`.
+    pub fn total(&self) -> u64 {
+        self.rows()
+            .iter()
+            .fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+}
+
+/// The highest memory of each phase of a step, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PhasePeaks {
+    /// The forward passes.
+    pub forward: u64,
+    /// The backward passes, with the reductions that start in them.
+    pub backward: u64,
+    /// The rest of the reduction.
+    pub reduce: u64,
+    /// Clipping, optimizer, running statistics and moving average.
+    pub update: u64,
+}
+
 /// The bytes of a model's persistent state, without activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StateBytes {

@@ -6,12 +6,13 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-const SOURCES: [&str; 7] = [
+const SOURCES: &[&str] = &[
     "blob.cpp",
     "context.cpp",
     "gloo.cpp",
     "hooks.cpp",
     "jit.cpp",
+    "memory.cpp",
     "store.cpp",
     "tensor.cpp",
 ];

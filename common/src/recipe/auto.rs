@@ -134,6 +134,43 @@ impl<'de> Deserialize<'de> for Cache {
     }
 }
 
+/// The most memory that a rank's tensors may take on its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Budget {
+    /// `"auto"`: the device's memory less a margin.
+    #[default]
+    Auto,
+    /// So many bytes.
+    Size(ByteSize),
+}
+
+impl std::fmt::Display for Budget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Size(size) => f.write_str(&size.exact()),
+        }
+    }
+}
+
+impl Serialize for Budget {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Budget {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Cache::deserialize(deserializer)? {
+            Cache::Auto => Ok(Self::Auto),
+            Cache::Size(size) => Ok(Self::Size(size)),
+            Cache::Off => Err(de::Error::custom(
+                "expected \"auto\" or a size such as \"14 GiB\"",
+            )),
+        }
+    }
+}
+
 /// Writes a size as text that says it exactly, as a person would: `25 MiB`.
 pub(super) fn exact_size<S: Serializer>(size: &ByteSize, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&size.exact())

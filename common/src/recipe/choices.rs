@@ -48,6 +48,18 @@ choice! {
 }
 
 choice! {
+    /// Whether segments of the model are computed again in backward instead of keeping what they computed.
+    Recompute {
+        /// Never.
+        Off = "off",
+        /// All segments.
+        On = "on",
+        /// The fewest segments with which the run fits.
+        Auto = "auto",
+    }
+}
+
+choice! {
     /// Where the samples come from.
     DataKind {
         /// A folder of images.

@@ -28,10 +28,10 @@ mod values;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-pub use auto::{Cache, MicroBatch, Workers};
+pub use auto::{Budget, Cache, MicroBatch, Workers};
 pub use choices::{
     Amp, Augment, BatchNorm, Compress, DataKind, Decay, LastBatch, Loss, Masks, MemoryFormat, ModelName,
-    OptimName, Per, Resize, ScheduleName, Task, Tokenizer,
+    OptimName, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
 };
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use error::RecipeError;

@@ -3,7 +3,7 @@
 
 use super::choices::{
     Amp, Augment, BatchNorm, Compress, DataKind, Decay, LastBatch, Loss, Masks, MemoryFormat, ModelName,
-    OptimName, Per, Resize, ScheduleName, Task, Tokenizer,
+    OptimName, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
 };
 use crate::lr::Scaling;
 
@@ -40,6 +40,8 @@ pub(super) enum Kind {
     Size(u64),
     /// "auto", "off" or a number of bytes.
     Cache,
+    /// "auto" or a number of bytes.
+    Budget,
     /// A path.
     Path,
     /// A folder below another.
@@ -113,8 +115,9 @@ pub(super) const RECIPE: &[Key] = &[
         Section(&[
             key("micro_batch", AutoOrWhole(1, MAX_COUNT)),
             key("shard_optimizer", Flag),
-            key("budget", Planned),
-            key("recompute", Planned),
+            key("budget", Kind::Budget),
+            key("recompute", Choice(Recompute::NAMES, &[])),
+            key("grow", Flag),
         ]),
     ),
     key(

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::auto::exact_size;
-use super::{Amp, Compress, LastBatch, MicroBatch};
+use super::{Amp, Budget, Compress, LastBatch, MicroBatch, Recompute};
 use crate::units::{ByteSize, Span};
 
 /// `[train]`
@@ -78,13 +78,31 @@ impl Default for Precision {
 }
 
 /// `[memory]`
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
     /// Largest number of samples in one forward and backward pass.
     pub micro_batch: MicroBatch,
+    /// The most that a rank's tensors may take.
+    pub budget: Budget,
+    /// Whether segments of the model are computed again in backward (Chen et al. 2016, arXiv 1604.06174).
+    pub recompute: Recompute,
+    /// Whether a micro-batch that was halved because memory ran out is tried larger again at the beginning of every epoch.
+    pub grow: bool,
     /// Whether each rank keeps only its own part of the optimizer's state (ZeRO-1, Rajbhandari 2020, arXiv 1910.02054).
     pub shard_optimizer: bool,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            micro_batch: MicroBatch::Auto,
+            budget: Budget::Auto,
+            recompute: Recompute::Auto,
+            grow: false,
+            shard_optimizer: false,
+        }
+    }
 }
 
 /// `[reduce]`: how gradients are summed over ranks.

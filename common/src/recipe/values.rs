@@ -171,6 +171,14 @@ fn check_value(kind: &Kind, value: &Value) -> Result<(), String> {
             (Some("auto" | "off"), _) | (_, Some(Ok(_))) => Ok(()),
             _ => expected("\"auto\", \"off\" or a size such as \"4 GiB\""),
         },
+        Kind::Budget => match (value.as_str(), size(value)) {
+            (Some("auto"), _) => Ok(()),
+            (_, Some(Ok(bytes))) if bytes > 0 => Ok(()),
+            (Some(text), Some(Err(message))) if text.starts_with(|c: char| c.is_ascii_digit()) => {
+                Err(message)
+            }
+            _ => expected("\"auto\" or a size such as \"14 GiB\""),
+        },
         Globs => match value.as_array() {
             Some(list) if list.iter().all(is_glob) => Ok(()),
             _ => expected("a list of globs on the names of parameters, such as [\"backbone.*\"]"),

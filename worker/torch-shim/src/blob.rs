@@ -7,6 +7,7 @@ use tch::{Kind, Tensor};
 
 use crate::error::{ErrorKind, ShimError, checked};
 use crate::ffi;
+use crate::memory::Charge;
 
 /// A flat CPU tensor of `count` elements over the first bytes of `region`, with what lies there. The region stays mapped
 /// until the last tensor over it, views included, is gone.
@@ -34,7 +35,8 @@ pub fn over(region: Region, count: usize, kind: Kind) -> Result<Tensor, ShimErro
         )));
     }
     let data = region.as_ptr();
-    let owner = Box::into_raw(Box::new(region));
+    let charge = Charge::new(count * kind.elt_size_in_bytes())?;
+    let owner = Box::into_raw(Box::new((region, charge)));
     let mut out = std::ptr::null_mut();
     checked(op, |error| {
         // SAFETY: data is page-aligned and valid for `count` elements as long as the owner lives; the owner is a leaked Box
@@ -58,7 +60,7 @@ pub fn over(region: Region, count: usize, kind: Kind) -> Result<Tensor, ShimErro
 /// Takes back the region that [`over`] leaked. Called by libtorch, from whatever thread drops the last tensor.
 extern "C" fn let_go(owner: *mut c_void) {
     // SAFETY: owner is the Box of `over`, handed back once.
-    drop(unsafe { Box::from_raw(owner.cast::<Region>()) });
+    drop(unsafe { Box::from_raw(owner.cast::<(Region, Charge)>()) });
 }
 
 #[cfg(test)]

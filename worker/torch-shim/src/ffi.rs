@@ -288,3 +288,24 @@ unsafe extern "C" {
         error: *mut DtError,
     ) -> i32;
 }
+
+/// Keep in step with `DtUsage` in csrc/memory.cpp.
+#[repr(C)]
+pub(crate) struct DtUsage {
+    pub(crate) allocated: i64,
+    pub(crate) reserved: i64,
+    pub(crate) peak: i64,
+}
+
+// memory.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_memory_account(error: *mut DtError) -> i32;
+    pub(crate) fn dt_memory_usage(device: i32, out: *mut DtUsage, error: *mut DtError) -> i32;
+    pub(crate) fn dt_memory_reset_peak(device: i32, error: *mut DtError) -> i32;
+    pub(crate) fn dt_memory_empty_cache(device: i32, error: *mut DtError) -> i32;
+    pub(crate) fn dt_memory_info(device: i32, free: *mut u64, total: *mut u64, error: *mut DtError) -> i32;
+    pub(crate) fn dt_memory_set_budget(bytes: i64);
+    pub(crate) fn dt_memory_charge(bytes: i64, error: *mut DtError) -> i32;
+    pub(crate) fn dt_memory_refuse(allocation: i64);
+    pub(crate) fn dt_memory_refusal() -> i64;
+}

@@ -12,6 +12,7 @@
 //! - [`blob`]: tensors over memory that ranks share
 //! - [`fused`]: one optimizer update in one kernel, and the unscaling of gradients
 //! - [`hooks`]: calls out of backward into Rust
+//! - [`memory`]: what tensors take, and a budget for it
 //! - [`jit`]: TorchScript modules
 
 pub mod autocast;
@@ -23,6 +24,7 @@ pub mod fused;
 pub mod gloo;
 pub mod hooks;
 pub mod jit;
+pub mod memory;
 pub mod rng;
 pub mod stacks;
 pub mod store;

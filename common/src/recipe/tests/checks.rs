@@ -104,8 +104,6 @@ fn settings_must_fit_together() {
 fn what_is_planned_says_so() {
     for (set, key) in [
         ("stage=[{ name = \"full\" }]", "stage"),
-        ("memory.budget=auto", "memory.budget"),
-        ("memory.recompute=off", "memory.recompute"),
         ("checkpoint.best=max accuracy", "checkpoint.best"),
         ("task=elevation", "task"),
         ("optim.schedule.name=polynomial", "optim.schedule.name"),

@@ -17,6 +17,9 @@ fn every_key_is_of_the_experiment_or_free() {
         "precision.amp",
         "precision.loss_scale",
         "memory.micro_batch",
+        "memory.budget",
+        "memory.recompute",
+        "memory.grow",
         "memory.shard_optimizer",
         "reduce.bucket",
         "reduce.first_bucket",
@@ -114,6 +117,7 @@ fn every_word_of_the_schema_reads() {
         ("optim.schedule.name", ScheduleName::NAMES),
         ("optim.schedule.per", Per::NAMES),
         ("precision.amp", Amp::NAMES),
+        ("memory.recompute", Recompute::NAMES),
         ("reduce.compress", Compress::NAMES),
     ] {
         for word in words {

@@ -1,0 +1,198 @@
+// Memory of tensors: an allocator for the host that keeps account and refuses beyond a budget, as a GPU does, and the figures
+// of the accelerator's caching allocator.
+#include "memory.h"
+
+#include "boundary.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <malloc.h>
+#include <sys/mman.h>
+
+#include <mutex>
+
+using dtrain::guard;
+
+namespace {
+
+// Before every block, so that whoever frees it knows what it was. As long as libtorch's alignment.
+struct alignas(64) Header {
+  int64_t bytes;
+  bool symbolic;
+  bool mapped;
+};
+static_assert(sizeof(Header) == 64, "blocks stay aligned behind it");
+
+// Symbolic blocks of more than this are address space alone: nobody writes to them, but small ones hold scalars and shapes
+// that are read back.
+constexpr size_t kSmall = 64 << 10;
+
+std::atomic<int64_t> budget{0};
+// The allocation, counted from now, that is refused; 0: none.
+std::atomic<int64_t> refusal{0};
+
+std::string gib(int64_t bytes) {
+  char text[32];
+  if (bytes < (int64_t{1} << 30))
+    std::snprintf(text, sizeof text, "%.2f MiB", static_cast<double>(bytes) / (1 << 20));
+  else
+    std::snprintf(text, sizeof text, "%.2f GiB", static_cast<double>(bytes) / (1 << 30));
+  return text;
+}
+
+// Enters `bytes` into the books, or throws as a GPU's allocator does.
+void charge(int64_t bytes) {
+  auto& books = dtrain::ledger(false);
+  int64_t left = refusal.load();
+  while (left > 0 && !refusal.compare_exchange_weak(left, left - 1)) {
+  }
+  const int64_t limit = budget.load();
+  const int64_t before = books.allocated.load();
+  TORCH_CHECK_WITH(OutOfMemoryError, left != 1, "CPU out of memory. Tried to allocate ", gib(bytes),
+                   " (a refusal asked for by a test). ", gib(before), " are allocated.");
+  TORCH_CHECK_WITH(OutOfMemoryError, limit == 0 || before + bytes <= limit, "CPU out of memory. Tried to allocate ",
+                   gib(bytes), ". The budget is ", gib(limit), ", of which ", gib(std::max<int64_t>(limit - before, 0)),
+                   " are free and ", gib(before), " are allocated.");
+  books.add(bytes);
+}
+
+void release(void* data) {
+  if (data == nullptr) return;
+  auto* header = static_cast<Header*>(data) - 1;
+  dtrain::ledger(header->symbolic).allocated.fetch_sub(header->bytes);
+  if (header->mapped)
+    ::munmap(header, static_cast<size_t>(header->bytes) + sizeof(Header));
+  else
+    c10::free_cpu(header);
+}
+
+struct Accountant final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    void* data = bytes == 0 ? nullptr : block(bytes);
+    // libtorch wants the data to be its own context where memory is allocated raw.
+    return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+ private:
+  static void* block(size_t bytes) {
+    const bool symbolic = dtrain::symbolic_here();
+    const bool mapped = symbolic && bytes > kSmall;
+    const size_t whole = bytes + sizeof(Header);
+    if (!symbolic) charge(static_cast<int64_t>(bytes));
+    void* memory = nullptr;
+    if (mapped) {
+      memory = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      TORCH_CHECK(memory != MAP_FAILED, "no address space for a tensor of ", bytes,
+                  " bytes without storage; raise `ulimit -v`");
+    } else {
+      try {
+        memory = c10::alloc_cpu(whole);
+      } catch (...) {
+        if (!symbolic) dtrain::ledger(false).allocated.fetch_sub(static_cast<int64_t>(bytes));
+        throw;
+      }
+      if (symbolic) std::memset(memory, 0, whole);
+    }
+    auto* header = new (memory) Header{static_cast<int64_t>(bytes), symbolic, mapped};
+    if (symbolic) dtrain::ledger(true).add(header->bytes);
+    return header + 1;
+  }
+};
+
+} // namespace
+
+namespace dtrain {
+
+Ledger& ledger(bool symbolic) {
+  static Ledger real, imagined;
+  return symbolic ? imagined : real;
+}
+
+bool& symbolic_here() {
+  thread_local bool on = false;
+  return on;
+}
+
+} // namespace dtrain
+
+extern "C" {
+
+// Once, before the first tensor: blocks that are there already are not in the books.
+int32_t dt_memory_account(DtError* error) {
+  return guard(error, [] {
+    static std::once_flag once;
+    std::call_once(once, [] {
+      static Accountant accountant;
+      c10::SetAllocator(c10::DeviceType::CPU, &accountant, /*priority=*/100);
+    });
+  });
+}
+
+struct DtUsage {
+  int64_t allocated, reserved, peak;
+};
+
+// `device` -1 is the host, -2 what symbolic tensors would take.
+int32_t dt_memory_usage(int32_t device, DtUsage* out, DtError* error) {
+  return guard(error, [&] {
+    if (device < 0) {
+      const auto& books = dtrain::ledger(device == -2);
+      const int64_t now = books.allocated.load();
+      *out = {now, now, std::max(books.peak.load(), now)};
+      return;
+    }
+    const auto stats = at::accelerator::getDeviceStats(static_cast<c10::DeviceIndex>(device));
+    const auto all = static_cast<size_t>(at::CachingAllocator::StatType::AGGREGATE);
+    *out = {stats.allocated_bytes[all].current, stats.reserved_bytes[all].current, stats.allocated_bytes[all].peak};
+  });
+}
+
+int32_t dt_memory_reset_peak(int32_t device, DtError* error) {
+  return guard(error, [&] {
+    if (device < 0) {
+      auto& books = dtrain::ledger(device == -2);
+      books.peak.store(books.allocated.load());
+      return;
+    }
+    at::accelerator::resetPeakStats(static_cast<c10::DeviceIndex>(device));
+  });
+}
+
+int32_t dt_memory_empty_cache(int32_t device, DtError* error) {
+  return guard(error, [&] {
+    if (device < 0)
+      ::malloc_trim(0);
+    else
+      at::accelerator::emptyCache();
+  });
+}
+
+// What is free on the device, and all that it has.
+int32_t dt_memory_info(int32_t device, uint64_t* free_bytes, uint64_t* total_bytes, DtError* error) {
+  return guard(error, [&] {
+    const auto info = at::accelerator::getMemoryInfo(static_cast<c10::DeviceIndex>(device));
+    *free_bytes = info.first;
+    *total_bytes = info.second;
+  });
+}
+
+void dt_memory_set_budget(int64_t bytes) { budget.store(bytes); }
+
+// Memory that tensors use and the allocator has not given, such as what ranks share; negative where it is given back.
+int32_t dt_memory_charge(int64_t bytes, DtError* error) {
+  return guard(error, [&] {
+    if (bytes >= 0)
+      charge(bytes);
+    else
+      dtrain::ledger(false).add(bytes);
+  });
+}
+
+void dt_memory_refuse(int64_t allocation) { refusal.store(allocation); }
+
+int64_t dt_memory_refusal(void) { return refusal.load(); }
+
+} // extern "C"
