@@ -7,15 +7,15 @@ use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
 use dtrain_common::memory::{host_memory, state_bytes};
-use dtrain_common::recipe::{Compress, Recipe, Task};
+use dtrain_common::recipe::{Recipe, Task};
 use dtrain_common::run_dir::{Resume, RunDir, Start};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 use super::device;
 use super::error::WorkerError;
 use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
-use crate::engine::{Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer, live};
+use crate::engine::{Outcome, Parts, PlanFile, StopFlag, Summary, TrainError, Trainer, live};
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{MetricsLog, Progress, Surface};
 use crate::tasks::{BuildTask, Classify, Console, Lm, Segment, TorchScript};
@@ -99,9 +99,7 @@ fn train<T: BuildTask + 'static>(
 
     let model = &mut setup.model;
     if device == Device::Cpu {
-        let allocate = |elements, kind| ranks.allocate(elements, kind);
-        model.arena.share(allocate).map_err(TrainError::from)?;
-        model.buffers.share(allocate).map_err(TrainError::from)?;
+        model.share(&ranks)?;
     }
     same_start(&ranks, live(&model.arena, &model.buffers))?;
 
@@ -121,14 +119,7 @@ fn train<T: BuildTask + 'static>(
         run_dir: &run_dir,
         ranks: ranks.clone(),
         model: setup.model,
-        reduce: ReduceOptions {
-            overlap: recipe.reduce.overlap,
-            compress: match recipe.reduce.compress {
-                Compress::None => None,
-                Compress::Bf16 => Some(Kind::BFloat16),
-                Compress::Fp16 => Some(Kind::Half),
-            },
-        },
+        reduce: (&recipe.reduce).into(),
         precision: setup.precision,
         plan: setup.plan,
         loader_options: loader_options(recipe, env.local_world_size),

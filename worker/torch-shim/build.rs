@@ -14,6 +14,7 @@ const SOURCES: &[&str] = &[
     "jit.cpp",
     "memory.cpp",
     "store.cpp",
+    "symbolic.cpp",
     "tensor.cpp",
 ];
 

@@ -10,6 +10,7 @@
 mod checks;
 mod error;
 mod gloo;
+mod phantom;
 mod ranks;
 mod rendezvous;
 mod shared;
@@ -22,6 +23,7 @@ use tch::{Kind, Tensor};
 pub use dtrain_torch_shim::gloo::ReduceOp;
 pub use error::CollectiveError;
 pub use gloo::GlooGroup;
+pub use phantom::PhantomGroup;
 pub use ranks::Ranks;
 pub use rendezvous::{Rendezvous, RendezvousError};
 pub use shared::{SharedGroup, Sharing};

@@ -88,6 +88,17 @@ impl Buffers {
         self.flats.iter().map(|flat| flat.slots.as_slice())
     }
 
+    /// What they take in bytes, with the copies that a step needs of them.
+    pub fn bytes(&self) -> u64 {
+        let each = |flat: &Flat| {
+            [&flat.data, &flat.before, &flat.next]
+                .map(|tensor| tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64)
+                .iter()
+                .sum::<u64>()
+        };
+        self.flats.iter().map(each).sum()
+    }
+
     /// A step begins.
     pub(super) fn begin(&mut self) -> Result<(), TchError> {
         self.each(|flat| {

@@ -28,6 +28,17 @@ pub struct Model {
 }
 
 impl Model {
+    /// Moves what the ranks exchange into memory where they do so fastest. Every rank calls it once, before the reducer is
+    /// made.
+    ///
+    /// # Errors
+    /// Where a peer is lost or memory runs out.
+    pub(crate) fn share(&mut self, ranks: &Ranks) -> Result<(), TrainError> {
+        let allocate = |elements, kind| ranks.allocate(elements, kind);
+        self.arena.share(allocate)?;
+        Ok(self.buffers.share(allocate)?)
+    }
+
     /// The optimizer's state in flat tensors laid out like the arena's buffers, by name. Every rank calls it, as the ranks
     /// hold parts of it where updates are sharded; nothing is copied where they are not.
     ///

@@ -69,6 +69,26 @@ impl Precision {
         })
     }
 
+    /// What a device would compute in, to be rehearsed on another: `amp` is not `auto`.
+    ///
+    /// # Errors
+    /// None known.
+    pub(crate) fn rehearsed(amp: Amp, device: Device) -> Result<Self, PrecisionError> {
+        let autocast = match amp {
+            Amp::Off | Amp::Auto => None,
+            Amp::Bf16 => Some(Kind::BFloat16),
+            Amp::Fp16 => Some(Kind::Half),
+        };
+        let scaler = (autocast == Some(Kind::Half))
+            .then(|| GradScaler::new(ScalerOptions::default()))
+            .transpose()?;
+        Ok(Self {
+            device,
+            autocast,
+            scaler,
+        })
+    }
+
     /// Goes on with the loss scale of a checkpoint, where it has one and this run needs one.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ mod wire;
 
 use std::sync::{Arc, Mutex};
 
+use dtrain_common::recipe::{self, Compress};
 use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::hooks::GradientHook;
 use tch::{Kind, TchError, Tensor};
@@ -55,6 +56,19 @@ pub struct ReduceOptions {
     pub overlap: bool,
     /// The dtype in which gradients travel and are added, where it is not their own: `BFloat16` or `Half`.
     pub compress: Option<Kind>,
+}
+
+impl From<&recipe::Reduce> for ReduceOptions {
+    fn from(settings: &recipe::Reduce) -> Self {
+        Self {
+            overlap: settings.overlap,
+            compress: match settings.compress {
+                Compress::None => None,
+                Compress::Bf16 => Some(Kind::BFloat16),
+                Compress::Fp16 => Some(Kind::Half),
+            },
+        }
+    }
 }
 
 impl Default for ReduceOptions {

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use dtrain_common::recipe::{Recipe, RecipeError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tch::{Device, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 pub use classify::Classify;
 pub use lm::Lm;
 pub use segment::Segment;
 pub use torchscript::{ScriptError, TorchScript};
 
-use crate::data::{self, Column, DataError, Dataset};
+use crate::data::{self, Column, DataError, Dataset, Field, FieldKind};
 use crate::models::{ModelError, Registry};
 
 /// A micro-batch of N samples on its device.
@@ -54,6 +54,27 @@ impl Batch {
             fields,
             weights: place(Tensor::f_from_slice(&decoded.weights)?, device)?,
             weight: decoded.weights.iter().map(|&weight| f64::from(weight)).sum(),
+        })
+    }
+
+    /// A batch of so many samples without values.
+    ///
+    /// # Errors
+    /// Where memory runs out.
+    pub(crate) fn blank(fields: &[Field], samples: usize, device: Device) -> Result<Self, TchError> {
+        let zeros = |field: &Field| {
+            let mut shape = vec![samples as i64];
+            shape.extend(field.shape.iter().map(|&length| length as i64));
+            let kind = match field.kind {
+                FieldKind::F32 => Kind::Float,
+                FieldKind::I64 => Kind::Int64,
+            };
+            Ok((field.name, Tensor::f_zeros(&*shape, (kind, device))?))
+        };
+        Ok(Self {
+            fields: fields.iter().map(zeros).collect::<Result<_, TchError>>()?,
+            weights: Tensor::f_ones([samples as i64], (Kind::Float, device))?,
+            weight: samples as f64,
         })
     }
 

@@ -309,3 +309,10 @@ unsafe extern "C" {
     pub(crate) fn dt_memory_refuse(allocation: i64);
     pub(crate) fn dt_memory_refusal() -> i64;
 }
+
+// symbolic.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_symbolic_enter(out: *mut *mut c_void, error: *mut DtError) -> i32;
+    pub(crate) fn dt_symbolic_leave(mode: *mut c_void);
+    pub(crate) fn dt_symbolic_flops() -> f64;
+}

@@ -13,6 +13,7 @@
 //! - [`fused`]: one optimizer update in one kernel, and the unscaling of gradients
 //! - [`hooks`]: calls out of backward into Rust
 //! - [`memory`]: what tensors take, and a budget for it
+//! - [`symbolic`]: tensors without storage
 //! - [`jit`]: TorchScript modules
 
 pub mod autocast;
@@ -28,6 +29,7 @@ pub mod memory;
 pub mod rng;
 pub mod stacks;
 pub mod store;
+pub mod symbolic;
 pub mod tensor;
 
 pub use error::{ErrorKind, ShimError, kind_of};

@@ -40,7 +40,10 @@ pub fn usage(device: Device) -> Result<Usage, ShimError> {
     read(device_index("read memory figures", device)?)
 }
 
-fn read(device: i32) -> Result<Usage, ShimError> {
+/// Stands for the books of symbolic tensors at the boundary.
+pub(crate) const SYMBOLIC: i32 = -2;
+
+pub(crate) fn read(device: i32) -> Result<Usage, ShimError> {
     let mut out = ffi::DtUsage {
         allocated: 0,
         reserved: 0,
@@ -63,11 +66,13 @@ fn read(device: i32) -> Result<Usage, ShimError> {
 /// # Errors
 /// As [`usage`].
 pub fn reset_peak(device: Device) -> Result<(), ShimError> {
-    let op = "reset the peak of memory";
-    let index = device_index(op, device)?;
-    checked(op, |error| {
+    reset(device_index("reset the peak of memory", device)?)
+}
+
+pub(crate) fn reset(device: i32) -> Result<(), ShimError> {
+    checked("reset the peak of memory", |error| {
         // SAFETY: no pointers beside the error's.
-        unsafe { ffi::dt_memory_reset_peak(index, error) }
+        unsafe { ffi::dt_memory_reset_peak(device, error) }
     })
 }
 

@@ -1,0 +1,111 @@
+//! A step that is rehearsed: the same operations on the same model as one that counts, of which only the memory matters. The
+//! tensors are symbolic, or real in a process that does nothing else.
+
+use dtrain_common::memory::Owners;
+use tch::Tensor;
+
+use super::arena::Arena;
+use super::ema::Ema;
+use super::error::TrainError;
+use super::model::Model;
+use super::precision::Precision;
+use super::reducer::{ReduceOptions, Reducer};
+use super::status::{Status, Tally};
+use crate::collectives::Ranks;
+use crate::memory::{Account, Books, Phase, StepMemory};
+use crate::tasks::{Batch, Mode};
+
+/// Bytes of a tensor's elements.
+fn bytes(tensor: &Tensor) -> u64 {
+    tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64
+}
+
+impl Model {
+    /// What the model takes whether or not a step is under way.
+    pub fn owners(&self) -> Owners {
+        let arena = self.arena.buffers();
+        let trained: u64 = arena.iter().map(|buffer| bytes(&buffer.data)).sum();
+        let in_arena: u64 = self.arena.leaves().iter().map(bytes).sum();
+        let all: u64 = self
+            .registry
+            .parameters()
+            .map(|entry| bytes(entry.tensor()))
+            .sum();
+        Owners {
+            parameters: trained + (all - in_arena),
+            gradients: arena.iter().map(|buffer| bytes(&buffer.grad)).sum(),
+            optimizer: (self.optimizer.moments().iter())
+                .flat_map(|(_, parts)| parts.iter().map(bytes))
+                .sum(),
+            ema: self
+                .ema
+                .as_ref()
+                .map(Ema::flats)
+                .unwrap_or_default()
+                .iter()
+                .map(bytes)
+                .sum(),
+            buffers: self.buffers.bytes(),
+            ..Owners::default()
+        }
+    }
+}
+
+/// Rehearses a step of `micro_batches`, which are made one after the other, and says what it took. The model's parameters
+/// and state are of no further use where the tensors are real.
+///
+/// # Errors
+/// As a step; out of memory where it does not fit.
+pub fn rehearse(
+    model: &mut Model,
+    ranks: &Ranks,
+    options: ReduceOptions,
+    precision: &Precision,
+    books: Books<'_>,
+    mut micro_batches: impl ExactSizeIterator<Item = Result<Batch, TrainError>>,
+) -> Result<StepMemory, TrainError> {
+    let mut reducer = Reducer::new(ranks.clone(), &model.arena, options)?;
+    let mut account = Account::default();
+    account.set_state(model.owners());
+    account.begin(books)?;
+    let mut status = Status::default();
+    let mut tally = Tally::default();
+    model.buffers.begin()?;
+    reducer.begin()?;
+    while let Some(batch) = micro_batches.next() {
+        account.enter(books, Phase::Forward)?;
+        let batch = batch?;
+        let loss = precision.run(|| model.task.loss(&batch, Mode::Train))??;
+        account.forward_done(books)?;
+        account.enter(books, Phase::Backward)?;
+        if micro_batches.len() == 0 {
+            reducer.arm();
+        }
+        loss.sum.f_mul_scalar(precision.loss_scale())?.f_backward()?;
+        model.buffers.take(1.0)?;
+        tally.add(&loss)?;
+    }
+    account.enter(books, Phase::Reduce)?;
+    status.totals = tally.totals(model.task.sums())?;
+    let status = reducer.finish(&model.buffers, status)?;
+    account.enter(books, Phase::Update)?;
+    update(model, &reducer, precision, &status)?;
+    Ok(account.finish(books)?)
+}
+
+/// All that an update does, whatever the figures say.
+fn update(
+    model: &mut Model,
+    reducer: &Reducer,
+    precision: &Precision,
+    status: &Status,
+) -> Result<(), TrainError> {
+    let arena: &Arena = &model.arena;
+    precision.unscale(arena, reducer)?;
+    reducer.norm(arena)?;
+    arena.scale_grad(1.0)?;
+    model.optimizer.step(arena, 0.0, &vec![true; status.uses.len()])?;
+    reducer.gather(arena)?;
+    model.buffers.commit()?;
+    Ok(model.update_average()?)
+}

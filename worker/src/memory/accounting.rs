@@ -1,0 +1,173 @@
+//! The memory of a step by phase and by owner, the same on the CPU and on a GPU.
+
+use dtrain_common::memory::{MemoryReport, Owners, PhasePeaks};
+use dtrain_torch_shim::ShimError;
+use dtrain_torch_shim::memory::{self, Usage};
+use dtrain_torch_shim::symbolic::Symbolic;
+use serde::Serialize;
+use tch::Device;
+
+/// Whose memory is read.
+#[derive(Debug, Clone, Copy)]
+pub enum Books<'a> {
+    /// Tensors on this device.
+    Device(Device),
+    /// Symbolic tensors.
+    Symbolic(&'a Symbolic),
+}
+
+impl Books<'_> {
+    fn usage(&self) -> Result<Usage, ShimError> {
+        match self {
+            Self::Device(device) => memory::usage(*device),
+            Self::Symbolic(region) => region.usage(),
+        }
+    }
+
+    fn reset_peak(&self) -> Result<(), ShimError> {
+        match self {
+            Self::Device(device) => memory::reset_peak(*device),
+            Self::Symbolic(region) => region.reset_peak(),
+        }
+    }
+}
+
+/// The memory of tensors on `device`, as people are told.
+///
+/// # Errors
+/// What the device reports.
+pub fn report(device: Device) -> Result<MemoryReport, ShimError> {
+    memory::usage(device).map(of)
+}
+
+fn of(usage: Usage) -> MemoryReport {
+    MemoryReport {
+        allocated: usage.allocated,
+        reserved: usage.reserved,
+        peak: usage.peak,
+    }
+}
+
+/// The phases of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Forward passes.
+    Forward,
+    /// Backward passes, with the reductions that start in them.
+    Backward,
+    /// The rest of the reduction.
+    Reduce,
+    /// Clipping, optimizer, running statistics and moving average.
+    Update,
+}
+
+/// The memory of one step, in bytes, for a line of metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct StepMemory {
+    /// At the end of the step, and the most in it.
+    #[serde(flatten)]
+    pub report: MemoryReport,
+    /// The most by owner.
+    pub owners: Owners,
+    /// The most by phase.
+    pub phases: PhasePeaks,
+}
+
+/// Follows the memory through a step: [`Account::begin`], then [`Account::enter`] for every phase (again for every micro-step),
+/// [`Account::forward_done`] behind every forward pass, [`Account::finish`].
+///
+/// Owners that last from step to step are told by [`Account::set_state`]; what a forward pass leaves behind belongs to the
+/// activations; what there was beyond both at the highest moment is workspace.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Account {
+    state: Owners,
+    /// What is allocated that no owner of the state has: small constants.
+    activations: u64,
+    peaks: PhasePeaks,
+    phase: Option<Phase>,
+    /// What was allocated when the step began.
+    base: u64,
+}
+
+impl Account {
+    /// The owners that last: all but activations and workspace.
+    pub fn set_state(&mut self, state: Owners) {
+        self.state = state;
+    }
+
+    /// A step begins.
+    ///
+    /// # Errors
+    /// What the device reports, as of the others.
+    pub fn begin(&mut self, books: Books<'_>) -> Result<(), ShimError> {
+        books.reset_peak()?;
+        *self = Self {
+            state: self.state,
+            base: books.usage()?.allocated,
+            ..Self::default()
+        };
+        Ok(())
+    }
+
+    /// A phase begins; the one before has ended.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn enter(&mut self, books: Books<'_>, phase: Phase) -> Result<(), ShimError> {
+        self.close(books)?;
+        self.phase = Some(phase);
+        Ok(())
+    }
+
+    /// A forward pass has ended; its graph is there.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn forward_done(&mut self, books: Books<'_>) -> Result<(), ShimError> {
+        let kept = books.usage()?.allocated.saturating_sub(self.base);
+        self.activations = self.activations.max(kept);
+        Ok(())
+    }
+
+    /// The step has ended, or was given up.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn finish(&mut self, books: Books<'_>) -> Result<StepMemory, ShimError> {
+        self.close(books)?;
+        let PhasePeaks {
+            forward,
+            backward,
+            reduce,
+            update,
+        } = self.peaks;
+        let peak = forward.max(backward).max(reduce).max(update);
+        let mut owners = self.state;
+        let rest = peak.saturating_sub(owners.state());
+        owners.activations = self.activations.min(rest);
+        owners.workspace = rest - owners.activations;
+        Ok(StepMemory {
+            report: MemoryReport {
+                peak,
+                ..of(books.usage()?)
+            },
+            owners,
+            phases: self.peaks,
+        })
+    }
+
+    fn close(&mut self, books: Books<'_>) -> Result<(), ShimError> {
+        let Some(phase) = self.phase.take() else {
+            return Ok(());
+        };
+        let peak = books.usage()?.peak;
+        let of_phase = match phase {
+            Phase::Forward => &mut self.peaks.forward,
+            Phase::Backward => &mut self.peaks.backward,
+            Phase::Reduce => &mut self.peaks.reduce,
+            Phase::Update => &mut self.peaks.update,
+        };
+        *of_phase = (*of_phase).max(peak);
+        books.reset_peak()
+    }
+}

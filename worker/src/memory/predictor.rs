@@ -1,0 +1,170 @@
+//! What cuts take, known from a step on symbolic tensors: milliseconds for any model, and no memory.
+
+use std::collections::HashMap;
+
+use dtrain_common::batch::Partition;
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::plan::{Cut, Prediction, Predictor, Subject, Way};
+use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
+use dtrain_torch_shim::symbolic::Symbolic;
+use serde_json::Value;
+use tch::Device;
+
+use super::Books;
+use crate::collectives::{PhantomGroup, Ranks};
+use crate::engine::{Precision, TrainError, rehearse};
+use crate::error::WorkerError;
+use crate::setup::{Opening, Setup};
+use crate::tasks::{Batch, BuildTask};
+
+/// Where symbolic tensors are: their operations are those of the CPU.
+const DEVICE: Device = Device::Cpu;
+
+/// More micro-steps than this take no more memory: the second adds to the gradients of the first.
+const MICRO_STEPS: usize = 2;
+
+/// A recipe's model, built of symbolic tensors for one way of cutting up what lasts.
+struct Rehearsal {
+    setup: Setup,
+    recipe: Recipe,
+}
+
+/// What tells two rehearsals apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Build {
+    overrides: Vec<String>,
+    ranks: usize,
+    shard_optimizer: bool,
+}
+
+/// Predicts by rehearsing steps of the task `T` on symbolic tensors.
+pub struct SymbolicPredictor<T> {
+    recipe: String,
+    overrides: Vec<String>,
+    survey: Value,
+    built: HashMap<Build, Rehearsal>,
+    task: std::marker::PhantomData<T>,
+}
+
+impl<T: BuildTask + 'static> SymbolicPredictor<T> {
+    /// For a recipe by name or path, with `overrides` as given on the command line, and what was found out about its data.
+    pub fn new(recipe: &str, overrides: &[String], survey: Value) -> Self {
+        Self {
+            recipe: recipe.to_owned(),
+            overrides: overrides.to_vec(),
+            survey,
+            built: HashMap::new(),
+            task: std::marker::PhantomData,
+        }
+    }
+
+    fn rehearsal(&mut self, build: Build) -> Result<&mut Rehearsal, WorkerError> {
+        if !self.built.contains_key(&build) {
+            let _region = Symbolic::enter().map_err(TrainError::from)?;
+            let all: Vec<String> = self.overrides.iter().chain(&build.overrides).cloned().collect();
+            let mut recipe = Recipe::load(&self.recipe, &all)?;
+            recipe.memory.shard_optimizer = build.shard_optimizer;
+            recipe.memory.micro_batch = MicroBatch::Auto;
+            recipe.memory.recompute = Recompute::Auto;
+            recipe.precision.amp = Amp::Off;
+            // Their values do not matter.
+            recipe.model.weights = None;
+            let opening = Opening {
+                run_dir: Default::default(),
+                resume: None,
+                survey: self.survey.clone(),
+            };
+            let env = WorkerEnv {
+                world_size: build.ranks,
+                local_world_size: build.ranks,
+                ..WorkerEnv::single()
+            };
+            let mut setup = Setup::build::<T>(&recipe, &opening, &env, DEVICE)?;
+            let ranks = Ranks::new(Box::new(PhantomGroup::new(build.ranks)));
+            if let Some(sync) = &setup.batch_sync {
+                sync.connect(ranks.clone());
+            }
+            setup.model.share(&ranks)?;
+            self.built.insert(build.clone(), Rehearsal { setup, recipe });
+        }
+        self.built.get_mut(&build).ok_or(WorkerError::AllFrozen)
+    }
+}
+
+impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<T> {
+    type Error = WorkerError;
+
+    fn subject(&mut self, overrides: &[String]) -> Result<Subject, WorkerError> {
+        let rehearsal = self.rehearsal(Build {
+            overrides: overrides.to_vec(),
+            ranks: 1,
+            shard_optimizer: false,
+        })?;
+        Ok(rehearsal.subject())
+    }
+
+    fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, WorkerError> {
+        let rehearsal = self.rehearsal(Build {
+            overrides: overrides.to_vec(),
+            ranks: cut.ranks,
+            shard_optimizer: cut.shard_optimizer && cut.ranks > 1,
+        })?;
+        rehearsal.predict(cut)
+    }
+}
+
+impl Rehearsal {
+    fn subject(&self) -> Subject {
+        let Setup { model, plan, .. } = &self.setup;
+        Subject {
+            model: self.recipe.model_name().to_owned(),
+            parameters: model.registry.parameter_count() as u64,
+            trained: model.arena.parameters(),
+            effective_batch: self.recipe.train.effective_batch,
+            learning_rate: plan.schedule.peak,
+            min_micro_batch: model.task.min_micro_batch(),
+            segments: 0,
+            depends: model.task.micro_batch_matters().into_iter().collect(),
+        }
+    }
+
+    fn predict(&mut self, cut: Cut) -> Result<Prediction, WorkerError> {
+        let region = Symbolic::enter().map_err(TrainError::from)?;
+        let partition = Partition::new(
+            self.recipe.train.effective_batch,
+            cut.ranks,
+            Some(cut.micro_batch),
+        )
+        .map_err(crate::engine::PlanError::from)?;
+        let sizes: Vec<usize> = partition
+            .micro_ranges(0)
+            .iter()
+            .map(|range| range.len())
+            .collect();
+        let taken = &sizes[..sizes.len().min(MICRO_STEPS)];
+        let model = &mut self.setup.model;
+        let data = model.task.train_set();
+        let batches = taken
+            .iter()
+            .map(|&samples| Batch::blank(data.fields(), samples, DEVICE).map_err(TrainError::from));
+        let precision = Precision::rehearsed(cut.amp, DEVICE)?;
+        let ranks = Ranks::new(Box::new(PhantomGroup::new(cut.ranks)));
+        region.take_flops();
+        let memory = rehearse(
+            model,
+            &ranks,
+            (&self.recipe.reduce).into(),
+            &precision,
+            Books::Symbolic(&region),
+            batches,
+        )?;
+        let share = sizes.iter().sum::<usize>() as f64 / taken.iter().sum::<usize>() as f64;
+        Ok(Prediction {
+            cut,
+            way: Way::Symbolic,
+            peak: memory.report.peak,
+            owners: memory.owners,
+            flops: region.take_flops() * share,
+        })
+    }
+}

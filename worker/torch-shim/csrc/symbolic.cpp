@@ -1,0 +1,633 @@
+// Tensors without storage: a mode in which operations on CPU tensors compute shapes and allocate, but touch no data. What a
+// step takes of memory can so be known in milliseconds, whatever the size of the model.
+//
+// The mode is a dispatch key below autograd and autocast and above the CPU's kernels, with a boxed fallback. Views and empty
+// tensors are made by the CPU's own kernels; operations that are composed of others run as they do, and what they call comes
+// back here; of the rest the shapes come from libtorch's Meta kernels, or where it has none in C++ from the rules below, which
+// allocate what the CPU's kernels allocate.
+#include "memory.h"
+
+#include "boundary.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/ConvUtils.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+using at::Tensor;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using dtrain::guard;
+using torch::jit::Stack;
+
+namespace {
+
+constexpr auto kKey = DispatchKey::Fake;
+const DispatchKeySet kBelow(DispatchKeySet::FULL_AFTER, kKey);
+
+// Multiplications and additions of matrix products and convolutions on this thread since it was last read.
+thread_local double flops = 0.0;
+
+int64_t product(at::IntArrayRef sizes) {
+  int64_t all = 1;
+  for (const auto size : sizes) all *= size;
+  return all;
+}
+
+// A rule takes its arguments from the stack's top and leaves its results there.
+using Rule = void (*)(Stack*, size_t count);
+
+const IValue& argument(Stack* stack, size_t count, size_t index) { return (*stack)[stack->size() - count + index]; }
+
+template <typename... Results>
+void finish(Stack* stack, size_t count, Results&&... results) {
+  torch::jit::drop(*stack, count);
+  (stack->emplace_back(std::forward<Results>(results)), ...);
+}
+
+Tensor empty_as(at::IntArrayRef sizes, const Tensor& like) { return at::empty(sizes, like.options()); }
+
+// Memory that a kernel takes while it runs.
+void pass_through(at::IntArrayRef sizes, const at::TensorOptions& options) { (void)at::empty(sizes, options); }
+
+bool is_channels_last(const Tensor& x) {
+  return x.dim() == 4 && x.is_contiguous(at::MemoryFormat::ChannelsLast) && !x.is_contiguous();
+}
+
+std::vector<int64_t> convolved(const Tensor& x, const Tensor& weight, at::IntArrayRef padding, at::IntArrayRef stride,
+                               at::IntArrayRef dilation) {
+  std::vector<int64_t> sizes{x.size(0), weight.size(0)};
+  for (int64_t dim = 2; dim < x.dim(); ++dim) {
+    const auto at = [&](at::IntArrayRef list) { return list[list.size() == 1 ? 0 : dim - 2]; };
+    const int64_t reach = at(dilation) * (weight.size(dim) - 1) + 1;
+    sizes.push_back((x.size(dim) + 2 * at(padding) - reach) / at(stride) + 1);
+  }
+  return sizes;
+}
+
+Tensor empty_in(at::IntArrayRef sizes, const Tensor& like, bool channels_last) {
+  const auto options = like.options();
+  return channels_last ? at::empty(sizes, options.memory_format(at::MemoryFormat::ChannelsLast)) : at::empty(sizes, options);
+}
+
+// oneDNN works on channels in blocks: what lies plainly is copied into that form, and the result out of it. Images of few
+// channels and what lies channels-last are taken as they are.
+bool is_blocked(const Tensor& x) { return !is_channels_last(x) && x.size(1) >= 16; }
+
+bool is_half(const Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
+
+// A result in the form that libtorch knows, from one that oneDNN has made in its own; in half precision, and where pixels
+// were passed over, by another copy.
+Tensor copied_out(at::IntArrayRef sizes, const Tensor& like, bool strided = false) {
+  Tensor first;
+  if (is_half(like) || strided) first = empty_as(sizes, like);
+  return empty_as(sizes, like);
+}
+
+// A convolution of single pixels that passes over some of them first gathers those it takes, an image at a time.
+Tensor gathered(const Tensor& x, const Tensor& weight, at::IntArrayRef places, int64_t times) {
+  if (weight.dim() != 4 || weight.size(2) != 1 || weight.size(3) != 1 || places == x.sizes().slice(2)) return {};
+  return empty_as({times * at::get_num_threads(), x.size(1), product(places)}, x);
+}
+
+// mkldnn_convolution(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] stride, SymInt[] dilation, SymInt groups)
+void mkldnn_convolution(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const auto weight = argument(stack, count, 1).toTensor();
+  const auto sizes =
+      convolved(x, weight, argument(stack, count, 3).toDimVector(), argument(stack, count, 4).toDimVector(),
+                argument(stack, count, 5).toDimVector());
+  flops += 2.0 * static_cast<double>(product(sizes)) * static_cast<double>(product(weight.sizes()) / weight.size(0));
+  const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
+  Tensor blocked_x, own, y;
+  if (last ? !is_channels_last(x) : is_blocked(x)) blocked_x = empty_as(x.sizes(), x);
+  Tensor blocked_weight = empty_as(weight.sizes(), weight);
+  Tensor scratch = gathered(x, weight, at::IntArrayRef(sizes).slice(2), 1);
+  if (last) {
+    y = empty_in(sizes, x, true);
+  } else {
+    own = empty_as(sizes, x);
+    blocked_x = blocked_weight = scratch = Tensor();
+    y = copied_out(sizes, x);
+  }
+  finish(stack, count, std::move(y));
+}
+
+// mkldnn_convolution_transpose(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] output_padding, SymInt[] stride,
+// SymInt[] dilation, SymInt groups)
+void mkldnn_transposed(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const auto weight = argument(stack, count, 1).toTensor();
+  std::vector<int64_t> sizes{x.size(0), weight.size(1) * argument(stack, count, 7).toInt()};
+  for (int64_t dim = 2; dim < x.dim(); ++dim) {
+    const auto at = [&](size_t index) {
+      const auto list = argument(stack, count, index).toDimVector();
+      return list[list.size() == 1 ? 0 : dim - 2];
+    };
+    sizes.push_back((x.size(dim) - 1) * at(5) - 2 * at(3) + at(6) * (weight.size(dim) - 1) + at(4) + 1);
+  }
+  flops += 2.0 * static_cast<double>(product(x.sizes())) * static_cast<double>(product(weight.sizes()) / weight.size(0));
+  const bool last = is_channels_last(x) || is_channels_last(weight);
+  Tensor own;
+  {
+    const Tensor blocked_x = empty_as(x.sizes(), x), blocked_weight = empty_as(weight.sizes(), weight);
+    own = empty_in(sizes, x, last);
+  }
+  Tensor first;
+  if (!last) first = empty_as(sizes, x);
+  auto y = last ? own : empty_as(sizes, x);
+  finish(stack, count, std::move(y));
+}
+
+// _slow_conv2d_forward(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, SymInt[2] stride, SymInt[2] padding)
+void slow_convolution(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const auto weight = argument(stack, count, 1).toTensor();
+  const auto stride = argument(stack, count, 4).toDimVector(), padding = argument(stack, count, 5).toDimVector();
+  const auto sizes = convolved(x, weight, padding, stride, at::IntArrayRef{1});
+  const int64_t patch = product(weight.sizes()) / weight.size(0);
+  flops += 2.0 * static_cast<double>(product(sizes)) * static_cast<double>(patch);
+  const bool last = is_channels_last(x) || is_channels_last(weight);
+  auto y = empty_in(sizes, x, last);
+  if (weight.size(2) != 1 || weight.size(3) != 1) pass_through({x.size(0), patch, sizes[2] * sizes[3]}, x.options());
+  finish(stack, count, std::move(y));
+}
+
+// convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding,
+// SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask)
+void convolution_backward(Stack* stack, size_t count) {
+  const auto grad = argument(stack, count, 0).toTensor();
+  const auto x = argument(stack, count, 1).toTensor();
+  const auto weight = argument(stack, count, 2).toTensor();
+  const bool transposed = argument(stack, count, 7).toBool();
+  const auto symbols = [&](size_t index) {
+    std::vector<c10::SymInt> list;
+    for (const auto size : argument(stack, count, index).toDimVector()) list.emplace_back(size);
+    return list;
+  };
+  const auto wanted = argument(stack, count, 10).toBoolList();
+  const auto& inner = transposed ? x : grad;
+  const double work =
+      2.0 * static_cast<double>(product(inner.sizes())) * static_cast<double>(product(weight.sizes()) / weight.size(0));
+  const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
+  Tensor held;
+  // The kernels want the gradient in the layout of the input.
+  if (last ? !grad.is_contiguous(at::MemoryFormat::ChannelsLast) : !grad.is_contiguous()) held = empty_in(grad.sizes(), grad, last);
+  const auto backend = at::native::select_conv_backend(
+      x, weight, std::nullopt, symbols(4), symbols(5), symbols(6), transposed, symbols(8),
+      argument(stack, count, 9).toInt(), std::nullopt);
+  Tensor grad_x, grad_weight, grad_bias;
+  if (backend == at::native::ConvBackend::Slow2d || backend == at::native::ConvBackend::SlowTranspose2d) {
+    if (wanted[0]) grad_x = empty_in(x.sizes(), x, last);
+    if (wanted[1]) grad_weight = empty_in(weight.sizes(), weight, is_channels_last(weight));
+    const int64_t patch = product(weight.sizes()) / weight.size(0), places = product(grad.sizes()) / grad.size(0) / grad.size(1);
+    if (weight.size(2) != 1 || weight.size(3) != 1) pass_through({x.size(0), patch, places}, x.options());
+  } else {
+    if (wanted[0]) {
+      Tensor blocked_grad, blocked_weight = empty_as(weight.sizes(), weight), own;
+      if (!last) blocked_grad = empty_as(grad.sizes(), grad);
+      own = empty_in(x.sizes(), x, last);
+      Tensor scratch = gathered(x, weight, grad.sizes().slice(2), 2);
+      blocked_grad = blocked_weight = scratch = Tensor();
+      grad_x = last ? own : copied_out(x.sizes(), x, x.sizes().slice(2) != grad.sizes().slice(2));
+    }
+    if (wanted[1]) {
+      Tensor own;
+      {
+        Tensor blocked_grad, blocked_x;
+        if (!last) blocked_grad = empty_as(grad.sizes(), grad);
+        if (!last && is_blocked(x)) blocked_x = empty_as(x.sizes(), x);
+        own = empty_as(weight.sizes(), weight);
+        // Each thread adds up in full precision.
+        if (is_half(weight))
+          pass_through({at::get_num_threads(), product(weight.sizes())}, weight.options().dtype(at::kFloat));
+      }
+      grad_weight = empty_in(weight.sizes(), weight, is_channels_last(weight));
+    }
+  }
+  if (wanted[0]) flops += work;
+  if (wanted[1]) flops += work;
+  if (wanted[2])
+    grad_bias = empty_as({transposed ? weight.size(1) * argument(stack, count, 9).toInt() : weight.size(0)}, x);
+  finish(stack, count, grad_x, grad_weight, grad_bias);
+}
+
+Tensor accumulated(const Tensor& x) {
+  return at::empty({x.size(1)}, x.options().dtype(is_half(x) ? at::kFloat : x.scalar_type()));
+}
+
+// native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, ...)
+void batch_norm(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const bool training = argument(stack, count, 5).toBool();
+  auto y = at::empty_like(x, x.suggest_memory_format());
+  if (!training) {
+    auto none = [&] { return at::empty({0}, x.options()); };
+    finish(stack, count, std::move(y), none(), none());
+    return;
+  }
+  auto mean = accumulated(x), deviation = accumulated(x);
+  finish(stack, count, std::move(y), std::move(mean), std::move(deviation));
+}
+
+// native_batch_norm_backward(Tensor grad_out, Tensor input, Tensor? weight, ..., bool train, float eps, bool[3] output_mask)
+void batch_norm_backward(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 1).toTensor();
+  const auto weight = argument(stack, count, 2).toOptional<Tensor>();
+  const auto wanted = argument(stack, count, 9).toBoolList();
+  const auto parameter = [&] {
+    return at::empty({x.size(1)}, weight.has_value() && weight->defined() ? weight->options() : x.options());
+  };
+  Tensor grad_x, grad_weight, grad_bias;
+  if (wanted[0]) grad_x = at::empty_like(x, x.suggest_memory_format());
+  if (wanted[1]) grad_weight = parameter();
+  if (wanted[2]) grad_bias = parameter();
+  finish(stack, count, grad_x, grad_weight, grad_bias);
+}
+
+// native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps)
+void layer_norm(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const auto over = argument(stack, count, 1).toDimVector().size();
+  std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
+  for (size_t dim = sizes.size() - over; dim < sizes.size(); ++dim) sizes[dim] = 1;
+  const auto weight = argument(stack, count, 2).toOptional<Tensor>();
+  // Statistics have the parameters' type where they differ from the input's.
+  const auto kind = weight.has_value() && weight->defined() ? weight->scalar_type() : x.scalar_type();
+  auto y = at::empty_like(x, at::MemoryFormat::Contiguous);
+  auto mean = at::empty(sizes, x.options().dtype(kind)), deviation = at::empty(sizes, x.options().dtype(kind));
+  finish(stack, count, std::move(y), std::move(mean), std::move(deviation));
+}
+
+// native_layer_norm_backward(Tensor grad_out, Tensor input, SymInt[] normalized_shape, Tensor mean, Tensor rstd, Tensor? weight,
+// Tensor? bias, bool[3] output_mask)
+void layer_norm_backward(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 1).toTensor();
+  const auto shape = argument(stack, count, 2).toDimVector();
+  const auto weight = argument(stack, count, 5).toOptional<Tensor>();
+  const auto wanted = argument(stack, count, 7).toBoolList();
+  const auto options = weight.has_value() && weight->defined() ? weight->options() : x.options();
+  Tensor grad_x, grad_weight, grad_bias;
+  if (wanted[0]) grad_x = at::empty_like(x, at::MemoryFormat::Contiguous);
+  if (wanted[1]) grad_weight = at::empty(shape, options);
+  if (wanted[2]) grad_bias = at::empty(shape, options);
+  pass_through({2, at::get_num_threads(), product(shape)}, x.options().dtype(at::kFloat));
+  finish(stack, count, grad_x, grad_weight, grad_bias);
+}
+
+// What the CPU's flash attention takes for each thread: a block of scores, their sums and a block of the result; in half
+// precision the scores once more, and where the processor multiplies by tiles keys and values in their order.
+void attention_scratch(const Tensor& q, const Tensor& k, bool backward) {
+  const int64_t threads = at::get_num_threads(), queries = q.size(2), keys = k.size(2), width = q.size(3);
+  const int64_t rows = std::min<int64_t>(queries >= 768 ? 256 : queries >= 192 ? 64 : 32, queries);
+  const int64_t columns = std::min<int64_t>(512, keys);
+  const auto floats = q.options().dtype(at::kFloat);
+  const Tensor own = backward ? at::empty({threads, 2, rows, columns}, floats)
+                              : at::empty({threads, rows * (columns + 2 + width)}, floats);
+  if (!is_half(q)) return;
+  const Tensor reduced = at::empty({threads, backward ? 2 : 1, rows, columns}, q.options());
+  if (!backward && __builtin_cpu_supports("amx-tile")) {
+    const Tensor packed_keys = empty_as(k.sizes(), k);
+    pass_through(k.sizes(), k.options());
+  }
+}
+
+Tensor heads_last(const Tensor& x) {
+  return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
+}
+
+double attention_work(const Tensor& q, const Tensor& k, bool causal) {
+  return 4.0 * static_cast<double>(product(q.sizes())) * static_cast<double>(k.size(2)) * (causal ? 0.5 : 1.0);
+}
+
+// _scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0.0, bool is_causal=False, ...)
+void attention(Stack* stack, size_t count) {
+  const auto q = argument(stack, count, 0).toTensor(), k = argument(stack, count, 1).toTensor();
+  flops += attention_work(q, k, argument(stack, count, 4).toBool());
+  auto y = heads_last(q);
+  auto sums = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
+  attention_scratch(q, k, false);
+  finish(stack, count, std::move(y), std::move(sums));
+}
+
+// _scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out,
+// Tensor logsumexp, float dropout_p, bool is_causal, ...)
+void attention_backward(Stack* stack, size_t count) {
+  const auto q = argument(stack, count, 1).toTensor(), k = argument(stack, count, 2).toTensor();
+  const auto v = argument(stack, count, 3).toTensor();
+  flops += 2.5 * attention_work(q, k, argument(stack, count, 7).toBool());
+  const auto grad = empty_as(q.sizes(), q);
+  auto grad_q = heads_last(q), grad_k = heads_last(k), grad_v = heads_last(v);
+  attention_scratch(q, k, true);
+  finish(stack, count, std::move(grad_q), std::move(grad_k), std::move(grad_v));
+}
+
+// copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) and others that change their first argument alone.
+void in_place(Stack* stack, size_t count) {
+  auto self = argument(stack, count, 0).toTensor();
+  finish(stack, count, std::move(self));
+}
+
+// A scalar that nobody has computed.
+void scalar(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  finish(stack, count, at::isFloatingType(x.scalar_type()) ? c10::Scalar(0.0) : c10::Scalar(int64_t{0}));
+}
+
+// _adaptive_avg_pool2d(Tensor self, SymInt[2] output_size)
+void average_pool(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end() - 2);
+  for (const auto size : argument(stack, count, 1).toDimVector()) sizes.push_back(size);
+  finish(stack, count, empty_in(sizes, x, is_channels_last(x)));
+}
+
+// index_select(Tensor self, int dim, Tensor index)
+void index_select(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor(), index = argument(stack, count, 2).toTensor();
+  std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
+  sizes[at::maybe_wrap_dim(argument(stack, count, 1).toInt(), x.dim())] = index.numel();
+  finish(stack, count, empty_as(sizes, x));
+}
+
+// upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, ...)
+void upsample(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const auto size = argument(stack, count, 1).toDimVector();
+  const std::vector<int64_t> sizes{x.size(0), x.size(1), size[0], size[1]};
+  auto y = empty_in(sizes, x, is_channels_last(x));
+  if (!is_channels_last(x)) {
+    // It is computed channels-last.
+    const auto turned = empty_as(x.sizes(), x);
+    pass_through(sizes, x.options());
+  }
+  finish(stack, count, std::move(y));
+}
+
+// The result is like the second argument: gradients with respect to it.
+void like_second(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 1).toTensor();
+  finish(stack, count, at::empty_like(x));
+}
+
+// nll_loss2d_forward(Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index)
+void pixel_loss(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor(), target = argument(stack, count, 1).toTensor();
+  const bool each = argument(stack, count, 3).toInt() == 0;
+  auto y = at::empty(each ? target.sizes() : at::IntArrayRef{}, x.options());
+  auto weight = at::empty({}, x.options());
+  finish(stack, count, std::move(y), std::move(weight));
+}
+
+// embedding_dense_backward(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, bool scale_grad_by_freq)
+void embedding_backward(Stack* stack, size_t count) {
+  const auto grad = argument(stack, count, 0).toTensor();
+  finish(stack, count, empty_as({argument(stack, count, 2).toInt(), grad.size(-1)}, grad));
+}
+
+// native_dropout(Tensor input, float p, bool? train)
+void dropout(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  auto y = at::empty_like(x);
+  auto mask = at::empty_like(x, x.options().dtype(at::kBool));
+  finish(stack, count, std::move(y), std::move(mask));
+}
+
+const std::unordered_map<std::string, Rule>& rules() {
+  static const std::unordered_map<std::string, Rule> all{
+      {"aten::mkldnn_convolution", mkldnn_convolution},
+      {"aten::mkldnn_convolution_transpose", mkldnn_transposed},
+      {"aten::upsample_bilinear2d", upsample},
+      {"aten::_slow_conv2d_forward", slow_convolution},
+      {"aten::convolution_backward", convolution_backward},
+      {"aten::native_batch_norm", batch_norm},
+      {"aten::_native_batch_norm_legit", batch_norm},
+      {"aten::native_batch_norm_backward", batch_norm_backward},
+      {"aten::native_layer_norm", layer_norm},
+      {"aten::native_layer_norm_backward", layer_norm_backward},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
+      {"aten::copy_", in_place},
+      {"aten::_local_scalar_dense", scalar},
+      {"aten::_adaptive_avg_pool2d", average_pool},
+      {"aten::_adaptive_avg_pool2d_backward", like_second},
+      {"aten::nll_loss2d_forward", pixel_loss},
+      {"aten::nll_loss2d_backward", like_second},
+      {"aten::embedding_dense_backward", embedding_backward},
+      {"aten::native_dropout", dropout},
+      {"aten::index_select", index_select},
+  };
+  return all;
+}
+
+enum class Way {
+  // By the kernel that would run: it makes a view or allocates without touching data, or calls other operations.
+  Real,
+  // The arguments it writes to are its results.
+  InPlace,
+  // By a rule of this file.
+  Rule,
+  // The shapes of the results by libtorch's Meta kernel.
+  Inferred,
+};
+
+struct Kind {
+  Way way;
+  Rule rule = nullptr;
+};
+
+// What has a kernel of its own on the CPU that touches no data, or that calls other operations and nothing else.
+bool runs_as_it_is(const std::string& name) {
+  static const std::unordered_set<std::string> names{
+      "aten::empty",   "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::resize_",
+      "aten::set_",    "aten::_fused_sdp_choice", "aten::relu",   "aten::linear",    "aten::zeros_like",
+  };
+  return names.count(name) > 0;
+}
+
+Kind classify(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  const auto& name = schema.name();
+  // Functional forms only: `.out` has other arguments.
+  const bool out = schema.overload_name().find("out") != std::string::npos;
+  if (const auto rule = rules().find(name); rule != rules().end() && !out) return {Way::Rule, rule->second};
+  if (runs_as_it_is(name)) return {Way::Real};
+  bool views = !schema.returns().empty(), writes = !schema.returns().empty();
+  for (const auto& result : schema.returns()) {
+    const auto* alias = result.alias_info();
+    views = views && alias != nullptr && !alias->isWrite();
+    writes = writes && alias != nullptr && alias->isWrite();
+  }
+  if (views) return {Way::Real};
+  // These compute, although they look composed.
+  TORCH_CHECK_NOT_IMPLEMENTED(name.rfind("aten::mkldnn_", 0) != 0, name, " has no rule for symbolic tensors");
+  if (!op.hasKernelForDispatchKey(DispatchKey::CPU) &&
+      (op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+       op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)))
+    return {Way::Real};
+  if (writes && !out) return {Way::InPlace};
+  if (schema.returns().empty()) return {Way::InPlace};
+  return {Way::Inferred};
+}
+
+Kind kind_of(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<c10::OperatorName, Kind> known;
+  const auto& name = op.operator_name();
+  if (const auto found = known.find(name); found != known.end()) return found->second;
+  const auto kind = classify(op);
+  known.emplace(name, kind);
+  return kind;
+}
+
+Tensor to_meta(const Tensor& x) {
+  if (!x.defined() || x.is_meta()) return x;
+  return at::empty_strided(x.sizes(), x.strides(), x.options().device(at::kMeta));
+}
+
+IValue to_meta(const IValue& value) {
+  if (value.isTensor()) return to_meta(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<Tensor> list;
+    for (const Tensor& x : value.toTensorVector()) list.push_back(to_meta(x));
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<Tensor>> list;
+    for (const auto& x : value.toOptionalTensorVector()) list.push_back(x ? std::optional(to_meta(*x)) : std::nullopt);
+    return list;
+  }
+  if (value.isDevice()) return c10::Device(c10::DeviceType::Meta);
+  return value;
+}
+
+Tensor from_meta(const Tensor& x) {
+  if (!x.defined()) return x;
+  return at::empty_strided(x.sizes(), x.strides(), x.options().device(at::kCPU));
+}
+
+IValue from_meta(const IValue& value) {
+  if (value.isTensor()) return from_meta(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<Tensor> list;
+    for (const Tensor& x : value.toTensorVector()) list.push_back(from_meta(x));
+    return list;
+  }
+  return value;
+}
+
+double product_work(const std::string& name, const Stack& arguments) {
+  const auto of = [&](size_t index) { return arguments[index].toTensor(); };
+  const auto work = [](const Tensor& a, const Tensor& b) {
+    return 2.0 * static_cast<double>(product(a.sizes())) * static_cast<double>(b.size(-1));
+  };
+  if (name == "aten::mm" || name == "aten::bmm") return work(of(0), of(1));
+  if (name == "aten::addmm" || name == "aten::baddbmm") return work(of(1), of(2));
+  return 0.0;
+}
+
+void infer(const c10::OperatorHandle& op, Stack* stack) {
+  const auto& schema = op.schema();
+  const size_t count = schema.arguments().size();
+  Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  flops += product_work(schema.name(), arguments);
+  Stack meta;
+  for (const auto& value : arguments) meta.push_back(to_meta(value));
+  op.redispatchBoxed(DispatchKeySet(DispatchKey::Meta), &meta);
+  torch::jit::drop(*stack, count);
+  for (size_t index = 0; index < schema.returns().size(); ++index) {
+    const auto* alias = schema.returns()[index].alias_info();
+    if (alias == nullptr || !alias->isWrite()) {
+      stack->push_back(from_meta(meta[index]));
+      continue;
+    }
+    // An `out` argument takes the shape of the result.
+    for (size_t from = 0; from < count; ++from) {
+      const auto* given = schema.arguments()[from].alias_info();
+      if (given != nullptr && *given == *alias) {
+        auto out = arguments[from].toTensor();
+        const auto& shape = meta[index].toTensor();
+        if (out.sizes() != shape.sizes()) out.resize_(shape.sizes());
+        stack->push_back(out);
+        break;
+      }
+    }
+  }
+}
+
+void write_in_place(const c10::OperatorHandle& op, Stack* stack) {
+  const auto& schema = op.schema();
+  const size_t count = schema.arguments().size();
+  std::vector<IValue> results;
+  for (const auto& result : schema.returns()) {
+    for (size_t from = 0; from < count; ++from) {
+      const auto* given = schema.arguments()[from].alias_info();
+      if (given != nullptr && *given == *result.alias_info()) {
+        results.push_back(argument(stack, count, from));
+        break;
+      }
+    }
+  }
+  torch::jit::drop(*stack, count);
+  for (auto& result : results) stack->push_back(std::move(result));
+}
+
+void symbolic(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const auto kind = kind_of(op);
+  if (kind.way == Way::Real) {
+    op.redispatchBoxed(keys & kBelow, stack);
+    return;
+  }
+  if (kind.way == Way::InPlace) {
+    write_in_place(op, stack);
+    return;
+  }
+  // What rules and inference allocate is meant as it is.
+  c10::impl::ExcludeDispatchKeyGuard plain(kKey);
+  if (kind.way == Way::Rule)
+    kind.rule(stack, op.schema().arguments().size());
+  else
+    infer(op, stack);
+}
+
+void prepare() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    static torch::Library library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+    library.fallback(torch::CppFunction::makeFromBoxedFunction<&symbolic>());
+  });
+}
+
+struct Mode {
+  c10::impl::IncludeDispatchKeyGuard include{kKey};
+  bool before;
+  Mode() : before(dtrain::symbolic_here()) { dtrain::symbolic_here() = true; }
+  ~Mode() { dtrain::symbolic_here() = before; }
+};
+
+} // namespace
+
+extern "C" {
+
+// To be left by dt_symbolic_leave on the same thread, the last entered first.
+int32_t dt_symbolic_enter(void** out, DtError* error) {
+  return guard(error, [&] {
+    prepare();
+    *out = new Mode();
+  });
+}
+
+void dt_symbolic_leave(void* mode) { delete static_cast<Mode*>(mode); }
+
+// Floating-point operations on this thread since the last call.
+double dt_symbolic_flops(void) { return std::exchange(flops, 0.0); }
+
+} // extern "C"
