@@ -117,6 +117,12 @@ impl Inventory {
         }
     }
 
+    /// All its memory in bytes.
+    pub fn total_bytes(&self, place: Place) -> u64 {
+        self.instance(place)
+            .map_or(self.gpus[place.gpu].total_bytes, |instance| instance.total_bytes)
+    }
+
     /// What CUDA_VISIBLE_DEVICES calls it; none where the driver gives no UUID.
     pub fn uuid(&self, place: Place) -> Option<&str> {
         match self.instance(place) {
@@ -136,10 +142,7 @@ impl Inventory {
 
     /// Name, memory and UUID.
     fn details(&self, place: Place) -> String {
-        let (name, bytes) = match self.instance(place) {
-            Some(instance) => (&instance.name, instance.total_bytes),
-            None => (&self.gpus[place.gpu].name, self.gpus[place.gpu].total_bytes),
-        };
+        let (name, bytes) = (self.name(place), self.total_bytes(place));
         let uuid = self.uuid(place).unwrap_or("no UUID");
         format!("{name}, {}, {uuid}", ByteSize(bytes))
     }

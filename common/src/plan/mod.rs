@@ -1,10 +1,39 @@
 //! The memory plan: how a step is cut up so that it fits, chosen from predictions. Pure arithmetic; what predicts is the
 //! worker, which runs the step on tensors without storage or measures it.
 
+//!
+//! [`report`] is what `dtrain plan` prints: [`Solver`] chooses a cut for every GPU, [`gpus`] knows their memory. `dtrain profile`
+//! prints [`Profile`]. [`Job`] is how the launcher tells the worker what is asked for.
+
+mod advice;
+mod budget;
+mod cost;
+#[cfg(test)]
+mod fixtures;
+pub mod gpus;
+mod job;
+mod profile;
+mod profile_table;
+mod report;
+mod search;
+mod solve;
+mod table;
+mod text;
+
 use serde::{Deserialize, Serialize};
 
+use crate::batch::BatchError;
 use crate::memory::Owners;
 use crate::recipe::Amp;
+
+pub use advice::Advice;
+pub use budget::{CONTEXT_BYTES, FRAGMENTATION_PERCENT, usable};
+pub use cost::{MICRO_STEP_SAMPLES, Share, relative_time};
+pub use job::{Job, PlanJob, ProfileJob};
+pub use profile::{MeasuredStage, Optimal, Profile, ProfiledStage, Tried, TriedOutcome};
+pub use report::{Margin, Outcome, Plan, Row, report};
+pub use search::largest;
+pub use solve::{Asked, Choice, Fit, NoFit, Solver};
 
 /// How a step is cut up: what the machine may choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -85,4 +114,18 @@ pub trait Predictor {
     /// # Errors
     /// As [`Predictor::subject`].
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, Self::Error>;
+}
+
+/// A plan that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError<E> {
+    /// The effective batch cannot be cut up among the ranks.
+    #[error("train.effective_batch: {0}")]
+    Batch(#[from] BatchError),
+    /// The answer could not be written as JSON.
+    #[error("the plan has no form in JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The predictor's.
+    #[error("{0}")]
+    Predict(E),
 }

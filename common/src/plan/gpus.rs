@@ -1,0 +1,333 @@
+//! GPUs by name, and their memory as the driver reports it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::gpu::{Inventory, Visible};
+use crate::units::ByteSize;
+
+/// A GPU to plan for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// A name of the table, a size, or what the driver calls it.
+    pub name: String,
+    /// All its memory in bytes.
+    pub bytes: u64,
+    /// Whether it computes in bfloat16 itself; what `precision.amp = "auto"` is depends on it.
+    pub bf16: bool,
+}
+
+/// A list of GPUs that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GpuNameError {
+    /// Neither a name nor a size.
+    #[error(
+        "`{name}` is no GPU that dtrain knows{nearest}; give a name or a size of memory, such as a100-40gb or 16GiB. Names: {}",
+        NAMES
+    )]
+    Unknown {
+        /// As given.
+        name: String,
+        /// Empty, or what may be meant.
+        nearest: String,
+    },
+    /// A name that several sizes share.
+    #[error("there is more than one `{name}`; say which: {choices}")]
+    Ambiguous {
+        /// As given.
+        name: String,
+        /// The names.
+        choices: String,
+    },
+    /// A size that no GPU has.
+    #[error(
+        "`{0}` is no memory of a GPU; give at least 256 MiB and at most 16 TiB, with the unit, such as 16GiB"
+    )]
+    Size(String),
+    /// An empty list or entry.
+    #[error("there is an empty entry in `{0}`; separate GPUs by single commas, such as 16GiB,a100-40gb")]
+    Empty(String),
+}
+
+/// Name, memory in hundredths of a GiB, and whether it computes in bfloat16 (compute capability 8.0 on).
+///
+/// The memory is the "total capacity" of PyTorch's out-of-memory messages: those of the guides (T4, RTX 2080 Ti, P100), else of
+/// reports of users, the smaller where drivers differ. It is less than the name says, since ECC and the driver take a part.
+const GPUS: &[(&str, u32, bool)] = &[
+    ("a10", 2198, true),
+    ("a10g", 2198, true),
+    ("a100-40gb", 3939, true),
+    ("a100-80gb", 7914, true),
+    ("a30", 2350, true),
+    ("a40", 4435, true),
+    ("a4000", 1573, true),
+    ("a5000", 2357, true),
+    ("a6000", 4741, true),
+    ("b200", 17835, true),
+    ("gtx1080ti", 1091, false),
+    ("h100", 7910, true),
+    ("h200", 13972, true),
+    ("k80", 1117, false),
+    ("l4", 2195, true),
+    ("l40", 4439, true),
+    ("l40s", 4439, true),
+    ("p100", 1589, false),
+    ("p40", 2238, false),
+    ("rtx2080ti", 1057, false),
+    ("rtx3060", 1166, true),
+    ("rtx3060ti", 766, true),
+    ("rtx3070", 766, true),
+    ("rtx3080", 964, true),
+    ("rtx3080ti", 1166, true),
+    ("rtx3090", 2356, true),
+    ("rtx4060", 763, true),
+    ("rtx4060ti-16gb", 1560, true),
+    ("rtx4070", 1160, true),
+    ("rtx4080", 1570, true),
+    ("rtx4090", 2352, true),
+    ("rtx5070", 1150, true),
+    ("rtx5080", 1546, true),
+    ("rtx5090", 3136, true),
+    ("t4", 1474, false),
+    ("v100-16gb", 1577, false),
+    ("v100-32gb", 3174, false),
+];
+
+/// The names as a list, for messages.
+const NAMES: Names = Names;
+struct Names;
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = GPUS.iter().map(|(name, ..)| *name).collect();
+        f.write_str(&names.join(", "))
+    }
+}
+
+/// Sizes for which a plan is made where no GPU is named and none is there.
+const USUAL_GIB: [u64; 7] = [8, 12, 16, 24, 40, 48, 80];
+const LEAST_BYTES: u64 = 256 << 20;
+const MOST_BYTES: u64 = 16 << 40;
+const GIB: u64 = 1 << 30;
+
+impl Gpu {
+    /// A GPU of which only the memory is known: a recent one.
+    pub fn of_size(bytes: u64) -> Self {
+        Self {
+            name: ByteSize(bytes).exact(),
+            bytes,
+            bf16: true,
+        }
+    }
+}
+
+/// Reads a list such as `16GiB,24GiB,a100-40gb`. Capitals, `nvidia`, `tesla`, `geforce`, spaces, dashes and underscores do not
+/// matter in names.
+///
+/// # Errors
+/// [`GpuNameError`], with the nearest names.
+pub fn parse_list(list: &str) -> Result<Vec<Gpu>, GpuNameError> {
+    let mut gpus: Vec<Gpu> = Vec::new();
+    for entry in list.split(',') {
+        let entry = entry.trim();
+        if entry.is_empty() {
+            return Err(GpuNameError::Empty(list.into()));
+        }
+        let gpu = parse(entry)?;
+        if !gpus.contains(&gpu) {
+            gpus.push(gpu);
+        }
+    }
+    Ok(gpus)
+}
+
+fn parse(entry: &str) -> Result<Gpu, GpuNameError> {
+    let looks_like_a_size = entry.starts_with(|first: char| first.is_ascii_digit() || first == '.');
+    if looks_like_a_size && let Ok(ByteSize(bytes)) = entry.parse() {
+        return if (LEAST_BYTES..=MOST_BYTES).contains(&bytes) {
+            Ok(Gpu {
+                name: entry.into(),
+                ..Gpu::of_size(bytes)
+            })
+        } else {
+            Err(GpuNameError::Size(entry.into()))
+        };
+    }
+    let key = key(entry);
+    if let Some(gpu) = GPUS.iter().find(|(name, ..)| self::key(name) == key) {
+        return Ok(known(gpu));
+    }
+    let begun: Vec<_> = GPUS
+        .iter()
+        .map(|(name, ..)| *name)
+        .filter(|name| name.strip_prefix(&*key).is_some_and(|rest| rest.starts_with('-')))
+        .collect();
+    if begun.len() > 1 {
+        return Err(GpuNameError::Ambiguous {
+            name: entry.into(),
+            choices: begun.join(" or "),
+        });
+    }
+    // One that exists with several memories and is known with one, such as "h100-80gb".
+    let sized = GPUS.iter().find(|(name, hundredths, _)| {
+        key.strip_prefix(&*self::key(name))
+            .and_then(|rest| rest.strip_suffix("gb")?.parse::<u32>().ok())
+            .is_some_and(|gb| (gb * 90..=gb * 101).contains(hundredths))
+    });
+    if let Some(gpu) = sized.or_else(|| GPUS.iter().find(|(name, ..)| begun.contains(name))) {
+        return Ok(known(gpu));
+    }
+    Err(GpuNameError::Unknown {
+        name: entry.into(),
+        nearest: nearest(&key),
+    })
+}
+
+fn known((name, hundredths, bf16): &(&str, u32, bool)) -> Gpu {
+    Gpu {
+        name: (*name).into(),
+        bytes: u64::from(*hundredths) * GIB / 100,
+        bf16: *bf16,
+    }
+}
+
+/// What of a name counts.
+fn key(name: &str) -> String {
+    let mut key = name.to_ascii_lowercase();
+    for word in ["nvidia", "tesla", "geforce"] {
+        key = key.replace(word, "");
+    }
+    key.retain(|letter| letter.is_ascii_alphanumeric());
+    key
+}
+
+/// `; did you mean ...?` with at most three names that differ in few letters.
+fn nearest(key: &str) -> String {
+    let mut near: Vec<_> = GPUS
+        .iter()
+        .map(|(name, ..)| (strsim::osa_distance(key, &self::key(name)), *name))
+        .filter(|(distance, name)| *distance <= (name.len() / 3).max(1))
+        .collect();
+    near.sort_unstable();
+    let names: Vec<_> = near.into_iter().take(3).map(|(_, name)| name).collect();
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!("; did you mean {}?", names.join(" or "))
+    }
+}
+
+/// The usual sizes: 8, 12, 16, 24, 40, 48 and 80 GiB.
+pub fn usual() -> Vec<Gpu> {
+    USUAL_GIB.map(|gib| Gpu::of_size(gib * GIB)).to_vec()
+}
+
+/// The visible GPUs of a machine, or their MIG instances, each kind once. `bf16`: see [`Gpu::bf16`].
+pub fn of_machine(inventory: &Inventory, visible: &Visible, bf16: bool) -> Vec<Gpu> {
+    let mut gpus: Vec<Gpu> = Vec::new();
+    let instances: Vec<_> = visible.instances(inventory).collect();
+    let places = if instances.is_empty() {
+        visible.places().to_vec()
+    } else {
+        instances
+    };
+    for place in places {
+        let gpu = Gpu {
+            name: inventory.name(place).into(),
+            bytes: inventory.total_bytes(place),
+            bf16,
+        };
+        if !gpus.contains(&gpu) {
+            gpus.push(gpu);
+        }
+    }
+    gpus
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn gib(gpu: &Gpu) -> String {
+        format!("{} {}", gpu.name, ByteSize(gpu.bytes))
+    }
+
+    #[test]
+    fn names_and_sizes() {
+        let gpus =
+            parse_list("16GiB, 24GB,a100-40gb,NVIDIA Tesla T4,GeForce RTX 4090,h100-80gb,V100 32GB").unwrap();
+        let shown: Vec<_> = gpus.iter().map(gib).collect();
+        assert_eq!(
+            shown,
+            [
+                "16GiB 16.00 GiB",
+                "24GB 22.35 GiB",
+                "a100-40gb 39.39 GiB",
+                "t4 14.74 GiB",
+                "rtx4090 23.52 GiB",
+                "h100 79.10 GiB",
+                "v100-32gb 31.74 GiB"
+            ]
+        );
+        assert_eq!(
+            gpus.iter().map(|gpu| gpu.bf16).collect::<Vec<_>>(),
+            [true, true, true, false, true, true, false]
+        );
+        assert_eq!(parse_list("t4,T4").unwrap().len(), 1);
+        assert_eq!(
+            gib(&parse_list("rtx4060ti").unwrap()[0]),
+            "rtx4060ti-16gb 15.60 GiB"
+        );
+    }
+
+    #[test]
+    fn every_name_reads_as_itself_and_holds_less_than_it_says() {
+        for gpu in GPUS {
+            let read = &parse_list(gpu.0).unwrap()[0];
+            assert_eq!((read.name.as_str(), read), (gpu.0, &known(gpu)));
+            if let Some(gb) = gpu.0.rsplit('-').next().and_then(|size| size.strip_suffix("gb")) {
+                assert!(gpu.1 <= gb.parse::<u32>().unwrap() * 100, "{}", gpu.0);
+            }
+        }
+        let keys: std::collections::BTreeSet<_> = GPUS.iter().map(|(name, ..)| key(name)).collect();
+        assert_eq!(keys.len(), GPUS.len());
+    }
+
+    #[test]
+    fn what_is_no_gpu_is_told_with_the_nearest() {
+        let said = |list: &str| parse_list(list).unwrap_err().to_string();
+        assert!(
+            said("a100-44gb").starts_with("`a100-44gb` is no GPU that dtrain knows; did you mean a100-40gb")
+        );
+        assert!(
+            said("rtx4900").contains("did you mean rtx4090"),
+            "{}",
+            said("rtx4900")
+        );
+        assert!(said("cray").contains("such as a100-40gb or 16GiB. Names: a10, a10g, a100-40gb"));
+        assert_eq!(
+            said("a100"),
+            "there is more than one `a100`; say which: a100-40gb or a100-80gb"
+        );
+        assert!(said("16").contains("`16` is no memory of a GPU"));
+        assert!(said("17TiB,t4").contains("at most 16 TiB"));
+        assert!(said("16 GiBs").contains("no GPU that dtrain knows"));
+        for list in ["", ",", "t4,", " , t4"] {
+            assert!(said(list).contains("empty entry"), "{list:?}");
+        }
+    }
+
+    #[test]
+    fn the_usual_sizes() {
+        let names: Vec<_> = usual().into_iter().map(|gpu| gpu.name).collect();
+        assert_eq!(
+            names,
+            [
+                "8 GiB", "12 GiB", "16 GiB", "24 GiB", "40 GiB", "48 GiB", "80 GiB"
+            ]
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! What the launcher asks of the worker program, as one argument: `dtrain-worker RECIPE --set ... --job JSON`.
+
+use serde::{Deserialize, Serialize};
+
+use super::Way;
+use super::gpus::Gpu;
+
+/// A job besides training. The worker that gets one trains nothing: it writes its answer to standard output, and ends with 0,
+/// 2 (a wrong recipe), 3 (nothing fits) or 1.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "job", rename_all = "lowercase")]
+pub enum Job {
+    /// `dtrain plan` and `dtrain gpu suggest-batch-size`.
+    Plan(PlanJob),
+    /// `dtrain profile`.
+    Profile(ProfileJob),
+}
+
+/// `dtrain plan`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanJob {
+    /// The GPUs, at least one.
+    pub gpus: Vec<Gpu>,
+    /// Ranks, at least 1, each on a GPU of its own.
+    pub nproc: usize,
+    /// How predictions are to come about.
+    pub way: Way,
+    /// The stage, or `all`; without it the first. [`report`](super::report) names it, so for `all` the worker calls that once for
+    /// each stage, with the stage's own name here.
+    #[serde(default)]
+    pub stage: Option<String>,
+    /// Only the micro-batch of each GPU, in one sentence each.
+    #[serde(default)]
+    pub brief: bool,
+    /// JSON instead of a table: one object, a line, for each stage.
+    #[serde(default)]
+    pub json: bool,
+}
+
+/// `dtrain profile`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileJob {
+    /// The stage, or `all`.
+    pub stage: String,
+    /// Whether the largest micro-batch that fits is looked for.
+    #[serde(default)]
+    pub find_optimal: bool,
+    /// Ranks of the run for which it is measured.
+    pub nproc: usize,
+    /// JSON instead of a table: one object, a line.
+    #[serde(default)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn jobs_travel_as_json() {
+        let plan = Job::Plan(PlanJob {
+            gpus: vec![Gpu::of_size(1 << 34)],
+            nproc: 2,
+            way: Way::Symbolic,
+            stage: None,
+            brief: false,
+            json: true,
+        });
+        let text = serde_json::to_string(&plan).unwrap();
+        assert_eq!(
+            text,
+            r#"{"job":"plan","gpus":[{"name":"16 GiB","bytes":17179869184,"bf16":true}],"nproc":2,"way":"symbolic","stage":null,"brief":false,"json":true}"#
+        );
+        assert_eq!(serde_json::from_str::<Job>(&text).unwrap(), plan);
+        let profile: Job = serde_json::from_str(r#"{"job":"profile","stage":"all","nproc":1}"#).unwrap();
+        assert!(matches!(
+            profile,
+            Job::Profile(ProfileJob {
+                find_optimal: false,
+                ..
+            })
+        ));
+        assert!(serde_json::from_str::<Job>(r#"{"job":"train"}"#).is_err());
+    }
+}

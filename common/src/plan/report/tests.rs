@@ -1,0 +1,146 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::plan::fixtures::{GIB, MIB, Machine};
+use crate::plan::gpus;
+
+const RECIPE: &str = "task = \"classify\"\n[data]\nkind = \"generated\"\nimage_size = 224\n[model]\nname = \"resnet50\"\n\
+                      [train]\neffective_batch = 16\nepochs = 1\n[ema]\ndecay = 0.99\n";
+
+fn job(list: &str) -> PlanJob {
+    PlanJob {
+        gpus: gpus::parse_list(list).unwrap(),
+        nproc: 1,
+        way: Way::Symbolic,
+        stage: None,
+        brief: false,
+        json: false,
+    }
+}
+
+fn machine() -> Machine {
+    Machine {
+        overridden: vec![("image_size=192", 75), ("model.freeze", 40)],
+        ..Machine::default()
+    }
+}
+
+fn said(sets: &[&str], job: &PlanJob) -> (String, Outcome) {
+    let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let recipe = Recipe::parse("test", RECIPE, &sets).unwrap();
+    let mut subject = machine().about();
+    subject.depends = vec!["BatchNorm normalises over each micro-batch".into()];
+    let mut out = String::new();
+    let outcome = report(&recipe, &subject, &mut machine(), job, &mut out).unwrap();
+    (out, outcome)
+}
+
+#[test]
+fn the_table_is_exact() {
+    let (text, outcome) = said(&[], &job("1GiB,2GiB,t4,a100-40gb"));
+    assert_eq!(outcome, Outcome::Fits);
+    let expected = "\
+made-up: 26,214,400 parameters, all trained; effective batch 16, learning rate 0.001, 1 rank
+Memory and time are predicted (symbolic): the step was run on tensors without storage.
+
+GPU           memory  micro x accum x ranks  amp   recompute  shard        peak  time  fits
+1GiB        1.00 GiB  1 x 16 x 1 = 16        bf16        4/4  no     638.00 MiB     -  no
+2GiB        2.00 GiB  2 x 8 x 1 = 16         bf16        1/4  no       1.31 GiB  1.31  yes
+t4         14.74 GiB  16 x 1 x 1 = 16        fp16        0/4  no       8.50 GiB  1.00  yes
+a100-40gb  39.39 GiB  16 x 1 x 1 = 16        bf16        0/4  no       8.50 GiB  1.00  yes
+Time is that of a step against the plain cut. Tensors may take a GPU's memory less 614.00 MiB and 5%
+  of the rest.
+
+Where the bytes are at the peak, predicted (symbolic):
+                    plain        1GiB        2GiB          t4
+  micro-batch          16           1           2          16
+  recompute           0/4         4/4         1/4         0/4
+  parameters   100.00 MiB  100.00 MiB  100.00 MiB  100.00 MiB
+  gradients    100.00 MiB  100.00 MiB  100.00 MiB  100.00 MiB
+  optimizer    200.00 MiB  200.00 MiB  200.00 MiB  200.00 MiB
+  ema          100.00 MiB  100.00 MiB  100.00 MiB  100.00 MiB
+  buffers             0 B         0 B         0 B         0 B
+  activations    8.00 GiB  128.00 MiB  832.00 MiB    8.00 GiB
+  workspace     10.00 MiB   10.00 MiB   10.00 MiB   10.00 MiB
+  together       8.50 GiB  638.00 MiB    1.31 GiB    8.50 GiB
+
+What saves memory, each alone, against the plain cut:
+       saves      peak  time
+    6.00 GiB  2.50 GiB  1.33  compute all 4 segments again in backward
+                                --set memory.recompute=on
+    4.80 GiB  3.70 GiB  0.40  progressive unfreezing, at first: train layer4 and fc alone
+                                --set 'model.freeze=[\"conv1.*\",\"bn1.*\",\"layer[1-3].*\"]'
+    4.00 GiB  4.50 GiB  1.03  half the micro-batch: 8 instead of 16
+                                --set memory.micro_batch=8
+    2.00 GiB  6.50 GiB  0.75  images of 192 instead of 224 pixels; another experiment
+                                --set data.image_size=192
+  100.00 MiB  8.40 GiB  1.00  no moving average of the weights: remove [ema]
+
+What helps where it does not fit, each alone, against the smallest cut:
+       saves        peak  time
+  100.00 MiB  538.00 MiB  1.00  no moving average of the weights: remove [ema]
+   76.80 MiB  561.20 MiB  0.40  progressive unfreezing, at first: train layer4 and fc alone
+                                  --set 'model.freeze=[\"conv1.*\",\"bn1.*\",\"layer[1-3].*\"]'
+   32.00 MiB  606.00 MiB  0.75  images of 192 instead of 224 pixels; another experiment
+                                  --set data.image_size=192
+
+warning: the result depends on the micro-batch: BatchNorm normalises over each micro-batch
+";
+    assert_eq!(text, expected);
+    assert!(text.lines().all(|line| line.chars().count() <= 100));
+}
+
+#[test]
+fn a_suggestion_is_a_sentence() {
+    let brief = PlanJob {
+        brief: true,
+        ..job("1GiB,t4")
+    };
+    let (text, outcome) = said(&[], &brief);
+    assert_eq!(outcome, Outcome::Fits);
+    let expected = "\
+1GiB, 1.00 GiB: does not fit; the smallest cut, 16 = 1 rank x 1 x 16 accumulation, takes 638.00 MiB
+  predicted (symbolic), and tensors may take 389.50 MiB; `dtrain plan` says what helps
+t4, 14.74 GiB: micro-batch 16; 16 = 1 rank x 16 x 1 accumulation; fp16; recompute 0/4; 8.50 GiB
+  predicted (symbolic)
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn the_budget_of_the_recipe_holds_for_every_gpu() {
+    let (text, outcome) = said(&["memory.budget=100 MiB"], &job("t4,h200"));
+    assert_eq!(outcome, Outcome::NothingFits);
+    assert_eq!(outcome.exit_status(), ExitStatus::OutOfMemory);
+    assert!(text.contains("memory.budget allows 100.00 MiB at most"), "{text}");
+    assert!(text.contains("What helps where it does not fit"), "{text}");
+}
+
+#[test]
+fn json_says_the_same_as_the_table() {
+    let json = PlanJob {
+        json: true,
+        stage: Some("full".into()),
+        ..job("1GiB,t4")
+    };
+    let (line, _) = said(&[], &json);
+    assert_eq!(line.matches('\n').count(), 1);
+    let plan: Plan = serde_json::from_str(&line).unwrap();
+    assert_eq!(serde_json::to_string(&plan).unwrap() + "\n", line);
+    assert_eq!(plan.stage.as_deref(), Some("full"));
+    assert_eq!(plan.rows[1].budget, usable(plan.rows[1].gpu.bytes));
+    let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let fit = &value["rows"][1]["fit"];
+    assert_eq!(fit["prediction"]["cut"]["micro_batch"], 16);
+    assert_eq!(fit["prediction"]["cut"]["amp"], "fp16");
+    assert!(value["rows"][0]["no-fit"]["smallest"]["peak"].as_u64().unwrap() > 300 * MIB);
+    assert_eq!(value["margin"]["fragmentation_percent"], 5);
+}
+
+#[test]
+fn a_given_precision_and_plenty_leave_nothing_to_warn_of() {
+    let (text, _) = said(&["precision.amp=off"], &job("h200"));
+    assert!(text.contains("16 x 1 x 1 = 16        fp32"), "{text}");
+    assert!(!text.contains("warning"), "{text}");
+    assert!(usable(141 * GIB) > 100 * GIB);
+}

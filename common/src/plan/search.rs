@@ -1,0 +1,127 @@
+//! The largest size that fits, with few tries: memory is nearly a straight line over the size.
+
+/// Of `sizes`, which ascend, the position of one that fits `budget` while the next larger one, if any, does not. `peak` says
+/// what a size takes, or `None` where it is known only that it is too much. Where memory grows with the size, that is the
+/// largest that fits; where it does not quite, it is one at which it was tried.
+///
+/// The largest is tried first, then the smallest, then what a straight line between the nearest two says. Where that leaves more
+/// than half of the sizes twice, the middle comes next, so that no shape takes more tries than three times those of a bisection.
+///
+/// # Errors
+/// Those of `peak`.
+pub fn largest<E>(
+    sizes: &[usize],
+    budget: u64,
+    mut peak: impl FnMut(usize) -> Result<Option<u64>, E>,
+) -> Result<Option<usize>, E> {
+    let fits = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes <= budget);
+    let Some(mut above) = sizes.len().checked_sub(1) else {
+        return Ok(None);
+    };
+    let mut peak_above = peak(sizes[above])?;
+    if fits(peak_above) {
+        return Ok(Some(above));
+    }
+    if above == 0 {
+        return Ok(None);
+    }
+    let mut below = 0;
+    let mut peak_below = peak(sizes[below])?;
+    if !fits(peak_below) {
+        return Ok(None);
+    }
+    // How often in a row a straight line did not even halve what is left.
+    let mut misses = 0;
+    while above - below > 1 {
+        let middle = below + (above - below) / 2;
+        let guess = match (peak_below, peak_above) {
+            (Some(low), Some(high)) if misses < 2 && low < high => {
+                let part = (budget - low) as f64 / (high - low) as f64;
+                let size = sizes[below] as f64 + part * (sizes[above] - sizes[below]) as f64;
+                sizes
+                    .partition_point(|candidate| *candidate as f64 <= size)
+                    .saturating_sub(1)
+            }
+            _ => middle,
+        };
+        let guess = guess.clamp(below + 1, above - 1);
+        let before = above - below;
+        let bytes = peak(sizes[guess])?;
+        if fits(bytes) {
+            (below, peak_below) = (guess, bytes);
+        } else {
+            (above, peak_above) = (guess, bytes);
+        }
+        misses = if (above - below) * 2 <= before {
+            0
+        } else {
+            misses + 1
+        };
+    }
+    Ok(Some(below))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use proptest::prelude::*;
+    use std::convert::Infallible;
+
+    /// The answer and the number of tries.
+    fn search(sizes: &[usize], budget: u64, peak: impl Fn(usize) -> Option<u64>) -> (Option<usize>, usize) {
+        let mut tries = 0;
+        let found = largest(sizes, budget, |size| {
+            tries += 1;
+            Ok::<_, Infallible>(peak(size))
+        });
+        (found.unwrap(), tries)
+    }
+
+    #[test]
+    fn a_straight_line_takes_few_tries() {
+        let sizes: Vec<_> = (1..=1000).collect();
+        let (found, tries) = search(&sizes, 5_550, |size| Some(500 + 10 * size as u64));
+        assert_eq!(found.map(|position| sizes[position]), Some(505));
+        assert!(tries <= 5, "{tries}");
+    }
+
+    #[test]
+    fn nothing_and_everything() {
+        assert_eq!(search(&[], 10, |_| Some(1)).0, None);
+        assert_eq!(search(&[3], 10, |_| Some(11)), (None, 1));
+        assert_eq!(search(&[1, 2, 3], 10, |_| Some(10)), (Some(2), 1));
+        assert_eq!(search(&[1, 2, 3], 10, |_| Some(11)), (None, 2));
+        assert_eq!(search(&[1, 2, 3], 10, |size| (size < 3).then_some(1)).0, Some(1));
+    }
+
+    proptest! {
+        #[test]
+        fn a_growing_memory_gives_the_largest(
+            steps in prop::collection::vec((1usize..9, 0u64..1000), 1..60),
+            budget in 0u64..40_000,
+            dead in any::<bool>(),
+        ) {
+            let sizes: Vec<usize> = steps.iter().scan(0, |size, (step, _)| { *size += step; Some(*size) }).collect();
+            let peaks: Vec<u64> = steps.iter().scan(0, |peak, (_, step)| { *peak += step; Some(*peak) }).collect();
+            let peak = |size| {
+                let bytes = peaks[sizes.iter().position(|one| *one == size).unwrap()];
+                // What died leaves no figure.
+                (!dead || bytes <= budget).then_some(bytes)
+            };
+            let (found, tries) = search(&sizes, budget, peak);
+            prop_assert_eq!(found, peaks.iter().rposition(|bytes| *bytes <= budget));
+            prop_assert!(tries <= 2 + 3 * (sizes.len().ilog2() as usize + 1), "{} tries", tries);
+        }
+
+        #[test]
+        fn any_memory_gives_one_that_fits(peaks in prop::collection::vec(0u64..100, 1..40), budget in 0u64..100) {
+            let sizes: Vec<usize> = (1..=peaks.len()).collect();
+            if let Some(found) = search(&sizes, budget, |size| Some(peaks[size - 1])).0 {
+                prop_assert!(peaks[found] <= budget);
+                prop_assert!(found + 1 == peaks.len() || peaks[found + 1] > budget);
+            }
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! The cut with the least expected cost that fits.
+//!
+//! Effective batch and learning rate are never touched. What is given up is time, in micro-steps and in segments computed
+//! again, weighed by [`relative_time`]; precision and sharding are the recipe's. Predictions may take seconds each, so they are
+//! kept, and a straight line over micro-batch and segments says which cuts are worth one.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::cost::{Share, relative_time};
+use super::search::largest;
+use super::{Cut, PlanError, Prediction, Predictor, Subject};
+use crate::batch::{BatchError, Partition};
+use crate::recipe::{Amp, MicroBatch, Recompute};
+
+/// So many cuts with recompute are looked at closely, the best by the straight line first.
+const CANDIDATES: usize = 2;
+
+/// What is asked, and what is left free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// Ranks.
+    pub ranks: usize,
+    /// Bytes that the tensors of a rank may take; see [`usable`](super::usable).
+    pub budget: u64,
+    /// The recipe's; a number is not made smaller.
+    pub micro_batch: MicroBatch,
+    /// The precision: never `Auto`.
+    pub amp: Amp,
+    /// The recipe's.
+    pub recompute: Recompute,
+    /// The recipe's.
+    pub shard_optimizer: bool,
+}
+
+/// A cut that fits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fit {
+    /// What it takes.
+    pub prediction: Prediction,
+    /// How the effective batch is cut up, in words.
+    pub partition: String,
+    /// Micro-steps of a step.
+    pub grad_accum_steps: usize,
+    /// The expected time of a step, against that of the plain cut. Predicted.
+    pub relative_time: f64,
+}
+
+/// Nothing fits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NoFit {
+    /// What the smallest cut takes that the recipe leaves free.
+    pub smallest: Prediction,
+    /// How the effective batch would be cut up, in words.
+    pub partition: String,
+    /// Micro-steps of a step.
+    pub grad_accum_steps: usize,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Choice {
+    /// A cut that fits.
+    Fit(Fit),
+    /// None does.
+    NoFit(NoFit),
+}
+
+impl Choice {
+    /// The prediction of the cut that was chosen, or of the smallest one.
+    pub fn prediction(&self) -> &Prediction {
+        match self {
+            Self::Fit(fit) => &fit.prediction,
+            Self::NoFit(no_fit) => &no_fit.smallest,
+        }
+    }
+
+    /// Micro-steps of a step.
+    pub fn grad_accum_steps(&self) -> usize {
+        match self {
+            Self::Fit(fit) => fit.grad_accum_steps,
+            Self::NoFit(no_fit) => no_fit.grad_accum_steps,
+        }
+    }
+}
+
+/// Chooses cuts for one subject, and keeps what was predicted between one GPU and the next.
+#[derive(Debug)]
+pub struct Solver<'a, P: Predictor + ?Sized> {
+    subject: &'a Subject,
+    predictor: &'a mut P,
+    known: HashMap<Cut, Prediction>,
+}
+
+impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
+    /// For `subject`, with predictions of the recipe as it is.
+    pub fn new(subject: &'a Subject, predictor: &'a mut P) -> Self {
+        Self {
+            subject,
+            predictor,
+            known: HashMap::new(),
+        }
+    }
+
+    /// What `cut` takes; every cut is predicted once.
+    ///
+    /// # Errors
+    /// The predictor's.
+    pub fn predict(&mut self, cut: Cut) -> Result<Prediction, PlanError<P::Error>> {
+        if let Some(known) = self.known.get(&cut) {
+            return Ok(*known);
+        }
+        let prediction = self.predictor.predict(&[], cut).map_err(PlanError::Predict)?;
+        self.known.insert(cut, prediction);
+        Ok(prediction)
+    }
+
+    /// The cut that a step has where memory is no matter: a rank's whole share at once, and nothing computed again.
+    ///
+    /// # Errors
+    /// [`PlanError::Batch`] where there are more ranks than samples; the predictor's.
+    pub fn plain(&mut self, asked: &Asked) -> Result<Prediction, PlanError<P::Error>> {
+        let whole = Partition::new(self.subject.effective_batch, asked.ranks, None)?;
+        self.predict(asked.cut(whole.micro_batch(), 0))
+    }
+
+    /// The cut with the least expected cost that fits; of several with the same cost the one with the larger micro-batch.
+    ///
+    /// # Errors
+    /// As [`Solver::plain`].
+    pub fn solve(&mut self, asked: &Asked) -> Result<Choice, PlanError<P::Error>> {
+        let partitions = self.partitions(asked)?;
+        let segments = self.subject.segments;
+        let (least, most) = match asked.recompute {
+            Recompute::Off => (0, 0),
+            Recompute::On => (segments, segments),
+            Recompute::Auto => (0, segments),
+        };
+        let sizes: Vec<_> = partitions.iter().map(Partition::micro_batch).collect();
+        let plain = self.plain(asked)?;
+        let share = |partition: &Partition| Share {
+            samples: partition.rank_range(0).len(),
+            steps: partition.grad_accum_steps(),
+        };
+        let whole = Share {
+            samples: partitions[0].rank_range(0).len(),
+            steps: 1,
+        };
+        let time = |prediction: &Prediction, partition: &Partition| {
+            relative_time((&plain, whole), (prediction, share(partition)), segments)
+        };
+
+        let without = largest(&sizes, asked.budget, |micro_batch| {
+            self.predict(asked.cut(micro_batch, least))
+                .map(|prediction| Some(prediction.peak))
+        })?;
+        let mut best: Option<(f64, usize, Prediction)> = None;
+        if let Some(position) = without {
+            let prediction = self.predict(asked.cut(sizes[position], least))?;
+            best = Some((time(&prediction, &partitions[position]), position, prediction));
+        }
+        let rest = without.map_or(0, |position| position + 1);
+        if rest < sizes.len() && least < most {
+            let promising = self.promising(asked, &partitions[rest..], time)?;
+            for position in promising.into_iter().map(|position| position + rest) {
+                if let Some(prediction) = self.fewest_segments(asked, sizes[position], most)? {
+                    let expected = time(&prediction, &partitions[position]);
+                    let better = |(cost, at, _): &(f64, usize, _)| {
+                        expected < *cost || (expected <= *cost && position > *at)
+                    };
+                    if best.as_ref().is_none_or(better) {
+                        best = Some((expected, position, prediction));
+                    }
+                }
+            }
+            if best.is_none()
+                && let Some(prediction) = self.fewest_segments(asked, sizes[0], most)?
+            {
+                best = Some((time(&prediction, &partitions[0]), 0, prediction));
+            }
+        }
+        Ok(match best {
+            Some((relative_time, position, prediction)) => Choice::Fit(Fit {
+                prediction,
+                partition: partitions[position].to_string(),
+                grad_accum_steps: partitions[position].grad_accum_steps(),
+                relative_time,
+            }),
+            None => Choice::NoFit(NoFit {
+                smallest: self.predict(asked.cut(sizes[0], most))?,
+                partition: partitions[0].to_string(),
+                grad_accum_steps: partitions[0].grad_accum_steps(),
+            }),
+        })
+    }
+
+    /// The ways in which a step can be cut up, one for every micro-batch that the recipe leaves free, which ascend.
+    fn partitions(&self, asked: &Asked) -> Result<Vec<Partition>, BatchError> {
+        let cut = |limit| Partition::new(self.subject.effective_batch, asked.ranks, limit);
+        if let MicroBatch::Size(size) = asked.micro_batch {
+            return Ok(vec![cut(Some(size))?]);
+        }
+        let whole = cut(None)?;
+        let share = whole.micro_batch();
+        let mut all = vec![whole];
+        let mut micro_batch = share;
+        while micro_batch > 1 {
+            // The fewest micro-steps that make it smaller.
+            micro_batch = share.div_ceil(share.div_ceil(micro_batch - 1));
+            let partition = cut(Some(micro_batch))?;
+            if partition.smallest_micro_batch() < self.subject.min_micro_batch {
+                break;
+            }
+            all.push(partition);
+        }
+        all.reverse();
+        Ok(all)
+    }
+
+    /// Positions of the partitions for which recompute is worth a closer look, by what lies on straight lines between the
+    /// smallest and the largest micro-batch, with all segments and with none. None where nothing fits.
+    fn promising(
+        &mut self,
+        asked: &Asked,
+        partitions: &[Partition],
+        time: impl Fn(&Prediction, &Partition) -> f64,
+    ) -> Result<Vec<usize>, PlanError<P::Error>> {
+        let segments = self.subject.segments;
+        let sizes: Vec<_> = partitions.iter().map(Partition::micro_batch).collect();
+        let (Some(&low), Some(&high)) = (sizes.first(), sizes.last()) else {
+            return Ok(Vec::new());
+        };
+        if self.predict(asked.cut(low, segments))?.peak > asked.budget {
+            return Ok(Vec::new());
+        }
+        let ends = |solver: &mut Self, recompute| {
+            Ok::<_, PlanError<P::Error>>((
+                solver.predict(asked.cut(low, recompute))?,
+                solver.predict(asked.cut(high, recompute))?,
+            ))
+        };
+        let (none, all) = (ends(self, 0)?, ends(self, segments)?);
+        let between = |(from, to): &(Prediction, Prediction), size: usize| {
+            let part = (size - low) as f64 / (high - low).max(1) as f64;
+            from.peak as f64 + part * (to.peak as f64 - from.peak as f64)
+        };
+        let mut ranked: Vec<(f64, usize)> = Vec::new();
+        for (position, &size) in sizes.iter().enumerate() {
+            let (most, least) = (between(&none, size), between(&all, size));
+            let over = most - asked.budget as f64;
+            let part = if over <= 0.0 {
+                0.0
+            } else {
+                over / (most - least).max(1.0)
+            };
+            if part > 1.0 {
+                continue;
+            }
+            let recompute = (part * segments as f64).ceil() as usize;
+            let operations = |(from, _): &(Prediction, Prediction)| from.flops;
+            let again = recompute as f64 / segments as f64;
+            let guess = Prediction {
+                cut: asked.cut(size, recompute),
+                flops: operations(&none) + again * (operations(&all) - operations(&none)),
+                ..none.0
+            };
+            ranked.push((time(&guess, &partitions[position]), position));
+        }
+        ranked.sort_by(|(one, a), (other, b)| one.total_cmp(other).then(b.cmp(a)));
+        Ok(ranked
+            .into_iter()
+            .take(CANDIDATES)
+            .map(|(_, position)| position)
+            .collect())
+    }
+
+    /// What a micro-batch takes with the fewest segments, at most `most`, with which it fits; none where it does not.
+    fn fewest_segments(
+        &mut self,
+        asked: &Asked,
+        micro_batch: usize,
+        most: usize,
+    ) -> Result<Option<Prediction>, PlanError<P::Error>> {
+        // Segments that are kept, from none on.
+        let kept: Vec<_> = (0..=most).collect();
+        let found = largest(&kept, asked.budget, |kept| {
+            self.predict(asked.cut(micro_batch, most - kept))
+                .map(|prediction| Some(prediction.peak))
+        })?;
+        found
+            .map(|position| self.predict(asked.cut(micro_batch, most - kept[position])))
+            .transpose()
+    }
+}
+
+impl Asked {
+    fn cut(&self, micro_batch: usize, recompute: usize) -> Cut {
+        Cut {
+            ranks: self.ranks,
+            micro_batch,
+            amp: self.amp,
+            recompute,
+            shard_optimizer: self.shard_optimizer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

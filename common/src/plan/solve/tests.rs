@@ -1,0 +1,207 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::plan::fixtures::{GIB, MIB, Machine};
+use proptest::prelude::*;
+
+fn asked(budget: u64) -> Asked {
+    Asked {
+        ranks: 1,
+        budget,
+        micro_batch: MicroBatch::Auto,
+        amp: Amp::Off,
+        recompute: Recompute::Auto,
+        shard_optimizer: false,
+    }
+}
+
+fn solve(machine: &mut Machine, asked: &Asked) -> Choice {
+    let subject = machine.about();
+    Solver::new(&subject, machine).solve(asked).unwrap()
+}
+
+/// Micro-batch, micro-steps and segments of the choice; none where nothing fits.
+fn chosen(machine: &Machine, asked: &Asked) -> Option<(usize, usize, usize)> {
+    match solve(&mut machine.clone(), asked) {
+        Choice::Fit(fit) => {
+            assert!(fit.prediction.peak <= asked.budget);
+            let cut = fit.prediction.cut;
+            Some((cut.micro_batch, fit.grad_accum_steps, cut.recompute))
+        }
+        Choice::NoFit(_) => None,
+    }
+}
+
+#[test]
+fn ample_memory_takes_the_share_at_once() {
+    let mut machine = Machine::default();
+    let Choice::Fit(fit) = solve(&mut machine, &asked(80 * GIB)) else {
+        panic!("it fits")
+    };
+    assert_eq!(fit.prediction.cut, Machine::cut(1, 16, 0));
+    assert_eq!((fit.relative_time, fit.grad_accum_steps), (1.0, 1));
+    assert_eq!(fit.partition, "16 = 1 rank x 16 x 1 accumulation");
+    assert_eq!(machine.asked, 1);
+}
+
+#[test]
+fn a_smaller_micro_batch_comes_before_recompute_until_that_costs_less() {
+    let machine = Machine::default();
+    // Weights, gradients, moments and average are 500 MiB, a sample is 1 GiB.
+    assert_eq!(chosen(&machine, &asked(9 * GIB)), Some((8, 2, 0)));
+    assert_eq!(chosen(&machine, &asked(5 * GIB)), Some((4, 4, 0)));
+    assert_eq!(chosen(&machine, &asked(3 * GIB)), Some((2, 8, 0)));
+    // In 2 GiB one sample would do without recompute, at 1.45 times the time. 2 with 2 of 4 segments and 6 with all of them cost
+    // 1.41, and the larger micro-batch is taken.
+    assert_eq!(chosen(&machine, &asked(2 * GIB)), Some((6, 3, 4)));
+    // Not even one sample fits as it is.
+    assert_eq!(chosen(&machine, &asked(GIB)), Some((2, 8, 4)));
+    assert_eq!(chosen(&machine, &asked(1000 * MIB)), Some((1, 16, 3)));
+    assert_eq!(chosen(&machine, &asked(700 * MIB)), None);
+}
+
+#[test]
+fn what_the_recipe_settles_is_not_touched() {
+    let machine = Machine::default();
+    let budget = 5 * GIB;
+    let off = Asked {
+        recompute: Recompute::Off,
+        budget: GIB,
+        ..asked(0)
+    };
+    assert_eq!(chosen(&machine, &off), None);
+    let on = Asked {
+        recompute: Recompute::On,
+        ..asked(budget)
+    };
+    assert_eq!(chosen(&machine, &on), Some((16, 1, 4)));
+    let fixed = Asked {
+        micro_batch: MicroBatch::Size(8),
+        ..asked(budget)
+    };
+    assert_eq!(chosen(&machine, &fixed), Some((8, 2, 3)));
+    let fixed = Asked {
+        recompute: Recompute::Off,
+        ..fixed
+    };
+    assert_eq!(chosen(&machine, &fixed), None);
+}
+
+#[test]
+fn where_nothing_fits_the_smallest_cut_is_told() {
+    let Choice::NoFit(no_fit) = solve(&mut Machine::default(), &asked(100 * MIB)) else {
+        panic!("it cannot fit")
+    };
+    assert_eq!(no_fit.smallest.cut, Machine::cut(1, 1, 4));
+    assert_eq!(no_fit.smallest.owners.total(), no_fit.smallest.peak);
+    assert_eq!(no_fit.partition, "16 = 1 rank x 1 x 16 accumulation");
+}
+
+#[test]
+fn the_least_micro_batch_is_kept() {
+    let machine = Machine {
+        min_micro_batch: 2,
+        segments: 0,
+        ..Machine::default()
+    };
+    assert_eq!(chosen(&machine, &asked(3 * GIB)), Some((2, 8, 0)));
+    assert_eq!(chosen(&machine, &asked(2 * GIB)), None);
+    // 5 samples in pieces of at least 2 are 5 or 3 and 2.
+    let machine = Machine {
+        effective_batch: 5,
+        ..machine
+    };
+    let smallest = solve(&mut machine.clone(), &asked(1));
+    assert_eq!(smallest.prediction().cut.micro_batch, 3);
+}
+
+#[test]
+fn more_ranks_than_samples_is_an_error() {
+    let machine = &mut Machine::default();
+    let subject = machine.about();
+    let too_many = Asked {
+        ranks: 17,
+        ..asked(GIB)
+    };
+    let error = Solver::new(&subject, machine).solve(&too_many).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("train.effective_batch: an effective batch of 16 cannot be shared by 17 ranks"),
+        "{error}"
+    );
+}
+
+/// Every cut that the recipe leaves free, by brute force: the least time of those that fit.
+fn least_time(machine: &Machine, asked: &Asked) -> Option<f64> {
+    let samples = machine.effective_batch.div_ceil(asked.ranks);
+    let plain = machine.prediction(&asked.cut(samples, 0));
+    let mut least: Option<f64> = None;
+    for steps in 1..=samples {
+        let limit = samples.div_ceil(steps);
+        let partition = Partition::new(machine.effective_batch, asked.ranks, Some(limit)).unwrap();
+        for recompute in 0..=machine.segments {
+            let prediction = machine.prediction(&asked.cut(partition.micro_batch(), recompute));
+            let share = |steps| Share { samples, steps };
+            let fits = prediction.peak <= asked.budget;
+            let time = relative_time(
+                (&plain, share(1)),
+                (&prediction, share(partition.grad_accum_steps())),
+                machine.segments,
+            );
+            if fits && least.is_none_or(|least| time < least) {
+                least = Some(time);
+            }
+        }
+    }
+    least
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn on_straight_lines_the_choice_is_the_best_there_is(
+        effective_batch in 1usize..200,
+        ranks in 1usize..5,
+        segments in 0usize..13,
+        per_sample in 1u64..2000,
+        budget in 0u64..100_000,
+    ) {
+        prop_assume!(effective_batch >= ranks);
+        let mut machine = Machine { effective_batch, segments, per_sample: per_sample * MIB, ..Machine::default() };
+        let asked = Asked { ranks, ..asked(budget * MIB) };
+        let least = least_time(&machine, &asked);
+        match solve(&mut machine, &asked) {
+            Choice::Fit(fit) => {
+                let cut = fit.prediction.cut;
+                prop_assert!(fit.prediction.peak <= asked.budget);
+                prop_assert_eq!(fit.prediction, machine.prediction(&cut));
+                let partition = Partition::new(effective_batch, ranks, Some(cut.micro_batch)).unwrap();
+                prop_assert_eq!(partition.micro_batch(), cut.micro_batch);
+                prop_assert_eq!(partition.grad_accum_steps(), fit.grad_accum_steps);
+                prop_assert!(fit.relative_time <= least.unwrap() * 1.005, "{} against {:?}", fit.relative_time, least);
+            }
+            Choice::NoFit(no_fit) => {
+                prop_assert_eq!(least, None);
+                prop_assert!(no_fit.smallest.peak > asked.budget);
+            }
+        }
+        prop_assert!(machine.asked <= 40, "{} predictions", machine.asked);
+    }
+
+    #[test]
+    fn what_does_not_quite_follow_a_line_still_fits(
+        effective_batch in 1usize..100,
+        segments in 1usize..9,
+        budget in 600u64..30_000,
+        seed in 1u64..50,
+    ) {
+        let wobble = |cut: &Cut| (cut.micro_batch as u64 * 7919 + cut.recompute as u64 * 104_729) % 97 * MIB;
+        let mut machine = Machine { effective_batch, segments, per_sample: 40 * seed * MIB, wobble, ..Machine::default() };
+        let asked = asked(budget * MIB);
+        let choice = solve(&mut machine, &asked);
+        prop_assert_eq!(*choice.prediction(), machine.prediction(&choice.prediction().cut));
+        prop_assert_eq!(matches!(choice, Choice::Fit(_)), choice.prediction().peak <= asked.budget);
+    }
+}
