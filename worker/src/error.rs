@@ -95,6 +95,12 @@ pub enum WorkerError {
     /// Rank 0's message to the others was not understood.
     #[error("rank 0's opening cannot be read ({0}); all ranks must run the same version of dtrain")]
     Opening(#[from] serde_json::Error),
+    /// A job that is none.
+    #[error("--job: {0}; it is the launcher's, start `dtrain plan` or `dtrain profile`")]
+    Job(#[source] serde_json::Error),
+    /// A step in a process of its own failed.
+    #[error("{0}")]
+    Attempt(String),
     /// The training.
     #[error(transparent)]
     Train(#[from] TrainError),
@@ -138,6 +144,8 @@ impl WorkerError {
             | Self::OtherData { .. }
             | Self::Model(_)
             | Self::NoGpu { .. }
+            | Self::Job(_)
+            | Self::Attempt(_)
             | Self::Train(TrainError::Data(_) | TrainError::TooManyBad { .. })
             | Self::Rendezvous(
                 RendezvousError::Refused(_)

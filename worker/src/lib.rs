@@ -11,6 +11,7 @@ mod device;
 pub mod engine;
 mod error;
 pub mod heartbeat;
+mod job;
 pub mod memory;
 pub mod metrics;
 pub mod models;

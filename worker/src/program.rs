@@ -63,6 +63,9 @@ struct Args {
     /// The launcher has prepared the run directory.
     #[arg(long, hide = true)]
     prepared: bool,
+    /// What is asked for instead of a training, as `dtrain plan` and `dtrain profile` put it.
+    #[arg(long, hide = true, value_name = "JSON")]
+    job: Option<String>,
 }
 
 fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerError>) -> ExitCode {
@@ -89,6 +92,7 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
             Err(never) => match never {},
         },
         prepared: args.prepared,
+        job: args.job,
     };
     let env = WorkerEnv::from_process();
     let error_file = env.as_ref().ok().and_then(|env| env.error_file.clone());

@@ -17,6 +17,8 @@ use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
 use crate::engine::{Outcome, Parts, PlanFile, StopFlag, Summary, TrainError, Trainer, live};
 use crate::heartbeat::Heartbeat;
+use crate::job;
+use crate::memory::budget;
 use crate::metrics::{MetricsLog, Progress, Surface};
 use crate::tasks::{BuildTask, Classify, Console, Lm, Segment, TorchScript};
 
@@ -36,6 +38,8 @@ pub struct Request {
     pub resume: Resume,
     /// The launcher has prepared the run directory.
     pub prepared: bool,
+    /// What is asked for instead of a training, as JSON: see `dtrain_common::plan::Job`.
+    pub job: Option<String>,
 }
 
 /// Trains as `request` and the environment contract say, and returns the exit status of a run that ended in good order.
@@ -46,10 +50,10 @@ pub struct Request {
 pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError> {
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
     match recipe.task {
-        Task::Classify => train::<Classify>(&recipe, request, env),
-        Task::Segment => train::<Segment>(&recipe, request, env),
-        Task::Lm => train::<Lm>(&recipe, request, env),
-        Task::Torchscript => train::<TorchScript>(&recipe, request, env),
+        Task::Classify => begin::<Classify>(&recipe, request, env),
+        Task::Segment => begin::<Segment>(&recipe, request, env),
+        Task::Lm => begin::<Lm>(&recipe, request, env),
+        Task::Torchscript => begin::<TorchScript>(&recipe, request, env),
         other @ Task::Custom => Err(WorkerError::NoTask(other)),
     }
 }
@@ -63,7 +67,18 @@ pub fn run_task<T: BuildTask + 'static>(
     env: &WorkerEnv,
 ) -> Result<ExitStatus, WorkerError> {
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
-    train::<T>(&recipe, request, env)
+    begin::<T>(&recipe, request, env)
+}
+
+fn begin<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    request: &Request,
+    env: &WorkerEnv,
+) -> Result<ExitStatus, WorkerError> {
+    match &request.job {
+        Some(job) => job::run::<T>(recipe, request, env, job),
+        None => train::<T>(recipe, request, env),
+    }
 }
 
 fn train<T: BuildTask + 'static>(
@@ -74,6 +89,10 @@ fn train<T: BuildTask + 'static>(
     let began = Instant::now();
     let surface = Surface::detect(env.rank);
     let device = device::choose(env)?;
+    budget::prepare(device).map_err(TrainError::from)?;
+    let allowed =
+        budget::bytes(recipe.memory.budget, device, env.local_world_size).map_err(TrainError::from)?;
+    budget::enforce(allowed, device);
     if let Err(error) = dtrain_torch_shim::keep_freed_memory() {
         tracing::debug!("{error}");
     }

@@ -33,6 +33,12 @@ impl CacheSize {
     }
 }
 
+/// The memory of the host that is free, in bytes, as far as the system and the process's control group say; 0 where neither
+/// does.
+pub fn free_host_bytes() -> u64 {
+    available::bytes()
+}
+
 /// Memory that several data sets may use together; clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct CacheBudget(Arc<Counts>);

@@ -44,7 +44,7 @@ pub mod vocabulary;
 mod test_images;
 
 pub use augment::Augment;
-pub use cache::{CacheBudget, CacheSize, CacheStats};
+pub use cache::{CacheBudget, CacheSize, CacheStats, free_host_bytes};
 pub use check::{CheckReport, Depth, Listed, Needs, check, too_many_bad};
 pub use dataset::{Column, Dataset, Field, FieldKind, Slot, load_one};
 pub use error::{BadSample, DataError, SampleError};

@@ -117,6 +117,15 @@ impl Precision {
         })
     }
 
+    /// The precision as a recipe spells it; never `auto`.
+    pub(crate) fn amp(&self) -> Amp {
+        match self.autocast {
+            Some(Kind::Half) => Amp::Fp16,
+            Some(_) => Amp::Bf16,
+            None => Amp::Off,
+        }
+    }
+
     /// The precision in words, for people.
     pub fn describe(&self) -> &'static str {
         match self.autocast {

@@ -1,7 +1,10 @@
 //! Where the memory of a rank is: measured in every step, and predicted before the first.
 
 mod accounting;
+pub(crate) mod budget;
+mod measure;
 mod predictor;
 
 pub use accounting::{Account, Books, Phase, StepMemory, report};
+pub(crate) use measure::{Measured, measure};
 pub use predictor::SymbolicPredictor;

@@ -1,7 +1,5 @@
 //! What cuts take, known from a step on symbolic tensors: milliseconds for any model, and no memory.
 
-use std::collections::HashMap;
-
 use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::plan::{Cut, Prediction, Predictor, Subject, Way};
@@ -42,7 +40,8 @@ pub struct SymbolicPredictor<T> {
     recipe: String,
     overrides: Vec<String>,
     survey: Value,
-    built: HashMap<Build, Rehearsal>,
+    /// The last one: two at once would be in the same books.
+    built: Option<(Build, Rehearsal)>,
     task: std::marker::PhantomData<T>,
 }
 
@@ -53,41 +52,49 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
             recipe: recipe.to_owned(),
             overrides: overrides.to_vec(),
             survey,
-            built: HashMap::new(),
+            built: None,
             task: std::marker::PhantomData,
         }
     }
 
     fn rehearsal(&mut self, build: Build) -> Result<&mut Rehearsal, WorkerError> {
-        if !self.built.contains_key(&build) {
-            let _region = Symbolic::enter().map_err(TrainError::from)?;
-            let all: Vec<String> = self.overrides.iter().chain(&build.overrides).cloned().collect();
-            let mut recipe = Recipe::load(&self.recipe, &all)?;
-            recipe.memory.shard_optimizer = build.shard_optimizer;
-            recipe.memory.micro_batch = MicroBatch::Auto;
-            recipe.memory.recompute = Recompute::Auto;
-            recipe.precision.amp = Amp::Off;
-            // Their values do not matter.
-            recipe.model.weights = None;
-            let opening = Opening {
-                run_dir: Default::default(),
-                resume: None,
-                survey: self.survey.clone(),
-            };
-            let env = WorkerEnv {
-                world_size: build.ranks,
-                local_world_size: build.ranks,
-                ..WorkerEnv::single()
-            };
-            let mut setup = Setup::build::<T>(&recipe, &opening, &env, DEVICE)?;
-            let ranks = Ranks::new(Box::new(PhantomGroup::new(build.ranks)));
-            if let Some(sync) = &setup.batch_sync {
-                sync.connect(ranks.clone());
+        let rehearsal = match self.built.take() {
+            Some((of, rehearsal)) if of == build => rehearsal,
+            other => {
+                drop(other);
+                self.build(&build)?
             }
-            setup.model.share(&ranks)?;
-            self.built.insert(build.clone(), Rehearsal { setup, recipe });
+        };
+        Ok(&mut self.built.insert((build, rehearsal)).1)
+    }
+
+    fn build(&self, build: &Build) -> Result<Rehearsal, WorkerError> {
+        let _region = Symbolic::enter().map_err(TrainError::from)?;
+        let all: Vec<String> = self.overrides.iter().chain(&build.overrides).cloned().collect();
+        let mut recipe = Recipe::load(&self.recipe, &all)?;
+        recipe.memory.shard_optimizer = build.shard_optimizer;
+        recipe.memory.micro_batch = MicroBatch::Auto;
+        recipe.memory.recompute = Recompute::Auto;
+        recipe.precision.amp = Amp::Off;
+        // Their values do not matter.
+        recipe.model.weights = None;
+        let opening = Opening {
+            run_dir: Default::default(),
+            resume: None,
+            survey: self.survey.clone(),
+        };
+        let env = WorkerEnv {
+            world_size: build.ranks,
+            local_world_size: build.ranks,
+            ..WorkerEnv::single()
+        };
+        let mut setup = Setup::build::<T>(&recipe, &opening, &env, DEVICE)?;
+        let ranks = Ranks::new(Box::new(PhantomGroup::new(build.ranks)));
+        if let Some(sync) = &setup.batch_sync {
+            sync.connect(ranks.clone());
         }
-        self.built.get_mut(&build).ok_or(WorkerError::AllFrozen)
+        setup.model.share(&ranks)?;
+        Ok(Rehearsal { setup, recipe })
     }
 }
 
@@ -95,10 +102,15 @@ impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<T> {
     type Error = WorkerError;
 
     fn subject(&mut self, overrides: &[String]) -> Result<Subject, WorkerError> {
+        // Any that is there will do.
+        let (ranks, shard_optimizer) = match &self.built {
+            Some((of, _)) if of.overrides == overrides => (of.ranks, of.shard_optimizer),
+            _ => (1, false),
+        };
         let rehearsal = self.rehearsal(Build {
             overrides: overrides.to_vec(),
-            ranks: 1,
-            shard_optimizer: false,
+            ranks,
+            shard_optimizer,
         })?;
         Ok(rehearsal.subject())
     }

@@ -5,6 +5,7 @@
 #include "boundary.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <malloc.h>
@@ -177,6 +178,11 @@ int32_t dt_memory_info(int32_t device, uint64_t* free_bytes, uint64_t* total_byt
     *free_bytes = info.first;
     *total_bytes = info.second;
   });
+}
+
+// Settings of the device's caching allocator, as in PYTORCH_ALLOC_CONF; before the first tensor there.
+int32_t dt_memory_configure(const char* settings, DtError* error) {
+  return guard(error, [&] { c10::CachingAllocator::setAllocatorSettings(settings); });
 }
 
 void dt_memory_set_budget(int64_t bytes) { budget.store(bytes); }

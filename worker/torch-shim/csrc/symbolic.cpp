@@ -3,8 +3,8 @@
 //
 // The mode is a dispatch key below autograd and autocast and above the CPU's kernels, with a boxed fallback. Views and empty
 // tensors are made by the CPU's own kernels; operations that are composed of others run as they do, and what they call comes
-// back here; of the rest the shapes come from libtorch's Meta kernels, or where it has none in C++ from the rules below, which
-// allocate what the CPU's kernels allocate.
+// back here; of the rest the shapes come from libtorch's Meta kernels, or from the rules below, which allocate what the CPU's
+// kernels allocate.
 #include "memory.h"
 
 #include "boundary.h"
@@ -162,6 +162,9 @@ void slow_convolution(Stack* stack, size_t count) {
   finish(stack, count, std::move(y));
 }
 
+// What oneDNN takes beside that while it adds up a weight's gradient.
+constexpr int64_t kAdding = 64 << 10;
+
 // convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding,
 // SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask)
 void convolution_backward(Stack* stack, size_t count) {
@@ -207,10 +210,11 @@ void convolution_backward(Stack* stack, size_t count) {
         if (!last) blocked_grad = empty_as(grad.sizes(), grad);
         if (!last && is_blocked(x)) blocked_x = empty_as(x.sizes(), x);
         own = empty_as(weight.sizes(), weight);
-        // Each thread adds up in full precision.
-        if (is_half(weight))
-          pass_through({at::get_num_threads(), product(weight.sizes())}, weight.options().dtype(at::kFloat));
+        // It is added up in full precision.
+        if (is_half(weight)) pass_through({product(weight.sizes()) + kAdding}, weight.options().dtype(at::kFloat));
       }
+      Tensor plain;
+      if (is_channels_last(weight)) plain = empty_as(weight.sizes(), weight);
       grad_weight = empty_in(weight.sizes(), weight, is_channels_last(weight));
     }
   }
@@ -438,6 +442,9 @@ enum class Way {
   Rule,
   // The shapes of the results by libtorch's Meta kernel.
   Inferred,
+  // For real, on whatever values there are: of this operation nobody knows more than its kernel. What takes time has a rule or
+  // a Meta kernel.
+  Computed,
 };
 
 struct Kind {
@@ -476,7 +483,9 @@ Kind classify(const c10::OperatorHandle& op) {
     return {Way::Real};
   if (writes && !out) return {Way::InPlace};
   if (schema.returns().empty()) return {Way::InPlace};
-  return {Way::Inferred};
+  const bool known = op.hasKernelForDispatchKey(DispatchKey::Meta) ||
+      op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
+  return {known ? Way::Inferred : Way::Computed};
 }
 
 Kind kind_of(const c10::OperatorHandle& op) {
@@ -594,6 +603,8 @@ void symbolic(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) 
   c10::impl::ExcludeDispatchKeyGuard plain(kKey);
   if (kind.way == Way::Rule)
     kind.rule(stack, op.schema().arguments().size());
+  else if (kind.way == Way::Computed)
+    op.redispatchBoxed(keys & kBelow, stack);
   else
     infer(op, stack);
 }

@@ -304,6 +304,7 @@ unsafe extern "C" {
     pub(crate) fn dt_memory_reset_peak(device: i32, error: *mut DtError) -> i32;
     pub(crate) fn dt_memory_empty_cache(device: i32, error: *mut DtError) -> i32;
     pub(crate) fn dt_memory_info(device: i32, free: *mut u64, total: *mut u64, error: *mut DtError) -> i32;
+    pub(crate) fn dt_memory_configure(settings: *const c_char, error: *mut DtError) -> i32;
     pub(crate) fn dt_memory_set_budget(bytes: i64);
     pub(crate) fn dt_memory_charge(bytes: i64, error: *mut DtError) -> i32;
     pub(crate) fn dt_memory_refuse(allocation: i64);

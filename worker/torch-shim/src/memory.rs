@@ -5,7 +5,7 @@
 
 use tch::Device;
 
-use crate::error::{ShimError, checked};
+use crate::error::{ShimError, c_string, checked};
 use crate::ffi;
 use crate::rng::device_index;
 
@@ -102,6 +102,20 @@ pub fn device_memory(device: Device) -> Result<(u64, u64), ShimError> {
         unsafe { ffi::dt_memory_info(index, &mut free, &mut total, error) }
     })?;
     Ok((free, total))
+}
+
+/// Settings of the caching allocator of GPUs in the form of PYTORCH_ALLOC_CONF, such as `expandable_segments:True`. Called
+/// after [`crate::cuda::load`] and before the first tensor on a GPU.
+///
+/// # Errors
+/// Settings that libtorch does not know.
+pub fn configure(settings: &str) -> Result<(), ShimError> {
+    let op = "set the allocator's settings";
+    let settings = c_string(op, settings)?;
+    checked(op, |error| {
+        // SAFETY: the text is NUL-terminated and read during the call.
+        unsafe { ffi::dt_memory_configure(settings.as_ptr(), error) }
+    })
 }
 
 /// The most that tensors on the host may take from now on; `None`: as much as there is. It holds for what [`account`] keeps

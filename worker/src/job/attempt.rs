@@ -1,0 +1,85 @@
+//! A cut tried in a process of its own: it may run out of memory, or be killed for it, and nothing else is lost.
+
+use std::process::{Command, Stdio};
+
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::plan::Cut;
+use serde::{Deserialize, Serialize};
+use tch::Device;
+
+use super::{Subject, answer};
+use crate::error::WorkerError;
+use crate::memory::{Measured, measure};
+use crate::tasks::BuildTask;
+use crate::worker::Request;
+
+/// The job of the process.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Attempt {
+    /// The cut.
+    #[serde(rename = "try")]
+    pub(crate) cut: Cut,
+    /// How many steps.
+    pub(crate) steps: usize,
+    /// What tensors may take, in bytes.
+    pub(crate) limit: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Came {
+    /// The steps ran.
+    Ran(Box<Measured>),
+    /// Memory ran out.
+    OutOfMemory,
+    /// The process died, and how.
+    Died(String),
+}
+
+/// In the process: runs the steps and answers with what was measured, as one line of JSON.
+pub(super) fn run<T: BuildTask + 'static>(
+    subject: Subject<'_>,
+    attempt: &Attempt,
+    device: Device,
+) -> Result<ExitStatus, WorkerError> {
+    let Attempt { cut, steps, limit } = *attempt;
+    let measured = measure::<T>(subject.recipe.clone(), subject.survey, cut, steps, limit, device)?;
+    answer(&(serde_json::to_string(&measured)? + "\n"));
+    Ok(ExitStatus::Success)
+}
+
+/// Starts the process for the same recipe with `overrides` on top, and waits for it.
+///
+/// # Errors
+/// [`WorkerError::Attempt`] where it cannot be started, or says something else than that memory ran out.
+pub(super) fn start(request: &Request, overrides: &[String], attempt: &Attempt) -> Result<Came, WorkerError> {
+    let failed = |error: &dyn std::fmt::Display| WorkerError::Attempt(error.to_string());
+    let program = std::env::current_exe().map_err(|error| failed(&error))?;
+    let mut command = Command::new(program);
+    command.arg(&request.recipe);
+    for set in request.overrides.iter().chain(overrides) {
+        command.args(["--set", set]);
+    }
+    let output = command
+        .args(["--job", &serde_json::to_string(attempt)?])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|error| failed(&error))?;
+    match output.status.code() {
+        Some(0) => {
+            let measured = serde_json::from_slice(&output.stdout)?;
+            Ok(Came::Ran(Box::new(measured)))
+        }
+        Some(code) if code == i32::from(ExitStatus::OutOfMemory.code()) => Ok(Came::OutOfMemory),
+        Some(_) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.trim().trim_start_matches("error: ");
+            Err(WorkerError::Attempt(said.to_owned()))
+        }
+        // The kernel takes a process that has taken too much.
+        None => Ok(Came::Died(output.status.to_string())),
+    }
+}

@@ -1,0 +1,73 @@
+//! What a worker is asked for besides training: a plan, a profile, or a try of a cut in a process that may die.
+
+mod attempt;
+mod plan;
+mod profile;
+
+use std::io::Write;
+
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::plan::{Job, PlanError};
+use dtrain_common::recipe::Recipe;
+use serde_json::Value;
+
+use crate::error::WorkerError;
+use crate::memory::budget;
+use crate::setup::cores;
+use crate::tasks::{BuildTask, Console};
+use crate::worker::Request;
+
+/// What a job works on.
+struct Subject<'a> {
+    request: &'a Request,
+    recipe: &'a Recipe,
+    survey: Value,
+}
+
+/// Does the job `text` for the task `T`: its answer goes to standard output.
+///
+/// # Errors
+/// A recipe or data that is wrong; a step that fails otherwise than for want of memory.
+pub(crate) fn run<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    request: &Request,
+    env: &WorkerEnv,
+    text: &str,
+) -> Result<ExitStatus, WorkerError> {
+    let mut console = Console {
+        threads: cores(),
+        say: &mut |sentence| tracing::warn!("{sentence}"),
+    };
+    let survey = serde_json::to_value(T::survey(recipe, &mut console)?)?;
+    let subject = Subject {
+        request,
+        recipe,
+        survey,
+    };
+    if let Ok(attempt) = serde_json::from_str::<attempt::Attempt>(text) {
+        let device = crate::device::choose(env)?;
+        budget::prepare(device).map_err(crate::engine::TrainError::from)?;
+        return attempt::run::<T>(subject, &attempt, device);
+    }
+    match serde_json::from_str(text).map_err(WorkerError::Job)? {
+        Job::Plan(job) => plan::run::<T>(subject, &job),
+        Job::Profile(job) => profile::run::<T>(subject, &job, crate::device::choose(env)?),
+    }
+}
+
+/// Writes an answer; a reader that has gone away is none to tell.
+fn answer(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}
+
+/// The predictor's own errors as they are.
+fn planned(error: PlanError<WorkerError>) -> WorkerError {
+    match error {
+        PlanError::Predict(error) => error,
+        PlanError::Batch(error) => WorkerError::Plan(error.into()),
+        PlanError::Json(error) => WorkerError::Job(error),
+    }
+}

@@ -1,0 +1,122 @@
+//! `dtrain plan`.
+
+use std::collections::HashMap;
+
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::plan::{Cut, Outcome, PlanJob, Prediction, Predictor, Subject as Planned, Way, report};
+
+use super::attempt::{Attempt, Came, start};
+use super::{Subject, answer, planned};
+use crate::error::WorkerError;
+use crate::memory::{Measured, SymbolicPredictor};
+use crate::tasks::BuildTask;
+use crate::worker::Request;
+
+pub(super) fn run<T: BuildTask + 'static>(
+    subject: Subject<'_>,
+    job: &PlanJob,
+) -> Result<ExitStatus, WorkerError> {
+    let Subject {
+        request,
+        recipe,
+        survey,
+    } = subject;
+    let mut symbolic = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey);
+    let planned_for = symbolic.subject(&[])?;
+    let mut out = String::new();
+    let outcome = match job.way {
+        Way::Symbolic => report(recipe, &planned_for, &mut symbolic, job, &mut out),
+        Way::Measured => {
+            let mut measured = Measuring {
+                request,
+                symbolic,
+                lines: HashMap::new(),
+            };
+            report(recipe, &planned_for, &mut measured, job, &mut out)
+        }
+    }
+    .map_err(planned)?;
+    answer(&out);
+    Ok(Outcome::exit_status(outcome))
+}
+
+/// Predicts by two measured micro-batches: memory is a straight line over them.
+struct Measuring<'a, T> {
+    request: &'a Request,
+    /// Knows what does not need to be measured.
+    symbolic: SymbolicPredictor<T>,
+    /// The two measurements, by what else tells cuts apart.
+    lines: HashMap<(Vec<String>, Cut), [(usize, Measured); 2]>,
+}
+
+/// Steps of a measurement: memory is what it is from the second on.
+const STEPS: usize = 2;
+
+impl<T: BuildTask + 'static> Measuring<'_, T> {
+    fn measured(&self, overrides: &[String], cut: Cut) -> Result<Measured, WorkerError> {
+        let attempt = Attempt {
+            cut,
+            steps: STEPS,
+            limit: u64::MAX >> 1,
+        };
+        match start(self.request, overrides, &attempt)? {
+            Came::Ran(measured) => Ok(*measured),
+            Came::OutOfMemory => Err(WorkerError::Attempt(format!(
+                "a micro-batch of {} does not fit this machine; leave out --measured, which needs no memory",
+                cut.micro_batch
+            ))),
+            Came::Died(how) => Err(WorkerError::Attempt(format!(
+                "the process that measured a micro-batch of {} died ({how}); leave out --measured, which needs no memory",
+                cut.micro_batch
+            ))),
+        }
+    }
+}
+
+impl<T: BuildTask + 'static> Predictor for Measuring<'_, T> {
+    type Error = WorkerError;
+
+    fn subject(&mut self, overrides: &[String]) -> Result<Planned, WorkerError> {
+        self.symbolic.subject(overrides)
+    }
+
+    fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, WorkerError> {
+        let share = self.symbolic.subject(overrides)?;
+        let key = (
+            overrides.to_vec(),
+            Cut {
+                micro_batch: 0,
+                ..cut
+            },
+        );
+        let line = match self.lines.get(&key) {
+            Some(line) => *line,
+            None => {
+                // A single sample takes other kernels; two and four lie on the line.
+                let most = share.effective_batch.div_ceil(cut.ranks);
+                let first = share.min_micro_batch.max(2).min(most);
+                let second = (2 * first).min(most);
+                let at = |micro_batch| self.measured(overrides, Cut { micro_batch, ..cut });
+                let line = [(first, at(first)?), (second, at(second)?)];
+                self.lines.insert(key, line);
+                line
+            }
+        };
+        let [(first, low), (second, high)] = line;
+        let part = match second - first {
+            0 => 0.0,
+            between => (cut.micro_batch as f64 - first as f64) / between as f64,
+        };
+        let along = |low: u64, high: u64| (low as f64 + part * (high as f64 - low as f64)).max(0.0) as u64;
+        let mut owners = high.owners;
+        owners.activations = along(low.owners.activations, high.owners.activations);
+        owners.workspace = along(low.owners.workspace, high.owners.workspace);
+        Ok(Prediction {
+            cut,
+            way: Way::Measured,
+            peak: owners.total(),
+            owners,
+            flops: self.symbolic.predict(overrides, cut)?.flops,
+        })
+    }
+}

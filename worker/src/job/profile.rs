@@ -1,0 +1,118 @@
+//! `dtrain profile`: real steps beside their prediction, and the largest micro-batch that fits.
+
+use dtrain_common::batch::Partition;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::plan::{
+    Asked, Choice, Cut, MeasuredStage, Optimal, Predictor, Profile, ProfileJob, ProfiledStage, Solver,
+    Subject as Planned, Tried, TriedOutcome, largest,
+};
+use tch::Device;
+
+use super::attempt::{Attempt, Came, start};
+use super::{Subject, answer, planned};
+use crate::device;
+use crate::engine::{PlanError, Precision, TrainError};
+use crate::error::WorkerError;
+use crate::memory::{SymbolicPredictor, budget};
+use crate::tasks::BuildTask;
+
+/// Steps that are measured; the first is not timed.
+const STEPS: usize = 4;
+/// Steps of a try.
+const TRY_STEPS: usize = 2;
+/// What a device in use may lack of what is free at first.
+const LIMITLESS: u64 = u64::MAX >> 1;
+
+pub(super) fn run<T: BuildTask + 'static>(
+    subject: Subject<'_>,
+    job: &ProfileJob,
+    device: Device,
+) -> Result<ExitStatus, WorkerError> {
+    let Subject {
+        request,
+        recipe,
+        survey,
+    } = subject;
+    let limit = budget::bytes(recipe.memory.budget, device, job.nproc).map_err(TrainError::from)?;
+    let amp = Precision::new(&recipe.precision, device)?.amp();
+    let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey);
+    let planned_for = predictor.subject(&[])?;
+    let asked = Asked {
+        ranks: job.nproc,
+        budget: limit,
+        micro_batch: recipe.memory.micro_batch,
+        amp,
+        recompute: recipe.memory.recompute,
+        shard_optimizer: recipe.memory.shard_optimizer,
+    };
+    let choice = Solver::new(&planned_for, &mut predictor)
+        .solve(&asked)
+        .map_err(planned)?;
+    let cut = choice.prediction().cut;
+    let came = start(request, &[], &attempt(cut, STEPS, limit))?;
+    let measured = match came {
+        Came::Ran(measured) => Some(MeasuredStage {
+            stage: job.stage.clone(),
+            micro_batch: cut.micro_batch,
+            peak: measured.peak,
+            owners: measured.owners,
+            phases: measured.phases,
+            step_ms: measured.step_ms,
+            predicted: *choice.prediction(),
+        }),
+        Came::OutOfMemory | Came::Died(_) => None,
+    };
+    let fits = measured.is_some() && matches!(choice, Choice::Fit(_));
+    let optimal = match job.find_optimal {
+        true => Some(search(&planned_for, cut, limit, |cut| {
+            start(request, &[], &attempt(cut, TRY_STEPS, LIMITLESS))
+        })?),
+        false => None,
+    };
+    let found = optimal.as_ref().is_some_and(|optimal| optimal.largest.is_some());
+    let profile = Profile {
+        device: device::name(device),
+        budget: limit,
+        stages: vec![ProfiledStage {
+            subject: planned_for,
+            measured,
+            optimal,
+        }],
+    };
+    answer(&profile.render(job.json)?);
+    Ok(if fits || found {
+        ExitStatus::Success
+    } else {
+        ExitStatus::OutOfMemory
+    })
+}
+
+fn attempt(cut: Cut, steps: usize, limit: u64) -> Attempt {
+    Attempt { cut, steps, limit }
+}
+
+/// Tries micro-batches, each in a process of its own.
+fn search(
+    planned_for: &Planned,
+    cut: Cut,
+    limit: u64,
+    mut run: impl FnMut(Cut) -> Result<Came, WorkerError>,
+) -> Result<Optimal, WorkerError> {
+    let whole = Partition::new(planned_for.effective_batch, cut.ranks, None).map_err(PlanError::from)?;
+    let sizes: Vec<usize> = (planned_for.min_micro_batch..=whole.micro_batch()).collect();
+    let mut tried = Vec::new();
+    let found = largest(&sizes, limit, |micro_batch| {
+        let (outcome, peak) = match run(Cut { micro_batch, ..cut })? {
+            Came::Ran(measured) => (TriedOutcome::Ran(measured.peak), Some(measured.peak)),
+            Came::OutOfMemory => (TriedOutcome::OutOfMemory, None),
+            Came::Died(how) => (TriedOutcome::Died(how), None),
+        };
+        tried.push(Tried { micro_batch, outcome });
+        Ok::<_, WorkerError>(peak)
+    })?;
+    Ok(Optimal {
+        largest: found.map(|at| sizes[at]),
+        limit,
+        tried,
+    })
+}

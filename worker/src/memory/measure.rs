@@ -1,0 +1,120 @@
+//! What a cut takes, measured: real steps in this process, whose weights are of no further use.
+
+use std::time::Instant;
+
+use dtrain_common::batch::Partition;
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::memory::{Owners, PhasePeaks};
+use dtrain_common::plan::Cut;
+use dtrain_common::recipe::{MicroBatch, Recipe, Recompute};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tch::Device;
+
+use super::{Books, budget};
+use crate::collectives::{PhantomGroup, Ranks};
+use crate::data::{Loader, MicroBatch as Work};
+use crate::engine::{PlanError, Precision, TrainError, rehearse};
+use crate::error::WorkerError;
+use crate::setup::{Opening, Setup, loader_options};
+use crate::tasks::{Batch, BuildTask};
+
+/// A cut that was measured. Sizes are bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// The highest memory.
+    pub(crate) peak: u64,
+    /// By owner at that moment.
+    pub(crate) owners: Owners,
+    /// By phase.
+    pub(crate) phases: PhasePeaks,
+    /// The median time of a step in milliseconds, of the steps behind the first.
+    pub(crate) step_ms: f64,
+}
+
+/// Runs `steps` steps of rank 0 of `cut.ranks` as `cut` says, on real samples, and measures them. The other ranks do not exist;
+/// their memory is as this one's.
+///
+/// # Errors
+/// As a training; out of memory where the cut does not fit `limit` bytes.
+pub(crate) fn measure<T: BuildTask + 'static>(
+    mut recipe: Recipe,
+    survey: Value,
+    cut: Cut,
+    steps: usize,
+    limit: u64,
+    device: Device,
+) -> Result<Measured, WorkerError> {
+    budget::enforce(limit, device);
+    recipe.memory.micro_batch = MicroBatch::Size(cut.micro_batch);
+    recipe.memory.shard_optimizer = cut.shard_optimizer;
+    recipe.memory.recompute = Recompute::Auto;
+    recipe.model.weights = None;
+    let env = WorkerEnv {
+        world_size: cut.ranks,
+        local_world_size: cut.ranks,
+        ..WorkerEnv::single()
+    };
+    let opening = Opening {
+        run_dir: Default::default(),
+        resume: None,
+        survey,
+    };
+    let mut setup = Setup::build::<T>(&recipe, &opening, &env, device)?;
+    let ranks = Ranks::new(Box::new(PhantomGroup::new(cut.ranks)));
+    if let Some(sync) = &setup.batch_sync {
+        sync.connect(ranks.clone());
+    }
+    if device == Device::Cpu {
+        setup.model.share(&ranks)?;
+    }
+    let precision = Precision::rehearsed(cut.amp, device)?;
+
+    let partition = Partition::new(recipe.train.effective_batch, cut.ranks, Some(cut.micro_batch))
+        .map_err(PlanError::from)?;
+    let ranges = partition.micro_ranges(0);
+    let data = setup.model.task.train_set();
+    let samples = data.len();
+    let work: Vec<Work> = (0..steps)
+        .flat_map(|_| ranges.iter().cloned())
+        .map(|range| Work {
+            epoch: 0,
+            indices: range.map(|at| (at % samples) as u32).collect(),
+        })
+        .collect();
+    let mut loader = Loader::start(data, loader_options(&recipe, cut.ranks), work.into_iter())
+        .map_err(TrainError::from)?;
+    let mut times = Vec::new();
+    let mut most: Option<crate::memory::StepMemory> = None;
+    for _ in 0..steps {
+        let begun = Instant::now();
+        let batches = ranges.iter().map(|_| {
+            let decoded = loader.next().ok_or(TrainError::LoaderEnded)??;
+            let batch = Batch::new(&decoded, device)?;
+            loader.recycle(decoded);
+            Ok(batch)
+        });
+        let memory = rehearse(
+            &mut setup.model,
+            &ranks,
+            (&recipe.reduce).into(),
+            &precision,
+            Books::Device(device),
+            batches,
+        )?;
+        times.push(begun.elapsed().as_secs_f64() * 1e3);
+        if most.is_none_or(|most| memory.report.peak > most.report.peak) {
+            most = Some(memory);
+        }
+    }
+    let most = most.unwrap_or_default();
+    // The first step warms the kernels' caches.
+    let mut times = times.split_off(usize::from(times.len() > 1));
+    times.sort_by(f64::total_cmp);
+    Ok(Measured {
+        peak: most.report.peak,
+        owners: most.owners,
+        phases: most.phases,
+        step_ms: times.get(times.len() / 2).copied().unwrap_or_default(),
+    })
+}
