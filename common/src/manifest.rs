@@ -66,6 +66,9 @@ pub struct Manifest {
     pub epoch: u64,
     /// Steps of that epoch already committed.
     pub step_in_epoch: u64,
+    /// The name of the stage of the last of these steps, in a run of stages. The optimizer's state is that stage's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
     /// Samples trained on.
     pub samples: u64,
     /// Ranks at the time; a checkpoint resumes on any number.

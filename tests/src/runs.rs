@@ -143,7 +143,7 @@ impl Run {
         let steps = self
             .metrics()
             .into_iter()
-            .filter(|line| line.get("eval").is_none());
+            .filter(|line| line.get("loss").is_some());
         steps
             .map(|line| line[key].as_f64().unwrap_or_else(|| panic!("{key} in {line}")))
             .collect()

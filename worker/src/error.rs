@@ -36,9 +36,25 @@ pub enum WorkerError {
     #[error("{key}: {source}")]
     Globs {
         /// The recipe's key.
-        key: &'static str,
+        key: String,
         /// The cause.
         source: GroupError,
+    },
+    /// Globs that have no effect beside others, or contradict them.
+    #[error("{key}: this setting has no effect: {reason}")]
+    Idle {
+        /// The recipe's key.
+        key: String,
+        /// Why, and what to do.
+        reason: &'static str,
+    },
+    /// A stage begins with nothing to train.
+    #[error(
+        "stage {stage:?} begins with every parameter frozen; freeze fewer of them, or give its unfreeze an entry with at = 0"
+    )]
+    NothingTrained {
+        /// The stage.
+        stage: String,
     },
     /// Nothing is left to train.
     #[error("model.freeze matches every parameter of the model; leave some of them to be trained")]
@@ -135,6 +151,8 @@ impl WorkerError {
             | Self::Recipe(_)
             | Self::NoTask(_)
             | Self::Globs { .. }
+            | Self::Idle { .. }
+            | Self::NothingTrained { .. }
             | Self::AllFrozen
             | Self::Precision(_)
             | Self::RunDir(_)

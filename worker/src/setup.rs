@@ -7,21 +7,20 @@ use std::sync::Arc;
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::manifest::Manifest;
-use dtrain_common::recipe::{self, Augment, BatchNorm, MemoryFormat, OptimName, Recipe};
+use dtrain_common::recipe::{self, Augment, BatchNorm, MemoryFormat, Passage, Recipe};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
 use super::error::WorkerError;
-use super::trained::Trained;
+use super::trained;
 use crate::checkpoint;
 use crate::data::LoaderOptions;
 use crate::engine::{
-    Arena, BatchNorms, Buffers, Ema, LayoutOptions, Model, Needs, Precision, RankSync, RunPlan, TrainError,
-    live,
+    BatchNorms, Buffers, Ema, LayoutOptions, Model, Needs, Place, Precision, RankSync, RunPlan, Stage,
+    Stages, TrainError, Trained, live,
 };
 use crate::models::{self, BatchSync, LoadMode, Registry};
-use crate::optim::{Adam, AdamOptions, GroupOptions, Optimizer, Sgd, SgdOptions, WeightDecay};
 use crate::tasks::{BATCH_NORM, BuildTask, Site, Task, has_batch_norm};
 
 /// What rank 0 tells the others before the run begins.
@@ -42,6 +41,9 @@ pub(crate) struct Setup {
     pub(crate) batch_sync: Option<Arc<RankSync>>,
     pub(crate) precision: Precision,
     pub(crate) plan: RunPlan,
+    pub(crate) stages: Stages,
+    /// The phase that the model is laid out for.
+    pub(crate) place: Place,
     /// Steps taken before, by the checkpoint.
     pub(crate) done: u64,
     /// The figures of the evaluation that the checkpoint was written after.
@@ -51,11 +53,18 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// Builds the phase that the run begins with, or that its checkpoint ends in: the trainer then goes into the next by itself,
+    /// as it does in a run that was not interrupted. With `only` it is this phase, with new weights and new state whatever there
+    /// is to resume from: to see what the phase takes.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the recipe, the model, or the checkpoint.
     pub(crate) fn build<T: BuildTask + 'static>(
         recipe: &Recipe,
         opening: &Opening,
         env: &WorkerEnv,
         device: Device,
+        only: Option<Place>,
     ) -> Result<Self, WorkerError> {
         let (rank, ranks) = (env.rank, env.world_size);
         let mut notes = Vec::new();
@@ -74,34 +83,41 @@ impl Setup {
         let task = Box::new(T::build(recipe, survey, site)?);
         let samples = task.train_set().len() as u64;
         let plan = RunPlan::new(recipe, ranks, samples, &needs(task.as_ref(), &registry))?;
-        if let (Some(weights), None) = (&recipe.model.weights, &opening.resume) {
+        let resume = opening.resume.as_deref().filter(|_| only.is_none());
+        if let (Some(weights), None) = (&recipe.model.weights, resume) {
             let report = models::load_state(&registry, weights, LoadMode::FineTune)?;
             notes.push(format!("weights from {}: {report}", weights.display()));
         }
-        let layout = LayoutOptions {
-            first_bucket_bytes: recipe.reduce.first_bucket.0 as usize,
-            bucket_bytes: recipe.reduce.bucket.0 as usize,
-            shards: if recipe.memory.shard_optimizer { ranks } else { 1 },
+        let stages = stages(recipe, &registry, &plan, rank, ranks)?;
+        let resume = match resume {
+            Some(folder) => {
+                let manifest = Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?;
+                same_data(folder, &manifest, task.as_ref())?;
+                Some((folder, manifest.step))
+            }
+            None => None,
         };
-        let shard = if layout.shards > 1 { rank } else { 0 };
-        let trained = Trained::of(recipe, &registry)?;
-        let arena = Arena::with_layout(&trained.parameters(&registry), layout, shard)?;
+        // At a boundary the state is still that of the step before.
+        let last = resume.map_or(0, |(_, step)| step.saturating_sub(1));
+        let place = only.unwrap_or_else(|| plan.place(last));
+        let arena = stages.arena(place, &registry)?;
         let buffers = Buffers::new(registry.buffers().map(|entry| (entry.name(), entry.tensor())))?;
-        let mut optimizer = optimizer(recipe, &arena, trained.groups)?;
+        let mut optimizer = stages.optimizer(place, &arena)?;
+        let resting = stages.resting(place, &registry)?;
         let mut ema = recipe
             .ema
-            .map(|ema| Ema::new(ema.decay, ema.warmup, live(&arena, &buffers)))
+            .map(|ema| Ema::new(ema.decay, ema.warmup, live(&arena, &buffers, &resting)))
             .transpose()?;
         let mut precision = Precision::new(&recipe.precision, device)?;
         let (mut done, mut earlier_metrics) = (0, BTreeMap::new());
-        if let Some(folder) = &opening.resume {
-            same_data(folder, task.as_ref())?;
+        if let Some((folder, _)) = resume {
             let into = checkpoint::Target {
                 registry: &registry,
                 arena: &arena,
                 buffers: &buffers,
                 optimizer: optimizer.as_mut(),
                 ema: ema.as_mut(),
+                resting: &resting,
             };
             let manifest = checkpoint::restore(folder, into).map_err(WorkerError::Resume)?;
             precision.resume(manifest.loss_scale).map_err(TrainError::from)?;
@@ -117,10 +133,13 @@ impl Setup {
                 buffers,
                 optimizer,
                 ema,
+                resting,
             },
             batch_sync,
             precision,
             plan,
+            stages,
+            place,
             done,
             earlier_metrics,
             notes,
@@ -128,9 +147,41 @@ impl Setup {
     }
 }
 
+/// What is trained in every phase, and what is the same in all of them.
+fn stages(
+    recipe: &Recipe,
+    registry: &Registry,
+    plan: &RunPlan,
+    rank: usize,
+    ranks: usize,
+) -> Result<Stages, WorkerError> {
+    let layout = LayoutOptions {
+        first_bucket_bytes: recipe.reduce.first_bucket.0 as usize,
+        bucket_bytes: recipe.reduce.bucket.0 as usize,
+        shards: if recipe.memory.shard_optimizer { ranks } else { 1 },
+    };
+    let stage = |(number, phases): (usize, Vec<Trained>)| Stage {
+        recipe: recipe.of_stage(number),
+        ema: recipe
+            .stage
+            .get(number)
+            .map_or(Passage::Continue, |stage| stage.ema),
+        phases,
+    };
+    Ok(Stages {
+        stages: trained::phases(recipe, registry, plan)?
+            .into_iter()
+            .enumerate()
+            .map(stage)
+            .collect(),
+        layout,
+        shard: if layout.shards > 1 { rank } else { 0 },
+        ema: recipe.ema,
+    })
+}
+
 /// Refuses a checkpoint that keeps something else with its weights than the task does now: they would mean something else.
-fn same_data(folder: &Path, task: &dyn Task) -> Result<(), WorkerError> {
-    let manifest = Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?;
+fn same_data(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Result<(), WorkerError> {
     let differing = differing(&manifest.extra, &task.extra());
     if differing.is_empty() {
         return Ok(());
@@ -165,37 +216,6 @@ fn needs(task: &dyn Task, registry: &Registry) -> Needs {
         // The plan knows of BatchNorm by itself, and what helps.
         depends: task.micro_batch_matters().filter(|words| words != BATCH_NORM),
     }
-}
-
-fn optimizer(
-    recipe: &Recipe,
-    arena: &Arena,
-    groups: Vec<GroupOptions>,
-) -> Result<Box<dyn Optimizer>, WorkerError> {
-    // A loaded recipe has its defaults filled in; the values here are those of torch.
-    let optim = &recipe.optim;
-    let adam = |decay, groups| {
-        let [beta1, beta2] = optim.betas.unwrap_or([0.9, 0.999]);
-        let options = AdamOptions {
-            betas: (beta1, beta2),
-            eps: optim.eps.unwrap_or(1e-8),
-            decay,
-            groups,
-        };
-        Adam::new(arena, options)
-    };
-    Ok(match optim.name {
-        OptimName::AdamW => Box::new(adam(WeightDecay::Decoupled, groups)?),
-        OptimName::Adam => Box::new(adam(WeightDecay::L2, groups)?),
-        OptimName::Sgd => {
-            let options = SgdOptions {
-                momentum: optim.momentum.unwrap_or(0.0),
-                nesterov: optim.nesterov.unwrap_or(false),
-                groups,
-            };
-            Box::new(Sgd::new(arena, options)?)
-        }
-    })
 }
 
 /// How images are loaded: the recipe's number of threads, or the rank's share of the machine's cores.

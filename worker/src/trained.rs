@@ -1,57 +1,183 @@
-//! Which of a model's parameters are trained, and in which optimizer group each of them is.
+//! Which of a model's parameters are trained, in every phase of the run, and in which optimizer group each of them is. All of it
+//! is found before the first step, so that what a recipe has wrong of a late stage ends the run before it begins.
 
-use dtrain_common::recipe::{Decay, Recipe};
+use dtrain_common::recipe::{Decay, OptimGroup, Recipe, Stage};
 
 use super::error::WorkerError;
-use crate::engine::Parameter;
+use crate::engine::{RunPlan, Trained};
 use crate::models::{Entry, Registry};
-use crate::optim::{DecayOn, GroupOptions, GroupRule, ParameterInfo, assign, matching};
+use crate::optim::{DecayOn, GroupError, GroupOptions, GroupRule, ParameterInfo, group, matching, owners};
 
-/// The trained parameters by their number in the order of construction, and their groups.
-pub(crate) struct Trained {
-    /// For every parameter of the model: the number of its group, or None where it is frozen.
-    group_of: Vec<Option<usize>>,
-    /// What each group has of its own.
-    pub(crate) groups: Vec<GroupOptions>,
+/// What is trained in every phase of every stage of `plan`, as the recipe's globs say.
+///
+/// # Errors
+/// Globs that match nothing, contradict each other or have no effect, and a stage that begins with nothing to train.
+pub(crate) fn phases(
+    recipe: &Recipe,
+    registry: &Registry,
+    plan: &RunPlan,
+) -> Result<Vec<Vec<Trained>>, WorkerError> {
+    let globs = Globs::new(recipe, registry);
+    let common = owners(&globs.infos, &globs.rules).map_err(at("optim.group"))?;
+    let base = globs.matching("model.freeze", &recipe.model.freeze)?;
+    if base.iter().all(|&frozen| frozen) && recipe.stage.is_empty() {
+        return Err(WorkerError::AllFrozen);
+    }
+    let mut ever = vec![false; base.len()];
+    let mut end = base.clone();
+    let mut stages = Vec::new();
+    for (number, of) in plan.stages().iter().enumerate() {
+        let stage = recipe.stage.get(number);
+        let frozen = globs.frozen(number, stage, &base, &end)?;
+        let rules = rules(stage.map_or(&[], |stage| &stage.group));
+        let own = owners(&globs.infos, &rules).map_err(at(format!("stage[{number}].group")))?;
+        let rule_of: Vec<Option<&GroupRule>> = std::iter::zip(&own, &common)
+            .map(|(own, common)| match (own, common) {
+                (Some(own), _) => Some(&rules[*own]),
+                (None, common) => common.map(|common| &globs.rules[common]),
+            })
+            .collect();
+        // Only unfrozen on the way, so that most is trained at the end.
+        end = frozen.last().cloned().unwrap_or_default();
+        for (ever, frozen) in ever.iter_mut().zip(&end) {
+            *ever |= !frozen;
+        }
+        let trains =
+            |rule: usize| std::iter::zip(&own, &end).any(|(own, frozen)| *own == Some(rule) && !frozen);
+        if let Some(rule) = (0..rules.len()).find(|&rule| !trains(rule)) {
+            let key = format!("stage[{number}].group[{rule}]");
+            return Err(WorkerError::Idle {
+                key,
+                reason: "all that it matches is frozen in this stage; remove the group, or unfreeze what it matches",
+            });
+        }
+        let phase = |phase: &_| globs.trained(&rule_of, phase);
+        stages.push(of.phases.iter().map(|of| phase(&frozen[of.unfrozen])).collect());
+    }
+    let trains = |rule: usize| std::iter::zip(&common, &ever).any(|(own, ever)| *own == Some(rule) && *ever);
+    match (0..globs.rules.len()).find(|&rule| !trains(rule)) {
+        Some(rule) if !recipe.stage.is_empty() => Err(WorkerError::Idle {
+            key: format!("optim.group[{rule}]"),
+            reason: "all that it matches is frozen in every stage; remove the group, or unfreeze what it matches",
+        }),
+        _ => Ok(stages),
+    }
 }
 
-impl Trained {
-    /// As the recipe's `model.freeze` and `optim.group` say. Frozen parameters no longer require a gradient.
-    pub(crate) fn of(recipe: &Recipe, registry: &Registry) -> Result<Self, WorkerError> {
-        let entries: Vec<&Entry> = registry.parameters().collect();
-        let names: Vec<&str> = entries.iter().map(|entry| entry.name()).collect();
-        let infos: Vec<ParameterInfo<'_>> = entries
-            .iter()
-            .map(|entry| ParameterInfo {
-                name: entry.name(),
-                dims: entry.tensor().dim(),
-            })
-            .collect();
-        let rules: Vec<GroupRule> = recipe
-            .optim
-            .group
-            .iter()
-            .map(|group| GroupRule {
-                patterns: group.patterns.clone(),
-                lr_factor: group.lr_factor,
-                weight_decay: group.weight_decay,
-            })
-            .collect();
-        let decay_on = match recipe.optim.decay {
-            Decay::All => DecayOn::All,
-            Decay::Weights => DecayOn::Weights,
-        };
-        let weight_decay = recipe.optim.weight_decay.unwrap_or(0.0);
-        let at = |key| move |source| WorkerError::Globs { key, source };
-        let groups = assign(&infos, &rules, weight_decay, decay_on).map_err(at("optim.group"))?;
-        let frozen = matching(&names, &recipe.model.freeze).map_err(at("model.freeze"))?;
-        if frozen.iter().all(|&frozen| frozen) {
-            return Err(WorkerError::AllFrozen);
-        }
+fn at(key: impl Into<String>) -> impl FnOnce(GroupError) -> WorkerError {
+    let key = key.into();
+    move |source| WorkerError::Globs { key, source }
+}
 
-        let mut group_of = vec![None; names.len()];
-        let mut options = Vec::new();
-        for group in groups {
+fn rules(groups: &[OptimGroup]) -> Vec<GroupRule> {
+    let rule = |group: &OptimGroup| GroupRule {
+        patterns: group.patterns.clone(),
+        lr_factor: group.lr_factor,
+        weight_decay: group.weight_decay,
+    };
+    groups.iter().map(rule).collect()
+}
+
+/// The model's parameters, and what the recipe's globs make of them.
+struct Globs<'a> {
+    names: Vec<&'a str>,
+    infos: Vec<ParameterInfo<'a>>,
+    rules: Vec<GroupRule>,
+    weight_decay: f64,
+    decay_on: DecayOn,
+}
+
+impl<'a> Globs<'a> {
+    fn new(recipe: &Recipe, registry: &'a Registry) -> Self {
+        let entries: Vec<&Entry> = registry.parameters().collect();
+        Self {
+            names: entries.iter().map(|entry| entry.name()).collect(),
+            infos: entries
+                .iter()
+                .map(|entry| ParameterInfo {
+                    name: entry.name(),
+                    dims: entry.tensor().dim(),
+                })
+                .collect(),
+            rules: rules(&recipe.optim.group),
+            weight_decay: recipe.optim.weight_decay.unwrap_or(0.0),
+            decay_on: match recipe.optim.decay {
+                Decay::All => DecayOn::All,
+                Decay::Weights => DecayOn::Weights,
+            },
+        }
+    }
+
+    fn matching(&self, key: impl Into<String>, patterns: &[String]) -> Result<Vec<bool>, WorkerError> {
+        matching(&self.names, patterns).map_err(at(key))
+    }
+
+    /// What is frozen in stage `number`, by how many of its entries of `unfreeze` apply: from none to all. `base` is what
+    /// `model.freeze` freezes, and `before` what was frozen at the end of the stage before.
+    fn frozen(
+        &self,
+        number: usize,
+        stage: Option<&Stage>,
+        base: &[bool],
+        before: &[bool],
+    ) -> Result<Vec<Vec<bool>>, WorkerError> {
+        let Some(stage) = stage else {
+            return Ok(vec![base.to_vec()]);
+        };
+        let own = match &stage.freeze {
+            Some(globs) => Some(self.matching(format!("stage[{number}].freeze"), globs)?),
+            None => None,
+        };
+        let mut frozen = match &own {
+            Some(own) => std::iter::zip(base, own)
+                .map(|(base, own)| *base || *own)
+                .collect(),
+            None if stage.unfreeze.is_empty() => base.to_vec(),
+            None => before.to_vec(),
+        };
+        let mut all = vec![frozen.clone()];
+        for (index, entry) in stage.unfreeze.iter().enumerate() {
+            let key = format!("stage[{number}].unfreeze[{index}].match");
+            let matched = self.matching(key.as_str(), &entry.patterns)?;
+            if !std::iter::zip(&matched, &frozen).any(|(matched, frozen)| *matched && *frozen) {
+                return Err(WorkerError::Idle {
+                    key,
+                    reason: "nothing that it matches is frozen at that part of the stage; remove the entry, or freeze what it \
+                             matches before",
+                });
+            }
+            for (frozen, matched) in frozen.iter_mut().zip(matched) {
+                *frozen &= !matched;
+            }
+            let nothing =
+                |own: &Vec<bool>| !std::iter::zip(own, &frozen).any(|(own, frozen)| *own && *frozen);
+            if entry.at == 0.0
+                && own
+                    .as_ref()
+                    .is_some_and(|own| own.contains(&true) && nothing(own))
+            {
+                return Err(WorkerError::Idle {
+                    key,
+                    reason: "it unfreezes where the stage begins all that the stage's freeze matches; remove the one or the \
+                             other, or unfreeze at a later part",
+                });
+            }
+            all.push(frozen.clone());
+        }
+        let first = stage.unfreeze.iter().filter(|entry| entry.at == 0.0).count();
+        if all[first].iter().all(|&frozen| frozen) {
+            return Err(WorkerError::NothingTrained {
+                stage: stage.name.clone(),
+            });
+        }
+        Ok(all)
+    }
+
+    /// The groups of what is not frozen.
+    fn trained(&self, rule_of: &[Option<&GroupRule>], frozen: &[bool]) -> Trained {
+        let mut group_of = vec![None; frozen.len()];
+        let mut groups = Vec::new();
+        for group in group(&self.infos, rule_of, self.weight_decay, self.decay_on) {
             let trained: Vec<usize> = group
                 .members
                 .iter()
@@ -62,34 +188,16 @@ impl Trained {
                 continue;
             }
             for member in trained {
-                group_of[member] = Some(options.len());
+                group_of[member] = Some(groups.len());
             }
-            options.push(GroupOptions {
+            groups.push(GroupOptions {
                 lr_factor: group.lr_factor,
                 weight_decay: group.weight_decay,
             });
         }
-        for (entry, frozen) in entries.iter().zip(frozen) {
-            if frozen {
-                let _ = entry.tensor().f_set_requires_grad(false)?;
-            }
-        }
-        Ok(Self {
-            group_of,
-            groups: options,
-        })
-    }
-
-    /// What goes into the arena.
-    pub(crate) fn parameters<'a>(&self, registry: &'a Registry) -> Vec<Parameter<'a>> {
-        std::iter::zip(registry.parameters(), &self.group_of)
-            .filter_map(|(entry, group)| {
-                group.map(|group| Parameter {
-                    name: entry.name(),
-                    tensor: entry.tensor(),
-                    group,
-                })
-            })
-            .collect()
+        Trained { group_of, groups }
     }
 }
+
+#[cfg(test)]
+mod tests;

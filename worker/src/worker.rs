@@ -106,7 +106,7 @@ fn train<T: BuildTask + 'static>(
         lead
     } else {
         let opening: Opening = serde_json::from_slice(&rendezvous.opening()?)?;
-        let setup = Setup::build::<T>(recipe, &opening, env, device)?;
+        let setup = Setup::build::<T>(recipe, &opening, env, device, None)?;
         (opening, setup)
     };
     let ranks = Ranks::new(rendezvous.connect()?);
@@ -120,7 +120,7 @@ fn train<T: BuildTask + 'static>(
     if device == Device::Cpu {
         model.share(&ranks)?;
     }
-    same_start(&ranks, live(&model.arena, &model.buffers))?;
+    same_start(&ranks, live(&model.arena, &model.buffers, &model.resting))?;
 
     let progress = Progress::new(
         surface,
@@ -141,6 +141,8 @@ fn train<T: BuildTask + 'static>(
         reduce: (&recipe.reduce).into(),
         precision: setup.precision,
         plan: setup.plan,
+        stages: setup.stages,
+        place: setup.place,
         loader_options: loader_options(recipe, env.local_world_size),
         device,
         stop,
@@ -184,21 +186,23 @@ fn introduce(
     let parameters = model.arena.parameters();
     let moments = model.optimizer.moments().len() as u64;
     let test_samples = model.task.test_set().len();
+    let first = plan.stage(0);
     let file = PlanFile {
-        effective_batch: plan.partition.effective_batch(),
+        effective_batch: first.partition.effective_batch(),
         nproc: env.world_size,
-        micro_batch: plan.partition.micro_batch(),
-        grad_accum_steps: plan.partition.grad_accum_steps(),
-        partition: plan.partition.to_string(),
+        micro_batch: first.partition.micro_batch(),
+        grad_accum_steps: first.partition.grad_accum_steps(),
+        partition: first.partition.to_string(),
         warnings: plan.warnings.clone(),
         device: device::name(device),
-        learning_rate: plan.schedule.peak,
-        warmup_steps: plan.schedule.warmup_steps,
-        steps_per_epoch: plan.steps_per_epoch,
+        learning_rate: first.schedule.peak,
+        warmup_steps: first.schedule.warmup_steps,
+        steps_per_epoch: first.steps_per_epoch,
         total_steps: plan.total_steps,
         train_samples: plan.train_samples,
         test_samples: test_samples as u64,
         parameters,
+        stages: setup.stages.files(plan, &model.registry),
         predicted_bytes: {
             let frozen = model.registry.parameter_count() as u64 - parameters;
             let mut state = state_bytes(parameters, frozen, BYTES_PER_PARAMETER, moments);
@@ -229,8 +233,12 @@ fn introduce(
         progress.note(note);
     }
     if *done >= plan.total_steps {
+        let longer = match recipe.stage.is_empty() {
+            true => "raise train.epochs or train.steps",
+            false => "make the last stage longer",
+        };
         progress.note(format!(
-            "all {} steps have been taken; to train on, raise train.epochs or train.steps",
+            "all {} steps have been taken; to train on, {longer}",
             plan.total_steps
         ));
     }
@@ -274,7 +282,7 @@ fn lead<T: BuildTask + 'static>(
         resume,
         survey: serde_json::to_value(survey)?,
     };
-    let setup = Setup::build::<T>(recipe, &opening, env, device)?;
+    let setup = Setup::build::<T>(recipe, &opening, env, device, None)?;
     Ok((opening, setup))
 }
 

@@ -22,6 +22,7 @@ fn sample() -> Manifest {
         step: 120,
         epoch: 1,
         step_in_epoch: 2,
+        stage: None,
         samples: 7680,
         world_size: 2,
         loss_scale: None,

@@ -234,6 +234,16 @@ choice! {
 }
 
 choice! {
+    /// What becomes of something that runs on, where a stage begins.
+    Passage {
+        /// It goes on.
+        Continue = "continue",
+        /// It begins again.
+        Restart = "restart",
+    }
+}
+
+choice! {
     /// Automatic mixed precision.
     Amp {
         /// Where the device is faster with it; never on a CPU.

@@ -5,7 +5,7 @@ use std::fmt::{Debug, Display};
 
 use toml::{Table, Value};
 
-use super::{OptimGroup, Recipe, Span};
+use super::{OptimGroup, Recipe, Span, Stage};
 
 impl Recipe {
     /// The settings of the experiment in which this recipe and `other` differ, as (key, value here, value there).
@@ -26,6 +26,7 @@ impl Recipe {
             optim,
             ema,
             custom,
+            stage,
             ..
         } = self;
         let schedule = &optim.schedule;
@@ -85,6 +86,7 @@ impl Recipe {
             ("optim.group", groups(&optim.group)),
             ("ema.decay", optional(&ema.map(|ema| ema.decay))),
             ("ema.warmup", optional(&ema.map(|ema| ema.warmup))),
+            ("stage", stages(stage)),
             ("custom", table(custom)),
         ]
     }
@@ -124,6 +126,50 @@ fn groups(groups: &[OptimGroup]) -> String {
         format!("{{ match = {patterns:?}, lr_factor = {lr_factor:?}{decay} }}")
     });
     format!("[{}]", words.collect::<Vec<_>>().join(", "))
+}
+
+/// What the stages make of the experiment: all but their names and how they are cut up. The last one may be made longer, as a
+/// run may, where nothing is unfrozen at a part of it.
+fn stages(stages: &[Stage]) -> String {
+    let words = stages.iter().enumerate().map(|(number, stage)| {
+        let ends = number + 1 == stages.len() && stage.unfreeze.iter().all(|entry| entry.at == 0.0);
+        let length = |length: Option<u64>| if ends { None } else { length };
+        let globs = |globs: &Vec<String>| format!("{globs:?}");
+        let unfreeze: Vec<String> = stage
+            .unfreeze
+            .iter()
+            .map(|entry| format!("{{ at = {:?}, match = {:?} }}", entry.at, entry.patterns))
+            .collect();
+        let stated = [
+            ("epochs", length(stage.epochs).map(|epochs| plain(&epochs))),
+            ("steps", length(stage.steps).map(|steps| plain(&steps))),
+            ("freeze", stage.freeze.as_ref().map(globs)),
+            ("unfreeze", listed(unfreeze)),
+            (
+                "effective_batch",
+                stage.effective_batch.map(|batch| plain(&batch)),
+            ),
+            ("lr", stage.lr.map(|lr| plain(&lr))),
+            (
+                "lr_factor",
+                (stage.lr_factor != 1.0).then(|| plain(&stage.lr_factor)),
+            ),
+            ("group", (!stage.group.is_empty()).then(|| groups(&stage.group))),
+            ("loss", stage.loss.map(|loss| text(&loss))),
+            ("schedule", Some(text(&stage.schedule))),
+            ("ema", Some(text(&stage.ema))),
+        ];
+        let stated: Vec<String> = stated
+            .into_iter()
+            .filter_map(|(key, value)| Some(format!("{key} = {}", value?)))
+            .collect();
+        format!("{{ {} }}", stated.join(", "))
+    });
+    format!("[{}]", words.collect::<Vec<_>>().join(", "))
+}
+
+fn listed(words: Vec<String>) -> Option<String> {
+    (!words.is_empty()).then(|| format!("[{}]", words.join(", ")))
 }
 
 /// A table in words, its keys in the order of the alphabet: their order in the file means nothing.

@@ -36,6 +36,11 @@ impl Recipe {
             self.idle_model(&mut idle);
         }
         self.idle_optim(&mut idle);
+        idle.add(
+            !self.stage.is_empty(),
+            &["train.epochs", "train.steps"],
+            "every [[stage]] says how long it is",
+        );
         let scaled = matches!(self.precision.amp, Amp::Fp16 | Amp::Auto);
         idle.add(
             !scaled,

@@ -99,7 +99,7 @@ fn homes(name: &str) -> Vec<String> {
             let path = format!("{path}{}", key.name);
             let (inner, home) = match key.kind {
                 Kind::Section(inner) => (inner, format!("[{path}]")),
-                Kind::Sections(inner) => (inner, format!("[[{path}]]")),
+                Kind::Sections(inner, _) => (inner, format!("[[{path}]]")),
                 _ => continue,
             };
             let has = |key: &Key| key.name == name && !matches!(key.kind, Kind::Planned);
@@ -111,6 +111,11 @@ fn homes(name: &str) -> Vec<String> {
     }
     let mut found = Vec::new();
     visit(RECIPE, "", name, &mut found);
+    // What a stage may state in place of another section's has its home there.
+    let of_stages = |home: &String| home.starts_with("[[stage");
+    if !found.iter().all(of_stages) {
+        found.retain(|home| !of_stages(home));
+    }
     found
 }
 

@@ -8,7 +8,7 @@ use toml::{Spanned, Table, Value};
 
 use super::error::{Details, RecipeError};
 use super::hints::{describe, nearest};
-use super::origin::{Origin, Override, Problem, line_of};
+use super::origin::{Origin, Override, Problem, dotted, line_of};
 use super::{Recipe, defaults, paths, validate, values};
 
 /// No recipe is larger; a file that is was named by mistake.
@@ -174,7 +174,7 @@ fn apply(set: &str, table: &mut Table) -> Result<Override, String> {
     }
     if path.len() > MAX_DEPTH {
         return Err(format!(
-            "the key has {} parts and none has more than 3; {example}",
+            "the key has {} parts and none has more than 5; {example}",
             path.len()
         ));
     }
@@ -183,25 +183,66 @@ fn apply(set: &str, table: &mut Table) -> Result<Override, String> {
         .parse::<Value>()
         .unwrap_or_else(|_| Value::String(value.into()));
     let (last, parents) = path.split_last().ok_or_else(|| example.to_string())?;
-    let mut target = table;
-    for (depth, name) in parents.iter().enumerate() {
-        let entry = target
-            .entry(name.clone())
-            .or_insert_with(|| Value::Table(Table::new()));
-        target = match entry {
-            Value::Table(inner) => inner,
-            other => {
-                return Err(format!(
-                    "`{}` is {} and holds no further keys",
-                    path[..=depth].join("."),
-                    describe(other)
-                ));
-            }
-        };
+    let mut taken: Vec<String> = Vec::new();
+    let mut target = Place::Table(table);
+    for name in parents {
+        target = target.enter(name, &mut taken)?;
     }
-    target.insert(last.clone(), value);
+    target.set(last, value, &mut taken)?;
     Ok(Override {
-        path,
+        path: taken,
         text: set.into(),
     })
+}
+
+/// What an override goes through: a section, or a list of them, whose members are called by their number from 0.
+enum Place<'a> {
+    Table(&'a mut Table),
+    List(&'a mut Vec<Value>),
+}
+
+impl<'a> Place<'a> {
+    /// The section or list of this name; `taken` is the way to it.
+    fn enter(self, name: &str, taken: &mut Vec<String>) -> Result<Self, String> {
+        let inner = match self {
+            Self::Table(table) => {
+                taken.push(name.into());
+                table.entry(name).or_insert_with(|| Value::Table(Table::new()))
+            }
+            Self::List(list) => member(list, name, taken)?,
+        };
+        match inner {
+            Value::Table(table) => Ok(Self::Table(table)),
+            Value::Array(list) => Ok(Self::List(list)),
+            other => Err(format!(
+                "`{}` is {} and holds no further keys",
+                dotted(taken),
+                describe(other)
+            )),
+        }
+    }
+
+    fn set(self, name: &str, value: Value, taken: &mut Vec<String>) -> Result<(), String> {
+        match self {
+            Self::Table(table) => {
+                taken.push(name.into());
+                table.insert(name.into(), value);
+            }
+            Self::List(list) => *member(list, name, taken)? = value,
+        }
+        Ok(())
+    }
+}
+
+fn member<'a>(list: &'a mut [Value], name: &str, taken: &mut Vec<String>) -> Result<&'a mut Value, String> {
+    let (count, key) = (list.len(), dotted(taken));
+    let found = name.parse::<usize>().ok().and_then(|index| list.get_mut(index));
+    let last = count.saturating_sub(1);
+    let found = found.ok_or_else(|| {
+        format!(
+            "`{key}` is a list of {count}, whose members are called {key}.0 to {key}.{last}, not {name:?}"
+        )
+    })?;
+    taken.push(format!("[{name}]"));
+    Ok(found)
 }

@@ -22,6 +22,7 @@ mod paths;
 mod schema;
 mod sections;
 mod serial;
+mod stage;
 mod validate;
 mod values;
 
@@ -31,13 +32,14 @@ use toml::Table;
 pub use auto::{Budget, Cache, MicroBatch, Workers};
 pub use choices::{
     Amp, Augment, BatchNorm, Compress, DataKind, Decay, LastBatch, Loss, Masks, MemoryFormat, ModelName,
-    OptimName, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
+    OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
 };
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use error::RecipeError;
 pub use model::Model;
 pub use optim::{DEFAULT_ADAM_LR, Optim, OptimGroup, Schedule};
 pub use sections::{Checkpoint, Ema, Log, Memory, Precision, Reduce, Train};
+pub use stage::{Stage, Unfreeze};
 
 pub use crate::lr::Scaling;
 pub use crate::units::{ByteSize, Span};
@@ -79,6 +81,9 @@ pub struct Recipe {
     /// What is written about it.
     #[serde(default)]
     pub log: Log,
+    /// Parts of the run with settings of their own; without any the run is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stage: Vec<Stage>,
     /// Settings of a user's own trainer, as they are written; empty for every other task.
     #[serde(default, skip_serializing_if = "Table::is_empty")]
     pub custom: Table,

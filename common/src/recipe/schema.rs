@@ -3,7 +3,7 @@
 
 use super::choices::{
     Amp, Augment, BatchNorm, Compress, DataKind, Decay, LastBatch, Loss, Masks, MemoryFormat, ModelName,
-    OptimName, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
+    OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
 };
 use crate::lr::Scaling;
 
@@ -16,8 +16,8 @@ pub(super) struct Key {
 pub(super) enum Kind {
     /// A section with keys of its own.
     Section(&'static [Key]),
-    /// A list of sections with these keys, of which the first is required.
-    Sections(&'static [Key]),
+    /// A list of sections with these keys, of which the first so many are required.
+    Sections(&'static [Key], usize),
     /// A section with any keys.
     Free,
     /// One of these words; the second list holds those that a later version will take.
@@ -42,6 +42,8 @@ pub(super) enum Kind {
     Cache,
     /// "auto" or a number of bytes.
     Budget,
+    /// A name: text that is not empty.
+    Name,
     /// A path.
     Path,
     /// A folder below another.
@@ -143,7 +145,7 @@ pub(super) const RECIPE: &[Key] = &[
     ),
     key("log", Section(&[key("every_steps", Whole(1, MAX))])),
     key("custom", Kind::Free),
-    key("stage", Planned),
+    key("stage", Sections(STAGE, 1)),
 ];
 
 const DATA: &[Key] = &[
@@ -212,12 +214,38 @@ const OPTIM: &[Key] = &[
             key("final_factor", Number(Range::AtLeastOne)),
         ]),
     ),
+    key("group", Sections(GROUP, 1)),
+];
+
+const GROUP: &[Key] = &[
+    key("match", Kind::GlobOrGlobs),
+    key("lr_factor", Number(Range::AtLeastZero)),
+    key("weight_decay", Number(Range::AtLeastZero)),
+];
+
+const STAGE: &[Key] = &[
+    key("name", Kind::Name),
+    key("epochs", Whole(1, MAX_COUNT)),
+    key("steps", Whole(1, MAX_COUNT)),
+    key("freeze", Globs),
     key(
-        "group",
-        Sections(&[
-            key("match", Kind::GlobOrGlobs),
-            key("lr_factor", Number(Range::AtLeastZero)),
-            key("weight_decay", Number(Range::AtLeastZero)),
-        ]),
+        "unfreeze",
+        Sections(
+            &[
+                key("at", Number(Range::BelowOne)),
+                key("match", Kind::GlobOrGlobs),
+            ],
+            2,
+        ),
     ),
+    key("effective_batch", Whole(1, MAX_COUNT)),
+    key("micro_batch", AutoOrWhole(1, MAX_COUNT)),
+    key("lr", Number(Range::AtLeastZero)),
+    key("lr_factor", Number(Range::AtLeastZero)),
+    key("group", Sections(GROUP, 1)),
+    key("recompute", Choice(Recompute::NAMES, &[])),
+    key("loss", Choice(Loss::NAMES, &[])),
+    key("schedule", Choice(Passage::NAMES, &[])),
+    key("ema", Choice(Passage::NAMES, &[])),
+    key("best", Planned),
 ];

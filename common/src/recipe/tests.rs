@@ -11,6 +11,7 @@ mod model;
 mod reading;
 mod samples;
 mod sections;
+mod stages;
 mod tasks;
 
 use std::path::PathBuf;

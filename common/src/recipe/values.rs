@@ -7,8 +7,8 @@ use super::hints::{describe, nearest, one_of, quoted, unknown};
 use super::load::given;
 use super::origin::{Problem, dotted};
 use super::schema::Kind::{
-    AutoOrWhole, Cache, Choice, Flag, FolderName, Free, GlobOrGlobs, Globs, Number, Numbers, Path, Planned,
-    Section, Sections, Size, Spans, Whole,
+    AutoOrWhole, Cache, Choice, Flag, FolderName, Free, GlobOrGlobs, Globs, Name, Number, Numbers, Path,
+    Planned, Section, Sections, Size, Spans, Whole,
 };
 use super::schema::{Key, Kind, MAX_COUNT, RECIPE, Range};
 use crate::units::{ByteSize, Span};
@@ -58,9 +58,9 @@ fn check_section(keys: &'static [Key], path: &[String], table: &Table, problems:
                 }
             },
             Some(Key {
-                kind: Sections(inner),
+                kind: Sections(inner, required),
                 ..
-            }) => check_sections(inner, &path, value, problems),
+            }) => check_sections(inner, *required, &path, value, problems),
             Some(key) => {
                 if let Err(message) = check_value(&key.kind, value) {
                     problems.push(Problem { path, message });
@@ -70,7 +70,13 @@ fn check_section(keys: &'static [Key], path: &[String], table: &Table, problems:
     }
 }
 
-fn check_sections(keys: &'static [Key], path: &[String], value: &Value, problems: &mut Vec<Problem>) {
+fn check_sections(
+    keys: &'static [Key],
+    required: usize,
+    path: &[String],
+    value: &Value,
+    problems: &mut Vec<Problem>,
+) {
     let tables: Option<Vec<&Table>> = value
         .as_array()
         .and_then(|list| list.iter().map(Value::as_table).collect());
@@ -85,12 +91,18 @@ fn check_sections(keys: &'static [Key], path: &[String], value: &Value, problems
     for (index, table) in tables.into_iter().enumerate() {
         let path = below(path, &format!("[{index}]"));
         check_section(keys, &path, table, problems);
-        if let Some(required) = keys.first().filter(|key| !table.contains_key(key.name)) {
+        for key in keys[..required]
+            .iter()
+            .filter(|key| !table.contains_key(key.name))
+        {
+            let remedy = match key.kind {
+                Name => "give it a name, by which it is told from the others",
+                GlobOrGlobs => "name the parameters by a glob such as \"backbone.*\", or by a list of them",
+                _ => "state after which part it begins, such as 0.5 for the half",
+            };
             problems.push(Problem {
-                path: below(&path, required.name),
-                message:
-                    "missing; name the parameters by a glob such as \"backbone.*\", or by a list of them"
-                        .into(),
+                path: below(&path, key.name),
+                message: format!("missing; {remedy}"),
             });
         }
     }
@@ -106,7 +118,7 @@ fn check_value(kind: &Kind, value: &Value) -> Result<(), String> {
     let expected = |what: &str| Err(format!("expected {what}, got {}", describe(value)));
     match kind {
         // These are taken apart elsewhere.
-        Section(_) | Sections(_) => Ok(()),
+        Section(_) | Sections(..) => Ok(()),
         Free => match value {
             Value::Table(table) => table.values().try_for_each(finite),
             _ => expected("a section with the settings of your trainer"),
@@ -187,6 +199,10 @@ fn check_value(kind: &Kind, value: &Value) -> Result<(), String> {
             Value::Array(list) if !list.is_empty() && list.iter().all(is_glob) => Ok(()),
             one if is_glob(one) => Ok(()),
             _ => expected("a glob on the names of parameters, such as \"backbone.*\", or a list of them"),
+        },
+        Name => match value.as_str() {
+            Some(text) if !text.trim().is_empty() && !text.contains(char::is_control) => Ok(()),
+            _ => expected("a name in quotes"),
         },
         Path => match value.as_str() {
             Some(text) if !text.trim().is_empty() && !text.contains('\0') => Ok(()),

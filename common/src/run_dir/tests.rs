@@ -42,6 +42,7 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
         step,
         epoch: 0,
         step_in_epoch: step,
+        stage: None,
         samples: step * 64,
         world_size: 1,
         loss_scale: None,

@@ -27,6 +27,28 @@ const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`)
                        SCRIPT.py ARGS`) or a program after two dashes (`dtrain launch -- PROGRAM ARGS`); `dtrain \
                        launch --help` has examples";
 
+/// How the steps of a run, or of its stages one after another, are cut up, in words.
+fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
+    let of_stage = |number| {
+        let alone = recipe.of_stage(number);
+        let cut = Partition::new(
+            alone.train.effective_batch,
+            nproc,
+            alone.memory.micro_batch.limit(),
+        );
+        match recipe.stage.get(number) {
+            Some(stage) => cut.with_context(|| format!("stage {:?}", stage.name)),
+            None => Ok(cut?),
+        }
+    };
+    let cuts = (0..recipe.stages()).map(of_stage);
+    let mut words = cuts
+        .map(|cut| Ok(cut?.to_string()))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    words.dedup();
+    Ok(words.join(", then "))
+}
+
 /// A launch that has passed every check.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -114,11 +136,7 @@ impl Plan {
             note,
         } = measure(args, Kind::Recipe)?;
         let routing = Routing::plan(&args.output, nproc, &args.contract.role, Home::Recipe)?;
-        let partition = Partition::new(
-            recipe.train.effective_batch,
-            nproc,
-            recipe.memory.micro_batch.limit(),
-        )?;
+        let partition = partition(&recipe, nproc)?;
         let placement = Placement::new(&args.contract, nproc, &devices)?;
         let worker = find_worker()?;
         let resume = match args.resume.as_deref() {

@@ -3,11 +3,10 @@
 use std::path::Path;
 
 use dtrain_common::manifest::Manifest;
-use tch::{TchError, Tensor};
 
 use super::error::CheckpointError;
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
-use crate::engine::{Arena, Buffers, Ema, Part, Slot};
+use crate::engine::{Arena, Buffers, Ema, Resting, overlap};
 use crate::models::{LoadMode, ModelError, Registry, TensorFile, load_state};
 use crate::optim::Optimizer;
 
@@ -23,9 +22,12 @@ pub struct Target<'a> {
     pub optimizer: &'a mut dyn Optimizer,
     /// The moving average, where the run has one.
     pub ema: Option<&'a mut Ema>,
+    /// What is frozen and the average is of all the same.
+    pub resting: &'a [Resting],
 }
 
-/// Puts the checkpoint in `folder` into `target` and returns its manifest. Every rank calls it; sizes and checksums are
+/// Puts the checkpoint in `folder` into `target`, which is laid out for the phase that the checkpoint ends in, and returns its
+/// manifest. Every rank calls it; sizes and checksums are
 /// verified first, and nothing is changed where one of them is wrong.
 ///
 /// # Errors
@@ -37,6 +39,7 @@ pub fn restore(folder: &Path, target: Target<'_>) -> Result<Manifest, Checkpoint
         buffers,
         optimizer,
         ema,
+        resting,
     } = target;
     let manifest = Manifest::read(folder)?;
     manifest.verify(folder)?;
@@ -84,7 +87,8 @@ pub fn restore(folder: &Path, target: Target<'_>) -> Result<Manifest, Checkpoint
         let path = folder.join(EMA_FILE);
         let file = TensorFile::open(&path).map_err(ModelError::from)?;
         let parameters = arena.buffers().iter().map(|buffer| buffer.slots.as_slice());
-        for (slots, flat) in parameters.chain(buffers.slots()).zip(ema.flats()) {
+        let at_rest = resting.iter().map(|resting| std::slice::from_ref(&resting.slot));
+        for (slots, flat) in parameters.chain(buffers.slots()).chain(at_rest).zip(ema.flats()) {
             for slot in slots {
                 copies.push((slot.view(flat)?, file.read(&slot.name)?));
             }
@@ -99,22 +103,4 @@ pub fn restore(folder: &Path, target: Target<'_>) -> Result<Manifest, Checkpoint
         ema.restore(updates);
     }
     Ok(manifest)
-}
-
-/// What a part holds of a parameter's state: (to, from), views of `held` and of the parameter's `flat` state.
-fn overlap(
-    slot: &Slot,
-    part: &Part,
-    flat: &Tensor,
-    held: &Tensor,
-) -> Result<Option<(Tensor, Tensor)>, TchError> {
-    let (slot, part) = (slot.range(), &part.range);
-    let (start, end) = (slot.start.max(part.start), slot.end.min(part.end));
-    if start >= end {
-        return Ok(None);
-    }
-    Ok(Some((
-        held.f_narrow(0, start - part.start, end - start)?,
-        flat.f_narrow(0, start - slot.start, end - start)?,
-    )))
 }

@@ -11,7 +11,7 @@ use tch::Tensor;
 
 use super::error::CheckpointError;
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
-use crate::engine::{Arena, Buffers};
+use crate::engine::{Arena, Buffers, Resting};
 use crate::models::{Registry, save_state, write_tensors};
 
 /// What a checkpoint holds.
@@ -22,8 +22,10 @@ pub struct Snapshot<'a> {
     pub arena: &'a Arena,
     /// The layout of the average behind the parameters.
     pub buffers: &'a Buffers,
-    /// The moving average, laid out as the arena's buffers and then `buffers`.
+    /// The moving average, laid out as the arena's buffers, then `buffers`, then `resting`.
     pub ema: Option<&'a [Tensor]>,
+    /// What is frozen now and the average is of all the same.
+    pub resting: &'a [Resting],
     /// The optimizer's state by name, in flat tensors laid out like the arena's buffers, one each.
     pub state: Vec<(&'static str, Vec<Tensor>)>,
     /// Updates that each parameter has had, in the order of construction.
@@ -64,6 +66,7 @@ fn fill(partial: &Path, snapshot: Snapshot<'_>) -> Result<(), CheckpointError> {
         arena,
         buffers,
         ema,
+        resting,
         state: moments,
         steps,
         mut manifest,
@@ -90,8 +93,9 @@ fn fill(partial: &Path, snapshot: Snapshot<'_>) -> Result<(), CheckpointError> {
     let mut files = vec![MODEL_FILE, OPTIMIZER_FILE];
     if let Some(flats) = ema {
         let parameters = arena.buffers().iter().map(|buffer| buffer.slots.as_slice());
+        let at_rest = resting.iter().map(|resting| std::slice::from_ref(&resting.slot));
         let mut named = Vec::new();
-        for (slots, flat) in parameters.chain(buffers.slots()).zip(flats) {
+        for (slots, flat) in parameters.chain(buffers.slots()).chain(at_rest).zip(flats) {
             for slot in slots {
                 named.push((slot.name.as_str(), slot.view(flat)?));
             }

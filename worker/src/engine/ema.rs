@@ -144,6 +144,16 @@ impl Ema {
         }
     }
 
+    /// The averages, to be brought into another order; until [`Ema::move_to`] there are none.
+    pub(super) fn take(&mut self) -> Vec<Tensor> {
+        std::mem::take(&mut self.flats)
+    }
+
+    /// Goes on with these averages, after the buffers that they are of changed in number or size.
+    pub(super) fn move_to(&mut self, flats: Vec<Tensor>) {
+        self.flats = flats;
+    }
+
     /// Updates so far.
     pub fn updates(&self) -> u64 {
         self.updates

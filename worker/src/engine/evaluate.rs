@@ -26,7 +26,11 @@ impl Trainer<'_> {
         let begun = Instant::now();
         let test_set = self.model.task.test_set();
         let own = share(test_set.len(), self.ranks.size(), self.ranks.rank());
-        let batch_size = self.plan.partition.micro_batch();
+        let batch_size = self
+            .plan
+            .stage(self.done.saturating_sub(1))
+            .partition
+            .micro_batch();
         let indices: Vec<u32> = own.map(|index| index as u32).collect();
         let work: Vec<MicroBatch> = indices
             .chunks(batch_size)

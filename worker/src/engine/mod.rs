@@ -13,23 +13,29 @@ mod reducer;
 mod rehearse;
 mod scaler;
 mod schedule;
+mod stages;
 mod status;
 mod step;
 mod stop;
 mod trainer;
 
+pub(crate) use arena::overlap;
 pub use arena::{Arena, ArenaError, Bucket, FlatBuffer, LayoutOptions, Parameter, Part, Rearrangement, Slot};
 pub use batch_sync::RankSync;
 pub use buffers::Buffers;
 pub use ema::{Ema, EmaError};
 pub use error::TrainError;
 pub use model::{Model, live};
-pub use plan::{BatchNorms, Needs, PlanError, PlanFile, Position, RunPlan};
+pub use plan::{
+    BatchNorms, Needs, PhaseFile, PhasePlan, Place, PlanError, PlanFile, Position, RunPlan, StageFile,
+    StagePlan,
+};
 pub use precision::{Precision, PrecisionError};
 pub use reducer::{ReduceError, ReduceOptions, Reducer};
 pub use rehearse::rehearse;
 pub use scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
 pub use schedule::{Decay, Per, Schedule};
+pub use stages::{Resting, Stage, Stages, Trained};
 pub use status::Status;
 pub use stop::StopFlag;
 pub use trainer::{Outcome, Parts, Summary, Trainer};

@@ -5,6 +5,7 @@ use super::buffers::Buffers;
 use super::ema::{Ema, EmaError};
 use super::error::TrainError;
 use super::reducer::{ReduceError, gather};
+use super::stages::Resting;
 use crate::collectives::Ranks;
 use crate::models::Registry;
 use crate::optim::Optimizer;
@@ -25,6 +26,8 @@ pub struct Model {
     pub optimizer: Box<dyn Optimizer>,
     /// The moving average of parameters and buffers, where the recipe asks for one.
     pub ema: Option<Ema>,
+    /// What is frozen now and the average is of all the same.
+    pub resting: Vec<Resting>,
 }
 
 impl Model {
@@ -58,7 +61,7 @@ impl Model {
     /// None known.
     pub(super) fn update_average(&mut self) -> Result<(), EmaError> {
         match &mut self.ema {
-            Some(ema) => ema.update(live(&self.arena, &self.buffers)),
+            Some(ema) => ema.update(live(&self.arena, &self.buffers, &self.resting)),
             None => Ok(()),
         }
     }
@@ -69,7 +72,7 @@ impl Model {
     /// Where memory runs out.
     pub(super) fn swap_average(&mut self) -> Result<(), EmaError> {
         match &mut self.ema {
-            Some(ema) => ema.swap(live(&self.arena, &self.buffers)),
+            Some(ema) => ema.swap(live(&self.arena, &self.buffers, &self.resting)),
             None => Ok(()),
         }
     }
@@ -115,12 +118,17 @@ impl Model {
     }
 }
 
-/// What training moves: the parameters' flat buffers, then those of the running statistics. The ranks begin with the same of
-/// it, and the moving average is of it.
-pub fn live<'a>(arena: &'a Arena, buffers: &'a Buffers) -> impl Iterator<Item = &'a Tensor> {
+/// What training moves: the parameters' flat buffers, then those of the running statistics, then what it moved earlier. The
+/// ranks begin with the same of it, and the moving average is of it.
+pub fn live<'a>(
+    arena: &'a Arena,
+    buffers: &'a Buffers,
+    resting: &'a [Resting],
+) -> impl Iterator<Item = &'a Tensor> {
     arena
         .buffers()
         .iter()
         .map(|buffer| &buffer.data)
         .chain(buffers.flats())
+        .chain(resting.iter().map(|resting| &resting.flat))
 }

@@ -1,105 +1,58 @@
-//! The plan of a run: how many steps, which samples in each, and how they are cut up over the ranks. Pure arithmetic.
+//! The plan of a run: its stages, how many steps each has, which samples in each step, and how they are cut up over the ranks.
+//! Pure arithmetic.
 
+mod error;
+mod file;
 mod needs;
+mod stage;
 
 use std::fmt;
 use std::ops::Range;
 
-use dtrain_common::batch::{BatchError, Partition};
+use dtrain_common::batch::Partition;
 use dtrain_common::recipe::{LastBatch, Recipe};
-use serde::Serialize;
-use thiserror::Error;
 
+pub use error::PlanError;
+pub use file::{PhaseFile, PlanFile, StageFile};
 pub use needs::{BatchNorms, Needs};
+pub use stage::{PhasePlan, StagePlan};
 
-use super::schedule::Schedule;
+use self::stage::Length;
 use crate::data::{MicroBatch, epoch_order};
 
 /// A run's plan, the same on every rank.
 #[derive(Debug, Clone)]
 pub struct RunPlan {
-    /// How a full step is cut up.
-    pub partition: Partition,
     /// Samples of the training set.
     pub train_samples: u64,
-    /// Steps of one epoch.
-    pub steps_per_epoch: u64,
     /// Steps of the run.
     pub total_steps: u64,
-    /// The learning rate of every step.
-    pub schedule: Schedule,
-    /// A checkpoint is written, after an evaluation, every so many steps and at the end.
-    pub checkpoint_every: u64,
     /// What makes the result depend on the partition, a sentence each: to be said before the run, and kept with it.
     pub warnings: Vec<String>,
+    /// In their order; at least one.
+    stages: Vec<StagePlan>,
     seed: u64,
     last_batch: LastBatch,
-}
-
-/// A plan that cannot be made.
-#[derive(Debug, Error)]
-pub enum PlanError {
-    /// The effective batch cannot be cut up.
-    #[error("train.effective_batch: {0}")]
-    Batch(#[from] BatchError),
-    /// An epoch has no step.
-    #[error(
-        "the training set has {samples} samples, fewer than train.effective_batch = {effective_batch}, and \
-         train.last_batch = \"drop\" leaves no step; lower the batch or keep the last one"
-    )]
-    NoSteps {
-        /// Samples of the training set.
-        samples: u64,
-        /// The recipe's batch.
-        effective_batch: usize,
-    },
-    /// The warm-up is longer than the run.
-    #[error(
-        "optim.schedule.warmup is {warmup} steps, but the run has {total} only; shorten it or lengthen the run"
-    )]
-    Warmup {
-        /// Steps of warm-up.
-        warmup: u64,
-        /// Steps of the run.
-        total: u64,
-    },
-    /// A micro-batch is too small for the model.
-    #[error(
-        "a micro-batch of {smallest} sample would occur ({partition}), but BatchNorm needs at least {least} samples where \
-         the last feature map is one pixel: raise train.effective_batch or memory.micro_batch, use fewer ranks, larger \
-         images{remedy}"
-    )]
-    MicroBatch {
-        /// The smallest micro-batch of the plan.
-        smallest: usize,
-        /// The model's least.
-        least: usize,
-        /// Where it occurs.
-        partition: Partition,
-        /// A further remedy where it is the short last step.
-        remedy: &'static str,
-    },
-    /// Forward passes that meet, and a rank that would take fewer of them than the others.
-    #[error(
-        "with model.batchnorm = \"synced\" all ranks take the same number of micro-steps, but of {partition} some rank has \
-         fewer samples than another has micro-steps: set another train.effective_batch or a larger memory.micro_batch, use \
-         fewer ranks{remedy}"
-    )]
-    Uneven {
-        /// Where it occurs.
-        partition: Partition,
-        /// A further remedy where it is the short last step.
-        remedy: &'static str,
-    },
 }
 
 /// Where a run stands: between two steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// The epoch of the next step, counted from 0.
+    /// The stage of the next step, counted from 0; at the run's end the last one.
+    pub stage: usize,
+    /// The epoch of the next step, counted from 0 over the whole run.
     pub epoch: u64,
     /// The next step within that epoch, counted from 0.
     pub step_in_epoch: u64,
+}
+
+/// A phase of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The stage, counted from 0.
+    pub stage: usize,
+    /// The phase within it, counted from 0.
+    pub phase: usize,
 }
 
 impl RunPlan {
@@ -108,80 +61,148 @@ impl RunPlan {
     /// # Errors
     /// Where the figures do not go together; each error names the key and the remedy.
     pub fn new(recipe: &Recipe, ranks: usize, train_samples: u64, needs: &Needs) -> Result<Self, PlanError> {
-        let train = &recipe.train;
-        let partition = Partition::new(train.effective_batch, ranks, recipe.memory.micro_batch.limit())?;
-        let steps_per_epoch = train.steps_per_epoch(train_samples);
-        if steps_per_epoch == 0 {
-            let effective_batch = train.effective_batch;
-            return Err(PlanError::NoSteps {
-                samples: train_samples,
-                effective_batch,
-            });
-        }
-        let total_steps = train.total_steps(steps_per_epoch);
-        let schedule = &recipe.optim.schedule;
-        let warmup_steps = schedule.warmup.map_or(0, |span| span.steps(steps_per_epoch));
-        if warmup_steps > total_steps {
-            return Err(PlanError::Warmup {
-                warmup: warmup_steps,
-                total: total_steps,
-            });
-        }
-        let mut plan = Self {
-            partition,
-            train_samples,
-            steps_per_epoch,
-            total_steps,
-            schedule: Schedule::of(recipe, warmup_steps, steps_per_epoch, total_steps),
-            checkpoint_every: recipe.checkpoint.every.steps(steps_per_epoch).max(1),
-            warnings: Vec::new(),
-            seed: train.seed,
-            last_batch: train.last_batch,
+        let at = |number: usize| {
+            move |error: PlanError| match recipe.stage.get(number) {
+                Some(stage) => PlanError::Stage {
+                    name: stage.name.clone(),
+                    source: Box::new(error),
+                },
+                None => error,
+            }
         };
-        let step = |number| partition.for_samples(plan.step_samples(number));
-        let first = step(0);
-        needs.check(&first, "")?;
-        if total_steps >= steps_per_epoch {
-            needs.check(&step(steps_per_epoch - 1), ", or set train.last_batch = \"drop\"")?;
+        let lengths = (0..recipe.stages())
+            .map(|number| Length::of(&recipe.of_stage(number), train_samples).map_err(at(number)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (mut stages, mut warnings) = (Vec::new(), Vec::new());
+        for number in 0..recipe.stages() {
+            let stage = StagePlan::new(recipe, number, ranks, &lengths).map_err(at(number))?;
+            for warning in stage.check(needs, train_samples).map_err(at(number))? {
+                warnings.push(match &stage.name {
+                    Some(name) => format!("stage {name:?}: {warning}"),
+                    None => warning,
+                });
+            }
+            stages.push(stage);
         }
-        plan.warnings = needs.warnings(&first);
-        Ok(plan)
+        Ok(Self {
+            train_samples,
+            total_steps: stage::total(&lengths),
+            warnings,
+            stages,
+            seed: recipe.train.seed,
+            last_batch: recipe.train.last_batch,
+        })
+    }
+
+    /// The stages in their order; at least one.
+    pub fn stages(&self) -> &[StagePlan] {
+        &self.stages
+    }
+
+    /// The stage in which a step lies, steps counted from 0; beyond the run's end the last one.
+    pub fn stage(&self, step: u64) -> &StagePlan {
+        &self.stages[self.number(step)]
+    }
+
+    fn number(&self, step: u64) -> usize {
+        let number = self.stages.iter().position(|stage| step < stage.steps.end);
+        number.unwrap_or(self.stages.len() - 1)
+    }
+
+    /// The phase in which a step lies, steps counted from 0; beyond the run's end the last one.
+    pub fn place(&self, step: u64) -> Place {
+        let stage = self.number(step);
+        let phase = self.stages[stage].phase(step);
+        Place { stage, phase }
+    }
+
+    /// The steps of a phase.
+    pub fn phase(&self, place: Place) -> &PhasePlan {
+        &self.stages[place.stage].phases[place.phase]
     }
 
     /// Where a run stands after `done` steps.
     pub fn position(&self, done: u64) -> Position {
+        let number = self.number(done);
+        let stage = &self.stages[number];
+        let steps = done - stage.steps.start;
         Position {
-            epoch: done / self.steps_per_epoch,
-            step_in_epoch: done % self.steps_per_epoch,
+            stage: number,
+            epoch: stage.first_epoch + steps / stage.steps_per_epoch,
+            step_in_epoch: steps % stage.steps_per_epoch,
         }
     }
 
-    /// The number of samples of the step with this number within its epoch.
-    pub fn step_samples(&self, step_in_epoch: u64) -> usize {
-        let batch = self.partition.effective_batch() as u64;
-        let left = self.train_samples.saturating_sub(step_in_epoch * batch);
-        left.min(batch) as usize
+    /// The learning rate of the step that follows `done` others.
+    pub fn lr(&self, done: u64) -> f64 {
+        self.stage(done).lr(done)
     }
 
-    /// The micro-batches of `rank` in a step of so many samples, as positions within the step.
-    pub fn micro_ranges(&self, samples: usize, rank: usize) -> Vec<Range<usize>> {
-        self.partition.for_samples(samples).micro_ranges(rank)
+    /// Whether a checkpoint is written, after an evaluation, when `done` steps have been taken.
+    pub fn is_checkpoint(&self, done: u64) -> bool {
+        let Some(last) = done.checked_sub(1) else {
+            return false;
+        };
+        let stage = self.stage(last);
+        done == stage.steps.end || (done - stage.steps.start).is_multiple_of(stage.checkpoint_every)
+    }
+
+    /// The number of samples of the step at `position`.
+    pub fn step_samples(&self, position: Position) -> usize {
+        self.stages[position.stage].step_samples(position.step_in_epoch, self.train_samples)
+    }
+
+    /// The micro-batches of `rank` in the step at `position`, as positions within the step.
+    pub fn micro_ranges(&self, position: Position, rank: usize) -> Vec<Range<usize>> {
+        let partition = self.stages[position.stage].partition;
+        partition
+            .for_samples(self.step_samples(position))
+            .micro_ranges(rank)
+    }
+
+    /// Cuts the steps of a stage into micro-batches of at most `micro_batch` samples, at least 1, from now on: the same samples
+    /// in the same steps.
+    ///
+    /// # Errors
+    /// For a micro-batch of 0.
+    pub fn cut(&mut self, stage: usize, micro_batch: usize) -> Result<(), PlanError> {
+        let partition = &mut self.stages[stage].partition;
+        *partition = Partition::new(partition.effective_batch(), partition.ranks(), Some(micro_batch))?;
+        Ok(())
     }
 
     /// Samples seen by all ranks after `done` steps.
     pub fn samples_after(&self, done: u64) -> u64 {
-        let Position { epoch, step_in_epoch } = self.position(done);
-        let batch = self.partition.effective_batch() as u64;
-        let per_epoch = match self.last_batch {
-            LastBatch::Keep => self.train_samples,
-            LastBatch::Drop => self.steps_per_epoch * batch,
-        };
-        epoch * per_epoch + (step_in_epoch * batch).min(per_epoch)
+        self.begun(done)
+            .map(|(stage, steps)| stage.samples(steps, self.train_samples, self.last_batch))
+            .sum()
     }
 
-    /// Epochs of the run, the last one possibly cut short.
+    /// Passes over the training set after `done` steps.
+    pub fn epochs_after(&self, done: u64) -> f64 {
+        self.begun(done)
+            .map(|(stage, steps)| steps as f64 / stage.steps_per_epoch as f64)
+            .sum()
+    }
+
+    /// The stages that have begun when `done` steps have been taken, with the steps taken of each.
+    fn begun(&self, done: u64) -> impl Iterator<Item = (&StagePlan, u64)> {
+        let last = self.number(done);
+        self.stages[..=last]
+            .iter()
+            .enumerate()
+            .map(move |(number, stage)| {
+                let end = if number == last { done } else { stage.steps.end };
+                (stage, end - stage.steps.start)
+            })
+    }
+
+    /// Epochs of the run, that at the end of a stage possibly cut short.
     pub fn epochs(&self) -> u64 {
-        self.total_steps.div_ceil(self.steps_per_epoch)
+        self.stages.last().map_or(0, |stage| {
+            let steps = stage.steps.end - stage.steps.start;
+            stage.first_epoch + steps.div_ceil(stage.steps_per_epoch)
+        })
     }
 
     /// The micro-batches of `rank`, from the step after `done` to the end of the run. They depend on the seed alone: the
@@ -190,15 +211,19 @@ impl RunPlan {
         let plan = self.clone();
         let mut current: Option<(u64, Vec<u32>)> = None;
         (done..self.total_steps).flat_map(move |step| {
-            let Position { epoch, step_in_epoch } = plan.position(step);
+            let position = plan.position(step);
+            let Position {
+                stage,
+                epoch,
+                step_in_epoch,
+            } = position;
             let order = match current.take() {
                 Some((of, order)) if of == epoch => order,
                 _ => epoch_order(plan.train_samples as usize, plan.seed, epoch),
             };
-            let first = step_in_epoch as usize * plan.partition.effective_batch();
-            let samples = plan.step_samples(step_in_epoch);
-            let step_indices = &order[first..first + samples];
-            let ranges = plan.micro_ranges(samples, rank);
+            let first = step_in_epoch as usize * plan.stages[stage].partition.effective_batch();
+            let step_indices = &order[first..first + plan.step_samples(position)];
+            let ranges = plan.micro_ranges(position, rank);
             let work: Vec<MicroBatch> = ranges
                 .into_iter()
                 .map(|range| MicroBatch {
@@ -214,47 +239,24 @@ impl RunPlan {
 
 impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "effective batch {}; {} steps per epoch, {} in all; learning rate {:.4e}",
-            self.partition, self.steps_per_epoch, self.total_steps, self.schedule.peak
-        )
+        match &self.stages[..] {
+            [stage] if stage.name.is_none() => write!(
+                f,
+                "effective batch {}; {} steps per epoch, {} in all; learning rate {:.4e}",
+                stage.partition, stage.steps_per_epoch, self.total_steps, stage.schedule.peak
+            ),
+            stages => {
+                let words: Vec<String> = stages
+                    .iter()
+                    .map(|stage| {
+                        let name = stage.name.as_deref().unwrap_or_default();
+                        format!("{} of {name:?}", stage.steps.end - stage.steps.start)
+                    })
+                    .collect();
+                write!(f, "{} steps in all: {}", self.total_steps, words.join(", "))
+            }
+        }
     }
-}
-
-/// RUN_DIR/plan.json: the partition chosen, and the memory that is certain before the first step.
-#[derive(Debug, Serialize)]
-pub struct PlanFile {
-    /// Samples per optimizer step, over all ranks.
-    pub effective_batch: usize,
-    /// Ranks.
-    pub nproc: usize,
-    /// The largest micro-batch.
-    pub micro_batch: usize,
-    /// Micro-steps per step of the busiest rank.
-    pub grad_accum_steps: usize,
-    /// The cutting in words.
-    pub partition: String,
-    /// What makes the result depend on the cutting, a sentence each.
-    pub warnings: Vec<String>,
-    /// Where the tensors lie.
-    pub device: String,
-    /// The learning rate after scaling.
-    pub learning_rate: f64,
-    /// Steps of warm-up.
-    pub warmup_steps: u64,
-    /// Steps of one epoch.
-    pub steps_per_epoch: u64,
-    /// Steps of the run.
-    pub total_steps: u64,
-    /// Samples of the training and test sets.
-    pub train_samples: u64,
-    /// Samples of the test set.
-    pub test_samples: u64,
-    /// Trainable parameters.
-    pub parameters: u64,
-    /// Predicted, not measured: bytes per rank by owner. Activations are not predicted in this version.
-    pub predicted_bytes: dtrain_common::memory::StateBytes,
 }
 
 #[cfg(test)]

@@ -178,6 +178,14 @@ impl Reducer {
         Ok(())
     }
 
+    /// Lets go of the arena, so that its gradients can be freed. Nothing is reduced until [`Reducer::follow`].
+    pub fn release(&mut self) {
+        self.hooks.clear();
+        let mut state = self.shared.state();
+        state.gradients.clear();
+        state.buckets.clear();
+    }
+
     /// A step begins: there are no gradients yet.
     ///
     /// # Errors

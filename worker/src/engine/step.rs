@@ -28,9 +28,9 @@ impl Trainer<'_> {
     pub(super) fn step(&mut self) -> Result<(StepRecord, Status), TrainError> {
         let begun = Instant::now();
         let position = self.plan.position(self.done);
-        let samples = self.plan.step_samples(position.step_in_epoch);
-        let micro_batches = self.plan.micro_ranges(samples, self.ranks.rank());
-        let lr = self.plan.schedule.lr(self.done);
+        let samples = self.plan.step_samples(position);
+        let micro_batches = self.plan.micro_ranges(position, self.ranks.rank());
+        let lr = self.plan.lr(self.done);
         let loss_scale = self.precision.loss_scale();
         // The weight of the step if nothing is left out of it; what is left out is made up for below.
         let expected = samples as f64 * self.model.task.weight_per_sample();
@@ -92,6 +92,7 @@ impl Trainer<'_> {
         let record = StepRecord {
             step: self.done,
             epoch: position.epoch + 1,
+            stage: self.plan.stages()[position.stage].name.clone(),
             samples: self.plan.samples_after(self.done),
             loss: status.totals.loss(),
             lr,

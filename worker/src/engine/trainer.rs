@@ -13,9 +13,10 @@ use tch::Device;
 use super::ema::Ema;
 use super::error::TrainError;
 use super::model::Model;
-use super::plan::RunPlan;
+use super::plan::{Place, RunPlan};
 use super::precision::Precision;
 use super::reducer::{ReduceOptions, Reducer};
+use super::stages::Stages;
 use super::status::Status;
 use super::stop::StopFlag;
 use crate::checkpoint::{self, Snapshot};
@@ -43,6 +44,10 @@ pub struct Parts<'a> {
     pub precision: Precision,
     /// The plan.
     pub plan: RunPlan,
+    /// What is trained in each of its stages.
+    pub stages: Stages,
+    /// The phase that `model` is laid out for: that of the last step before, or the first one.
+    pub place: Place,
     /// How images are loaded.
     pub loader_options: LoaderOptions,
     /// Where tensors lie.
@@ -90,6 +95,13 @@ pub struct Trainer<'a> {
     pub(super) reducer: Reducer,
     pub(super) precision: Precision,
     pub(super) plan: RunPlan,
+    pub(super) stages: Stages,
+    /// The phase that the model is laid out for.
+    pub(super) place: Place,
+    /// Whether the phase under way was told of.
+    pub(super) announced: bool,
+    /// Whether the parameters lie in the order in which backward reaches them.
+    pub(super) is_laid_out: bool,
     pub(super) batches: Loader,
     pub(super) loader_options: LoaderOptions,
     pub(super) device: Device,
@@ -97,8 +109,8 @@ pub struct Trainer<'a> {
     pub(super) clip: Option<f64>,
     /// Steps taken since the beginning of the run.
     pub(super) done: u64,
-    metrics: Option<MetricsLog>,
-    progress: Progress,
+    pub(super) metrics: Option<MetricsLog>,
+    pub(super) progress: Progress,
     launched: Option<SystemTime>,
     pub(super) heartbeat: Heartbeat,
     bad_samples: u64,
@@ -110,14 +122,14 @@ impl<'a> Trainer<'a> {
     /// Starts the loader; the first step can be taken.
     ///
     /// # Errors
-    /// `Data` where the system refuses a thread.
+    /// `Data` where the system refuses a thread; where the task refuses the stage.
     pub fn new(parts: Parts<'a>) -> Result<Self, TrainError> {
         let mut summary = Summary::default();
         summary.result.final_metrics = parts.earlier_metrics;
         let work = parts.plan.micro_batches(parts.ranks.rank(), parts.done);
         let batches = Loader::start(parts.model.task.train_set(), parts.loader_options, work)?;
         let reducer = Reducer::new(parts.ranks.clone(), &parts.model.arena, parts.reduce)?;
-        Ok(Self {
+        let mut trainer = Self {
             batches,
             clip: parts.recipe.optim.clip,
             recipe: parts.recipe,
@@ -127,6 +139,10 @@ impl<'a> Trainer<'a> {
             reducer,
             precision: parts.precision,
             plan: parts.plan,
+            stages: parts.stages,
+            place: parts.place,
+            announced: false,
+            is_laid_out: false,
             loader_options: parts.loader_options,
             device: parts.device,
             stop: parts.stop,
@@ -138,7 +154,9 @@ impl<'a> Trainer<'a> {
             bad_samples: 0,
             skipped_in_a_row: 0,
             summary,
-        })
+        };
+        trainer.begin_stage(parts.place)?;
+        Ok(trainer)
     }
 
     /// Trains to the end of the run or to the first request to stop.
@@ -155,16 +173,16 @@ impl<'a> Trainer<'a> {
         let mut training_s = 0.0;
         let mut stopped = false;
         while self.done < self.plan.total_steps && !stopped {
+            self.enter_phase()?;
             let (record, status) = self.step()?;
-            if self.done == first + 1 {
+            if !std::mem::replace(&mut self.is_laid_out, true) {
                 self.follow_backward()?;
             }
             training_s += record.step_ms / 1e3;
             self.report(&record)?;
             self.watch(&record, &status)?;
             stopped = status.stop > 0.0;
-            let last = self.done == self.plan.total_steps;
-            if last || self.done.is_multiple_of(self.plan.checkpoint_every) {
+            if self.plan.is_checkpoint(self.done) {
                 let evaluation = self.evaluate()?;
                 self.report_evaluation(&evaluation)?;
                 self.save(Some(&evaluation))?;
@@ -177,7 +195,7 @@ impl<'a> Trainer<'a> {
         let result = &mut self.summary.result;
         let samples = self.plan.samples_after(self.done);
         result.steps = Some(self.done);
-        result.epochs = Some(self.done as f64 / self.plan.steps_per_epoch as f64);
+        result.epochs = Some(self.plan.epochs_after(self.done));
         result.samples = Some(samples);
         if training_s > 0.0 {
             let own = samples - self.plan.samples_after(first);
@@ -193,7 +211,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// After the first step the parameters are laid out in the order in which rank 0 saw their gradients become ready, so
+    /// After the first step of a phase the parameters are laid out in the order in which rank 0 saw their gradients become ready, so
     /// that every bucket is complete as early as possible.
     fn follow_backward(&mut self) -> Result<(), TrainError> {
         let order = self.reducer.ready_order()?;
@@ -278,6 +296,7 @@ impl<'a> Trainer<'a> {
             step: self.done,
             epoch: position.epoch,
             step_in_epoch: position.step_in_epoch,
+            stage: self.plan.stages()[self.place.stage].name.clone(),
             samples: self.plan.samples_after(self.done),
             world_size: self.ranks.size(),
             loss_scale: self.precision.state(),
@@ -292,6 +311,7 @@ impl<'a> Trainer<'a> {
             arena: &self.model.arena,
             buffers: &self.model.buffers,
             ema: self.model.ema.as_ref().map(Ema::flats),
+            resting: &self.model.resting,
             state,
             steps: self.model.optimizer.steps(),
             manifest,

@@ -7,7 +7,7 @@ use std::path::Path;
 use dtrain_common::files::write_atomic;
 use serde::Serialize;
 
-use super::{EvalRecord, StepRecord};
+use super::{EvalRecord, StageRecord, StepRecord};
 
 /// The open file. Only rank 0 has one.
 #[derive(Debug)]
@@ -62,6 +62,18 @@ impl MetricsLog {
         self.append(&Line { eval: record })
     }
 
+    /// Appends the beginning of a stage or of a part of it, as `{"stage": {...}}`.
+    ///
+    /// # Errors
+    /// As [`MetricsLog::step`].
+    pub fn stage(&mut self, record: &StageRecord) -> io::Result<()> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            stage: &'a StageRecord,
+        }
+        self.append(&Line { stage: record })
+    }
+
     /// One write per line, so that a reader never sees half of one.
     fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
@@ -72,7 +84,11 @@ impl MetricsLog {
 
 fn step_of(line: &[u8]) -> Option<u64> {
     let value: serde_json::Value = serde_json::from_slice(line).ok()?;
-    value.get("eval").unwrap_or(&value).get("step")?.as_u64()
+    // A step's own line has its stage's name under that key, and its number at the top.
+    let inner = ["eval", "stage"]
+        .into_iter()
+        .find_map(|key| value.get(key)?.get("step"));
+    inner.or_else(|| value.get("step"))?.as_u64()
 }
 
 #[cfg(test)]
@@ -97,7 +113,10 @@ mod tests {
             let mut log = MetricsLog::open(&path, 0).unwrap();
             for step in 1..=4 {
                 log.eval(&eval(step)).unwrap();
-                log.append(&serde_json::json!({"step": step})).unwrap();
+                log.append(&serde_json::json!({"step": step, "stage": "full"}))
+                    .unwrap();
+                log.append(&serde_json::json!({"stage": {"step": step + 1}}))
+                    .unwrap();
             }
             log.file.write_all(b"{\"step\": 2, \"lo").unwrap();
         }
@@ -107,6 +126,10 @@ mod tests {
             .lines()
             .map(|line| step_of(line.as_bytes()).unwrap())
             .collect();
-        assert_eq!(steps, [1, 1, 2, 2]);
+        assert_eq!(
+            steps,
+            [1, 1, 2, 2, 2],
+            "the stage that begins with step 3 begins again"
+        );
     }
 }

@@ -187,6 +187,7 @@ mod tests {
         StepRecord {
             step,
             epoch: 2,
+            stage: None,
             samples: 256,
             loss: 3.21098,
             lr: 1e-3,

@@ -11,6 +11,9 @@ pub struct StepRecord {
     pub step: u64,
     /// The epoch that it belongs to, counted from 1.
     pub epoch: u64,
+    /// The name of the stage that it belongs to, where the recipe has stages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
     /// Samples seen by all ranks since the beginning of the run.
     pub samples: u64,
     /// Mean loss over the step's samples, before the update.
@@ -59,6 +62,35 @@ pub struct EvalRecord {
     pub samples: u64,
     /// Duration of the evaluation.
     pub eval_ms: f64,
+}
+
+/// A stage that begins, or a part of it at which something is unfrozen.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StageRecord {
+    /// Its first step, counted from 1 as those of the run.
+    pub step: u64,
+    /// Its number, counted from 1.
+    pub number: usize,
+    /// Its name.
+    pub name: String,
+    /// The part of it that begins, counted from 1: another after every unfreezing.
+    pub phase: usize,
+    /// Parameters of the model.
+    pub parameters: u64,
+    /// Parameters that are trained from here on.
+    pub trained: u64,
+    /// Samples per optimizer step.
+    pub effective_batch: usize,
+    /// The largest micro-batch.
+    pub micro_batch: usize,
+    /// Micro-steps per step of the busiest rank.
+    pub grad_accum_steps: usize,
+    /// The learning rate after scaling, before the schedule.
+    pub learning_rate: f64,
+    /// The bytes that the optimizer's state takes on rank 0.
+    pub optimizer_bytes: u64,
+    /// Memory of rank 0 when it begins, in bytes.
+    pub memory: MemoryReport,
 }
 
 /// Named figures in an order that means something.

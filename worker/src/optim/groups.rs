@@ -115,9 +115,22 @@ pub fn assign(
     decay_on: DecayOn,
 ) -> Result<Vec<Group>, GroupError> {
     let owners = owners(parameters, rules)?;
+    let rule_of: Vec<Option<&GroupRule>> = owners
+        .into_iter()
+        .map(|owner| owner.map(|owner| &rules[owner]))
+        .collect();
+    Ok(group(parameters, &rule_of, weight_decay, decay_on))
+}
+
+/// As [`assign`], where the rule of every parameter is known, as from [`owners`].
+pub fn group(
+    parameters: &[ParameterInfo<'_>],
+    rule_of: &[Option<&GroupRule>],
+    weight_decay: f64,
+    decay_on: DecayOn,
+) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    for (index, (parameter, owner)) in parameters.iter().zip(owners).enumerate() {
-        let rule = owner.map(|owner| &rules[owner]);
+    for (index, (parameter, rule)) in parameters.iter().zip(rule_of).enumerate() {
         let inherited = match decay_on {
             DecayOn::Weights if parameter.dims < 2 => 0.0,
             DecayOn::All | DecayOn::Weights => weight_decay,
@@ -134,7 +147,7 @@ pub fn assign(
             }),
         }
     }
-    Ok(groups)
+    groups
 }
 
 /// For each of `names`, whether any of `patterns` matches it: what a list of globs freezes or unfreezes.
@@ -163,7 +176,13 @@ pub fn matching<N: AsRef<str>, P: AsRef<str>>(names: &[N], patterns: &[P]) -> Re
 }
 
 /// For each parameter the first rule that matches it.
-fn owners(parameters: &[ParameterInfo<'_>], rules: &[GroupRule]) -> Result<Vec<Option<usize>>, GroupError> {
+///
+/// # Errors
+/// As [`assign`].
+pub fn owners(
+    parameters: &[ParameterInfo<'_>],
+    rules: &[GroupRule],
+) -> Result<Vec<Option<usize>>, GroupError> {
     let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
     let mut owners: Vec<Option<usize>> = vec![None; names.len()];
     for (number, rule) in rules.iter().enumerate() {

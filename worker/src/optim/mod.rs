@@ -2,6 +2,7 @@
 
 mod adam;
 mod groups;
+mod recipe;
 mod runs;
 mod sgd;
 
@@ -11,7 +12,8 @@ use thiserror::Error;
 
 pub use adam::{Adam, AdamOptions};
 pub use dtrain_torch_shim::fused::WeightDecay;
-pub use groups::{DecayOn, Group, GroupError, GroupRule, ParameterInfo, assign, matching};
+pub use groups::{DecayOn, Group, GroupError, GroupRule, ParameterInfo, assign, group, matching, owners};
+pub use recipe::of_recipe;
 pub use sgd::{Sgd, SgdOptions};
 
 use crate::engine::Arena;

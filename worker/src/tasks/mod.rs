@@ -163,6 +163,19 @@ impl Totals {
     }
 }
 
+/// A stage as a task sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct StageView<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its number, counted from 0.
+    pub number: usize,
+    /// How many there are.
+    pub count: usize,
+    /// The recipe with the settings of this stage in the place of those that they replace.
+    pub recipe: &'a Recipe,
+}
+
 /// Whether a batch teaches or tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -221,6 +234,16 @@ pub trait Task {
     /// The number of classes, where there are any.
     fn classes(&self) -> usize {
         0
+    }
+
+    /// A stage of the recipe begins, or a run is resumed within it. Called on every rank before the first step that this process
+    /// takes of the stage, also of the first one; never where the recipe has no `[[stage]]`. The data sets and the model's
+    /// tensors stay what they are; the loss may be another.
+    ///
+    /// # Errors
+    /// Settings that the task does not take. Better found in [`BuildTask::build`], which sees all stages.
+    fn begin_stage(&mut self, _stage: &StageView<'_>) -> Result<(), TaskError> {
+        Ok(())
     }
 
     /// What a saved model is of no use without, such as a vocabulary: kept as `extra` in the manifest of every checkpoint. A

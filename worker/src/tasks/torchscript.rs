@@ -28,7 +28,8 @@ pub use error::ScriptError;
 
 use super::images::{self, ImageSets};
 use super::{
-    BATCH_NORM, Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals, has_batch_norm,
+    BATCH_NORM, Batch, BuildTask, Console, Loss, Mode, Site, StageView, Task, TaskError, Totals,
+    has_batch_norm,
 };
 use crate::data::Dataset;
 use crate::models::{Registry, Role};
@@ -66,14 +67,18 @@ impl BuildTask for TorchScript {
         if module.draws_random_numbers().map_err(torch(&path))? {
             matters.push("the module draws random numbers (dropout, say) for each micro-batch");
         }
-        let task = Self {
+        let mut task = Self {
             module: RefCell::new(module),
             path,
             loss: recipe.model.loss,
             sets,
             matters,
         };
-        task.try_out(device)?;
+        // The first stage's last: it is what the run begins with.
+        for number in (0..recipe.stages()).rev() {
+            task.loss = recipe.of_stage(number).model.loss;
+            task.try_out(device)?;
+        }
         Ok(task)
     }
 }
@@ -220,6 +225,11 @@ impl Task for TorchScript {
             weight: batch.weights.f_sum(Kind::Double)?,
             sums,
         })
+    }
+
+    fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {
+        self.loss = stage.recipe.model.loss;
+        Ok(())
     }
 
     fn sums(&self) -> usize {

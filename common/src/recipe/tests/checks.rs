@@ -103,7 +103,6 @@ fn settings_must_fit_together() {
 #[test]
 fn what_is_planned_says_so() {
     for (set, key) in [
-        ("stage=[{ name = \"full\" }]", "stage"),
         ("checkpoint.best=max accuracy", "checkpoint.best"),
         ("task=elevation", "task"),
         ("optim.schedule.name=polynomial", "optim.schedule.name"),
@@ -117,10 +116,10 @@ fn what_is_planned_says_so() {
             "{error}"
         );
     }
-    let error = parse(&format!("{SMALL}[[stage]]\nname = \"full\"\n"), &[]).unwrap_err();
+    let error = parse(&format!("{SMALL}[checkpoint]\nbest = \"max accuracy\"\n"), &[]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "a.toml:6: stage: this setting is not built in this version of dtrain; remove it"
+        "a.toml:7: checkpoint.best: this setting is not built in this version of dtrain; remove it"
     );
 }
 

@@ -29,6 +29,8 @@ fn values() -> Vec<String> {
         "[\"1 epoch\", \"2 epochs\"]",
         "[{ match = \"a\", lr_factor = 2 }]",
         "[{ match = [\"a\", \"b\"], weight_decay = 0 }, { match = \"c\" }]",
+        "[{ name = \"a\", epochs = 1, unfreeze = [{ at = 0.5, match = \"a.*\" }] }]",
+        "[{ name = \"a\", steps = 1, loss = \"mse\", ema = \"restart\" }]",
         "[[]]",
         "{}",
         "{ a = { b = [1, \"x\"] } }",
@@ -48,7 +50,7 @@ fn values() -> Vec<String> {
     fn words(keys: &[schema::Key], values: &mut Vec<String>) {
         for key in keys {
             match key.kind {
-                schema::Kind::Section(inner) | schema::Kind::Sections(inner) => words(inner, values),
+                schema::Kind::Section(inner) | schema::Kind::Sections(inner, _) => words(inner, values),
                 schema::Kind::Choice(built, _) => values.extend(built.iter().map(|word| word.to_string())),
                 _ => {}
             }

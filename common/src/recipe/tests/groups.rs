@@ -1,4 +1,4 @@
-//! `[[optim.group]]`, the only list of sections.
+//! `[[optim.group]]`, a list of sections.
 
 use super::*;
 

@@ -76,25 +76,48 @@ fn schema_and_types_agree() {
     assert_eq!(found, schema_keys());
 }
 
-/// What a group writes is what the schema lists for groups.
+/// The keys of this name's section, or of each member of its list.
+fn inner_keys(keys: &'static [schema::Key], name: &str) -> &'static [schema::Key] {
+    match keys.iter().find(|key| key.name == name).unwrap().kind {
+        schema::Kind::Section(inner) | schema::Kind::Sections(inner, _) => inner,
+        _ => panic!("{name} is a section"),
+    }
+}
+
+/// What these write is what the schema lists for them.
+fn agree(written: &[serde_json::Value], listed: &[schema::Key]) {
+    let mut keys: Vec<&str> = written
+        .iter()
+        .flat_map(|value| value.as_object().unwrap().keys().map(String::as_str))
+        .collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let built = listed
+        .iter()
+        .filter(|key| !matches!(key.kind, schema::Kind::Planned));
+    let mut listed: Vec<_> = built.map(|key| key.name).collect();
+    listed.sort_unstable();
+    assert_eq!(keys, listed);
+}
+
 #[test]
 fn schema_and_groups_agree() {
     let group = parse(FULL, &[]).unwrap().optim.group.remove(1);
-    let written = serde_json::to_value(group).unwrap();
-    let written: Vec<_> = written.as_object().unwrap().keys().cloned().collect();
-    let optim = schema::RECIPE.iter().find(|key| key.name == "optim").unwrap();
-    let schema::Kind::Section(keys) = optim.kind else {
-        panic!("optim is a section")
-    };
-    let groups = keys.iter().find(|key| key.name == "group").unwrap();
-    let schema::Kind::Sections(keys) = groups.kind else {
-        panic!("groups are sections")
-    };
-    let mut listed: Vec<_> = keys.iter().map(|key| key.name).collect();
-    listed.sort();
-    let mut written = written;
-    written.sort();
-    assert_eq!(written, listed);
+    let written = [serde_json::to_value(group).unwrap()];
+    agree(&written, inner_keys(inner_keys(schema::RECIPE, "optim"), "group"));
+}
+
+#[test]
+fn schema_and_stages_agree() {
+    let recipe = serde_json::to_value(parse(samples::STAGES, &[]).unwrap()).unwrap();
+    let stages = recipe["stage"].as_array().unwrap();
+    let keys = inner_keys(schema::RECIPE, "stage");
+    agree(stages, keys);
+    agree(
+        stages[1]["unfreeze"].as_array().unwrap(),
+        inner_keys(keys, "unfreeze"),
+    );
+    agree(stages[1]["group"].as_array().unwrap(), inner_keys(keys, "group"));
 }
 
 #[test]
@@ -119,6 +142,10 @@ fn every_word_of_the_schema_reads() {
         ("precision.amp", Amp::NAMES),
         ("memory.recompute", Recompute::NAMES),
         ("reduce.compress", Compress::NAMES),
+        ("stage.0.schedule", Passage::NAMES),
+        ("stage.1.ema", Passage::NAMES),
+        ("stage.0.loss", Loss::NAMES),
+        ("stage.0.recompute", Recompute::NAMES),
     ] {
         for word in words {
             let set = format!("{key}={word}");
@@ -161,7 +188,7 @@ fn the_reference_lists_every_key_and_word() {
             match &key.kind {
                 schema::Kind::Planned => assert!(!part.contains(&row), "{} is not built", key.name),
                 // A sub-section or a list of them has a heading of its own.
-                schema::Kind::Section(inner) | schema::Kind::Sections(inner) => {
+                schema::Kind::Section(inner) | schema::Kind::Sections(inner, _) => {
                     assert!(part.contains(&row), "no row for {}", key.name);
                     visit(inner, docs_of(&format!("### `{}`", key.name)));
                 }
@@ -182,6 +209,7 @@ fn the_reference_lists_every_key_and_word() {
     for key in schema::RECIPE {
         match &key.kind {
             schema::Kind::Section(inner) => visit(inner, docs_of(&format!("## `[{}]`", key.name))),
+            schema::Kind::Sections(inner, _) => visit(inner, docs_of(&format!("## `[[{}]]`", key.name))),
             schema::Kind::Free => assert!(!docs_of(&format!("## `[{}]`", key.name)).is_empty()),
             schema::Kind::Planned => assert!(!DOCS.contains(&format!("`[{}]`", key.name)), "{}", key.name),
             _ => visit(std::slice::from_ref(key), docs_of("## Top level")),

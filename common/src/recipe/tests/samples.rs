@@ -141,10 +141,45 @@ words = ["a", "b"]
 inner = { deep = { flag = true }, list = [{ a = 1 }, { b = 2.0 }] }
 "#;
 
+/// Two stages, which together state every setting of a stage, in a recipe that takes them all.
+pub(super) const STAGES: &str = r#"
+task = "torchscript"
+[data]
+root = "/data/x"
+[model]
+file = "/m/module.pt"
+[train]
+effective_batch = 16
+[optim]
+lr = 1e-3
+schedule = { name = "cosine", warmup = "2 steps", min_lr = 1e-5 }
+group = [{ match = "*.bias", weight_decay = 0 }]
+[ema]
+decay = 0.99
+[[stage]]
+name = "decoder"
+epochs = 30
+freeze = ["backbone.*"]
+loss = "mse"
+[[stage]]
+name = "full"
+steps = 90
+freeze = ["backbone.*", "stem.*"]
+unfreeze = [{ at = 0, match = "backbone.3.*" }, { at = 0.5, match = ["backbone.2.*", "stem.*"] }]
+effective_batch = 8
+micro_batch = 1
+lr = 5e-4
+lr_factor = 0.5
+group = [{ match = "backbone.*", lr_factor = 0.1, weight_decay = 0.05 }]
+recompute = "on"
+schedule = "continue"
+ema = "restart"
+"#;
+
 const CUSTOM_ALONE: &str = "task = \"custom\"\n[train]\nepochs = 2\n";
 
 /// The texts of recipes of every task.
-pub(super) const TEXTS: [&str; 10] = [
+pub(super) const TEXTS: [&str; 11] = [
     SMALL,
     FULL,
     SEGMENT,
@@ -153,6 +188,7 @@ pub(super) const TEXTS: [&str; 10] = [
     LM_GENERATED,
     VIT,
     TORCHSCRIPT,
+    STAGES,
     CUSTOM,
     CUSTOM_ALONE,
 ];

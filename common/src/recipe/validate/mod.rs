@@ -3,6 +3,7 @@
 mod data;
 mod model;
 mod optim;
+mod stage;
 
 use toml::Table;
 
@@ -35,27 +36,29 @@ pub(super) fn check(recipe: &Recipe, table: &Table) -> Vec<Problem> {
     }
     train(recipe, &mut problems);
     optim::check(recipe, table, &mut problems);
+    stage::check(recipe, table, &mut problems);
     problems
 }
 
 fn train(recipe: &Recipe, problems: &mut Vec<Problem>) {
     let train = &recipe.train;
-    if train.epochs.is_none() && train.steps.is_none() {
+    if recipe.stage.is_empty() && train.epochs.is_none() && train.steps.is_none() {
         problems.push(Problem::at(
             "train.epochs",
             "missing; state the length of the run as train.epochs or train.steps",
         ));
     }
+    let batches = recipe.stage.iter().filter_map(|stage| stage.effective_batch);
+    let largest = batches.chain([train.effective_batch]).max().unwrap_or(0);
     if let Some(samples) = generated_samples(recipe)
         && train.last_batch == LastBatch::Drop
-        && samples < train.effective_batch
+        && samples < largest
     {
         problems.push(Problem::at(
             "train.last_batch",
             format!(
-                "\"drop\" leaves no step at all: the effective batch of {} is larger than the {samples} training \
-                 samples",
-                train.effective_batch
+                "\"drop\" leaves no step at all: the effective batch of {largest} is larger than the {samples} training \
+                 samples"
             ),
         ));
     }

@@ -1,6 +1,6 @@
 //! What must hold between the settings of `[optim]`, and between them and the run's length.
 
-use toml::Table;
+use toml::{Table, Value};
 
 use super::{Problem, Recipe, generated_samples, given};
 use crate::recipe::{Decay, OptimName, Per, Scaling, ScheduleName, Span};
@@ -45,20 +45,24 @@ pub(super) fn check(recipe: &Recipe, table: &Table, problems: &mut Vec<Problem>)
             ),
         ));
     }
-    for index in 0..optim.group.len() {
-        let group = table
-            .get("optim")
-            .and_then(|optim| optim.get("group")?.get(index)?.as_table());
+    let stated = table.get("optim").and_then(|optim| optim.get("group"));
+    groups(optim.group.len(), stated, "optim.group", problems);
+    schedule(recipe, problems);
+}
+
+/// Whether each of `count` groups sets something; `stated` is the list as it stands in the recipe, under `key`.
+pub(super) fn groups(count: usize, stated: Option<&Value>, key: &str, problems: &mut Vec<Problem>) {
+    for index in 0..count {
+        let group = stated.and_then(|list| list.get(index)?.as_table());
         // A factor of 1 that is stated keeps the group's parameters from a later group.
         if group.is_some_and(|group| !group.contains_key("lr_factor") && !group.contains_key("weight_decay"))
         {
             problems.push(Problem::at(
-                &format!("optim.group[{index}]"),
+                &format!("{key}[{index}]"),
                 "this group has no effect: it sets neither lr_factor nor weight_decay; add one, or remove the group",
             ));
         }
     }
-    schedule(recipe, problems);
 }
 
 fn schedule(recipe: &Recipe, problems: &mut Vec<Problem>) {

@@ -5,10 +5,10 @@
 //! buffers: one kernel instead of hundreds, no copies, and memory that can be counted exactly. Parameters lie in the order
 //! in which backward reaches them, so that a bucket is a range.
 
+mod dissolve;
 mod layout;
+mod parts;
 mod rearrange;
-
-use std::ops::Range;
 
 use dtrain_torch_shim::{ShimError, tensor};
 use tch::{Device, Kind, TchError, Tensor};
@@ -16,6 +16,9 @@ use thiserror::Error;
 
 pub use layout::{Bucket, LayoutOptions, Slot};
 pub(in crate::engine) use layout::{BufferLayout, Layout, Spec};
+pub use parts::Part;
+use parts::parts;
+pub(crate) use parts::{narrow, overlap};
 pub use rearrange::Rearrangement;
 
 use crate::collectives::CollectiveError;
@@ -48,33 +51,6 @@ pub struct FlatBuffer {
     grad_memory: Option<Tensor>,
     /// What `data` is the beginning of.
     data_memory: Option<Tensor>,
-}
-
-/// A range of a buffer that this rank's optimizer updates: all of it, or with shards a part of a bucket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
-    /// The number of the buffer.
-    pub buffer: usize,
-    /// Its elements.
-    pub range: Range<i64>,
-}
-
-impl Part {
-    /// This part of a flat tensor.
-    ///
-    /// # Errors
-    /// Where the tensor is shorter than the buffer.
-    pub fn of(&self, flat: &Tensor) -> Result<Tensor, TchError> {
-        narrow(flat, &self.range)
-    }
-}
-
-/// The elements of a flat tensor in `range`.
-///
-/// # Errors
-/// Where the tensor is shorter.
-pub(crate) fn narrow(flat: &Tensor, range: &Range<i64>) -> Result<Tensor, TchError> {
-    flat.f_narrow(0, range.start, range.end - range.start)
 }
 
 /// The flat buffers of a model.
@@ -392,22 +368,6 @@ pub(super) fn spec(name: &str, tensor: &Tensor, group: usize) -> Spec {
         kind: tensor.kind(),
         group,
     }
-}
-
-fn parts(layout: &Layout, shard: usize) -> Vec<Part> {
-    let shards = layout.options.shards;
-    if shards <= 1 {
-        let whole = |(buffer, of): (usize, &BufferLayout)| Part {
-            buffer,
-            range: 0..of.len,
-        };
-        return layout.buffers.iter().enumerate().map(whole).collect();
-    }
-    let part = |bucket: &Bucket| Part {
-        buffer: bucket.buffer,
-        range: bucket.part(shard, shards),
-    };
-    layout.buckets.iter().map(part).collect()
 }
 
 fn moving(name: &str) -> impl FnOnce(ShimError) -> ArenaError {

@@ -1,4 +1,7 @@
 #![allow(clippy::unwrap_used)]
+
+mod stages;
+
 use super::*;
 use proptest::prelude::*;
 
@@ -14,10 +17,9 @@ fn steps(plan: &RunPlan, ranks: usize, done: u64) -> Vec<Vec<u32>> {
     let mut work: Vec<_> = (0..ranks).map(|rank| plan.micro_batches(rank, done)).collect();
     (done..plan.total_steps)
         .map(|step| {
-            let samples = plan.step_samples(plan.position(step).step_in_epoch);
-            let partition = plan.partition.for_samples(samples);
+            let position = plan.position(step);
             let of_rank = |(rank, work): (usize, &mut _)| {
-                let micro_steps = partition.micro_ranges(rank).len();
+                let micro_steps = plan.micro_ranges(position, rank).len();
                 Iterator::take(work, micro_steps)
                     .flat_map(|micro: MicroBatch| micro.indices)
                     .collect::<Vec<_>>()

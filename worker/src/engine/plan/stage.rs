@@ -1,0 +1,233 @@
+//! A stage of the run: its steps, how they are cut up, its learning rates, and the phases between which something is unfrozen.
+
+use std::ops::Range;
+
+use dtrain_common::batch::Partition;
+use dtrain_common::recipe::{LastBatch, Passage, Per, Recipe, ScheduleName, Span};
+
+use super::{Needs, PlanError};
+use crate::engine::schedule::Schedule;
+
+/// A stage of a run. A recipe without stages has one, without a name, over the whole run.
+#[derive(Debug, Clone)]
+pub struct StagePlan {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its steps, counted from 0 over the whole run; at least one.
+    pub steps: Range<u64>,
+    /// Its first epoch, counted from 0 over the whole run: an epoch begins with every stage.
+    pub first_epoch: u64,
+    /// Steps of one of its epochs.
+    pub steps_per_epoch: u64,
+    /// Its length as the recipe states it.
+    pub length: Span,
+    /// How a full step is cut up.
+    pub partition: Partition,
+    /// Its phases, one after another; at least one.
+    pub phases: Vec<PhasePlan>,
+    /// A checkpoint is written, after an evaluation, every so many steps of the stage and at its end.
+    pub checkpoint_every: u64,
+    /// The learning rates: of the stage's steps alone, or of the whole run's.
+    pub schedule: Schedule,
+    /// The step of the run with which the schedule begins.
+    pub schedule_begins: u64,
+}
+
+/// A part of a stage in which the same parameters are trained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PhasePlan {
+    /// Its steps, counted from 0 over the whole run; at least one.
+    pub steps: Range<u64>,
+    /// How many of the stage's entries of `unfreeze` apply, counted from the first.
+    pub unfrozen: usize,
+}
+
+/// What is known of a stage before the length of the run is.
+pub(super) struct Length {
+    pub(super) steps_per_epoch: u64,
+    pub(super) steps: u64,
+}
+
+impl Length {
+    /// Of the stage that is the run `alone`.
+    pub(super) fn of(alone: &Recipe, train_samples: u64) -> Result<Self, PlanError> {
+        let steps_per_epoch = alone.train.steps_per_epoch(train_samples);
+        if steps_per_epoch == 0 {
+            return Err(PlanError::NoSteps {
+                samples: train_samples,
+                effective_batch: alone.train.effective_batch,
+            });
+        }
+        let steps = alone.train.total_steps(steps_per_epoch);
+        Ok(Self {
+            steps_per_epoch,
+            steps,
+        })
+    }
+
+    fn epochs(&self) -> u64 {
+        self.steps.div_ceil(self.steps_per_epoch)
+    }
+}
+
+/// The steps of all of them; saturates.
+pub(super) fn total(lengths: &[Length]) -> u64 {
+    lengths
+        .iter()
+        .fold(0, |sum, length| sum.saturating_add(length.steps))
+}
+
+impl StagePlan {
+    /// Stage `number` of `recipe` for `ranks` processes, whose lengths these are.
+    pub(super) fn new(
+        recipe: &Recipe,
+        number: usize,
+        ranks: usize,
+        lengths: &[Length],
+    ) -> Result<Self, PlanError> {
+        let alone = recipe.of_stage(number);
+        let (before, own) = (&lengths[..number], &lengths[number]);
+        let first = total(before);
+        let steps = first..first.saturating_add(own.steps);
+        let stage = recipe.stage.get(number);
+        let (over, schedule_begins) = match stage.map(|stage| stage.schedule) {
+            Some(Passage::Continue) => (lengths, 0),
+            Some(Passage::Restart) | None => (std::slice::from_ref(own), first),
+        };
+        let length = match stage.and_then(|stage| stage.steps) {
+            Some(steps) => Span::Steps(steps),
+            None => Span::Epochs(alone.train.epochs.unwrap_or(own.epochs()) as f64),
+        };
+        Ok(Self {
+            name: stage.map(|stage| stage.name.clone()),
+            first_epoch: before.iter().map(Length::epochs).sum(),
+            steps_per_epoch: own.steps_per_epoch,
+            length,
+            partition: Partition::new(
+                alone.train.effective_batch,
+                ranks,
+                alone.memory.micro_batch.limit(),
+            )?,
+            phases: phases(recipe, number, &steps),
+            checkpoint_every: alone.checkpoint.every.steps(own.steps_per_epoch).max(1),
+            schedule: schedule(&alone, own, over)?,
+            schedule_begins,
+            steps,
+        })
+    }
+
+    /// What the model needs of every step, and what makes the result depend on the partition.
+    pub(super) fn check(&self, needs: &Needs, train_samples: u64) -> Result<Vec<String>, PlanError> {
+        let step = |number| {
+            let samples = self.step_samples(number, train_samples);
+            self.partition.for_samples(samples)
+        };
+        let first = step(0);
+        needs.check(&first, "")?;
+        if self.steps.end - self.steps.start >= self.steps_per_epoch {
+            needs.check(
+                &step(self.steps_per_epoch - 1),
+                ", or set train.last_batch = \"drop\"",
+            )?;
+        }
+        Ok(needs.warnings(&first))
+    }
+
+    /// The learning rate of a step of the run.
+    pub(super) fn lr(&self, step: u64) -> f64 {
+        self.schedule.lr(step - self.schedule_begins)
+    }
+
+    /// The number of samples of the step with this number within its epoch.
+    pub(super) fn step_samples(&self, step_in_epoch: u64, train_samples: u64) -> usize {
+        let batch = self.partition.effective_batch() as u64;
+        let left = train_samples.saturating_sub(step_in_epoch * batch);
+        left.min(batch) as usize
+    }
+
+    /// The samples of its first `steps` steps.
+    pub(super) fn samples(&self, steps: u64, train_samples: u64, last_batch: LastBatch) -> u64 {
+        let batch = self.partition.effective_batch() as u64;
+        let per_epoch = match last_batch {
+            LastBatch::Keep => train_samples,
+            LastBatch::Drop => self.steps_per_epoch * batch,
+        };
+        let (epochs, steps) = (steps / self.steps_per_epoch, steps % self.steps_per_epoch);
+        epochs * per_epoch + (steps * batch).min(per_epoch)
+    }
+
+    /// The number of the phase in which a step of the stage lies.
+    pub(super) fn phase(&self, step: u64) -> usize {
+        let phase = self.phases.iter().position(|phase| step < phase.steps.end);
+        phase.unwrap_or(self.phases.len() - 1)
+    }
+}
+
+/// Entries of `unfreeze` that fall on the same step apply together.
+fn phases(recipe: &Recipe, number: usize, steps: &Range<u64>) -> Vec<PhasePlan> {
+    let mut phases = vec![PhasePlan {
+        steps: steps.clone(),
+        unfrozen: 0,
+    }];
+    let entries = recipe.stage.get(number).map_or(&[][..], |stage| &stage.unfreeze);
+    for (index, entry) in entries.iter().enumerate() {
+        let begins = steps.start + entry.after(steps.end - steps.start);
+        let phase = PhasePlan {
+            steps: begins..steps.end,
+            unfrozen: index + 1,
+        };
+        match phases.last_mut() {
+            Some(last) if last.steps.start == begins => *last = phase,
+            Some(last) => {
+                last.steps.end = begins;
+                phases.push(phase);
+            }
+            None => phases.push(phase),
+        }
+    }
+    phases
+}
+
+/// The schedule of `alone` over the stages in `over`, of which `own` is one.
+fn schedule(alone: &Recipe, own: &Length, over: &[Length]) -> Result<Schedule, PlanError> {
+    let stated = &alone.optim.schedule;
+    let other = over
+        .iter()
+        .find(|other| other.steps_per_epoch != own.steps_per_epoch);
+    let in_epochs = |span: &Span| matches!(span, Span::Epochs(_));
+    let counts_epochs = (stated.per == Per::Epoch && stated.name != ScheduleName::Constant)
+        || stated.every.as_ref().is_some_and(in_epochs)
+        || stated.milestones.iter().flatten().any(in_epochs);
+    if let Some(other) = other.filter(|_| counts_epochs) {
+        return Err(PlanError::Epochs {
+            here: own.steps_per_epoch,
+            there: other.steps_per_epoch,
+        });
+    }
+    let total = total(over);
+    let warmup = stated.warmup.map_or(0, |span| steps_of(span, over));
+    if warmup > total {
+        return Err(PlanError::Warmup { warmup, total });
+    }
+    Ok(Schedule::of(alone, warmup, own.steps_per_epoch, total))
+}
+
+/// The steps of a span that begins with the first of these stages. What goes beyond them has the epochs of the last.
+fn steps_of(span: Span, over: &[Length]) -> u64 {
+    let Span::Epochs(mut epochs) = span else {
+        return span.steps(1);
+    };
+    let Some((last, earlier)) = over.split_last() else {
+        return 0;
+    };
+    let mut steps = 0;
+    for stage in earlier {
+        let own = stage.steps as f64 / stage.steps_per_epoch as f64;
+        if epochs <= own {
+            return steps + Span::Epochs(epochs).steps(stage.steps_per_epoch);
+        }
+        epochs -= own;
+        steps += stage.steps;
+    }
+    steps + Span::Epochs(epochs).steps(last.steps_per_epoch)
+}
