@@ -143,7 +143,7 @@ impl Run {
         let steps = self
             .metrics()
             .into_iter()
-            .filter(|line| line.get("eval").is_none());
+            .filter(|line| line.get("step").is_some());
         steps
             .map(|line| line[key].as_f64().unwrap_or_else(|| panic!("{key} in {line}")))
             .collect()
@@ -154,9 +154,21 @@ impl Run {
     /// # Panics
     /// As [`Run::metrics`].
     pub fn evaluations(&self) -> Vec<Value> {
+        self.nested("eval")
+    }
+
+    /// The steps and evaluations that ran out of memory and were taken again.
+    ///
+    /// # Panics
+    /// As [`Run::metrics`].
+    pub fn shortages(&self) -> Vec<Value> {
+        self.nested("oom")
+    }
+
+    fn nested(&self, key: &str) -> Vec<Value> {
         self.metrics()
             .into_iter()
-            .filter_map(|line| line.get("eval").cloned())
+            .filter_map(|line| line.get(key).cloned())
             .collect()
     }
 

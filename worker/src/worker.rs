@@ -7,15 +7,18 @@ use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
 use dtrain_common::memory::{host_memory, state_bytes};
-use dtrain_common::recipe::{Compress, Recipe, Task};
+use dtrain_common::recipe::{Budget, Compress, Recipe, Task};
 use dtrain_common::run_dir::{Resume, RunDir, Start};
+use dtrain_torch_shim::memory;
 use tch::{Device, Kind, Tensor};
 
 use super::device;
 use super::error::WorkerError;
 use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
-use crate::engine::{Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer, live};
+use crate::engine::{
+    Fault, Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer, live,
+};
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{MetricsLog, Progress, Surface};
 use crate::tasks::{BuildTask, Classify, Console, Lm, Segment, TorchScript};
@@ -77,6 +80,8 @@ fn train<T: BuildTask + 'static>(
     if let Err(error) = dtrain_torch_shim::keep_freed_memory() {
         tracing::debug!("{error}");
     }
+    let fault = Fault::from_env(env.rank)?;
+    keep_account(recipe, device);
 
     // Rank 0 decides how the run begins, or refuses it; the others follow.
     let rendezvous = Rendezvous::open(env.clone())?;
@@ -140,6 +145,9 @@ fn train<T: BuildTask + 'static>(
         progress,
         launched: launched(),
         heartbeat: Heartbeat::from_env(),
+        batch_sync: setup.batch_sync,
+        save_more: Box::new(|| false),
+        fault,
     })?;
     let outcome = trainer.run()?;
     let peaks = peak_memory(&ranks)?;
@@ -153,6 +161,17 @@ fn train<T: BuildTask + 'static>(
         conclude(&summary, status, env, &run_dir, began.elapsed())?;
     }
     Ok(status)
+}
+
+/// Before the first tensor: those on the host are counted from now on, and refused beyond the recipe's budget where they are what
+/// the run computes on.
+fn keep_account(recipe: &Recipe, device: Device) {
+    if let Err(error) = memory::account() {
+        tracing::debug!("{error}");
+    }
+    if let (Device::Cpu, Budget::Size(size)) = (device, recipe.memory.budget) {
+        memory::set_budget(Some(size.0));
+    }
 }
 
 /// Rank 0 writes the plan, opens the metrics, and says what begins.

@@ -34,6 +34,7 @@ pub struct RunPlan {
     pub warnings: Vec<String>,
     seed: u64,
     last_batch: LastBatch,
+    needs: Needs,
 }
 
 /// A plan that cannot be made.
@@ -137,15 +138,39 @@ impl RunPlan {
             warnings: Vec::new(),
             seed: train.seed,
             last_batch: train.last_batch,
+            needs: needs.clone(),
         };
-        let step = |number| partition.for_samples(plan.step_samples(number));
-        let first = step(0);
-        needs.check(&first, "")?;
-        if total_steps >= steps_per_epoch {
-            needs.check(&step(steps_per_epoch - 1), ", or set train.last_batch = \"drop\"")?;
-        }
-        plan.warnings = needs.warnings(&first);
+        plan.check()?;
+        plan.warnings = needs.warnings(&plan.step_partition(0));
         Ok(plan)
+    }
+
+    /// The same steps of the same samples, in the largest micro-batches of at most `most` samples that the model takes; None
+    /// where it takes none so small.
+    pub fn in_micro_batches(&self, most: usize) -> Option<Self> {
+        let (samples, ranks) = (self.partition.effective_batch(), self.partition.ranks());
+        (1..=most).rev().find_map(|limit| {
+            let plan = Self {
+                partition: Partition::new(samples, ranks, Some(limit)).ok()?,
+                ..self.clone()
+            };
+            plan.check().is_ok().then_some(plan)
+        })
+    }
+
+    /// Whether the model takes the micro-batches of every step.
+    fn check(&self) -> Result<(), PlanError> {
+        self.needs.check(&self.step_partition(0), "")?;
+        if self.total_steps >= self.steps_per_epoch {
+            let last = self.step_partition(self.steps_per_epoch - 1);
+            self.needs.check(&last, ", or set train.last_batch = \"drop\"")?;
+        }
+        Ok(())
+    }
+
+    /// How the step with this number within its epoch is cut up.
+    fn step_partition(&self, step_in_epoch: u64) -> Partition {
+        self.partition.for_samples(self.step_samples(step_in_epoch))
     }
 
     /// Where a run stands after `done` steps.
