@@ -17,7 +17,7 @@ use super::error::WorkerError;
 use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
 use crate::engine::{
-    Fault, Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer, live,
+    Fault, Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer, live, shielded,
 };
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{MetricsLog, Progress, Surface};
@@ -69,7 +69,16 @@ pub fn run_task<T: BuildTask + 'static>(
     train::<T>(&recipe, request, env)
 }
 
+/// A worker that runs out of memory where nothing can be taken again ends with an error that says so, in whatever way it is told.
 fn train<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    request: &Request,
+    env: &WorkerEnv,
+) -> Result<ExitStatus, WorkerError> {
+    shielded(|| train_shielded::<T>(recipe, request, env))?
+}
+
+fn train_shielded<T: BuildTask + 'static>(
     recipe: &Recipe,
     request: &Request,
     env: &WorkerEnv,

@@ -6,7 +6,7 @@ use dtrain_common::batch::share;
 use tch::{Device, Tensor};
 
 use super::error::TrainError;
-use super::replay::{Phase, Shortage, patiently, place};
+use super::replay::{Phase, Shortage, patiently, place, shielded};
 use super::status::{Status, Tally};
 use super::trainer::Trainer;
 use crate::collectives::ReduceOp;
@@ -57,7 +57,9 @@ impl Trainer<'_> {
     fn evaluate_in(&mut self, batch: usize) -> Result<Status, TrainError> {
         let mut status = Status::blank(self.model.task.sums(), self.ranks.size());
         self.replay.fault.begin(Phase::Evaluate, self.done, 1);
-        let sums = self.sum_up(batch);
+        let sums = shielded(|| self.sum_up(batch))
+            .map_err(TrainError::from)
+            .and_then(|sums| sums);
         self.replay.fault.end();
         match self.replay.survive(sums, Phase::Evaluate)? {
             Ok(totals) => status.totals = totals,

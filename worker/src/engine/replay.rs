@@ -4,6 +4,7 @@
 //! more is said between them.
 
 mod exhausted;
+mod panics;
 mod patience;
 mod shortage;
 
@@ -15,6 +16,7 @@ use dtrain_torch_shim::{ShimError, memory, rng};
 use tch::{Device, Tensor};
 
 pub use self::exhausted::Exhausted;
+pub(crate) use self::panics::shielded;
 pub(crate) use self::patience::patiently;
 pub(super) use self::shortage::place;
 pub use self::shortage::{Phase, Shortage};

@@ -9,7 +9,7 @@ use tch::{Kind, Tensor};
 
 use super::error::TrainError;
 use super::plan::Position;
-use super::replay::{Phase, Shortage};
+use super::replay::{Phase, Shortage, shielded};
 use super::status::{Status, Tally};
 use super::trainer::Trainer;
 use crate::data::{self, Loader};
@@ -87,7 +87,9 @@ impl Trainer<'_> {
             status: Status::blank(self.model.task.sums(), self.ranks.size()),
             waited_for_data: Duration::ZERO,
         };
-        let computed = self.compute(&cut, &mut pass);
+        let computed = shielded(|| self.compute(&cut, &mut pass))
+            .map_err(TrainError::from)
+            .and_then(|computed| computed);
         self.replay.fault.end();
         let mut short = self.replay.survive(computed, pass.phase)?.err();
         if short.is_some() {

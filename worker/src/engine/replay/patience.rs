@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use dtrain_torch_shim::memory::empty_cache;
-use tch::Device;
+use tch::{Device, TchError};
 
+use super::panics::shielded;
 use crate::OutOfMemory;
 
 /// Pauses between the tries. What another thread or process holds may be free after one of them.
@@ -20,12 +21,13 @@ const PAUSES: [Duration; 3] = [
 ///
 /// # Errors
 /// Those of the last try; others at once.
-pub(crate) fn patiently<T, E: OutOfMemory>(
+pub(crate) fn patiently<T, E: OutOfMemory + From<TchError>>(
     device: Device,
     mut operation: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
+    let mut attempt = || shielded(&mut operation)?;
     for pause in PAUSES {
-        match operation() {
+        match attempt() {
             Err(error) if error.is_out_of_memory() => {
                 // A cache that cannot be emptied leaves the next try as it was.
                 let _ = empty_cache(device);
@@ -34,14 +36,14 @@ pub(crate) fn patiently<T, E: OutOfMemory>(
             other => return other,
         }
     }
-    operation()
+    attempt()
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use tch::{Kind, TchError, Tensor};
+    use tch::{Kind, Tensor};
 
     fn refused() -> TchError {
         Tensor::f_zeros([1 << 50], (Kind::Float, Device::Cpu)).unwrap_err()
