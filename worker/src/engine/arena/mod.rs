@@ -252,7 +252,7 @@ impl Arena {
     }
 
     /// What collecting updated parameters from the ranks takes for a moment, in bytes, where they do not lie in memory that the
-    /// ranks share: whoever exchanges them by messages needs room for two buckets at a time.
+    /// ranks share: whoever exchanges them by messages works on two buckets at a time, and takes each of them twice.
     pub fn gathering_bytes(&self) -> u64 {
         let bytes = |bucket: &Bucket| {
             let buffer = &self.buffers[bucket.buffer];
@@ -265,7 +265,7 @@ impl Arena {
         };
         match self.shards() {
             1 => 0,
-            _ => 2 * self.buckets().iter().map(bytes).max().unwrap_or(0),
+            _ => 4 * self.buckets().iter().map(bytes).max().unwrap_or(0),
         }
     }
 
