@@ -62,6 +62,11 @@ pub const DTRAIN_HEARTBEAT_FILE: &str = "DTRAIN_HEARTBEAT_FILE";
 pub const DTRAIN_GUARDIAN: &str = "DTRAIN_GUARDIAN";
 /// By which way the ranks of one machine exchange data: `shared` (memory), `gloo` (TCP), or unset or `auto`; see [`Transport`].
 pub const DTRAIN_TRANSPORT: &str = "DTRAIN_TRANSPORT";
+/// For tests: a refusal of memory in a worker, such as `oom:rank=1,step=3,phase=backward`. `rank` and `step` (counted from 1) say
+/// where; `phase` is `forward`, `backward`, `reduce`, `prepare`, `update` or `evaluate` (there `step` is the one before it);
+/// `micro_step=2` is the second one of a rank, `after=5` grants five allocations of the phase first, `times=2` refuses in the first
+/// try of the step and in the second. Unset in a run that is meant.
+pub const DTRAIN_FAULT: &str = "DTRAIN_FAULT";
 /// The Python that runs scripts and modules, before all others; torchrun's variable.
 pub const PYTHON_EXEC: &str = "PYTHON_EXEC";
 /// Folder of the Python environment in use.

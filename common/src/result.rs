@@ -90,6 +90,12 @@ pub struct RunResult {
     /// counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_images: Option<u64>,
+    /// Steps that ran out of memory on some rank and were taken again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_replays: Option<u64>,
+    /// The largest micro-batch at the end of the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub micro_batch: Option<usize>,
 }
 
 impl RunResult {

@@ -154,9 +154,21 @@ impl Run {
     /// # Panics
     /// As [`Run::metrics`].
     pub fn evaluations(&self) -> Vec<Value> {
+        self.nested("eval")
+    }
+
+    /// The steps and evaluations that ran out of memory and were taken again.
+    ///
+    /// # Panics
+    /// As [`Run::metrics`].
+    pub fn shortages(&self) -> Vec<Value> {
+        self.nested("oom")
+    }
+
+    fn nested(&self, key: &str) -> Vec<Value> {
         self.metrics()
             .into_iter()
-            .filter_map(|line| line.get("eval").cloned())
+            .filter_map(|line| line.get(key).cloned())
             .collect()
     }
 

@@ -10,6 +10,7 @@ use dtrain_common::run_dir::RunDirError;
 use tch::TchError;
 use thiserror::Error;
 
+use crate::OutOfMemory;
 use crate::checkpoint::CheckpointError;
 use crate::collectives::RendezvousError;
 use crate::engine::{ArenaError, EmaError, PlanError, PrecisionError, TrainError};
@@ -177,18 +178,24 @@ impl WorkerError {
 
     /// Whether memory ran out.
     pub fn is_out_of_memory(&self) -> bool {
-        let torch =
-            |error: &TchError| dtrain_torch_shim::kind_of(error) == dtrain_torch_shim::ErrorKind::OutOfMemory;
         match self {
             Self::Train(error) => error.is_out_of_memory(),
-            Self::Torch(error)
-            | Self::Model(ModelError::Torch(error))
-            | Self::Task(TaskError::Torch(error) | TaskError::Model(ModelError::Torch(error))) => {
-                torch(error)
-            }
-            Self::Task(TaskError::Script(error)) => error.is_out_of_memory(),
+            Self::Torch(error) => error.is_out_of_memory(),
+            Self::Model(error) => error.is_out_of_memory(),
+            Self::Task(error) => error.is_out_of_memory(),
+            Self::Ema(error) => error.is_out_of_memory(),
+            Self::Resume(error) => error.is_out_of_memory(),
+            Self::Rendezvous(RendezvousError::Group(error)) => error.is_out_of_memory(),
             _ => false,
         }
+    }
+
+    /// Whether the message holds a remedy of its own for a lack of memory.
+    pub fn names_a_remedy(&self) -> bool {
+        matches!(
+            self,
+            Self::Train(TrainError::OutOfMemory(_) | TrainError::UnknownSums)
+        )
     }
 
     /// Whether rank 0 has said it already, so that this rank may end in silence.

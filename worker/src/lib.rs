@@ -16,6 +16,7 @@ pub mod memory;
 pub mod metrics;
 pub mod models;
 pub mod optim;
+mod out_of_memory;
 mod program;
 mod setup;
 pub mod tasks;
@@ -24,6 +25,7 @@ mod worker;
 
 pub use dtrain_common as common;
 pub use error::WorkerError;
+pub use out_of_memory::OutOfMemory;
 pub use program::{program, program_by_recipe};
 pub use tch;
 pub use worker::{Request, run, run_task};

@@ -105,7 +105,7 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
             let status = error.exit_status();
             if !error.is_said_by_rank_0() {
                 eprintln!("error: {error}");
-                if status == ExitStatus::OutOfMemory {
+                if status == ExitStatus::OutOfMemory && !error.names_a_remedy() {
                     eprintln!(
                         "hint: lower memory.micro_batch; the effective batch stays what the recipe states"
                     );

@@ -15,7 +15,7 @@ use super::device;
 use super::error::WorkerError;
 use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
-use crate::engine::{Outcome, Parts, PlanFile, StopFlag, Summary, TrainError, Trainer, live};
+use crate::engine::{Fault, Outcome, Parts, PlanFile, StopFlag, Summary, TrainError, Trainer, live, shielded};
 use crate::heartbeat::Heartbeat;
 use crate::job;
 use crate::memory::budget;
@@ -81,7 +81,16 @@ fn begin<T: BuildTask + 'static>(
     }
 }
 
+/// A worker that runs out of memory where nothing can be taken again ends with an error that says so, in whatever way it is told.
 fn train<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    request: &Request,
+    env: &WorkerEnv,
+) -> Result<ExitStatus, WorkerError> {
+    shielded(|| train_shielded::<T>(recipe, request, env))?
+}
+
+fn train_shielded<T: BuildTask + 'static>(
     recipe: &Recipe,
     request: &Request,
     env: &WorkerEnv,
@@ -96,6 +105,7 @@ fn train<T: BuildTask + 'static>(
     if let Err(error) = dtrain_torch_shim::keep_freed_memory() {
         tracing::debug!("{error}");
     }
+    let fault = Fault::from_env(env.rank)?;
 
     // Rank 0 decides how the run begins, or refuses it; the others follow.
     let rendezvous = Rendezvous::open(env.clone())?;
@@ -152,6 +162,9 @@ fn train<T: BuildTask + 'static>(
         progress,
         launched: launched(),
         heartbeat: Heartbeat::from_env(),
+        batch_sync: setup.batch_sync,
+        save_more: Box::new(|| false),
+        fault,
     })?;
     let outcome = trainer.run()?;
     let peaks = peak_memory(&ranks)?;

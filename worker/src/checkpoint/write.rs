@@ -27,7 +27,7 @@ pub struct Snapshot<'a> {
     /// What is frozen now and the average is of all the same.
     pub resting: &'a [Resting],
     /// The optimizer's state by name, in flat tensors laid out like the arena's buffers, one each.
-    pub state: Vec<(&'static str, Vec<Tensor>)>,
+    pub state: &'a [(&'static str, Vec<Tensor>)],
     /// Updates that each parameter has had, in the order of construction.
     pub steps: &'a [u64],
     /// Everything else; its `files` are filled here.
@@ -79,7 +79,7 @@ fn fill(partial: &Path, snapshot: Snapshot<'_>) -> Result<(), CheckpointError> {
         for slot in &buffer.slots {
             let steps = Tensor::from(steps[slot.parameter] as i64);
             state.push((format!("{STEPS}.{}", slot.name), steps));
-            for (kind, flats) in &moments {
+            for (kind, flats) in moments {
                 state.push((format!("{kind}.{}", slot.name), slot.view(&flats[number])?));
             }
         }

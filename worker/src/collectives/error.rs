@@ -129,11 +129,15 @@ impl Operation {
         let Self {
             op, rank, sequence, ..
         } = self;
+        let message = error.to_string();
+        if dtrain_torch_shim::kind_of(&error) == ErrorKind::OutOfMemory {
+            return CollectiveError::OutOfMemory { op, rank, message };
+        }
         CollectiveError::Backend {
             op,
             rank,
             sequence,
-            message: error.to_string(),
+            message,
         }
     }
 }

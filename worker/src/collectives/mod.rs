@@ -22,6 +22,8 @@ use tch::{Kind, Tensor};
 
 pub use dtrain_torch_shim::gloo::ReduceOp;
 pub use error::CollectiveError;
+#[cfg(test)]
+pub(crate) use error::Operation;
 pub use gloo::GlooGroup;
 pub use phantom::PhantomGroup;
 pub use ranks::Ranks;

@@ -62,6 +62,13 @@ impl Buffers {
         Ok(Self { flats })
     }
 
+    /// All bytes, with those of the two copies that belong to the step under way.
+    pub fn bytes(&self) -> u64 {
+        self.flats()
+            .map(|flat| 3 * flat.numel() as u64 * flat.kind().elt_size_in_bytes() as u64)
+            .sum()
+    }
+
     /// The flat tensors.
     pub fn flats(&self) -> impl Iterator<Item = &Tensor> {
         self.flats.iter().map(|flat| &flat.data)
@@ -86,17 +93,6 @@ impl Buffers {
     /// Where the buffers lie in the flat tensors, in the order of [`Buffers::flats`].
     pub fn slots(&self) -> impl Iterator<Item = &[Slot]> {
         self.flats.iter().map(|flat| flat.slots.as_slice())
-    }
-
-    /// What they take in bytes, with the copies that a step needs of them.
-    pub fn bytes(&self) -> u64 {
-        let each = |flat: &Flat| {
-            [&flat.data, &flat.before, &flat.next]
-                .map(|tensor| tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64)
-                .iter()
-                .sum::<u64>()
-        };
-        self.flats.iter().map(each).sum()
     }
 
     /// A step begins.
@@ -137,6 +133,11 @@ impl Buffers {
             .iter()
             .map(|flat| Ok(ranks.all_reduce(&flat.next, op(flat))?))
             .collect()
+    }
+
+    /// The step is to be taken again: the layers see what they saw when it began.
+    pub(super) fn rewind(&mut self) -> Result<(), TchError> {
+        self.each(|flat| flat.data.f_copy_(&flat.before))
     }
 
     /// The step commits: the reduced update becomes what the layers see. A step that is dropped does not call it and leaves
@@ -187,6 +188,23 @@ mod tests {
         assert_eq!(buffers.start(&Ranks::single()).unwrap().len(), 2);
         buffers.commit().unwrap();
         assert!((mean.double_value(&[0]) - (0.9 + 0.1 * 15.0)).abs() < 1e-6);
+        assert_eq!(count.int64_value(&[]), 6);
+    }
+
+    #[test]
+    fn a_step_that_ends_in_the_middle_is_taken_back() {
+        let (mean, count, mut buffers) = model();
+        buffers.begin().unwrap();
+        micro_step(&mean, &count, 10.0);
+        buffers.take(0.5).unwrap();
+        micro_step(&mean, &count, 30.0);
+        buffers.rewind().unwrap();
+        assert_eq!((mean.double_value(&[0]), count.int64_value(&[])), (1.0, 5));
+        buffers.begin().unwrap();
+        micro_step(&mean, &count, 10.0);
+        buffers.take(1.0).unwrap();
+        buffers.commit().unwrap();
+        assert!((mean.double_value(&[0]) - (0.9 + 0.1 * 10.0)).abs() < 1e-6);
         assert_eq!(count.int64_value(&[]), 6);
     }
 

@@ -4,6 +4,8 @@
 use tch::{Kind, TchError, Tensor};
 use thiserror::Error;
 
+use super::replay::patiently;
+
 /// Elements that are exchanged at a time: the scratch space of [`Ema::swap`], 4 MiB of float32.
 const CHUNK: i64 = 1 << 20;
 
@@ -98,11 +100,11 @@ impl Ema {
         let share = 1.0 - self.next_decay();
         tch::no_grad(|| {
             for (average, live) in self.flats.iter_mut().zip(data) {
-                if is_averaged(average.kind()) {
-                    let _ = average.f_lerp_(live, share)?;
-                } else {
-                    average.f_copy_(live)?;
-                }
+                let averaged = is_averaged(average.kind());
+                patiently(live.device(), || match averaged {
+                    true => average.f_lerp_(live, share).map(drop),
+                    false => average.f_copy_(live),
+                })?;
             }
             Ok::<_, TchError>(())
         })?;
@@ -186,7 +188,9 @@ fn is_averaged(kind: Kind) -> bool {
 fn exchange(a: &Tensor, b: &Tensor) -> Result<(), TchError> {
     let (a, b) = (a.f_view(-1)?, b.f_view(-1)?);
     let elements = a.size1()?;
-    let scratch = Tensor::f_empty([CHUNK.min(elements)], (a.kind(), a.device()))?;
+    let scratch = patiently(a.device(), || {
+        Tensor::f_empty([CHUNK.min(elements)], (a.kind(), a.device()))
+    })?;
     for begin in (0..elements).step_by(CHUNK as usize) {
         let length = CHUNK.min(elements - begin);
         let (mut a, mut b) = (a.f_narrow(0, begin, length)?, b.f_narrow(0, begin, length)?);

@@ -9,6 +9,7 @@ use thiserror::Error;
 use super::arena::ArenaError;
 use super::ema::EmaError;
 use super::reducer::ReduceError;
+use super::replay::Exhausted;
 use super::scaler::ScalerError;
 use crate::checkpoint::CheckpointError;
 use crate::collectives::CollectiveError;
@@ -57,6 +58,15 @@ pub enum TrainError {
         /// The scale.
         scale: f64,
     },
+    /// Memory ran out, and nothing is left that would save any.
+    #[error(transparent)]
+    OutOfMemory(Box<Exhausted>),
+    /// Memory ran out before it was known what the other ranks wait for.
+    #[error(
+        "out of memory in the first micro-step of the run, in which the other ranks wait for BatchNorm's sums; start with a \
+         smaller memory.micro_batch, or without model.batchnorm = \"synced\""
+    )]
+    UnknownSums,
     /// A checkpoint's loss scale.
     #[error(transparent)]
     Scaler(#[from] ScalerError),
@@ -101,26 +111,4 @@ pub enum TrainError {
     /// metrics.jsonl could not be written.
     #[error("metrics.jsonl cannot be written: {0}")]
     Metrics(#[source] io::Error),
-}
-
-impl TrainError {
-    /// Whether memory ran out, on the device or on the host.
-    pub fn is_out_of_memory(&self) -> bool {
-        use dtrain_torch_shim::ErrorKind::OutOfMemory;
-        let torch = |error: &TchError| dtrain_torch_shim::kind_of(error) == OutOfMemory;
-        match self {
-            Self::Torch(error)
-            | Self::Model(ModelError::Torch(error))
-            | Self::Task(TaskError::Torch(error) | TaskError::Model(ModelError::Torch(error)))
-            | Self::Arena(ArenaError::Torch(error))
-            | Self::Reduce(ReduceError::Torch(error))
-            | Self::Optim(OptimError::Torch(error)) => torch(error),
-            Self::Task(TaskError::Script(error)) => error.is_out_of_memory(),
-            Self::Optim(OptimError::Kernel(error)) => error.is_out_of_memory(),
-            Self::Collective(error) | Self::Reduce(ReduceError::Collective(error)) => {
-                matches!(error, CollectiveError::OutOfMemory { .. })
-            }
-            _ => false,
-        }
-    }
 }

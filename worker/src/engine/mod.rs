@@ -6,11 +6,13 @@ mod buffers;
 mod ema;
 mod error;
 mod evaluate;
+mod fault;
 mod model;
 mod plan;
 mod precision;
 mod reducer;
 mod rehearse;
+mod replay;
 mod scaler;
 mod schedule;
 mod stages;
@@ -21,10 +23,11 @@ mod trainer;
 
 pub(crate) use arena::overlap;
 pub use arena::{Arena, ArenaError, Bucket, FlatBuffer, LayoutOptions, Parameter, Part, Rearrangement, Slot};
-pub use batch_sync::RankSync;
+pub use batch_sync::{JointSum, RankSync};
 pub use buffers::Buffers;
 pub use ema::{Ema, EmaError};
 pub use error::TrainError;
+pub use fault::Fault;
 pub use model::{Model, live};
 pub use plan::{
     BatchNorms, Needs, PhaseFile, PhasePlan, Place, PlanError, PlanFile, Position, RunPlan, StageFile,
@@ -33,6 +36,8 @@ pub use plan::{
 pub use precision::{Precision, PrecisionError};
 pub use reducer::{ReduceError, ReduceOptions, Reducer};
 pub use rehearse::rehearse;
+pub use replay::{Exhausted, Phase, SaveMore, Shortage};
+pub(crate) use replay::{patiently, shielded};
 pub use scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
 pub use schedule::{Decay, Per, Schedule};
 pub use stages::{Resting, Stage, Stages, Trained};

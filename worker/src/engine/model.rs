@@ -5,6 +5,7 @@ use super::buffers::Buffers;
 use super::ema::{Ema, EmaError};
 use super::error::TrainError;
 use super::reducer::{ReduceError, gather};
+use super::replay::patiently;
 use super::stages::Resting;
 use crate::collectives::Ranks;
 use crate::models::Registry;
@@ -86,7 +87,7 @@ impl Model {
             .arena
             .buffers()
             .iter()
-            .map(|buffer| buffer.data.f_zeros_like())
+            .map(|buffer| patiently(buffer.data.device(), || buffer.data.f_zeros_like()))
             .collect::<Result<Vec<_>, _>>()?;
         for (part, held) in self.arena.parts().iter().zip(parts) {
             tch::no_grad(|| part.of(&flats[part.buffer])?.f_copy_(held))?;
@@ -102,17 +103,18 @@ impl Model {
     /// Where a peer is lost or memory runs out.
     pub fn rearrange(&mut self, ranks: &Ranks, order: &[usize]) -> Result<bool, TrainError> {
         let state = self.optimizer_state(ranks)?;
-        let Some(rearrangement) = self.arena.rearrange(order)? else {
+        let device = self.arena.device();
+        let Some(rearrangement) = patiently(device, || self.arena.rearrange(order))? else {
             return Ok(false);
         };
         for (moment, (_, old)) in state.into_iter().enumerate() {
-            let new = rearrangement.apply(&old)?;
-            self.optimizer.replace(moment, self.arena.cut(new)?);
+            let new = patiently(device, || self.arena.cut(rearrangement.apply(&old)?))?;
+            self.optimizer.replace(moment, new);
         }
         if let Some(ema) = &mut self.ema {
             // The buffers' averages come behind those of the parameters, and stay.
             let parameters = &ema.flats()[..self.arena.buffers().len()];
-            ema.replace(rearrangement.apply(parameters)?);
+            ema.replace(patiently(device, || rearrangement.apply(parameters))?);
         }
         Ok(true)
     }

@@ -33,6 +33,7 @@ pub struct RunPlan {
     stages: Vec<StagePlan>,
     seed: u64,
     last_batch: LastBatch,
+    needs: Needs,
 }
 
 /// Where a run stands: between two steps.
@@ -91,6 +92,7 @@ impl RunPlan {
             stages,
             seed: recipe.train.seed,
             last_batch: recipe.train.last_batch,
+            needs: needs.clone(),
         })
     }
 
@@ -101,17 +103,18 @@ impl RunPlan {
 
     /// The stage in which a step lies, steps counted from 0; beyond the run's end the last one.
     pub fn stage(&self, step: u64) -> &StagePlan {
-        &self.stages[self.number(step)]
+        &self.stages[self.stage_number(step)]
     }
 
-    fn number(&self, step: u64) -> usize {
+    /// The number of the stage in which a step lies, steps counted from 0; beyond the run's end the last one.
+    pub fn stage_number(&self, step: u64) -> usize {
         let number = self.stages.iter().position(|stage| step < stage.steps.end);
         number.unwrap_or(self.stages.len() - 1)
     }
 
     /// The phase in which a step lies, steps counted from 0; beyond the run's end the last one.
     pub fn place(&self, step: u64) -> Place {
-        let stage = self.number(step);
+        let stage = self.stage_number(step);
         let phase = self.stages[stage].phase(step);
         Place { stage, phase }
     }
@@ -121,9 +124,22 @@ impl RunPlan {
         &self.stages[place.stage].phases[place.phase]
     }
 
+    /// The same steps of the same samples, those of one stage in the largest micro-batches of at most `most` samples that the
+    /// model takes; None where it takes none so small.
+    pub fn in_micro_batches(&self, stage: usize, most: usize) -> Option<Self> {
+        let partition = self.stages[stage].partition;
+        (1..=most).rev().find_map(|limit| {
+            let cut = Partition::new(partition.effective_batch(), partition.ranks(), Some(limit)).ok()?;
+            let mut plan = self.clone();
+            plan.stages[stage].partition = cut;
+            let takes = plan.stages[stage].check(&self.needs, self.train_samples);
+            takes.is_ok().then_some(plan)
+        })
+    }
+
     /// Where a run stands after `done` steps.
     pub fn position(&self, done: u64) -> Position {
-        let number = self.number(done);
+        let number = self.stage_number(done);
         let stage = &self.stages[number];
         let steps = done - stage.steps.start;
         Position {
@@ -187,7 +203,7 @@ impl RunPlan {
 
     /// The stages that have begun when `done` steps have been taken, with the steps taken of each.
     fn begun(&self, done: u64) -> impl Iterator<Item = (&StagePlan, u64)> {
-        let last = self.number(done);
+        let last = self.stage_number(done);
         self.stages[..=last]
             .iter()
             .enumerate()

@@ -6,12 +6,13 @@ use dtrain_common::recipe::{self, Amp};
 use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::autocast::Autocast;
 use dtrain_torch_shim::fused;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 use thiserror::Error;
 
 use super::arena::Arena;
 use super::error::TrainError;
 use super::reducer::Reducer;
+use super::replay::patiently;
 use super::scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
 
 /// In which precision forward passes run.
@@ -22,6 +23,8 @@ pub struct Precision {
     autocast: Option<Kind>,
     /// Keeps float16 gradients from vanishing.
     scaler: Option<GradScaler>,
+    /// What the kernel that takes the loss scale out finds, and the reciprocal that it is given.
+    figures: Option<(Tensor, Tensor)>,
 }
 
 /// A precision that cannot be had.
@@ -66,6 +69,7 @@ impl Precision {
             device,
             autocast,
             scaler,
+            figures: None,
         })
     }
 
@@ -149,18 +153,28 @@ impl Precision {
         self.scaler.as_ref().map_or(1.0, GradScaler::scale)
     }
 
+    /// Takes the memory that [`Precision::unscale`] needs, the first time: before the ranks decide about a step.
+    pub(super) fn prepare(&mut self) -> Result<(), TchError> {
+        if self.scaler.is_some() && self.figures.is_none() {
+            let one = || Tensor::f_zeros([1], (Kind::Float, self.device));
+            self.figures = Some((one()?, one()?));
+        }
+        Ok(())
+    }
+
     /// Takes the factor out of the reduced gradients and says whether all of them, on all ranks, are finite. Once per step,
     /// before clipping.
-    pub(super) fn unscale(&self, arena: &Arena, reducer: &Reducer) -> Result<bool, TrainError> {
-        let Some(scaler) = &self.scaler else {
+    pub(super) fn unscale(&mut self, arena: &Arena, reducer: &Reducer) -> Result<bool, TrainError> {
+        self.prepare()?;
+        let (Some(scaler), Some((found, inverse))) = (&self.scaler, &mut self.figures) else {
             return Ok(true);
         };
         let grads = arena.own_grads()?;
-        let found = Tensor::f_zeros([1], (Kind::Float, self.device))?;
-        let inverse = Tensor::f_from_slice(&[scaler.inverse()])?.f_to_device(self.device)?;
-        fused::unscale(&grads.iter().collect::<Vec<_>>(), &found, &inverse)?;
-        reducer.agree(&found, arena)?;
-        Ok(f64::try_from(found.f_sum(Kind::Double)?)? == 0.0)
+        let _ = found.f_zero_()?;
+        let _ = inverse.f_fill_(f64::from(scaler.inverse()))?;
+        fused::unscale(&grads.iter().collect::<Vec<_>>(), found, inverse)?;
+        reducer.agree(found, arena)?;
+        Ok(patiently(self.device, || found.f_double_value(&[0]))? == 0.0)
     }
 
     /// A step has ended. An exhausted scale, with which no gradient can be had, is an error.
@@ -213,11 +227,11 @@ mod tests {
         let x = Tensor::from_slice(&[1.0f32, 2.0]).set_requires_grad(true);
         let arena = Arena::new([("x", &x)]).unwrap();
         let reducer = Reducer::new(Ranks::single(), &arena, ReduceOptions::default()).unwrap();
-        let mut precision = Precision {
-            device: Device::Cpu,
-            autocast: None,
+        let scaled = || Precision {
             scaler: Some(GradScaler::new(ScalerOptions::default()).unwrap()),
+            ..Precision::new(&settings(Amp::Off, None), Device::Cpu).unwrap()
         };
+        let mut precision = scaled();
         (&x * 3.0 * precision.loss_scale()).sum(Kind::Float).backward();
         assert!(precision.unscale(&arena, &reducer).unwrap());
         assert_eq!(Vec::<f32>::try_from(x.grad()).unwrap(), [3.0, 3.0]);
@@ -226,10 +240,7 @@ mod tests {
         precision.update(false).unwrap();
         assert_eq!(precision.loss_scale(), 32768.0);
         let state = precision.state();
-        let mut other = Precision {
-            scaler: Some(GradScaler::new(ScalerOptions::default()).unwrap()),
-            ..Precision::new(&settings(Amp::Off, None), Device::Cpu).unwrap()
-        };
+        let mut other = scaled();
         other.resume(state).unwrap();
         assert_eq!(other.loss_scale(), 32768.0);
         // A scale that has fallen to nothing ends the run.

@@ -16,14 +16,16 @@ use std::sync::{Arc, Mutex};
 use dtrain_common::recipe::{self, Compress};
 use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::hooks::GradientHook;
-use tch::{Kind, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 use thiserror::Error;
 
 use self::launch::{Bucket, Flight, Gradient, Shared, State};
 use self::wire::Wire;
 use super::arena::{Arena, narrow};
 use super::buffers::Buffers;
+use super::replay::patiently;
 use super::status::Status;
+use crate::OutOfMemory;
 use crate::collectives::{CollectiveError, Ranks, ReduceOp};
 
 /// A reduction that failed.
@@ -82,8 +84,9 @@ impl Default for ReduceOptions {
 
 /// The hooks of an arena's parameters and the reductions they start.
 ///
-/// Every rank, in every step: [`Reducer::begin`], the micro-steps, [`Reducer::arm`] before the last of them (a rank without
-/// samples does it all the same), [`Reducer::finish`]; with sharded updates [`Reducer::gather`] after the update.
+/// Every rank, in every step: [`Reducer::begin`], the micro-steps, [`Reducer::arm`] before the last of them,
+/// [`Reducer::start_rest`], [`Reducer::finish`]; with sharded updates [`Reducer::gather`] after the update. A rank that cannot
+/// take its micro-steps for want of memory calls [`Reducer::abandon`] in place of what is left of them.
 pub struct Reducer {
     shared: Arc<Shared>,
     hooks: Vec<GradientHook>,
@@ -142,6 +145,8 @@ impl Reducer {
                 gradients,
                 buckets,
                 armed: false,
+                ended: false,
+                ran_out: false,
                 used: vec![false; count],
                 fired: vec![false; count],
                 order: Vec::with_capacity(count),
@@ -193,20 +198,64 @@ impl Reducer {
     pub fn begin(&self) -> Result<(), ReduceError> {
         let mut state = self.shared.state();
         state.used.fill(false);
-        state.armed = false;
-        state.gradients.iter().try_for_each(Gradient::begin)
-    }
-
-    /// The next backward pass is the step's last: buckets start as they become complete.
-    pub fn arm(&self) {
-        let mut state = self.shared.state();
-        state.armed = true;
+        (state.armed, state.ended, state.ran_out) = (false, false, false);
         state.fired.fill(false);
         state.order.clear();
         state.next = 0;
         for bucket in &mut state.buckets {
             bucket.pending = bucket.members;
         }
+        state.gradients.iter().try_for_each(Gradient::begin)
+    }
+
+    /// The next backward pass is the step's last: buckets start as they become complete.
+    pub fn arm(&self) {
+        self.shared.state().armed = true;
+    }
+
+    /// This rank takes no further micro-step: the memory of gradients that are not in the arena yet is freed. Its buckets leave
+    /// all the same, with whatever is in them, as the other ranks wait for them; the step is one to be dropped.
+    ///
+    /// # Errors
+    /// None known.
+    pub(super) fn abandon(&self) -> Result<(), ReduceError> {
+        let mut state = self.shared.state();
+        state.armed = false;
+        state.gradients.iter().try_for_each(Gradient::begin)
+    }
+
+    /// Starts what has not started when backward has ended, and says whether memory for a reduction was refused on this rank, in
+    /// this call or during backward: the step is one to be dropped then, but every bucket has left, and the other ranks wait
+    /// for none.
+    ///
+    /// # Errors
+    /// Where a peer is lost; where there is no memory although nothing else of the reduction takes any.
+    pub(super) fn start_rest(&self) -> Result<bool, ReduceError> {
+        let mut state = self.shared.state();
+        if state.ended {
+            return Ok(state.ran_out);
+        }
+        (state.armed, state.ended) = (false, true);
+        if let Some(error) = state.failed.take() {
+            return Err(error);
+        }
+        let State { gradients, used, .. } = &mut *state;
+        for (gradient, _) in gradients.iter_mut().zip(used).filter(|(_, used)| !**used) {
+            gradient.absent()?;
+        }
+        while state.next < state.buckets.len() {
+            match self.shared.start_next(&mut state) {
+                Ok(()) => {}
+                Err(error) if error.is_out_of_memory() => {
+                    state.ran_out = true;
+                    state.land_all()?;
+                    let device = state.buckets[state.next].grad.device();
+                    patiently(device, || self.shared.start_next(&mut state))?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(state.ran_out)
     }
 
     /// Ends the step's reduction: gradients (of the own parts, where updates are sharded) and the buffers' updates are summed
@@ -216,36 +265,31 @@ impl Reducer {
     /// # Errors
     /// Where a peer is lost or memory runs out; the gradients are undefined then.
     pub fn finish(&mut self, buffers: &Buffers, mut status: Status) -> Result<Status, ReduceError> {
+        self.start_rest()?;
         let shared = Arc::clone(&self.shared);
         let flights = {
             let mut state = shared.state();
-            state.armed = false;
-            let State { gradients, used, .. } = &mut *state;
-            for (gradient, _) in gradients.iter_mut().zip(used).filter(|(_, used)| !**used) {
-                gradient.absent()?;
-            }
-            while state.failed.is_none() && state.next < state.buckets.len() {
-                shared.start_next(&mut state);
-            }
-            if let Some(error) = state.failed.take() {
-                return Err(error);
-            }
             status.uses = state.used.iter().map(|&used| f64::from(u8::from(used))).collect();
             std::mem::take(&mut state.in_flight)
         };
         let mut works = buffers.start(&shared.ranks)?;
-        let merged = self.wire.load(&shared.ranks, &status.to_tensor()?)?;
+        let merged = self.wire.load(&shared.ranks, &status.values())?;
         works.push(shared.ranks.all_reduce(&merged, ReduceOp::Sum)?);
-        for Flight { work, expand } in flights {
-            work.wait()?;
-            if let Some((from, mut to)) = expand {
-                tch::no_grad(|| to.f_copy_(&from))?;
-            }
-        }
+        flights.into_iter().try_for_each(Flight::land)?;
         for work in works {
             work.wait()?;
         }
         Ok(status.merge(&merged)?)
+    }
+
+    /// Takes the memory in which statuses like this one travel, so that none is taken for them in a step. Every rank calls it
+    /// once, before its first step.
+    ///
+    /// # Errors
+    /// Where a peer is lost or memory runs out.
+    pub(super) fn expect(&mut self, mut status: Status) -> Result<(), ReduceError> {
+        status.uses = vec![0.0; self.shared.names.len()];
+        self.wire.load(&self.shared.ranks, &status.values()).map(drop)
     }
 
     /// The norm of the mean gradient: the root of `squares`, which every rank has of what it updates.
@@ -253,7 +297,10 @@ impl Reducer {
     /// # Errors
     /// As [`Reducer::finish`].
     pub fn norm(&self, arena: &Arena) -> Result<f64, ReduceError> {
-        let sum = Tensor::f_from_slice(&[arena.own_squares()?])?;
+        // What takes memory is apart from what the ranks do together: it can be tried again.
+        let device = arena.device();
+        let squares = patiently(device, || arena.own_squares())?;
+        let sum = patiently(device, || Tensor::f_from_slice(&[squares]))?;
         self.agree(&sum, arena)?;
         Ok(f64::try_from(&sum)?.sqrt())
     }
@@ -290,7 +337,7 @@ impl Reducer {
         };
         order.extend((0..fired.len()).rev().filter(|&parameter| !fired[parameter]));
         let wire: Vec<i64> = order.iter().map(|&parameter| parameter as i64).collect();
-        let wire = Tensor::f_from_slice(&wire)?;
+        let wire = patiently(Device::Cpu, || Tensor::f_from_slice(&wire))?;
         self.shared.ranks.broadcast(&wire, 0)?.wait()?;
         let order = Vec::<i64>::try_from(&wire)?;
         Ok(order.into_iter().map(|parameter| parameter as usize).collect())

@@ -2,7 +2,7 @@
 //! tensors are symbolic, or real in a process that does nothing else.
 
 use dtrain_common::memory::Owners;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::arena::Arena;
 use super::ema::Ema;
@@ -11,6 +11,7 @@ use super::model::Model;
 use super::precision::Precision;
 use super::reducer::{ReduceOptions, Reducer};
 use super::status::{Status, Tally};
+use super::step::update_bytes;
 use crate::collectives::Ranks;
 use crate::memory::{Account, Books, Phase, StepMemory};
 use crate::tasks::{Batch, Mode};
@@ -60,7 +61,7 @@ pub fn rehearse(
     model: &mut Model,
     ranks: &Ranks,
     options: ReduceOptions,
-    precision: &Precision,
+    precision: &mut Precision,
     books: Books<'_>,
     mut micro_batches: impl ExactSizeIterator<Item = Result<Batch, TrainError>>,
 ) -> Result<StepMemory, TrainError> {
@@ -68,7 +69,8 @@ pub fn rehearse(
     let mut account = Account::default();
     account.set_state(model.owners());
     account.begin(books)?;
-    let mut status = Status::default();
+    let mut status = Status::blank(model.task.sums(), ranks.size());
+    reducer.expect(status.clone())?;
     let mut tally = Tally::default();
     model.buffers.begin()?;
     reducer.begin()?;
@@ -87,7 +89,10 @@ pub fn rehearse(
     }
     account.enter(books, Phase::Reduce)?;
     status.totals = tally.totals(model.task.sums())?;
+    precision.prepare()?;
+    let room = Tensor::f_empty([update_bytes(&model.arena) as i64], (Kind::Uint8, model.arena.device()))?;
     let status = reducer.finish(&model.buffers, status)?;
+    drop(room);
     account.enter(books, Phase::Update)?;
     update(model, &reducer, precision, &status)?;
     Ok(account.finish(books)?)
@@ -97,7 +102,7 @@ pub fn rehearse(
 fn update(
     model: &mut Model,
     reducer: &Reducer,
-    precision: &Precision,
+    precision: &mut Precision,
     status: &Status,
 ) -> Result<(), TrainError> {
     let arena: &Arena = &model.arena;

@@ -3,6 +3,7 @@
 
 use tch::{Device, Kind, TchError, Tensor};
 
+use super::replay::Shortage;
 use crate::tasks::{Loss, Totals};
 
 /// What one rank, and after [`Status::merge`] all ranks together, have to say about a step.
@@ -16,14 +17,25 @@ pub struct Status {
     pub bad_samples: f64,
     /// By parameter: ranks that had a gradient for it.
     pub uses: Vec<f64>,
+    /// By rank: whether and where memory ran out. A rank fills in its own.
+    pub shortages: Vec<Option<Shortage>>,
 }
 
 impl Status {
-    /// The vector for the all-reduce (sum): float64 on the CPU.
-    ///
-    /// # Errors
-    /// None known.
-    pub fn to_tensor(&self) -> Result<Tensor, TchError> {
+    /// What a rank says that has nothing to say: for a task that counts so many figures, and so many ranks.
+    pub(super) fn blank(sums: usize, ranks: usize) -> Self {
+        Self {
+            totals: Totals {
+                sums: vec![0.0; sums],
+                ..Totals::default()
+            },
+            shortages: vec![None; ranks],
+            ..Self::default()
+        }
+    }
+
+    /// The figures for the all-reduce (sum).
+    pub fn values(&self) -> Vec<f64> {
         let Totals {
             loss_sum,
             weight,
@@ -32,20 +44,26 @@ impl Status {
         let mut values = vec![*loss_sum, *weight, self.stop, self.bad_samples];
         values.extend(sums);
         values.extend(&self.uses);
-        Tensor::f_from_slice(&values)
+        values.extend(
+            self.shortages
+                .iter()
+                .flat_map(|&shortage| Shortage::figures(shortage)),
+        );
+        values
     }
 
     /// What the reduced vector of statuses like this one says.
     ///
     /// # Errors
-    /// Where the tensor is not one of [`Status::to_tensor`].
+    /// Where the tensor does not hold as many as [`Status::values`] gives.
     pub fn merge(&self, reduced: &Tensor) -> Result<Self, TchError> {
         let values = Vec::<f64>::try_from(reduced.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?)?;
         let (sums, uses) = (self.totals.sums.len(), self.uses.len());
+        let shortages = self.shortages.len() * Shortage::FIGURES;
         let [loss_sum, weight, stop, bad_samples, rest @ ..] = values.as_slice() else {
             return Err(TchError::Convert(format!("a status of {} values", values.len())));
         };
-        if rest.len() != sums + uses {
+        if rest.len() != sums + uses + shortages {
             return Err(TchError::Convert(format!("a status of {} values", values.len())));
         }
         Ok(Self {
@@ -56,8 +74,17 @@ impl Status {
             },
             stop: *stop,
             bad_samples: *bad_samples,
-            uses: rest[sums..].to_vec(),
+            uses: rest[sums..sums + uses].to_vec(),
+            shortages: rest[sums + uses..]
+                .chunks_exact(Shortage::FIGURES)
+                .map(Shortage::read)
+                .collect(),
         })
+    }
+
+    /// Whether memory ran out on some rank: the step is dropped on all of them.
+    pub fn ran_out(&self) -> bool {
+        self.shortages.iter().any(Option::is_some)
     }
 
     /// Which parameters some rank had a gradient for.
@@ -118,6 +145,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::replay::Phase;
     use super::*;
 
     fn status() -> Status {
@@ -130,18 +158,39 @@ mod tests {
             stop: 4.0,
             bad_samples: 5.0,
             uses: vec![0.0, 1.0, 1.0],
+            shortages: vec![None; 3],
         }
+    }
+
+    fn tensor(status: &Status) -> Tensor {
+        Tensor::from_slice(&status.values())
     }
 
     #[test]
     fn the_vector_carries_every_field() {
         let status = status();
-        assert_eq!(status.merge(&status.to_tensor().unwrap()).unwrap(), status);
-        let twice = status.merge(&(status.to_tensor().unwrap() * 2.0)).unwrap();
+        assert_eq!(status.merge(&tensor(&status)).unwrap(), status);
+        let twice = status.merge(&(tensor(&status) * 2.0)).unwrap();
         assert_eq!((twice.totals.loss(), twice.stop), (0.75, 8.0));
         assert_eq!(twice.used(), [false, true, true]);
         assert!(status.merge(&Tensor::from_slice(&[1.0])).is_err());
         assert!(status.merge(&Tensor::from_slice(&[1.0; 8])).is_err());
+    }
+
+    #[test]
+    fn every_rank_learns_where_memory_ran_out() {
+        let shortage = Shortage {
+            phase: Phase::Backward,
+            at_us: 1_795_000_000_123_456,
+            allocated: 3 << 30,
+            limit: Some(4 << 30),
+        };
+        let mut ranks = [status(), status(), status()];
+        ranks[1].shortages[1] = Some(shortage);
+        let sum = ranks.iter().map(tensor).reduce(|sum, next| sum + next).unwrap();
+        let merged = ranks[0].merge(&sum).unwrap();
+        assert!(merged.ran_out() && !ranks[0].ran_out());
+        assert_eq!(merged.shortages, [None, Some(shortage), None]);
     }
 
     #[test]

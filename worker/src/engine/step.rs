@@ -1,10 +1,16 @@
-//! One optimizer step, from top to bottom: load, forward, backward, reduce, decide, update, report.
+//! One optimizer step, from top to bottom: load, forward, backward, reduce, prepare, decide, update, report; and again from the
+//! top where a rank has run out of memory before the decision.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use dtrain_common::memory::{MemoryReport, host_memory};
+use tch::{Kind, Tensor};
 
+use super::arena::Arena;
 use super::error::TrainError;
+use super::plan::Position;
+use super::replay::{Phase, Shortage, shielded};
 use super::status::{Status, Tally};
 use super::trainer::Trainer;
 use crate::data::{self, Loader};
@@ -20,103 +26,258 @@ enum Decision {
     Skip,
 }
 
+/// How a try to take a step has ended, the same on every rank.
+enum Attempt {
+    /// It was taken.
+    Taken(Box<(StepRecord, Status)>),
+    /// Memory ran out on the ranks that have a shortage here, and no rank has changed anything that lasts.
+    Dropped(Vec<Option<Shortage>>),
+}
+
+/// What is settled about a step before it begins.
+struct Cut {
+    /// The number of the step, counted from 1.
+    step: u64,
+    position: Position,
+    samples: usize,
+    /// Those of this rank, as positions within the step.
+    micro_batches: Vec<Range<usize>>,
+    lr: f64,
+    loss_scale: f64,
+    /// The weight of the step if nothing is left out of it; what is left out is made up for after the reduction.
+    expected: f64,
+}
+
+/// What a rank has done of a step.
+struct Pass {
+    phase: Phase,
+    /// Whole micro-steps.
+    micro_steps: usize,
+    status: Status,
+    waited_for_data: Duration,
+}
+
 /// torch's clip_grad_norm_ divides by the norm and this.
 const CLIP_EPS: f64 = 1e-6;
 
-impl Trainer<'_> {
-    /// Takes the step that follows `self.done` others, and says how it went.
-    pub(super) fn step(&mut self) -> Result<(StepRecord, Status), TrainError> {
-        let begun = Instant::now();
-        let position = self.plan.position(self.done);
-        let samples = self.plan.step_samples(position);
-        let micro_batches = self.plan.micro_ranges(position, self.ranks.rank());
-        let lr = self.plan.lr(self.done);
-        let loss_scale = self.precision.loss_scale();
-        // The weight of the step if nothing is left out of it; what is left out is made up for below.
-        let expected = samples as f64 * self.model.task.weight_per_sample();
+/// Memory for what the update takes beside its gathering: scalars, and the scratch of a norm.
+const UPDATE_BYTES: u64 = 64 << 10;
 
-        // Load, forward, backward: the gradient of the summed loss, over the expected weight, adds up in the arena.
-        let mut waited_for_data = Duration::ZERO;
-        let mut status = Status::default();
-        let mut tally = Tally::default();
+/// The memory that an update takes.
+pub(super) fn update_bytes(arena: &Arena) -> u64 {
+    UPDATE_BYTES + arena.gathering_bytes()
+}
+
+impl Trainer<'_> {
+    /// Takes the step that follows `self.done` others, and says how it went. Where memory runs out on a rank, all ranks take it
+    /// again in smaller micro-batches.
+    pub(super) fn step(&mut self) -> Result<(StepRecord, Status), TrainError> {
+        loop {
+            match self.attempt()? {
+                Attempt::Taken(taken) => return Ok(*taken),
+                Attempt::Dropped(shortages) => self.start_again(&shortages)?,
+            }
+        }
+    }
+
+    fn attempt(&mut self) -> Result<Attempt, TrainError> {
+        let begun = Instant::now();
+        let cut = self.cut();
         self.model.buffers.begin()?;
         self.reducer.begin()?;
-        if micro_batches.is_empty() {
-            self.reducer.arm();
-        }
-        for (index, range) in micro_batches.iter().enumerate() {
-            let (batch, waited) = self.load(&mut status)?;
-            waited_for_data += waited;
-            let loss = self
-                .precision
-                .run(|| self.model.task.loss(&batch, Mode::Train))??;
-            if index + 1 == micro_batches.len() {
-                self.reducer.arm();
-            }
-            loss.sum.f_mul_scalar(loss_scale / expected)?.f_backward()?;
-            self.model.buffers.take(range.len() as f64 / samples as f64)?;
-            tally.add(&loss)?;
-        }
-        status.totals = tally.totals(self.model.task.sums())?;
-        status.stop = f64::from(u8::from(self.stop.is_asked()));
 
-        // Reduce: afterwards every rank holds the same gradient and the same status.
+        // Load, forward, backward: the gradient of the summed loss, over the expected weight, adds up in the arena.
+        let mut pass = Pass {
+            phase: Phase::Forward,
+            micro_steps: 0,
+            status: Status::blank(self.model.task.sums(), self.ranks.size()),
+            waited_for_data: Duration::ZERO,
+        };
+        let computed = shielded(|| self.compute(&cut, &mut pass))
+            .map_err(TrainError::from)
+            .and_then(|computed| computed);
+        self.replay.fault.end();
+        let mut short = self.replay.survive(computed, pass.phase)?.err();
+        if short.is_some() {
+            self.leave(cut.micro_batches.len() - pass.micro_steps)?;
+        }
+
+        // Reduce: every bucket leaves, also where memory for it was refused at first.
         let reducing = Instant::now();
+        self.replay.fault.begin(Phase::Reduce, cut.step, 1);
+        let lacking = self.reducer.start_rest();
+        self.replay.fault.end();
+        if lacking? && short.is_none() {
+            short = Some(self.replay.shortage(Phase::Reduce));
+        }
+
+        // Prepare: after the decision nobody can go back, so room for the update is taken before it.
+        let mut reserve = None;
+        if short.is_none() {
+            match self.prepare(cut.step)? {
+                Ok(room) => reserve = Some(room),
+                Err(shortage) => short = Some(shortage),
+            }
+        }
+
+        // Agree: afterwards every rank holds the same gradient and the same status.
+        let mut status = pass.status;
+        status.stop = f64::from(u8::from(self.stop.is_asked()));
+        status.shortages[self.ranks.rank()] = short;
         let status = self.reducer.finish(&self.model.buffers, status)?;
         let waited_for_ranks = reducing.elapsed();
-
-        // Decide: the same on every rank.
-        let finite = self.precision.unscale(&self.model.arena, &self.reducer)?;
-        let missing = expected / status.totals.weight;
-        let norm = self.reducer.norm(&self.model.arena)? * missing;
-        let decision = match finite {
-            true => decide(&status, missing, norm, self.clip),
-            false => Decision::Skip,
-        };
-        self.precision.update(finite)?;
-
-        // Update.
-        if let Decision::Commit { factor } = decision {
-            if factor != 1.0 {
-                self.model.arena.scale_grad(factor)?;
-            }
-            self.model.optimizer.step(&self.model.arena, lr, &status.used())?;
-            self.reducer.gather(&self.model.arena)?;
-            self.model.buffers.commit()?;
-            self.model.update_average()?;
+        drop(reserve);
+        if status.ran_out() {
+            return Ok(Attempt::Dropped(status.shortages));
         }
+
+        // Decide and update: the same on every rank.
+        self.replay.fault.begin(Phase::Update, cut.step, 1);
+        let updated = self.update(&cut, &status);
+        self.replay.fault.end();
+        let (decision, norm) = updated?;
         self.done += 1;
 
         // Report.
         let step_s = begun.elapsed().as_secs_f64();
         let record = StepRecord {
             step: self.done,
-            epoch: position.epoch + 1,
-            stage: self.plan.stages()[position.stage].name.clone(),
+            epoch: cut.position.epoch + 1,
+            stage: self.plan.stages()[cut.position.stage].name.clone(),
             samples: self.plan.samples_after(self.done),
             loss: status.totals.loss(),
-            lr,
+            lr: cut.lr,
             grad_norm: norm,
-            loss_scale,
-            samples_per_s: samples as f64 / step_s,
+            loss_scale: cut.loss_scale,
+            samples_per_s: cut.samples as f64 / step_s,
             step_ms: step_s * 1e3,
             wait_ms: WaitMs {
-                data: waited_for_data.as_secs_f64() * 1e3,
+                data: pass.waited_for_data.as_secs_f64() * 1e3,
                 comm: waited_for_ranks.as_secs_f64() * 1e3,
             },
             memory: self.memory(),
             skipped: decision == Decision::Skip,
         };
-        Ok((record, status))
+        Ok(Attempt::Taken(Box::new((record, status))))
     }
 
-    /// The next micro-batch on the device, and how long it was waited for.
-    fn load(&mut self, status: &mut Status) -> Result<(Batch, Duration), TrainError> {
+    fn cut(&self) -> Cut {
+        let position = self.plan.position(self.done);
+        let samples = self.plan.step_samples(position);
+        Cut {
+            step: self.done + 1,
+            position,
+            samples,
+            micro_batches: self.plan.micro_ranges(position, self.ranks.rank()),
+            lr: self.plan.lr(self.done),
+            loss_scale: self.precision.loss_scale(),
+            expected: samples as f64 * self.model.task.weight_per_sample(),
+        }
+    }
+
+    /// The micro-steps of this rank. Nothing of them is left in memory when it returns but gradients in the arena.
+    fn compute(&mut self, cut: &Cut, pass: &mut Pass) -> Result<(), TrainError> {
+        self.replay.remember()?;
+        let mut tally = Tally::default();
+        for index in 0..cut.micro_batches.len() {
+            self.micro_step(cut, index, pass, &mut tally)?;
+            pass.micro_steps += 1;
+        }
+        pass.status.totals = tally.totals(self.model.task.sums())?;
+        Ok(())
+    }
+
+    fn micro_step(
+        &mut self,
+        cut: &Cut,
+        index: usize,
+        pass: &mut Pass,
+        tally: &mut Tally,
+    ) -> Result<(), TrainError> {
+        let sync = self.replay.sync.clone();
+        if let Some(sync) = &sync {
+            sync.begin();
+        }
+        pass.phase = Phase::Forward;
+        self.replay.fault.begin(pass.phase, cut.step, index + 1);
+        let batch = self.load(pass)?;
+        let loss = self
+            .precision
+            .run(|| self.model.task.loss(&batch, Mode::Train))??;
+        self.replay.fault.end();
+
+        pass.phase = Phase::Backward;
+        if index + 1 == cut.micro_batches.len() {
+            self.reducer.arm();
+        }
+        self.replay.fault.begin(pass.phase, cut.step, index + 1);
+        loss.sum
+            .f_mul_scalar(cut.loss_scale / cut.expected)?
+            .f_backward()?;
+        let share = cut.micro_batches[index].len() as f64 / cut.samples as f64;
+        self.model.buffers.take(share)?;
+        tally.add(&loss)?;
+        self.replay.fault.end();
+        match &sync {
+            Some(sync) => sync.end(),
+            None => Ok(()),
+        }
+    }
+
+    /// This rank takes no part in what is left of the step, `micro_steps` of it begun or not, but in what the others wait for.
+    fn leave(&mut self, micro_steps: usize) -> Result<(), TrainError> {
+        self.reducer.abandon()?;
+        self.replay.free();
+        match &self.replay.sync {
+            Some(sync) => sync.take_part(micro_steps),
+            None => Ok(()),
+        }
+    }
+
+    /// Memory that is held until the update begins, as much as it may need for a moment.
+    fn prepare(&mut self, step: u64) -> Result<Result<Tensor, Shortage>, TrainError> {
+        let bytes = update_bytes(&self.model.arena);
+        self.replay.fault.begin(Phase::Prepare, step, 1);
+        let room = self
+            .precision
+            .prepare()
+            .and_then(|()| Tensor::f_empty([bytes as i64], (Kind::Uint8, self.device)));
+        self.replay.fault.end();
+        Ok(self.replay.survive(room, Phase::Prepare)?)
+    }
+
+    /// Decides, and updates what is to be updated: the decision, and the norm of the mean gradient. What takes memory here is
+    /// tried again where it is refused, as the other ranks cannot be told any more.
+    fn update(&mut self, cut: &Cut, status: &Status) -> Result<(Decision, f64), TrainError> {
+        let finite = self.precision.unscale(&self.model.arena, &self.reducer)?;
+        let missing = cut.expected / status.totals.weight;
+        let norm = self.reducer.norm(&self.model.arena)? * missing;
+        let decision = match finite {
+            true => decide(status, missing, norm, self.clip),
+            false => Decision::Skip,
+        };
+        self.precision.update(finite)?;
+        if let Decision::Commit { factor } = decision {
+            if factor != 1.0 {
+                self.model.arena.scale_grad(factor)?;
+            }
+            self.model
+                .optimizer
+                .step(&self.model.arena, cut.lr, &status.used())?;
+            self.reducer.gather(&self.model.arena)?;
+            self.model.buffers.commit()?;
+            self.model.update_average()?;
+        }
+        Ok((decision, norm))
+    }
+
+    /// The next micro-batch on the device.
+    fn load(&mut self, pass: &mut Pass) -> Result<Batch, TrainError> {
         let asked = Instant::now();
         let decoded = self.batches.next().ok_or(TrainError::LoaderEnded)??;
-        let waited = asked.elapsed();
-        status.bad_samples += decoded.bad.len() as f64;
-        Ok((self.place(decoded, &self.batches)?, waited))
+        pass.waited_for_data += asked.elapsed();
+        pass.status.bad_samples += decoded.bad.len() as f64;
+        self.place(decoded, &self.batches)
     }
 
     /// A decoded batch on the device; what could not be read is named, and the memory goes back to its loader.

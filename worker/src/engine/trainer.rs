@@ -2,25 +2,29 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use dtrain_common::manifest::{FORMAT, Manifest};
 use dtrain_common::recipe::Recipe;
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
-use tch::Device;
+use tch::{Device, Kind, Tensor};
 
+use super::batch_sync::RankSync;
 use super::ema::Ema;
 use super::error::TrainError;
+use super::fault::Fault;
 use super::model::Model;
 use super::plan::{Place, RunPlan};
 use super::precision::Precision;
 use super::reducer::{ReduceOptions, Reducer};
+use super::replay::{Phase, Replay, SaveMore, patiently};
 use super::stages::Stages;
 use super::status::Status;
 use super::stop::StopFlag;
 use crate::checkpoint::{self, Snapshot};
-use crate::collectives::Ranks;
+use crate::collectives::{Ranks, ReduceOp};
 use crate::data::{Loader, LoaderOptions, too_many_bad};
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{EvalRecord, MetricsLog, Progress, StepRecord};
@@ -66,6 +70,12 @@ pub struct Parts<'a> {
     pub launched: Option<SystemTime>,
     /// Signs of life.
     pub heartbeat: Heartbeat,
+    /// What the model's normalisations sum over the ranks by, where they do.
+    pub batch_sync: Option<Arc<RankSync>>,
+    /// What saves memory beside smaller micro-batches.
+    pub save_more: SaveMore,
+    /// A lack of memory that a test asks for.
+    pub fault: Fault,
 }
 
 /// How a training ended in good order.
@@ -88,7 +98,7 @@ pub struct Summary {
 
 /// A training under way.
 pub struct Trainer<'a> {
-    recipe: &'a Recipe,
+    pub(super) recipe: &'a Recipe,
     run_dir: &'a RunDir,
     pub(super) ranks: Ranks,
     pub(super) model: Model,
@@ -113,6 +123,7 @@ pub struct Trainer<'a> {
     pub(super) progress: Progress,
     launched: Option<SystemTime>,
     pub(super) heartbeat: Heartbeat,
+    pub(super) replay: Replay,
     bad_samples: u64,
     skipped_in_a_row: u64,
     summary: Summary,
@@ -128,8 +139,18 @@ impl<'a> Trainer<'a> {
         summary.result.final_metrics = parts.earlier_metrics;
         let work = parts.plan.micro_batches(parts.ranks.rank(), parts.done);
         let batches = Loader::start(parts.model.task.train_set(), parts.loader_options, work)?;
-        let reducer = Reducer::new(parts.ranks.clone(), &parts.model.arena, parts.reduce)?;
+        let mut reducer = Reducer::new(parts.ranks.clone(), &parts.model.arena, parts.reduce)?;
+        reducer.expect(Status::blank(parts.model.task.sums(), parts.ranks.size()))?;
+        let replay = Replay::new(
+            parts.device,
+            parts.recipe.memory.budget,
+            &parts.plan,
+            parts.batch_sync,
+            parts.save_more,
+            parts.fault,
+        );
         let mut trainer = Self {
+            replay,
             batches,
             clip: parts.recipe.optim.clip,
             recipe: parts.recipe,
@@ -162,7 +183,7 @@ impl<'a> Trainer<'a> {
     /// Trains to the end of the run or to the first request to stop.
     ///
     /// # Errors
-    /// See [`TrainError`]; where memory runs out, [`TrainError::is_out_of_memory`] says so.
+    /// See [`TrainError`]; where memory runs out, [`crate::OutOfMemory::is_out_of_memory`] says so.
     pub fn run(mut self) -> Result<Outcome, TrainError> {
         let begun = Instant::now();
         let first = self.done;
@@ -174,6 +195,7 @@ impl<'a> Trainer<'a> {
         let mut stopped = false;
         while self.done < self.plan.total_steps && !stopped {
             self.enter_phase()?;
+            self.grow()?;
             let (record, status) = self.step()?;
             if !std::mem::replace(&mut self.is_laid_out, true) {
                 self.follow_backward()?;
@@ -202,6 +224,8 @@ impl<'a> Trainer<'a> {
             result.samples_per_s = Some(own as f64 / training_s);
         }
         result.skipped_images = Some(self.bad_samples);
+        result.oom_replays = Some(self.replay.count);
+        result.micro_batch = Some(self.plan.stage(self.done.saturating_sub(1)).partition.micro_batch());
         tracing::debug!("trained for {:.3} s", begun.elapsed().as_secs_f64());
         let unfinished = self.done < self.plan.total_steps;
         Ok(if stopped && unfinished {
@@ -215,9 +239,35 @@ impl<'a> Trainer<'a> {
     /// that every bucket is complete as early as possible.
     fn follow_backward(&mut self) -> Result<(), TrainError> {
         let order = self.reducer.ready_order()?;
+        if !self.has_room_to_rearrange()? {
+            return Ok(());
+        }
         if self.model.rearrange(&self.ranks, &order)? {
             self.reducer.follow(&self.model.arena)?;
         }
+        Ok(())
+    }
+
+    /// Whether every rank has memory for its parameters and moments once more, which a new order takes for a moment. One that has
+    /// not is no reason to end a run: the old order is only slower.
+    fn has_room_to_rearrange(&self) -> Result<bool, TrainError> {
+        let whole_moments = match self.model.arena.shards() {
+            1 => 0,
+            _ => self.model.optimizer.moments().len(),
+        };
+        let bytes = self.model.arena.bytes() as i64 * (1 + whole_moments as i64);
+        let options = (Kind::Uint8, self.device);
+        let room = patiently(self.device, || Tensor::f_empty([bytes], options));
+        let lacking = f64::from(u8::from(self.replay.survive(room, Phase::Prepare)?.is_err()));
+        let lacking = patiently(Device::Cpu, || Tensor::f_from_slice(&[lacking]))?;
+        self.ranks.all_reduce(&lacking, ReduceOp::Max)?.wait()?;
+        Ok(f64::try_from(&lacking)? == 0.0)
+    }
+
+    /// Loads the micro-batches of the plan from the next step on.
+    pub(super) fn restart_loader(&mut self) -> Result<(), TrainError> {
+        let work = self.plan.micro_batches(self.ranks.rank(), self.done);
+        self.batches = Loader::start(self.model.task.train_set(), self.loader_options, work)?;
         Ok(())
     }
 
@@ -306,23 +356,23 @@ impl<'a> Trainer<'a> {
             metrics,
             files: Vec::new(),
         };
-        let snapshot = Snapshot {
+        let snapshot = || Snapshot {
             registry: &self.model.registry,
             arena: &self.model.arena,
             buffers: &self.model.buffers,
             ema: self.model.ema.as_ref().map(Ema::flats),
             resting: &self.model.resting,
-            state,
+            state: &state,
             steps: self.model.optimizer.steps(),
-            manifest,
+            manifest: manifest.clone(),
         };
-        let folder =
-            checkpoint::write(self.run_dir, snapshot, self.recipe.checkpoint.keep).map_err(|source| {
-                TrainError::Checkpoint {
-                    step: self.done,
-                    source,
-                }
-            })?;
+        let keep = self.recipe.checkpoint.keep;
+        let folder = patiently(self.device, || checkpoint::write(self.run_dir, snapshot(), keep)).map_err(
+            |source| TrainError::Checkpoint {
+                step: self.done,
+                source,
+            },
+        )?;
         self.summary.checkpoint = Some(folder);
         Ok(())
     }

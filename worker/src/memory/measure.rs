@@ -60,7 +60,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
         resume: None,
         survey,
     };
-    let mut setup = Setup::build::<T>(&recipe, &opening, &env, device)?;
+    let mut setup = Setup::build::<T>(&recipe, &opening, &env, device, Some(place))?;
     let ranks = Ranks::new(Box::new(PhantomGroup::new(cut.ranks)));
     if let Some(sync) = &setup.batch_sync {
         sync.connect(ranks.clone());
@@ -68,7 +68,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     if device == Device::Cpu {
         setup.model.share(&ranks)?;
     }
-    let precision = Precision::rehearsed(cut.amp, device)?;
+    let mut precision = Precision::rehearsed(cut.amp, device)?;
 
     let partition = Partition::new(recipe.train.effective_batch, cut.ranks, Some(cut.micro_batch))
         .map_err(PlanError::from)?;
@@ -98,7 +98,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
             &mut setup.model,
             &ranks,
             (&recipe.reduce).into(),
-            &precision,
+            &mut precision,
             Books::Device(device),
             batches,
         )?;

@@ -88,7 +88,7 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
             local_world_size: build.ranks,
             ..WorkerEnv::single()
         };
-        let mut setup = Setup::build::<T>(&recipe, &opening, &env, DEVICE)?;
+        let mut setup = Setup::build::<T>(&recipe, &opening, &env, DEVICE, Some(FIRST))?;
         let ranks = Ranks::new(Box::new(PhantomGroup::new(build.ranks)));
         if let Some(sync) = &setup.batch_sync {
             sync.connect(ranks.clone());
@@ -159,14 +159,14 @@ impl Rehearsal {
         let batches = taken
             .iter()
             .map(|&samples| Batch::blank(data.fields(), samples, DEVICE).map_err(TrainError::from));
-        let precision = Precision::rehearsed(cut.amp, DEVICE)?;
+        let mut precision = Precision::rehearsed(cut.amp, DEVICE)?;
         let ranks = Ranks::new(Box::new(PhantomGroup::new(cut.ranks)));
         region.take_flops();
         let memory = rehearse(
             model,
             &ranks,
             (&self.recipe.reduce).into(),
-            &precision,
+            &mut precision,
             Books::Symbolic(&region),
             batches,
         )?;

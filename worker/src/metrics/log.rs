@@ -7,7 +7,7 @@ use std::path::Path;
 use dtrain_common::files::write_atomic;
 use serde::Serialize;
 
-use super::{EvalRecord, StageRecord, StepRecord};
+use super::{EvalRecord, OomRecord, StageRecord, StepRecord};
 
 /// The open file. Only rank 0 has one.
 #[derive(Debug)]
@@ -74,6 +74,18 @@ impl MetricsLog {
         self.append(&Line { stage: record })
     }
 
+    /// Appends a step that is taken again, as `{"oom": {...}}`.
+    ///
+    /// # Errors
+    /// As [`MetricsLog::step`].
+    pub fn oom(&mut self, record: &OomRecord) -> io::Result<()> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            oom: &'a OomRecord,
+        }
+        self.append(&Line { oom: record })
+    }
+
     /// One write per line, so that a reader never sees half of one.
     fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
@@ -85,7 +97,7 @@ impl MetricsLog {
 fn step_of(line: &[u8]) -> Option<u64> {
     let value: serde_json::Value = serde_json::from_slice(line).ok()?;
     // A step's own line has its stage's name under that key, and its number at the top.
-    let inner = ["eval", "stage"]
+    let inner = ["eval", "stage", "oom"]
         .into_iter()
         .find_map(|key| value.get(key)?.get("step"));
     inner.or_else(|| value.get("step"))?.as_u64()
@@ -94,7 +106,7 @@ fn step_of(line: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::Figures;
+    use super::super::{Figures, MicroBatches};
     use super::*;
 
     #[test]
@@ -109,9 +121,19 @@ mod tests {
             samples: 10,
             eval_ms: 1.0,
         };
+        let oom = |step| OomRecord {
+            step,
+            ranks: vec![1],
+            phase: "backward",
+            micro_batch: MicroBatches { from: 8, to: 4 },
+            grad_accum_steps: 2,
+            recompute: false,
+            agree_ms: 1.5,
+        };
         {
             let mut log = MetricsLog::open(&path, 0).unwrap();
             for step in 1..=4 {
+                log.oom(&oom(step)).unwrap();
                 log.eval(&eval(step)).unwrap();
                 log.append(&serde_json::json!({"step": step, "stage": "full"}))
                     .unwrap();
@@ -131,5 +153,8 @@ mod tests {
             [1, 1, 2, 2, 2],
             "the stage that begins with step 3 begins again"
         );
+    }
+
+        assert_eq!(steps, [1, 1, 1, 2, 2, 2]);
     }
 }

@@ -6,4 +6,4 @@ mod record;
 
 pub use log::MetricsLog;
 pub use progress::{Progress, Surface};
-pub use record::{EvalRecord, Figures, StageRecord, StepRecord, WaitMs};
+pub use record::{EvalRecord, Figures, MicroBatches, OomRecord, StageRecord, StepRecord, WaitMs};

@@ -93,6 +93,35 @@ pub struct StageRecord {
     pub memory: MemoryReport,
 }
 
+/// A step that ran out of memory and is taken again.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OomRecord {
+    /// The step; for an evaluation the one after which it is made.
+    pub step: u64,
+    /// The ranks that ran out of memory.
+    pub ranks: Vec<usize>,
+    /// Where the first of them did.
+    pub phase: &'static str,
+    /// The largest micro-batch before and from now on.
+    pub micro_batch: MicroBatches,
+    /// Micro-steps of the busiest rank from now on.
+    pub grad_accum_steps: usize,
+    /// Whether more of the model is computed again in backward since.
+    pub recompute: bool,
+    /// From the refusal on that rank to the beginning of the next try on rank 0, in milliseconds; over several machines it is as
+    /// exact as their clocks.
+    pub agree_ms: f64,
+}
+
+/// Two sizes of the largest micro-batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct MicroBatches {
+    /// Before.
+    pub from: usize,
+    /// After.
+    pub to: usize,
+}
+
 /// Named figures in an order that means something.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Figures(pub Vec<(String, f64)>);

@@ -2,11 +2,11 @@
 //! and torch.optim.AdamW. They differ only in how weight decay enters.
 
 use dtrain_torch_shim::fused::{self, WeightDecay};
-use tch::{TchError, Tensor};
+use tch::{Kind, TchError, Tensor};
 
 use super::runs::runs;
 use super::{GroupOptions, Moment, OptimError, Optimizer, zeros_like};
-use crate::engine::Arena;
+use crate::engine::{Arena, patiently};
 
 /// What stays the same over a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +28,8 @@ pub struct Adam {
     exp_avg: Vec<Tensor>,
     exp_avg_sq: Vec<Tensor>,
     steps: Vec<u64>,
+    /// The number of the update as the kernel takes it: on the device, and there before any update, which takes no memory so.
+    step: Tensor,
 }
 
 impl Adam {
@@ -41,12 +43,14 @@ impl Adam {
             exp_avg: zeros_like(arena)?,
             exp_avg_sq: zeros_like(arena)?,
             steps: vec![0; arena.leaves().len()],
+            step: Tensor::f_scalar_tensor(0.0, (Kind::Float, arena.device()))?,
         })
     }
 }
 
 impl Optimizer for Adam {
     fn step(&mut self, arena: &Arena, lr: f64, used: &[bool]) -> Result<(), OptimError> {
+        let device = arena.device();
         for (index, part) in arena.parts().iter().enumerate() {
             let buffer = &arena.buffers()[part.buffer];
             let group = self.options.groups[buffer.group];
@@ -60,17 +64,14 @@ impl Optimizer for Adam {
             for run in runs(part, &buffer.slots, &self.steps, used) {
                 let (start, len) = (run.range.start, run.range.end - run.range.start);
                 let here = start - part.range.start;
-                let step = Tensor::f_from_slice(&[(run.steps + 1) as f32])?
-                    .f_to_device(buffer.data.device())?
-                    .f_squeeze()?;
-                fused::adam(
-                    &buffer.data.f_narrow(0, start, len)?,
-                    &buffer.grad.f_narrow(0, start, len)?,
-                    &self.exp_avg[index].f_narrow(0, here, len)?,
-                    &self.exp_avg_sq[index].f_narrow(0, here, len)?,
-                    &step,
-                    figures,
-                )?;
+                let _ = tch::no_grad(|| self.step.f_fill_((run.steps + 1) as f64))?;
+                let data = buffer.data.f_narrow(0, start, len)?;
+                let grad = buffer.grad.f_narrow(0, start, len)?;
+                let exp_avg = self.exp_avg[index].f_narrow(0, here, len)?;
+                let exp_avg_sq = self.exp_avg_sq[index].f_narrow(0, here, len)?;
+                patiently(device, || {
+                    fused::adam(&data, &grad, &exp_avg, &exp_avg_sq, &self.step, figures)
+                })?;
             }
         }
         count(&mut self.steps, used);

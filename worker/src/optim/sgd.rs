@@ -6,7 +6,7 @@ use tch::{TchError, Tensor};
 use super::adam::count;
 use super::runs::runs;
 use super::{GroupOptions, Moment, OptimError, Optimizer, zeros_like};
-use crate::engine::Arena;
+use crate::engine::{Arena, patiently};
 
 /// What stays the same over a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,6 +48,7 @@ impl Sgd {
 
 impl Optimizer for Sgd {
     fn step(&mut self, arena: &Arena, lr: f64, used: &[bool]) -> Result<(), OptimError> {
+        let device = arena.device();
         for (index, part) in arena.parts().iter().enumerate() {
             let buffer = &arena.buffers()[part.buffer];
             let group = self.options.groups[buffer.group];
@@ -65,12 +66,9 @@ impl Optimizer for Sgd {
                     .get(index)
                     .map(|whole| whole.f_narrow(0, start - part.range.start, len))
                     .transpose()?;
-                fused::sgd(
-                    &buffer.data.f_narrow(0, start, len)?,
-                    &buffer.grad.f_narrow(0, start, len)?,
-                    momentum.as_ref(),
-                    figures,
-                )?;
+                let data = buffer.data.f_narrow(0, start, len)?;
+                let grad = buffer.grad.f_narrow(0, start, len)?;
+                patiently(device, || fused::sgd(&data, &grad, momentum.as_ref(), figures))?;
             }
         }
         count(&mut self.steps, used);

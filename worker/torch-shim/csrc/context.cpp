@@ -3,6 +3,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
 #include <ATen/core/Generator.h>
 #include <c10/util/Logging.h>
 #include <torch/version.h>
@@ -124,6 +125,13 @@ int32_t dt_autocast_leave(DtError* error) {
   return guard(error, [&] {
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   });
+}
+
+// Whether operations of this thread are recorded for backward; returns what was set before.
+bool dt_grad_mode_set(bool enabled) {
+  const bool before = c10::GradMode::is_enabled();
+  c10::GradMode::set_enabled(enabled);
+  return before;
 }
 
 // Throws what the tests of the boundary ask for; nothing else calls it.

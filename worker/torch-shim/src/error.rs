@@ -54,6 +54,12 @@ impl ShimError {
     }
 }
 
+impl From<tch::TchError> for ShimError {
+    fn from(error: tch::TchError) -> Self {
+        Self::new("a tensor operation", kind_of(&error), error.to_string())
+    }
+}
+
 /// Calls `body` with a place for the error and turns what it left there into a `Result`.
 pub(crate) fn checked(
     op: &'static str,

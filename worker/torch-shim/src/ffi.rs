@@ -183,6 +183,7 @@ unsafe extern "C" {
     pub(crate) fn dt_autocast_set(device: i32, enabled: bool, dtype: i32, error: *mut DtError) -> i32;
     pub(crate) fn dt_autocast_enter(error: *mut DtError) -> i32;
     pub(crate) fn dt_autocast_leave(error: *mut DtError) -> i32;
+    pub(crate) fn dt_grad_mode_set(enabled: bool) -> bool;
     #[cfg(test)]
     pub(crate) fn dt_throw(what: i32, error: *mut DtError) -> i32;
 }

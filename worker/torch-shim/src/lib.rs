@@ -8,6 +8,7 @@
 //! - [`cuda`]: CUDA loaded at run time, never linked
 //! - [`rng`]: the state of libtorch's generators
 //! - [`autocast`]: regions of mixed precision
+//! - [`grad_mode`]: whether operations are recorded, put back on the way out of a panic
 //! - [`tensor`]: a parameter's data and gradient as views of other tensors
 //! - [`blob`]: tensors over memory that ranks share
 //! - [`fused`]: one optimizer update in one kernel, and the unscaling of gradients
@@ -23,6 +24,7 @@ mod error;
 mod ffi;
 pub mod fused;
 pub mod gloo;
+pub mod grad_mode;
 pub mod hooks;
 pub mod jit;
 pub mod memory;

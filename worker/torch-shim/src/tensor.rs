@@ -1,8 +1,8 @@
-//! A parameter's data and gradient as views of other tensors.
+//! A parameter's data and gradient as views of other tensors, and figures written into a tensor that is there already.
 
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 
-use crate::error::{ShimError, checked};
+use crate::error::{ErrorKind, ShimError, checked};
 use crate::ffi;
 
 /// Makes `target` use `source`'s storage, shape and strides; `target` stays the same leaf of the autograd graph, so
@@ -37,4 +37,59 @@ pub fn clear_grad(target: &Tensor) -> Result<(), ShimError> {
         // SAFETY: null stands for no gradient.
         unsafe { ffi::dt_tensor_set_grad(target.as_ptr().cast(), std::ptr::null(), error) }
     })
+}
+
+/// Writes `values` into `target`, a contiguous Double tensor on the CPU of as many elements. Unlike a copy from another tensor
+/// this takes no memory, so it cannot run out of it. Nothing else may use the tensor meanwhile.
+///
+/// # Errors
+/// `InvalidArgument` for any other tensor.
+pub fn write(target: &Tensor, values: &[f64]) -> Result<(), ShimError> {
+    let fits = target.defined()
+        && target.device() == Device::Cpu
+        && target.is_contiguous()
+        && target.f_kind().is_ok_and(|kind| kind == Kind::Double)
+        && target.numel() == values.len();
+    if !fits {
+        return Err(ShimError::new(
+            "write figures into a tensor",
+            ErrorKind::InvalidArgument,
+            format!(
+                "{} figures need as many float64 on the CPU, one after the other",
+                values.len()
+            ),
+        ));
+    }
+    // SAFETY: the tensor is contiguous and holds as many float64 as the slice, on the host; a Rust slice cannot lie in it, as
+    // libtorch's memory is never lent out as one.
+    unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), target.data_ptr().cast::<f64>(), values.len()) }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn figures_are_written_in_place_and_into_nothing_else() {
+        let whole = Tensor::zeros([2, 3], (Kind::Double, Device::Cpu));
+        write(&whole.narrow(0, 1, 1), &[1.0, 2.5, -3.0]).unwrap();
+        assert_eq!(
+            Vec::<f64>::try_from(whole.view(-1)).unwrap(),
+            [0.0, 0.0, 0.0, 1.0, 2.5, -3.0]
+        );
+        for other in [
+            whole.shallow_clone(),
+            whole.narrow(1, 0, 1),
+            Tensor::zeros([3], (Kind::Float, Device::Cpu)),
+            Tensor::new(),
+        ] {
+            assert!(write(&other, &[0.0; 3]).is_err());
+        }
+        assert!(
+            write(&whole.narrow(1, 0, 1), &[0.0; 2]).is_err(),
+            "not contiguous"
+        );
+    }
 }

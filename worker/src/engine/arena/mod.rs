@@ -21,6 +21,7 @@ use parts::parts;
 pub(crate) use parts::{narrow, overlap};
 pub use rearrange::Rearrangement;
 
+use super::replay::patiently;
 use crate::collectives::CollectiveError;
 
 /// A trainable parameter on its way into the arena.
@@ -219,6 +220,31 @@ impl Arena {
         &self.buffers
     }
 
+    /// Where the buffers lie.
+    pub fn device(&self) -> Device {
+        self.buffers
+            .first()
+            .map_or(Device::Cpu, |buffer| buffer.data.device())
+    }
+
+    /// What collecting updated parameters from the ranks takes for a moment, in bytes, where they do not lie in memory that the
+    /// ranks share: whoever exchanges them by messages works on two buckets at a time, and takes each of them twice.
+    pub fn gathering_bytes(&self) -> u64 {
+        let bytes = |bucket: &Bucket| {
+            let buffer = &self.buffers[bucket.buffer];
+            match buffer.data_memory {
+                Some(_) => 0,
+                None => {
+                    (bucket.range.end - bucket.range.start) as u64 * buffer.kind.elt_size_in_bytes() as u64
+                }
+            }
+        };
+        match self.shards() {
+            1 => 0,
+            _ => 4 * self.buckets().iter().map(bytes).max().unwrap_or(0),
+        }
+    }
+
     /// What is reduced together, in the order in which it becomes complete.
     pub fn buckets(&self) -> &[Bucket] {
         &self.layout.buckets
@@ -322,10 +348,11 @@ impl Arena {
     /// # Errors
     /// None known.
     pub fn scale_grad(&self, factor: f64) -> Result<(), TchError> {
+        let device = self.device();
         tch::no_grad(|| {
             self.own_grads()?
                 .iter_mut()
-                .try_for_each(|grad| grad.f_mul_scalar_(factor).map(drop))
+                .try_for_each(|grad| patiently(device, || grad.f_mul_scalar_(factor).map(drop)))
         })
     }
 

@@ -6,6 +6,7 @@ use dtrain_torch_shim::tensor::{clear_grad, set_grad};
 use tch::{Device, Tensor};
 
 use super::{ReduceError, ReduceOptions};
+use crate::OutOfMemory;
 use crate::collectives::{Ranks, ReduceOp, Work};
 
 pub(super) struct Shared {
@@ -22,6 +23,10 @@ pub(super) struct State {
     pub(super) gradients: Vec<Gradient>,
     pub(super) buckets: Vec<Bucket>,
     pub(super) armed: bool,
+    /// Every bucket of the step has left, or none that has not can leave any more.
+    pub(super) ended: bool,
+    /// Memory for a reduction was refused on this rank in this step.
+    pub(super) ran_out: bool,
     /// Whether a parameter's gradient was added to in this step, and since the reducer was armed.
     pub(super) used: Vec<bool>,
     pub(super) fired: Vec<bool>,
@@ -71,9 +76,37 @@ pub(super) struct Bucket {
 }
 
 pub(super) struct Flight {
-    pub(super) work: Box<dyn Work>,
+    work: Box<dyn Work>,
     /// Where a result that travelled in a shorter dtype goes: (from, to).
-    pub(super) expand: Option<(Tensor, Tensor)>,
+    expand: Option<(Tensor, Tensor)>,
+}
+
+impl Flight {
+    /// Waits until the result is in its place, and frees what it travelled in.
+    pub(super) fn land(self) -> Result<(), ReduceError> {
+        self.work.wait()?;
+        if let Some((from, mut to)) = self.expand {
+            tch::no_grad(|| to.f_copy_(&from))?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Keeps what went wrong in a hook, which can tell nobody. A want of memory ends the step, not the run.
+    fn note(&mut self, error: ReduceError) {
+        if error.is_out_of_memory() {
+            self.ran_out = true;
+        } else {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Lands all that is under way, which frees the memory it travels in. The other ranks start the same operations without
+    /// waiting for this rank's next ones.
+    pub(super) fn land_all(&mut self) -> Result<(), ReduceError> {
+        self.in_flight.drain(..).try_for_each(Flight::land)
+    }
 }
 
 impl Shared {
@@ -88,7 +121,7 @@ impl Shared {
         if !std::mem::replace(&mut state.used[parameter], true)
             && let Err(error) = state.gradients[parameter].settle()
         {
-            state.failed.get_or_insert(error);
+            state.note(error);
         }
         if !state.armed {
             return;
@@ -104,24 +137,27 @@ impl Shared {
         state.fired[parameter] = true;
         state.order.push(parameter);
         state.buckets[self.bucket_of[parameter]].pending -= 1;
+        // Where memory lacks, the other buckets leave when backward has freed its own.
         while self.options.overlap
             && state.failed.is_none()
+            && !state.ran_out
             && state
                 .buckets
                 .get(state.next)
                 .is_some_and(|bucket| bucket.pending == 0)
         {
-            self.start_next(&mut state);
+            if let Err(error) = self.start_next(&mut state) {
+                state.note(error);
+            }
         }
     }
 
-    pub(super) fn start_next(&self, state: &mut State) {
-        let bucket = &state.buckets[state.next];
+    /// Starts the next bucket. It is still the next one where that fails: nothing has been sent then.
+    pub(super) fn start_next(&self, state: &mut State) -> Result<(), ReduceError> {
+        let flight = self.start(&state.buckets[state.next])?;
+        state.in_flight.push(flight);
         state.next += 1;
-        match self.start(bucket) {
-            Ok(flight) => state.in_flight.push(flight),
-            Err(error) => state.failed = Some(error),
-        }
+        Ok(())
     }
 
     fn start(&self, bucket: &Bucket) -> Result<Flight, ReduceError> {

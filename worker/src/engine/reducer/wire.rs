@@ -1,30 +1,32 @@
 //! What a status travels in.
 
-use tch::Tensor;
+use dtrain_torch_shim::tensor;
+use tch::{Device, Kind, Tensor};
 
 use super::ReduceError;
 use crate::collectives::Ranks;
 
-/// Memory for the status vector of every step.
+/// Memory for the status vector of every step: taken once, so that a rank that has run out of it can still say so.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
-    /// Memory in which the group reduces fastest, once it is known how long a status is.
     memory: Option<Tensor>,
-    asked: bool,
 }
 
 impl Wire {
-    /// The status in memory of the group's, where it has such memory. All statuses of a run are of one length.
-    pub(super) fn load(&mut self, ranks: &Ranks, status: &Tensor) -> Result<Tensor, ReduceError> {
-        if !self.asked {
-            self.asked = true;
-            self.memory = ranks.allocate(status.numel(), status.kind())?;
-        }
-        let Some(memory) = &self.memory else {
-            return Ok(status.shallow_clone());
+    /// A status in float64 on the CPU, in memory of the group's where it has such memory. All statuses of a run are of one
+    /// length; only the first one takes memory.
+    pub(super) fn load(&mut self, ranks: &Ranks, status: &[f64]) -> Result<Tensor, ReduceError> {
+        let wire = match &self.memory {
+            Some(memory) => memory.shallow_clone(),
+            None => {
+                let memory = match ranks.allocate(status.len(), Kind::Double)? {
+                    Some(memory) => memory,
+                    None => Tensor::f_zeros([status.len() as i64], (Kind::Double, Device::Cpu))?,
+                };
+                self.memory.insert(memory).shallow_clone()
+            }
         };
-        let mut wire = memory.shallow_clone();
-        tch::no_grad(|| wire.f_copy_(status))?;
+        tensor::write(&wire, status)?;
         Ok(wire)
     }
 }

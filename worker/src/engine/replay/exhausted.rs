@@ -1,0 +1,74 @@
+//! What is said when memory allows no step at all.
+
+use std::error::Error;
+use std::fmt;
+
+use dtrain_common::memory::Owners;
+use dtrain_common::units::ByteSize;
+
+/// Memory ran out with the smallest micro-batch that the model takes, and nothing is left that would save any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exhausted {
+    /// The rank, the phase, the step, and how much was in use.
+    pub place: String,
+    /// The smallest micro-batch, which was too large.
+    pub batch: usize,
+    /// Where the bytes of this rank are.
+    pub owners: Owners,
+}
+
+impl fmt::Display for Exhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "out of memory {}, with batches of {}, and no smaller ones are left. Give each rank more memory, share the optimizer's \
+             state among more ranks (memory.shard_optimizer), or make the model or its input smaller. The memory of this rank:",
+            self.place, self.batch
+        )?;
+        for (name, bytes) in self.owners.rows() {
+            if bytes > 0 {
+                writeln!(f, "  {name:<12}{:>12}", ByteSize(bytes).to_string())?;
+            }
+        }
+        write!(
+            f,
+            "  {:<12}{:>12}",
+            "all",
+            ByteSize(self.owners.total()).to_string()
+        )
+    }
+}
+
+impl Error for Exhausted {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_names_what_there_is() {
+        let exhausted = Exhausted {
+            place: "on rank 1 in forward at step 3: 2.00 MiB of 2.50 MiB allocated".to_owned(),
+            batch: 1,
+            owners: Owners {
+                parameters: 1 << 20,
+                activations: 1 << 19,
+                ..Owners::default()
+            },
+        };
+        let text = exhausted.to_string();
+        assert!(
+            text.starts_with("out of memory on rank 1 in forward at step 3: 2.00 MiB"),
+            "{text}"
+        );
+        let table: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(
+            table,
+            [
+                "  parameters      1.00 MiB",
+                "  activations   512.00 KiB",
+                "  all             1.50 MiB"
+            ]
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! Panics that say that memory ran out.
+//!
+//! tch panics where an operation that takes a number fails: its `Scalar` is dropped before the error is read, and finds it
+//! (tch 0.24, `wrappers/scalar.rs`). Its plain methods and operators, which a task of a user's own may call, panic by design.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
+use std::sync::Once;
+
+use dtrain_torch_shim::grad_mode::GradMode;
+use tch::TchError;
+
+use crate::OutOfMemory;
+
+thread_local! {
+    /// How many calls of [`shielded`] this thread is in.
+    static SHIELDS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Runs `body`; a panic in it for want of memory becomes an error, and is not printed. Others go on. What `body` has changed when it
+/// panics is the caller's affair; whether operations are recorded is as before.
+///
+/// # Errors
+/// The panic's words, where it was for want of memory.
+pub(crate) fn shielded<T>(body: impl FnOnce() -> T) -> Result<T, TchError> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let print = panic::take_hook();
+        panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
+            if SHIELDS.get() == 0 || refusal(info.payload()).is_none() {
+                print(info);
+            }
+        }));
+    });
+    let _mode = GradMode::keep();
+    SHIELDS.set(SHIELDS.get() + 1);
+    let outcome = panic::catch_unwind(AssertUnwindSafe(body));
+    SHIELDS.set(SHIELDS.get() - 1);
+    outcome.or_else(|payload| match refusal(payload.as_ref()) {
+        Some(error) => Err(error),
+        None => panic::resume_unwind(payload),
+    })
+}
+
+/// The error that a panic's words are of, where memory ran out.
+fn refusal(payload: &(dyn Any + Send)) -> Option<TchError> {
+    let words = payload
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| payload.downcast_ref::<&str>().copied())?;
+    // libtorch's sentence, without what unwrap() puts before it and the C++ stack behind it.
+    let sentence = words.split("Torch(\"").last().unwrap_or(words);
+    let sentence = sentence.split("\\nException raised").next().unwrap_or(sentence);
+    let error = TchError::Torch(sentence.to_owned());
+    error.is_out_of_memory().then_some(error)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tch::{Device, Kind, Tensor};
+
+    #[test]
+    fn a_panic_for_want_of_memory_is_an_error() {
+        // An operation with a number, and one of the methods that panic.
+        for body in [
+            || drop(Tensor::f_full([1 << 50], 1.0, (Kind::Float, Device::Cpu))),
+            || drop(Tensor::zeros([1 << 50], (Kind::Float, Device::Cpu))),
+        ] {
+            let error = shielded(|| tch::no_grad(body)).unwrap_err();
+            assert!(error.is_out_of_memory(), "{error}");
+            let text = error.to_string();
+            assert!(!text.contains("unwrap") && !text.contains("frame #0"), "{text}");
+        }
+        let leaf = Tensor::from_slice(&[1f32]).set_requires_grad(true);
+        assert!((&leaf + &leaf).requires_grad(), "operations are recorded again");
+        assert_eq!(shielded(|| 7).unwrap(), 7);
+    }
+
+    #[test]
+    fn another_panic_goes_on() {
+        let outcome = panic::catch_unwind(|| shielded(|| panic!("on purpose")));
+        let words = outcome.unwrap_err().downcast::<&str>().unwrap();
+        assert_eq!(*words, "on purpose");
+        assert_eq!(SHIELDS.get(), 0);
+    }
+}

@@ -1,0 +1,63 @@
+//! Whether the operations of a thread are recorded for backward.
+
+use std::marker::PhantomData;
+
+use crate::ffi;
+
+/// Puts the mode of the calling thread back to what it was here when it is dropped. `tch::no_grad` does that too, but not on the
+/// way out of a panic.
+#[derive(Debug)]
+pub struct GradMode {
+    before: bool,
+    /// The mode is a property of the thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl GradMode {
+    /// Keeps the mode as it is now.
+    pub fn keep() -> Self {
+        let before = set(true);
+        set(before);
+        Self {
+            before,
+            _not_send: PhantomData,
+        }
+    }
+}
+
+impl Drop for GradMode {
+    fn drop(&mut self) {
+        set(self.before);
+    }
+}
+
+fn set(enabled: bool) -> bool {
+    // SAFETY: sets a flag of the thread; nothing in it can fail.
+    unsafe { ffi::dt_grad_mode_set(enabled) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tch::Tensor;
+
+    fn records() -> bool {
+        let leaf = Tensor::from_slice(&[1f32]).set_requires_grad(true);
+        (&leaf + &leaf).requires_grad()
+    }
+
+    #[test]
+    fn a_panic_leaves_the_mode_as_it_was() {
+        assert!(records());
+        let panicked = std::panic::catch_unwind(|| {
+            let _mode = GradMode::keep();
+            tch::no_grad(|| panic!("on purpose"))
+        });
+        assert!(panicked.is_err() && records());
+        tch::no_grad(|| {
+            drop(GradMode::keep());
+            assert!(!records());
+        });
+    }
+}
