@@ -13,6 +13,7 @@
 //! - [`fused`]: one optimizer update in one kernel, and the unscaling of gradients
 //! - [`hooks`]: calls out of backward into Rust
 //! - [`memory`]: what tensors take, and a budget for it
+//! - [`recompute`]: pieces of a forward pass that are computed again in backward
 //! - [`jit`]: TorchScript modules
 
 pub mod autocast;
@@ -25,6 +26,7 @@ pub mod gloo;
 pub mod hooks;
 pub mod jit;
 pub mod memory;
+pub mod recompute;
 pub mod rng;
 pub mod stacks;
 pub mod store;
