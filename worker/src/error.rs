@@ -40,6 +40,12 @@ pub enum WorkerError {
         /// The cause.
         source: GroupError,
     },
+    /// Recomputation of a model that has nothing to compute again.
+    #[error(
+        "memory.recompute = \"on\", but the model has no segments that could be computed again in backward; those of the tasks \
+         classify, segment and lm have, and a task of your own by Scope::segment. Leave the key out, or set it to \"off\""
+    )]
+    NoSegments,
     /// Nothing is left to train.
     #[error("model.freeze matches every parameter of the model; leave some of them to be trained")]
     AllFrozen,
@@ -129,6 +135,7 @@ impl WorkerError {
             | Self::Recipe(_)
             | Self::NoTask(_)
             | Self::Globs { .. }
+            | Self::NoSegments
             | Self::AllFrozen
             | Self::Precision(_)
             | Self::RunDir(_)
@@ -138,7 +145,11 @@ impl WorkerError {
             | Self::OtherData { .. }
             | Self::Model(_)
             | Self::NoGpu { .. }
-            | Self::Train(TrainError::Data(_) | TrainError::TooManyBad { .. })
+            | Self::Train(
+                TrainError::Data(_)
+                | TrainError::TooManyBad { .. }
+                | TrainError::Model(ModelError::Recomputed { .. }),
+            )
             | Self::Rendezvous(
                 RendezvousError::Refused(_)
                 | RendezvousError::Environment(_)

@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod models;
 pub mod optim;
 mod program;
+mod recompute;
 mod setup;
 pub mod tasks;
 mod trained;

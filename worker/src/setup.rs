@@ -13,6 +13,7 @@ use serde_json::Value;
 use tch::Device;
 
 use super::error::WorkerError;
+use super::recompute;
 use super::trained::Trained;
 use crate::checkpoint;
 use crate::data::LoaderOptions;
@@ -72,6 +73,7 @@ impl Setup {
             local_ranks: env.local_world_size,
         };
         let task = Box::new(T::build(recipe, survey, site)?);
+        let recompute = recompute::begin(recipe, &registry, &mut notes)?;
         let samples = task.train_set().len() as u64;
         let plan = RunPlan::new(recipe, ranks, samples, &needs(task.as_ref(), &registry))?;
         if let (Some(weights), None) = (&recipe.model.weights, &opening.resume) {
@@ -113,6 +115,7 @@ impl Setup {
             model: Model {
                 task,
                 registry,
+                recompute,
                 arena,
                 buffers,
                 optimizer,

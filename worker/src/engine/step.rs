@@ -53,7 +53,8 @@ impl Trainer<'_> {
             if index + 1 == micro_batches.len() {
                 self.reducer.arm();
             }
-            loss.sum.f_mul_scalar(loss_scale / expected)?.f_backward()?;
+            let scaled = loss.sum.f_mul_scalar(loss_scale / expected)?;
+            self.model.recompute.backward(&scaled)?;
             self.model.buffers.take(range.len() as f64 / samples as f64)?;
             tally.add(&loss)?;
         }
