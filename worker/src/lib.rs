@@ -18,6 +18,7 @@ pub mod models;
 pub mod optim;
 mod out_of_memory;
 mod program;
+mod recompute;
 mod setup;
 pub mod tasks;
 mod trained;

@@ -163,7 +163,7 @@ fn train_shielded<T: BuildTask + 'static>(
         launched: launched(),
         heartbeat: Heartbeat::from_env(),
         batch_sync: setup.batch_sync,
-        save_more: Box::new(|| false),
+        save_more: save_more(recipe, &recompute),
         fault,
     })?;
     let outcome = trainer.run()?;
