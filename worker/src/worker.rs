@@ -15,6 +15,7 @@ use super::device;
 use super::error::WorkerError;
 use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
+use crate::control::Control;
 use crate::engine::{Outcome, Parts, PlanFile, ReduceOptions, StopFlag, Summary, TrainError, Trainer, live};
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{MetricsLog, Progress, Surface};
@@ -74,6 +75,7 @@ fn train<T: BuildTask + 'static>(
     let began = Instant::now();
     let surface = Surface::detect(env.rank);
     let device = device::choose(env)?;
+    let _control = Control::listen(env.rank, device);
     if let Err(error) = dtrain_torch_shim::keep_freed_memory() {
         tracing::debug!("{error}");
     }
