@@ -26,7 +26,7 @@ fn a_run_under_way_answers_and_goes_on() {
     let runtime = sandbox.path("runtime");
     std::fs::create_dir(&runtime).unwrap();
     let sockets = [runtime.join("dtrain")];
-    let mut launch = sandbox.command(2, "run", &["train.epochs=40"], &[]);
+    let mut launch = sandbox.command(2, "run", &["train.epochs=12"], &[]);
     let run = launch
         .env("XDG_RUNTIME_DIR", &runtime)
         .stdout(Stdio::null())
@@ -64,6 +64,6 @@ fn a_run_under_way_answers_and_goes_on() {
     // The run is none the worse for it.
     let ended = run.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(0));
-    assert_eq!(sandbox.run("run").per_step("loss").len(), 40 * 6);
+    assert_eq!(sandbox.run("run").per_step("loss").len(), 12 * 6);
     assert_eq!(workers(&sockets), [], "sockets are left");
 }

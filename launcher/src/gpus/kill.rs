@@ -33,7 +33,7 @@ pub(super) fn run(driver: &mut impl Driver, args: &KillArgs) -> anyhow::Result<E
         return Ok(ExitStatus::Success.into());
     }
     say(&found.text)?;
-    if !args.yes && !agreed(found.own.len())? {
+    if !args.yes && !agreed(found.own.len(), io::stdin().is_terminal())? {
         say("Nothing was ended.\n")?;
         return Ok(ExitStatus::Program(1).into());
     }
@@ -154,13 +154,13 @@ fn handle(pid: u32) -> Option<OwnedFd> {
 }
 
 /// Asks on the terminal.
-fn agreed(count: usize) -> anyhow::Result<bool> {
+fn agreed(count: usize, on_a_terminal: bool) -> anyhow::Result<bool> {
     let processes = if count == 1 {
         "this process".to_owned()
     } else {
         format!("these {count} processes")
     };
-    if !io::stdin().is_terminal() {
+    if !on_a_terminal {
         bail!("standard input is no terminal on which to ask whether to end {processes}; give --yes");
     }
     write!(io::stderr(), "End {processes}? [y/N] ")?;

@@ -106,3 +106,12 @@ fn a_process_on_two_gpus_is_ended_once() {
     assert!(end(found.own, Duration::from_secs(10)).unwrap());
     assert_eq!(child.wait().unwrap().signal(), Some(15));
 }
+
+#[test]
+fn with_nobody_to_ask_yes_has_to_be_given() {
+    let refused = agreed(2, false).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "standard input is no terminal on which to ask whether to end these 2 processes; give --yes"
+    );
+}
