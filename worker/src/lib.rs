@@ -6,6 +6,7 @@
 
 pub mod checkpoint;
 pub mod collectives;
+mod control;
 pub mod data;
 mod device;
 pub mod engine;
