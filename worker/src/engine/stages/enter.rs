@@ -31,6 +31,9 @@ impl Trainer<'_> {
     fn pass(&mut self, place: Place) -> Result<(), TrainError> {
         let new_stage = place.stage != self.place.stage;
         if new_stage {
+            self.model
+                .recompute
+                .set(self.plan.stages()[place.stage].recompute);
             self.begin_stage(place)?;
         }
         // A boundary of stages is one of optimizers; within a stage the optimizer goes on.
