@@ -402,7 +402,7 @@ fn one_stage_is_a_run() {
     let plain = plain.replace("[train]\n", "[train]\nsteps = 3\n");
     let sandbox = Sandbox::new(&plain);
     let run = sandbox.train(2, "plain", &[]);
-    assert!(stage_lines(&run).is_empty() && steps_of(&run, "stage") == [Value::Null; 3]);
+    assert!(stage_lines(&run).is_empty() && steps_of(&run, "stage") == vec![Value::Null; 3]);
     let staged = format!(
         "{}[[stage]]\nname = \"only\"\nsteps = 3\n",
         plain.replace("steps = 3\n", "")

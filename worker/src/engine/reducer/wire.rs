@@ -14,7 +14,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// The status in memory of the group's, where it has such memory. All statuses of a run are of one length.
+    /// The status in memory of the group's, where it has such memory. All statuses that one wire carries are of one length.
     pub(super) fn load(&mut self, ranks: &Ranks, status: &Tensor) -> Result<Tensor, ReduceError> {
         if !self.asked {
             self.asked = true;
