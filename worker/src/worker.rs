@@ -273,8 +273,13 @@ fn introduce(
     let path = run_dir.metrics();
     let metrics = MetricsLog::open(&path, *done).map_err(|source| WorkerError::Write { path, source })?;
 
+    // Of stages each says what it trains.
+    let told = match recipe.stage.is_empty() {
+        true => parameters,
+        false => model.registry.parameter_count() as u64,
+    };
     progress.note(format!(
-        "{} on {} x {} in {}: {parameters} parameters, {} training and {test_samples} test samples, {}",
+        "{} on {} x {} in {}: {told} parameters, {} training and {test_samples} test samples, {}",
         recipe.model_name(),
         env.world_size,
         device::name(device),

@@ -1,11 +1,11 @@
 //! What people see: a bar that moves on a terminal, plain lines in a log. Standard error only, rank 0 only.
 
-use dtrain_common::units::ByteSize;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use dtrain_common::env::DTRAIN_PROGRESS;
+use dtrain_common::units::ByteSize;
 
 use super::StepRecord;
 
