@@ -149,8 +149,9 @@ fn rows(plan: &Plan, out: &mut String) {
     out.push('\n');
     let align = [Left, Right, Left, Left, Right, Left, Right, Right, Left];
     columns(out, 0, &align, &table);
+    out.push_str("Time is that of a step against the plain cut.\n");
     let margin = format!(
-        "Time is that of a step against the plain cut. Tensors may take a GPU's memory less {} and {}% of the rest.",
+        "Tensors may take a GPU's memory less {} and {}% of the rest.",
         size(plan.margin.context_bytes),
         plan.margin.fragmentation_percent
     );
@@ -177,7 +178,13 @@ fn bytes(plan: &Plan, out: &mut String) {
     let mut cuts: Vec<(String, &Prediction)> = vec![("plain".into(), &plan.plain)];
     for row in &plan.rows {
         let prediction = row.choice.prediction();
-        if !cuts.iter().any(|(_, known)| known.cut == prediction.cut) {
+        // bf16 and fp16 take the same.
+        let same = |known: &Prediction| {
+            let (one, other) = (known.cut, prediction.cut);
+            (one.micro_batch, one.recompute) == (other.micro_batch, other.recompute)
+                && known.owners == prediction.owners
+        };
+        if !cuts.iter().any(|(_, known)| same(known)) {
             cuts.push((shown(&row.gpu.name), prediction));
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn run(driver: &mut impl Driver, args: &MonitorArgs) -> anyhow::Resul
         interval: Duration::from_secs_f64(args.interval),
         count: args.count,
     };
-    watch(driver, form, pace, &stopped, say)
+    watch(driver, form, pace, &stopped, say, size_of_terminal)
 }
 
 /// How the figures are shown.
@@ -52,13 +52,22 @@ struct Pace {
     count: Option<u64>,
 }
 
-/// `show` writes, and says whether somebody reads.
+/// Columns and rows of the terminal; as many as there may be where it does not tell.
+fn size_of_terminal() -> (usize, usize) {
+    match rustix::termios::tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
+        _ => (usize::MAX, usize::MAX),
+    }
+}
+
+/// `show` writes, and says whether somebody reads. `size` is that of the terminal at a moment.
 fn watch(
     driver: &mut impl Driver,
     form: Form,
     pace: Pace,
     stopped: &Receiver<i32>,
     mut show: impl FnMut(&str) -> io::Result<bool>,
+    size: impl Fn() -> (usize, usize),
 ) -> anyhow::Result<ExitCode> {
     let mut next = Instant::now();
     let mut painted = 0;
@@ -68,7 +77,7 @@ fn watch(
         let time = jiff::Timestamp::now();
         let shown = match form {
             Form::Screen => {
-                let frame = text(&status, owner);
+                let frame = cut(&text(&status, owner), size());
                 let over = frame_over(&frame, painted);
                 painted = frame.lines().count();
                 show(&over)?
@@ -88,6 +97,15 @@ fn watch(
             Err(_) => {}
         }
     }
+}
+
+/// What of a frame a terminal of so many columns and rows holds: a line that wrapped, or one that scrolled away, could not be
+/// painted over. The last row is the cursor's.
+fn cut(frame: &str, (columns, rows): (usize, usize)) -> String {
+    let lines = frame.lines().take(rows.saturating_sub(1));
+    lines
+        .map(|line| line.chars().take(columns).chain(['\n']).collect::<String>())
+        .collect()
 }
 
 /// A frame that stands where the one before, of so many lines, stood.
@@ -139,11 +157,11 @@ mod tests {
         };
         let mut all = Vec::new();
         let mut driver = MadeUp([machine(vec![process(1)]), machine(vec![])].into());
-        watch(&mut driver, form, pace, &stopped, |text| {
+        let show = |text: &str| {
             all.push(text.to_owned());
             Ok(true)
-        })
-        .unwrap();
+        };
+        watch(&mut driver, form, pace, &stopped, show, || (60, 6)).unwrap();
         all
     }
 
@@ -168,6 +186,9 @@ mod tests {
         let all = shown(Form::Screen, 2);
         let height = all[0].lines().count();
         assert!(all[0].starts_with("NVIDIA driver"));
+        // Of a terminal of 60 columns and 6 rows, without a line that wraps.
+        assert_eq!(height, 5);
+        assert!(all[0].lines().all(|line| line.chars().count() <= 60), "{all:?}");
         assert!(
             all[1].starts_with(&format!("\x1b[{height}A\r\x1b[JNVIDIA driver")),
             "{all:?}"
@@ -201,6 +222,7 @@ mod tests {
                 pace,
                 &stopped,
                 |_| Ok(reads),
+                || (80, 24),
             );
             format!("{:?}", code.unwrap())
         };

@@ -84,9 +84,9 @@ mod tests {
             .unwrap();
         let own = owner(std::process::id()).unwrap();
         assert_eq!(own.uid, rustix::process::geteuid().as_raw());
-        // Between fork and exec it is called as this test is.
+        // Between fork and exec it is called as this test is, and then for a moment it has no words.
         let described = std::iter::repeat_with(|| owner(child.id()).unwrap().command)
-            .find(|command| command.starts_with("sleep"))
+            .find(|command| command.starts_with("sleep 6"))
             .unwrap();
         assert!(
             described.starts_with("sleep 600 000") && described.ends_with("0.."),

@@ -48,21 +48,21 @@ GPU           memory  micro x accum x ranks  amp   recompute  shard        peak 
 2GiB        2.00 GiB  2 x 8 x 1 = 16         bf16        1/4  no       1.31 GiB  1.31  yes
 t4         14.74 GiB  16 x 1 x 1 = 16        fp16        0/4  no       8.50 GiB  1.00  yes
 a100-40gb  39.39 GiB  16 x 1 x 1 = 16        bf16        0/4  no       8.50 GiB  1.00  yes
-Time is that of a step against the plain cut. Tensors may take a GPU's memory less 614.00 MiB and 5%
-  of the rest.
+Time is that of a step against the plain cut.
+Tensors may take a GPU's memory less 614.00 MiB and 5% of the rest.
 
 Where the bytes are at the peak, predicted (symbolic):
-                    plain        1GiB        2GiB          t4
-  micro-batch          16           1           2          16
-  recompute           0/4         4/4         1/4         0/4
-  parameters   100.00 MiB  100.00 MiB  100.00 MiB  100.00 MiB
-  gradients    100.00 MiB  100.00 MiB  100.00 MiB  100.00 MiB
-  optimizer    200.00 MiB  200.00 MiB  200.00 MiB  200.00 MiB
-  ema          100.00 MiB  100.00 MiB  100.00 MiB  100.00 MiB
-  buffers             0 B         0 B         0 B         0 B
-  activations    8.00 GiB  128.00 MiB  832.00 MiB    8.00 GiB
-  workspace     10.00 MiB   10.00 MiB   10.00 MiB   10.00 MiB
-  together       8.50 GiB  638.00 MiB    1.31 GiB    8.50 GiB
+                    plain        1GiB        2GiB
+  micro-batch          16           1           2
+  recompute           0/4         4/4         1/4
+  parameters   100.00 MiB  100.00 MiB  100.00 MiB
+  gradients    100.00 MiB  100.00 MiB  100.00 MiB
+  optimizer    200.00 MiB  200.00 MiB  200.00 MiB
+  ema          100.00 MiB  100.00 MiB  100.00 MiB
+  buffers             0 B         0 B         0 B
+  activations    8.00 GiB  128.00 MiB  832.00 MiB
+  workspace     10.00 MiB   10.00 MiB   10.00 MiB
+  together       8.50 GiB  638.00 MiB    1.31 GiB
 
 What saves memory, each alone, against the plain cut:
        saves      peak  time
