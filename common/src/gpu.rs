@@ -7,6 +7,7 @@ mod choice;
 mod driver;
 #[cfg(test)]
 mod fixtures;
+mod status;
 mod visible;
 
 use nvml_wrapper::error::NvmlError;
@@ -15,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use crate::units::ByteSize;
 
 pub use choice::{ChoiceError, GpuId, GpuIdError};
-pub use driver::{all_compute_in_bf16, inventory};
+pub use driver::{Nvidia, all_compute_in_bf16, inventory};
+pub use status::{Driver, GpuProcess, GpuStatus, Status};
 pub use visible::Visible;
 
 /// One GPU.

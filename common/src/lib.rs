@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod control;
 pub mod env;
 pub mod exit;
 pub mod files;
@@ -17,6 +18,7 @@ pub mod plan;
 pub mod recipe;
 pub mod result;
 pub mod run_dir;
+pub mod text;
 pub mod units;
 
 mod numbers;

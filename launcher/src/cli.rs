@@ -1,11 +1,15 @@
 //! The command line.
 
 mod contract;
+mod gpu;
+mod plan;
 mod twins;
 mod words;
 
 pub(crate) use contract::{Binding, ContractArgs};
-pub(crate) use words::{Form, Target, parse};
+pub(crate) use gpu::{GpuCommand, InfoArgs, KillArgs, MonitorArgs};
+pub(crate) use plan::{PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
+pub(crate) use words::{Form, Target, read_command};
 
 use crate::agent::HangPolicy;
 use crate::cli_gpus::GpuArgs;
@@ -38,7 +42,16 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Start one worker process per GPU: a training recipe, a Python script, or any program.
     #[command(override_usage = USAGE, after_help = EXAMPLES, after_long_help = AFTER_LONG_HELP)]
-    Launch(LaunchArgs),
+    Launch(Box<LaunchArgs>),
+    /// Say before the run what fits: micro-batch, accumulation, precision and recompute for each GPU.
+    #[command(after_help = plan::EXAMPLES, after_long_help = plan::PLAN_HELP)]
+    Plan(PlanArgs),
+    /// Measure real steps, and find the largest micro-batch that fits.
+    #[command(after_help = plan::PROFILE_HELP)]
+    Profile(ProfileArgs),
+    /// The GPUs of this machine: what they do, what fits on them, and ending what holds them.
+    #[command(subcommand, after_help = gpu::EXAMPLES)]
+    Gpu(GpuCommand),
 }
 
 /// What `dtrain launch` is to do.
@@ -256,7 +269,7 @@ mod tests {
 
     fn parse(line: &[&str]) -> Result<LaunchArgs, clap::Error> {
         let words = ["dtrain", "launch"].iter().chain(line);
-        super::parse(words.map(OsString::from).collect(), |_| None)
+        words::parse(words.map(OsString::from).collect(), |_| None)
     }
 
     #[test]

@@ -1,20 +1,23 @@
 //! The `dtrain` command: starts data-parallel training, or any program, as one process per GPU.
 //!
-//! `cli` reads the command line, `guardian` stands behind the rest, `launch` checks the command and runs it, `agent` decides,
-//! `process` and `output` act.
+//! `cli` reads the command line. Of a launch, `guardian` stands behind the rest, `launch` checks the command and runs it, `agent`
+//! decides, `process` and `output` act. `ask` has the worker program plan and profile, `gpus` is the commands about GPUs.
 //! Architecture invariant: the launcher links no libtorch and knows of what it launches only the environment
 //! contract of `dtrain_common::env`.
 #![deny(unsafe_code)]
 
 mod agent;
+mod ask;
 mod cli;
 mod cli_gpus;
 mod cli_output;
+mod gpus;
 mod guardian;
 mod launch;
 mod output;
 mod process;
 
+use cli::Command;
 use dtrain_common::exit::ExitStatus;
 use guardian::Role;
 use launch::Begun;
@@ -23,8 +26,8 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let begun = Begun::now();
-    let args = match cli::parse(std::env::args_os().collect(), |name| std::env::var_os(name)) {
-        Ok(args) => args,
+    let command = match cli::read_command(std::env::args_os().collect(), |name| std::env::var_os(name)) {
+        Ok(command) => command,
         Err(error) => {
             // Also --help and --version. If the stream is closed there is nobody left to tell.
             let _ = error.print();
@@ -35,24 +38,31 @@ fn main() -> ExitCode {
             };
         }
     };
-    let done = match guardian::role() {
-        Role::Guardian => guardian::stand_behind(&args.contract.signals()),
-        Role::Launcher(guardian) => launch::run(&args, guardian, begun).map(ExitCode::from),
-        Role::Abandoned => return ExitStatus::WorkerFailed.into(),
-    };
-    done.unwrap_or_else(|error| {
-        let mut said = in_one_line(&error);
-        if !args.from_environment.is_empty() {
-            // A flag that nobody typed is hard to find otherwise.
-            said = format!(
-                "{said} (set in the environment: {})",
-                args.from_environment.join(", ")
-            );
+    match command {
+        Command::Launch(args) => {
+            let done = match guardian::role() {
+                Role::Guardian => guardian::stand_behind(&args.contract.signals()),
+                Role::Launcher(guardian) => launch::run(&args, guardian, begun).map(ExitCode::from),
+                Role::Abandoned => return ExitStatus::WorkerFailed.into(),
+            };
+            done.unwrap_or_else(|error| refuse(&error, &args.from_environment))
         }
-        // If standard error is closed there is nobody left to tell, and the exit code still says it.
-        let _ = writeln!(std::io::stderr(), "dtrain: error: {said}");
-        ExitStatus::Usage.into()
-    })
+        Command::Plan(args) => ask::plan(&args).unwrap_or_else(|error| refuse(&error, &[])),
+        Command::Profile(args) => ask::profile(&args).unwrap_or_else(|error| refuse(&error, &[])),
+        Command::Gpu(command) => gpus::run(&command).unwrap_or_else(|error| refuse(&error, &[])),
+    }
+}
+
+/// Says what is wrong. `from_environment` are the variables that stand for flags: one that nobody typed is hard to find
+/// otherwise.
+fn refuse(error: &anyhow::Error, from_environment: &[String]) -> ExitCode {
+    let mut said = in_one_line(error);
+    if !from_environment.is_empty() {
+        said = format!("{said} (set in the environment: {})", from_environment.join(", "));
+    }
+    // If standard error is closed there is nobody left to tell, and the exit code still says it.
+    let _ = writeln!(std::io::stderr(), "dtrain: error: {said}");
+    ExitStatus::Usage.into()
 }
 
 /// The error and its causes, each said once: the errors of `dtrain_common` name their cause themselves.

@@ -57,6 +57,12 @@ pub enum WorkerError {
         /// The stage.
         stage: String,
     },
+    /// Recomputation of a model that has nothing to compute again.
+    #[error(
+        "memory.recompute = \"on\", but the model has no segments that could be computed again in backward; those of the tasks \
+         classify, segment and lm have, and a task of your own by Scope::segment. Leave the key out, or set it to \"off\""
+    )]
+    NoSegments,
     /// Nothing is left to train.
     #[error("model.freeze matches every parameter of the model; leave some of them to be trained")]
     AllFrozen,
@@ -154,6 +160,7 @@ impl WorkerError {
             | Self::Globs { .. }
             | Self::Idle { .. }
             | Self::NothingTrained { .. }
+            | Self::NoSegments
             | Self::AllFrozen
             | Self::Precision(_)
             | Self::RunDir(_)
@@ -165,7 +172,11 @@ impl WorkerError {
             | Self::NoGpu { .. }
             | Self::Job(_)
             | Self::Attempt(_)
-            | Self::Train(TrainError::Data(_) | TrainError::TooManyBad { .. })
+            | Self::Train(
+                TrainError::Data(_)
+                | TrainError::TooManyBad { .. }
+                | TrainError::Model(ModelError::Recomputed { .. }),
+            )
             | Self::Rendezvous(
                 RendezvousError::Refused(_)
                 | RendezvousError::Environment(_)

@@ -6,6 +6,7 @@
 
 pub mod checkpoint;
 pub mod collectives;
+mod control;
 pub mod data;
 mod device;
 pub mod engine;
@@ -18,6 +19,7 @@ pub mod models;
 pub mod optim;
 mod out_of_memory;
 mod program;
+mod recompute;
 mod setup;
 pub mod tasks;
 mod trained;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tch::Device;
 
 use super::error::WorkerError;
-use super::trained;
+use super::{recompute, trained};
 use crate::checkpoint;
 use crate::data::LoaderOptions;
 use crate::engine::{
@@ -81,6 +81,7 @@ impl Setup {
             local_ranks: env.local_world_size,
         };
         let task = Box::new(T::build(recipe, survey, site)?);
+        let recompute = recompute::begin(recipe, &registry, &mut notes)?;
         let samples = task.train_set().len() as u64;
         let plan = RunPlan::new(recipe, ranks, samples, &needs(task.as_ref(), &registry))?;
         let resume = opening.resume.as_deref().filter(|_| only.is_none());
@@ -129,6 +130,7 @@ impl Setup {
             model: Model {
                 task,
                 registry,
+                recompute,
                 arena,
                 buffers,
                 optimizer,

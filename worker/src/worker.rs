@@ -15,6 +15,7 @@ use super::device;
 use super::error::WorkerError;
 use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
+use crate::control::Control;
 use crate::engine::{Fault, Outcome, Parts, PlanFile, StopFlag, Summary, TrainError, Trainer, live, shielded};
 use crate::heartbeat::Heartbeat;
 use crate::job;
@@ -102,6 +103,7 @@ fn train_shielded<T: BuildTask + 'static>(
     let allowed =
         budget::bytes(recipe.memory.budget, device, env.local_world_size).map_err(TrainError::from)?;
     budget::enforce(allowed, device);
+    let _control = Control::listen(env.rank, device);
     if let Err(error) = dtrain_torch_shim::keep_freed_memory() {
         tracing::debug!("{error}");
     }
@@ -163,7 +165,7 @@ fn train_shielded<T: BuildTask + 'static>(
         launched: launched(),
         heartbeat: Heartbeat::from_env(),
         batch_sync: setup.batch_sync,
-        save_more: Box::new(|| false),
+        save_more: save_more(recipe, &recompute),
         fault,
     })?;
     let outcome = trainer.run()?;

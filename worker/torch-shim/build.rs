@@ -13,6 +13,7 @@ const SOURCES: &[&str] = &[
     "hooks.cpp",
     "jit.cpp",
     "memory.cpp",
+    "recompute.cpp",
     "store.cpp",
     "symbolic.cpp",
     "tensor.cpp",

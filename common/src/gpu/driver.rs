@@ -3,10 +3,90 @@
 
 use std::ffi::OsStr;
 
+use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
-use super::{GpuError, GpuInfo, Inventory, MigInfo};
+use super::{Driver, GpuError, GpuInfo, GpuProcess, GpuStatus, Inventory, MigInfo, Status};
+
+/// The driver of this machine, kept open between questions.
+#[derive(Debug)]
+pub struct Nvidia(Nvml);
+
+impl Nvidia {
+    /// Loads the driver's library.
+    ///
+    /// # Errors
+    /// As [`inventory`].
+    pub fn open() -> Result<Self, GpuError> {
+        load().map(Self)
+    }
+}
+
+impl Driver for Nvidia {
+    fn status(&mut self) -> Result<Status, GpuError> {
+        let nvml = &self.0;
+        let driver = nvml
+            .sys_driver_version()
+            .map_err(|source| failed("tell its version", source))?;
+        let cuda = nvml.sys_cuda_driver_version().ok().map(|version| {
+            format!(
+                "{}.{}",
+                cuda_driver_version_major(version),
+                cuda_driver_version_minor(version)
+            )
+        });
+        let count = nvml
+            .device_count()
+            .map_err(|source| failed("count the GPUs", source))?;
+        let gpus = (0..count).map(|index| status(nvml, index));
+        Ok(Status {
+            driver,
+            cuda,
+            gpus: gpus.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// What a GPU does not tell, such as the temperature of one in a virtual machine, is left out.
+fn status(nvml: &Nvml, index: u32) -> Result<GpuStatus, GpuError> {
+    let info = gpu(nvml, index)?;
+    let device = nvml
+        .device_by_index(index)
+        .map_err(|source| failed(&format!("open GPU {index}"), source))?;
+    let compute = device.running_compute_processes().unwrap_or_default();
+    let graphics = device.running_graphics_processes().unwrap_or_default();
+    let mut processes: Vec<GpuProcess> = Vec::new();
+    for process in compute.into_iter().chain(graphics).map(process) {
+        // A process that computes and draws is in both lists.
+        if !processes.iter().any(|known| known.pid == process.pid) {
+            processes.push(process);
+        }
+    }
+    Ok(GpuStatus {
+        index,
+        name: info.name,
+        uuid: info.uuid,
+        total_bytes: info.total_bytes,
+        free_bytes: info.free_bytes,
+        busy_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
+        temperature_c: device.temperature(TemperatureSensor::Gpu).ok(),
+        power_mw: device.power_usage().ok(),
+        processes,
+    })
+}
+
+fn process(info: ProcessInfo) -> GpuProcess {
+    GpuProcess {
+        pid: info.pid,
+        used_bytes: match info.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        },
+    }
+}
 
 /// Whether every GPU of the machine computes in bfloat16 itself (compute capability 8.0, Ampere); false where that cannot
 /// be found out.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::cost::{Share, relative_time};
+use super::solve::Solver;
 use super::{Cut, Prediction, Predictor, Subject};
 use crate::batch::Partition;
 use crate::recipe::{Amp, ModelName, Recipe, Resize, Task};
@@ -38,11 +39,11 @@ const STRIDE: usize = 32;
 /// patches do not divide, is no advice.
 pub(super) fn advise<P: Predictor + ?Sized>(
     recipe: &Recipe,
-    subject: &Subject,
-    predictor: &mut P,
+    solver: &mut Solver<'_, P>,
     base: &Prediction,
     half: Amp,
 ) -> Vec<Advice> {
+    let subject = solver.subject();
     let share = |cut: &Cut| {
         let partition = Partition::new(subject.effective_batch, cut.ranks, Some(cut.micro_batch)).ok()?;
         Some(Share {
@@ -61,7 +62,7 @@ pub(super) fn advise<P: Predictor + ?Sized>(
             .into_iter()
             .collect();
         let (Ok(prediction), Some(lever_share)) =
-            (predictor.predict(&overrides, lever.cut), share(&lever.cut))
+            (solver.predict_with(&overrides, lever.cut), share(&lever.cut))
         else {
             continue;
         };

@@ -18,7 +18,6 @@ mod report;
 mod search;
 mod solve;
 mod table;
-mod text;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! A profile as text of at most 100 columns.
 
 use super::profile::{MeasuredStage, Optimal, Profile, ProfiledStage, TriedOutcome};
-use super::text::{Align::Left, Align::Right, columns, grouped, paragraph, size};
+use crate::text::{Align::Left, Align::Right, columns, grouped, paragraph, size};
 
 /// The whole of `dtrain profile`.
 pub(super) fn full(profile: &Profile, out: &mut String) {

@@ -116,13 +116,9 @@ fn plan<P: Predictor + ?Sized>(
         Budget::Auto => None,
         Budget::Size(size) => Some(size.0),
     };
-    let asked = |gpu: &Gpu| Asked {
-        ranks: job.nproc,
-        budget: usable(gpu.bytes).min(most.unwrap_or(u64::MAX)),
-        micro_batch: recipe.memory.micro_batch,
-        amp: precision(recipe.precision.amp, gpu),
-        recompute: recipe.memory.recompute,
-        shard_optimizer: recipe.memory.shard_optimizer,
+    let asked = |gpu: &Gpu| {
+        let budget = usable(gpu.bytes).min(most.unwrap_or(u64::MAX));
+        Asked::new(recipe, job.nproc, budget, precision(recipe.precision.amp, gpu))
     };
     let mut solver = Solver::new(subject, predictor);
     let mut rows = Vec::new();
@@ -140,13 +136,13 @@ fn plan<P: Predictor + ?Sized>(
     let half = precision(Amp::Auto, first);
     let (mut advice, mut helps) = (Vec::new(), Vec::new());
     if !job.brief {
-        advice = advise(recipe, subject, predictor, &plain, half);
+        advice = advise(recipe, &mut solver, &plain, half);
         let smallest = rows.iter().find_map(|row| match &row.choice {
             Choice::NoFit(no_fit) => Some(no_fit.smallest),
             Choice::Fit(_) => None,
         });
         if let Some(smallest) = smallest {
-            helps = advise(recipe, subject, predictor, &smallest, half);
+            helps = advise(recipe, &mut solver, &smallest, half);
         }
     }
     let cut_up = |row: &Row| row.choice.prediction().cut.micro_batch < subject.effective_batch;

@@ -12,7 +12,7 @@ use super::cost::{Share, relative_time};
 use super::search::largest;
 use super::{Cut, PlanError, Prediction, Predictor, Subject};
 use crate::batch::{BatchError, Partition};
-use crate::recipe::{Amp, MicroBatch, Recompute};
+use crate::recipe::{Amp, MicroBatch, Recipe, Recompute};
 
 /// So many cuts with recompute are looked at closely, the best by the straight line first.
 const CANDIDATES: usize = 2;
@@ -91,7 +91,7 @@ impl Choice {
 pub struct Solver<'a, P: Predictor + ?Sized> {
     subject: &'a Subject,
     predictor: &'a mut P,
-    known: HashMap<Cut, Prediction>,
+    known: HashMap<(Vec<String>, Cut), Prediction>,
 }
 
 impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
@@ -104,16 +104,37 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
         }
     }
 
-    /// What `cut` takes; every cut is predicted once.
+    /// What is planned for.
+    pub fn subject(&self) -> &'a Subject {
+        self.subject
+    }
+
+    /// What `cut` takes of the recipe as it is; every cut is predicted once.
     ///
     /// # Errors
     /// The predictor's.
     pub fn predict(&mut self, cut: Cut) -> Result<Prediction, PlanError<P::Error>> {
-        if let Some(known) = self.known.get(&cut) {
+        self.predict_with(&[], cut)
+    }
+
+    /// As [`Solver::predict`], with recipe settings as `key=value` that go over the recipe's own.
+    ///
+    /// # Errors
+    /// The predictor's.
+    pub fn predict_with(
+        &mut self,
+        overrides: &[String],
+        cut: Cut,
+    ) -> Result<Prediction, PlanError<P::Error>> {
+        let key = (overrides.to_vec(), cut);
+        if let Some(known) = self.known.get(&key) {
             return Ok(*known);
         }
-        let prediction = self.predictor.predict(&[], cut).map_err(PlanError::Predict)?;
-        self.known.insert(cut, prediction);
+        let prediction = self
+            .predictor
+            .predict(overrides, cut)
+            .map_err(PlanError::Predict)?;
+        self.known.insert(key, prediction);
         Ok(prediction)
     }
 
@@ -296,6 +317,19 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
 }
 
 impl Asked {
+    /// What `recipe` leaves free on `ranks` ranks whose tensors may take `budget` bytes each. `amp` is the precision that
+    /// `precision.amp` comes to on their device.
+    pub fn new(recipe: &Recipe, ranks: usize, budget: u64, amp: Amp) -> Self {
+        Self {
+            ranks,
+            budget,
+            micro_batch: recipe.memory.micro_batch,
+            amp,
+            recompute: recipe.memory.recompute,
+            shard_optimizer: recipe.memory.shard_optimizer,
+        }
+    }
+
     fn cut(&self, micro_batch: usize, recompute: usize) -> Cut {
         Cut {
             ranks: self.ranks,

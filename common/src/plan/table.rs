@@ -5,10 +5,10 @@ use std::fmt::Write;
 use super::advice::Advice;
 use super::report::{Plan, Row};
 use super::solve::Choice;
-use super::text::{Align::Left, Align::Right, columns, counted, grouped, paragraph, size};
 use super::{Cut, Prediction, Way};
 use crate::batch::effective_batch;
 use crate::recipe::Amp;
+use crate::text::{Align::Left, Align::Right, columns, counted, grouped, paragraph, size};
 
 /// GPUs whose bytes stand side by side.
 const COLUMNS: usize = 5;

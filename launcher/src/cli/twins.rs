@@ -194,7 +194,8 @@ fn reason(error: &clap::Error) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::{Form, LaunchArgs, Nproc, parse};
+    use super::super::words::parse;
+    use super::super::{Form, LaunchArgs, Nproc};
     use super::*;
     use std::os::unix::ffi::OsStringExt;
 

@@ -3,7 +3,7 @@
 
 use super::{Cli, Command, LaunchArgs, twins};
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -89,11 +89,25 @@ fn is_python(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "py")
 }
 
-/// Reads the command line, and through `environment` the variables that stand for flags.
+/// Reads the command line, and for a launch through `environment` the variables that stand for flags.
 ///
 /// # Errors
 /// Wrong usage, or a request for help or for the version.
-pub(crate) fn parse(
+pub(crate) fn read_command(
+    argv: Vec<OsString>,
+    environment: impl Fn(&str) -> Option<OsString>,
+) -> Result<Command, clap::Error> {
+    if argv.get(1).is_some_and(|word| word == "launch") {
+        return parse(argv, environment).map(|args| Command::Launch(Box::new(args)));
+    }
+    Cli::try_parse_from(argv).map(|cli| cli.command)
+}
+
+/// Reads a launch's command line, and through `environment` the variables that stand for flags.
+///
+/// # Errors
+/// Wrong usage, or a request for help or for the version.
+pub(super) fn parse(
     argv: Vec<OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<LaunchArgs, clap::Error> {
@@ -130,8 +144,12 @@ pub(crate) fn parse(
 fn read(command: &mut clap::Command, argv: &[OsString]) -> Result<LaunchArgs, clap::Error> {
     let mut matches = command.try_get_matches_from_mut(argv)?;
     let cli = Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(command))?;
-    let Command::Launch(args) = cli.command;
-    Ok(args)
+    match cli.command {
+        Command::Launch(args) => Ok(*args),
+        Command::Plan(_) | Command::Profile(_) | Command::Gpu(_) => {
+            Err(usage_error(command, "this is no launch".into()))
+        }
+    }
 }
 
 /// Takes a recipe's name out of the words when others follow it. To the parser everything from the first word on

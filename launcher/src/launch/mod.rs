@@ -29,6 +29,7 @@ use files::Files;
 use heartbeats::Heartbeats;
 use meeting::Meeting;
 use plan::Plan;
+pub(crate) use plan::find_worker;
 use port::MasterPort;
 use rustix::process::Pid;
 use std::io::ErrorKind;

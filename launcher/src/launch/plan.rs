@@ -316,7 +316,10 @@ fn measure(args: &LaunchArgs, kind: Kind) -> anyhow::Result<Size> {
 }
 
 /// The trainer: where DTRAIN_WORKER says, else beside this executable, else in PATH.
-fn find_worker() -> anyhow::Result<PathBuf> {
+///
+/// # Errors
+/// It lies nowhere, or DTRAIN_WORKER names none.
+pub(crate) fn find_worker() -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH");
     if let Some(named) = std::env::var_os(DTRAIN_WORKER).filter(|named| !named.is_empty()) {
         return program::find(&named, path.as_deref())

@@ -11,6 +11,7 @@ mod hangs;
 mod harness;
 mod logs;
 mod output;
+mod plan;
 mod pytorch;
 mod recipes;
 mod restarts;

@@ -8,7 +8,7 @@ use super::reducer::{ReduceError, gather};
 use super::replay::patiently;
 use super::stages::Resting;
 use crate::collectives::Ranks;
-use crate::models::Registry;
+use crate::models::{Recompute, Registry};
 use crate::optim::Optimizer;
 use crate::tasks::Task;
 use tch::Tensor;
@@ -19,6 +19,8 @@ pub struct Model {
     pub task: Box<dyn Task>,
     /// The model's tensors by name.
     pub registry: Registry,
+    /// Which of the model's segments are computed again in backward.
+    pub recompute: Recompute,
     /// Trainable parameters and gradients in flat buffers.
     pub arena: Arena,
     /// Running statistics in flat tensors.

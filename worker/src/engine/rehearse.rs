@@ -83,7 +83,8 @@ pub fn rehearse(
         if micro_batches.len() == 0 {
             reducer.arm();
         }
-        loss.sum.f_mul_scalar(precision.loss_scale())?.f_backward()?;
+        let scaled = loss.sum.f_mul_scalar(precision.loss_scale())?;
+        model.recompute.backward(&scaled)?;
         model.buffers.take(1.0)?;
         tally.add(&loss)?;
     }

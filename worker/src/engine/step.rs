@@ -211,9 +211,8 @@ impl Trainer<'_> {
             self.reducer.arm();
         }
         self.replay.fault.begin(pass.phase, cut.step, index + 1);
-        loss.sum
-            .f_mul_scalar(cut.loss_scale / cut.expected)?
-            .f_backward()?;
+        let scaled = loss.sum.f_mul_scalar(cut.loss_scale / cut.expected)?;
+        self.model.recompute.backward(&scaled)?;
         let share = cut.micro_batches[index].len() as f64 / cut.samples as f64;
         self.model.buffers.take(share)?;
         tally.add(&loss)?;

@@ -68,6 +68,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     if device == Device::Cpu {
         setup.model.share(&ranks)?;
     }
+    setup.model.recompute.set(cut.recompute);
     let mut precision = Precision::rehearsed(cut.amp, device)?;
 
     let partition = Partition::new(recipe.train.effective_batch, cut.ranks, Some(cut.micro_batch))

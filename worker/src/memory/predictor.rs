@@ -135,7 +135,7 @@ impl Rehearsal {
             effective_batch: self.recipe.train.effective_batch,
             learning_rate: plan.schedule.peak,
             min_micro_batch: model.task.min_micro_batch(),
-            segments: 0,
+            segments: model.recompute.segments(),
             depends: model.task.micro_batch_matters().into_iter().collect(),
         }
     }
@@ -155,6 +155,7 @@ impl Rehearsal {
             .collect();
         let taken = &sizes[..sizes.len().min(MICRO_STEPS)];
         let model = &mut self.setup.model;
+        model.recompute.set(cut.recompute);
         let data = model.task.train_set();
         let batches = taken
             .iter()

@@ -59,6 +59,18 @@ pub enum ModelError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
+    /// A segment that is computed again in backward is not what it was in the forward pass.
+    #[error(
+        "`{segment}` was computed again in backward and gave {what}. Its forward pass draws random numbers that are not \
+         torch's, or changes what it computes with; mend that, or set memory.recompute = \"off\""
+    )]
+    Recomputed {
+        /// The segment's name, such as `layer1.0`.
+        segment: String,
+        /// What differed, in words that go behind "gave".
+        what: String,
+    },
+
     /// A tensor given to the model has the wrong shape.
     #[error("the model takes {expected}, but was given a tensor of shape {got:?}")]
     Input {

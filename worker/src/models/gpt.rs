@@ -4,6 +4,7 @@ use tch::{Kind, Tensor};
 
 use super::error::ModelError;
 use super::layers::{Block, BlockNames, BlockOptions, Embedding, Gelu, Init, LayerNorm};
+use super::recompute::Segment;
 use super::registry::Registry;
 use super::settings;
 
@@ -37,7 +38,7 @@ pub struct GptConfig {
 pub struct Gpt {
     tokens: Embedding,
     positions: Embedding,
-    blocks: Vec<Block>,
+    blocks: Vec<Segment<Block>>,
     norm: LayerNorm,
     context: i64,
 }
@@ -70,7 +71,7 @@ impl Gpt {
         let tokens = Embedding::new(&mut scope.sub("wte"), vocabulary, width, options.init)?;
         let positions = Embedding::new(&mut scope.sub("wpe"), context, width, options.init)?;
         let mut stack = scope.sub("h");
-        let blocks = (0..depth).map(|index| Block::new(&mut stack.sub(index), &options));
+        let blocks = (0..depth).map(|index| stack.sub(index).segment(|scope| Block::new(scope, &options)));
         let blocks = blocks.collect::<Result<_, _>>()?;
         Ok(Self {
             tokens,
@@ -103,7 +104,7 @@ impl Gpt {
             .forward(tokens)?
             .f_add(&self.positions.first(length)?)?;
         for block in &self.blocks {
-            x = block.forward(&x)?;
+            x = block.run(&x, Block::forward)?;
         }
         self.tokens.scores(&self.norm.forward(&x)?)
     }

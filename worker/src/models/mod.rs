@@ -19,6 +19,7 @@ mod gpt;
 mod layers;
 mod mismatch;
 mod recognise;
+mod recompute;
 mod registry;
 mod resnet;
 mod settings;
@@ -35,6 +36,7 @@ pub use layers::{
     Gelu, Init, LayerNorm, Linear, Mlp, SelfAttention, channels_last, is_channels_last,
 };
 pub use mismatch::{Mismatch, ShapeDifference};
+pub use recompute::{Recompute, Segment, is_recomputing};
 pub use registry::{Entry, Registry, Role, Scope};
 pub use tensor_file::TensorFile;
 pub use tensor_write::write_tensors;

@@ -4,6 +4,7 @@ use tch::Tensor;
 
 use super::error::ModelError;
 use super::layers::{BatchNorm2d, Conv2d, ConvOptions, Linear, input_layout};
+use super::recompute::Segment;
 use super::registry::{Registry, Scope};
 use super::{Classifier, settings};
 
@@ -101,6 +102,32 @@ impl Block {
     }
 }
 
+/// What comes before the blocks. Of large images it keeps more for the backward pass than any of them.
+#[derive(Debug)]
+struct Stem {
+    conv1: Conv2d,
+    bn1: BatchNorm2d,
+}
+
+impl Stem {
+    fn new(scope: &mut Scope<'_>, channels: i64) -> Result<Self, ModelError> {
+        let options = ConvOptions {
+            stride: 2,
+            padding: 3,
+            ..ConvOptions::kernel(7)
+        };
+        Ok(Self {
+            conv1: Conv2d::new(&mut scope.sub("conv1"), (channels, STAGE_CHANNELS[0]), options)?,
+            bn1: BatchNorm2d::new(&mut scope.sub("bn1"), STAGE_CHANNELS[0])?,
+        })
+    }
+
+    fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
+        let mut x = self.bn1.forward(&self.conv1.forward(images)?, train)?;
+        Ok(x.f_relu_()?.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)?)
+    }
+}
+
 /// A residual network.
 ///
 /// Every block begins as the identity: the last batch norm of its branch starts with weight 0 (Goyal et al. 2017, arXiv
@@ -108,9 +135,8 @@ impl Block {
 /// chaotic, and a difference in the last digit becomes one in the second within twenty steps. There is no dropout.
 #[derive(Debug)]
 pub(super) struct ResNet {
-    conv1: Conv2d,
-    bn1: BatchNorm2d,
-    blocks: Vec<Block>,
+    stem: Segment<Stem>,
+    blocks: Vec<Segment<Block>>,
     fc: Linear,
     channels: i64,
     channels_last: bool,
@@ -127,13 +153,7 @@ impl ResNet {
         let (channels, classes) = (settings::channels(channels)?, settings::classes(classes)?);
         let (channels_last, synced) = (registry.is_channels_last(), registry.is_batch_synced());
         let mut root = registry.root();
-        let first = ConvOptions {
-            stride: 2,
-            padding: 3,
-            ..ConvOptions::kernel(7)
-        };
-        let conv1 = Conv2d::new(&mut root.sub("conv1"), (channels, STAGE_CHANNELS[0]), first)?;
-        let bn1 = BatchNorm2d::new(&mut root.sub("bn1"), STAGE_CHANNELS[0])?;
+        let stem = root.segment(|root| Stem::new(root, channels))?;
         let expansion = if layout.bottleneck { EXPANSION } else { 1 };
         let mut blocks = Vec::new();
         let mut input = STAGE_CHANNELS[0];
@@ -141,14 +161,14 @@ impl ResNet {
             let mut scope = root.sub(format_args!("layer{}", stage + 1));
             for index in 0..count {
                 let stride = if stage > 0 && index == 0 { 2 } else { 1 };
-                let mut scope = scope.sub(index);
-                blocks.push(Block::new(&mut scope, (input, inner), stride, layout.bottleneck)?);
+                let block =
+                    |scope: &mut Scope<'_>| Block::new(scope, (input, inner), stride, layout.bottleneck);
+                blocks.push(scope.sub(index).segment(block)?);
                 input = inner * expansion;
             }
         }
         Ok(Self {
-            conv1,
-            bn1,
+            stem,
             blocks,
             fc: Linear::new(&mut root.sub("fc"), input, classes)?,
             channels,
@@ -160,10 +180,9 @@ impl ResNet {
     /// Images to the last feature map.
     fn features(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let images = input_layout(images, self.channels_last)?;
-        let mut x = self.bn1.forward(&self.conv1.forward(&images)?, train)?;
-        let mut x = x.f_relu_()?.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)?;
+        let mut x = self.stem.run(&images, move |stem, x| stem.forward(x, train))?;
         for block in &self.blocks {
-            x = block.forward(&x, train)?;
+            x = block.run(&x, move |block, x| block.forward(x, train))?;
         }
         Ok(x)
     }

@@ -5,6 +5,7 @@ use tch::Tensor;
 
 use super::error::ModelError;
 use super::layers::{BatchNorm2d, Conv2d, ConvOptions, ConvTranspose2d, Init, input_layout};
+use super::recompute::Segment;
 use super::registry::{Registry, Scope};
 use super::{Segmenter, settings};
 
@@ -62,6 +63,19 @@ impl DoubleConv {
     }
 }
 
+/// One level of the way down: halves, and convolves.
+#[derive(Debug)]
+struct Down {
+    conv: DoubleConv,
+}
+
+impl Down {
+    fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
+        let halved = x.f_max_pool2d([2, 2], [2, 2], [0, 0], [1, 1], false)?;
+        self.conv.forward(&halved, train)
+    }
+}
+
 /// One level of the way up: enlarges, puts the skip beside it, and convolves.
 #[derive(Debug)]
 struct Up {
@@ -85,9 +99,9 @@ impl Up {
 /// dropout, whose masks would depend on how the batch is cut.
 #[derive(Debug)]
 pub(super) struct Unet {
-    inc: DoubleConv,
-    down: Vec<DoubleConv>,
-    up: Vec<Up>,
+    inc: Segment<DoubleConv>,
+    down: Vec<Segment<Down>>,
+    up: Vec<Segment<Up>>,
     outc: Conv2d,
     config: UnetConfig,
     channels_last: bool,
@@ -111,21 +125,27 @@ impl Unet {
         }
         let (channels_last, synced) = (registry.is_channels_last(), registry.is_batch_synced());
         let mut root = registry.root();
-        let inc = DoubleConv::new(&mut root.sub("inc"), channels, width)?;
+        let inc = root
+            .sub("inc")
+            .segment(|scope| DoubleConv::new(scope, channels, width))?;
         let down = (1..=depth)
             .map(|level| {
-                let mut scope = root.sub(format_args!("down{level}"));
-                // 0 is the pooling, which has no tensors.
-                DoubleConv::new(&mut scope.sub("maxpool_conv").sub(1), at(level - 1), at(level))
+                root.sub(format_args!("down{level}")).segment(|scope| {
+                    // 0 is the pooling, which has no tensors.
+                    let mut place = scope.sub("maxpool_conv");
+                    let conv = DoubleConv::new(&mut place.sub(1), at(level - 1), at(level))?;
+                    Ok(Down { conv })
+                })
             })
             .collect::<Result<_, _>>()?;
         let up = (1..=depth)
             .map(|step| {
-                let mut scope = root.sub(format_args!("up{step}"));
                 let (below, here) = (at(depth - step + 1), at(depth - step));
-                Ok(Up {
-                    up: ConvTranspose2d::new(&mut scope.sub("up"), (below, here), 2)?,
-                    conv: DoubleConv::new(&mut scope.sub("conv"), below, here)?,
+                root.sub(format_args!("up{step}")).segment(|scope| {
+                    Ok(Up {
+                        up: ConvTranspose2d::new(&mut scope.sub("up"), (below, here), 2)?,
+                        conv: DoubleConv::new(&mut scope.sub("conv"), below, here)?,
+                    })
                 })
             })
             .collect::<Result<_, ModelError>>()?;
@@ -183,16 +203,16 @@ impl Segmenter for Unet {
     fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         self.check(images)?;
         let mut skips = Vec::with_capacity(self.down.len());
-        let mut x = self
-            .inc
-            .forward(&input_layout(images, self.channels_last)?, train)?;
+        let images = input_layout(images, self.channels_last)?;
+        let mut x = self.inc.run(&images, move |inc, x| inc.forward(x, train))?;
         for level in &self.down {
-            let halved = x.f_max_pool2d([2, 2], [2, 2], [0, 0], [1, 1], false)?;
-            skips.push(x);
-            x = level.forward(&halved, train)?;
+            let lower = level.run(&x, move |level, x| level.forward(x, train))?;
+            skips.push(std::mem::replace(&mut x, lower));
         }
         for (level, skip) in self.up.iter().zip(skips.iter().rev()) {
-            x = level.forward(&x, skip, train)?;
+            [x] = level.run_many([&x, skip], move |level, [x, skip]| {
+                Ok([level.forward(x, skip, train)?])
+            })?;
         }
         self.outc.forward(&x)
     }

@@ -6,6 +6,7 @@ use super::error::ModelError;
 use super::layers::{
     Block, BlockNames, BlockOptions, Conv2d, ConvOptions, Gelu, Init, LayerNorm, Linear, input_layout,
 };
+use super::recompute::Segment;
 use super::registry::Registry;
 use super::{Classifier, settings};
 
@@ -41,7 +42,7 @@ pub(super) struct Vit {
     cls_token: Tensor,
     pos_embed: Tensor,
     patch_embed: Conv2d,
-    blocks: Vec<Block>,
+    blocks: Vec<Segment<Block>>,
     norm: LayerNorm,
     head: Linear,
     channels: i64,
@@ -92,7 +93,7 @@ impl Vit {
             projection,
         )?;
         let mut scope = root.sub("blocks");
-        let blocks = (0..depth).map(|index| Block::new(&mut scope.sub(index), &options));
+        let blocks = (0..depth).map(|index| scope.sub(index).segment(|scope| Block::new(scope, &options)));
         let blocks = blocks.collect::<Result<_, _>>()?;
         Ok(Self {
             cls_token,
@@ -135,7 +136,7 @@ impl Classifier for Vit {
         }
         let mut x = self.tokens(images)?;
         for block in &self.blocks {
-            x = block.forward(&x)?;
+            x = block.run(&x, Block::forward)?;
         }
         // Only the class token goes on, and the normalisation is of each token by itself.
         self.head.forward(&self.norm.forward(&x.f_select(1, 0)?)?)

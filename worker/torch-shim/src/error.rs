@@ -106,6 +106,20 @@ fn kind(code: i32) -> ErrorKind {
     }
 }
 
+/// The inverse of [`kind`].
+pub(crate) fn code(kind: ErrorKind) -> i32 {
+    match kind {
+        ErrorKind::OutOfMemory => 1,
+        ErrorKind::Timeout => 2,
+        ErrorKind::Network => 3,
+        ErrorKind::Store => 4,
+        ErrorKind::InvalidArgument => 5,
+        ErrorKind::NotImplemented => 6,
+        ErrorKind::LibraryMissing => 7,
+        ErrorKind::Other => 8,
+    }
+}
+
 /// A C string for the boundary; a NUL inside is an invalid argument.
 pub(crate) fn c_string(op: &'static str, text: &str) -> Result<std::ffi::CString, ShimError> {
     std::ffi::CString::new(text).map_err(|_| {
@@ -155,6 +169,9 @@ mod tests {
         ];
         for (what, kind) in kinds {
             assert_eq!(thrown(what).kind, kind, "exception {what}: {}", thrown(what));
+        }
+        for number in 1..=8 {
+            assert_eq!(code(kind(number)), number);
         }
         assert!(thrown(0).is_out_of_memory());
         assert_eq!(thrown(10).to_string(), "throw: a plain error");

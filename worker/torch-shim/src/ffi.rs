@@ -318,3 +318,33 @@ unsafe extern "C" {
     pub(crate) fn dt_symbolic_leave(mode: *mut c_void);
     pub(crate) fn dt_symbolic_flops() -> f64;
 }
+
+/// A piece of a forward pass for the boundary; see csrc/recompute.cpp.
+#[repr(C)]
+pub(crate) struct DtSegment {
+    pub(crate) context: *mut c_void,
+    pub(crate) call: extern "C" fn(
+        *mut c_void,
+        inputs: *const TensorPtr,
+        count: usize,
+        again: bool,
+        outputs: *mut c_void,
+        reason: *mut c_void,
+    ) -> i32,
+    pub(crate) release: extern "C" fn(*mut c_void),
+}
+
+// recompute.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_recompute(
+        inputs: *const TensorPtr,
+        count: usize,
+        segment: DtSegment,
+        sink: *mut c_void,
+        each: extern "C" fn(*mut c_void, *mut c_void),
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_output_push(outputs: *mut c_void, tensor: TensorPtr);
+    pub(crate) fn dt_grad_enabled() -> bool;
+    pub(crate) fn dt_fingerprint(tensor: TensorPtr, out: *mut u64, error: *mut DtError) -> i32;
+}

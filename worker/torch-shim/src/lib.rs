@@ -15,6 +15,7 @@
 //! - [`hooks`]: calls out of backward into Rust
 //! - [`memory`]: what tensors take, and a budget for it
 //! - [`symbolic`]: tensors without storage
+//! - [`recompute`]: pieces of a forward pass that are computed again in backward
 //! - [`jit`]: TorchScript modules
 
 pub mod autocast;
@@ -28,6 +29,7 @@ pub mod grad_mode;
 pub mod hooks;
 pub mod jit;
 pub mod memory;
+pub mod recompute;
 pub mod rng;
 pub mod stacks;
 pub mod store;

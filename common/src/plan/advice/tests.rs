@@ -29,7 +29,12 @@ fn every_line_has_its_effect() {
     };
     let base = machine.prediction(&Machine::cut(2, 8, 0));
     let subject = machine.about();
-    let advice = advise(&recipe(RESNET), &subject, &mut machine, &base, Amp::Bf16);
+    let advice = advise(
+        &recipe(RESNET),
+        &mut Solver::new(&subject, &mut machine),
+        &base,
+        Amp::Bf16,
+    );
     assert_eq!(
         what(&advice),
         [
@@ -76,7 +81,12 @@ fn what_has_no_effect_is_left_out() {
     let base = machine.prediction(&smallest);
     let subject = machine.about();
     // Overrides change nothing of this machine.
-    let advice = advise(&recipe(RESNET), &subject, &mut machine, &base, Amp::Bf16);
+    let advice = advise(
+        &recipe(RESNET),
+        &mut Solver::new(&subject, &mut machine),
+        &base,
+        Amp::Bf16,
+    );
     assert_eq!(what(&advice), []);
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use dtrain_worker::common::recipe::Recipe;
 use dtrain_worker::data::Dataset;
-use dtrain_worker::models::Linear;
+use dtrain_worker::models::{Linear, Segment};
 use dtrain_worker::tasks::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals};
 use dtrain_worker::tch::{Kind, Tensor};
 use points::Points;
@@ -32,9 +32,11 @@ impl Default for Settings {
     }
 }
 
-/// A network of three layers and its data.
+/// A network of three layers and its data. What the middle one computes need not be kept for backward.
 struct Surface {
-    layers: [Linear; 3],
+    first: Linear,
+    second: Segment<Linear>,
+    last: Linear,
     train: Arc<Points>,
     test: Arc<Points>,
 }
@@ -51,11 +53,9 @@ impl BuildTask for Surface {
         let Settings { points, width, noise } = recipe.custom_as()?;
         let mut scope = site.registry.root();
         Ok(Self {
-            layers: [
-                Linear::new(&mut scope.sub("first"), 2, width)?,
-                Linear::new(&mut scope.sub("second"), width, width)?,
-                Linear::new(&mut scope.sub("last"), width, 1)?,
-            ],
+            first: Linear::new(&mut scope.sub("first"), 2, width)?,
+            second: scope.sub("second").segment(|scope| Linear::new(scope, width, width))?,
+            last: Linear::new(&mut scope.sub("last"), width, 1)?,
             train: Arc::new(Points::new(0..points, noise)),
             test: Arc::new(Points::new(points..points + points / 4, 0.0)),
         })
@@ -72,10 +72,10 @@ impl Task for Surface {
     }
 
     fn loss(&self, batch: &Batch, _: Mode) -> Result<Loss, TaskError> {
-        let [first, second, last] = &self.layers;
-        let x = first.forward(batch.field("place")?)?.f_tanh()?;
-        let x = second.forward(&x)?.f_tanh()?;
-        let error = last
+        let x = self.first.forward(batch.field("place")?)?.f_tanh()?;
+        let x = self.second.run(&x, |layer, x| Ok(layer.forward(x)?.f_tanh()?))?;
+        let error = self
+            .last
             .forward(&x)?
             .f_squeeze_dim(1)?
             .f_sub(batch.field("height")?)?;

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::{LaunchArgs, parse};
+use super::super::LaunchArgs;
+use super::super::words::parse;
 use super::*;
 use std::ffi::OsString;
 

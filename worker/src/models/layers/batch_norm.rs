@@ -3,6 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::super::error::ModelError;
+use super::super::recompute::is_recomputing;
 use super::super::registry::Scope;
 use super::batch_sync::{JointBatch, SyncHandle};
 use super::init::CPU_FLOAT;
@@ -11,6 +12,8 @@ use super::init::CPU_FLOAT;
 ///
 /// In a registry with a [`BatchSync`](super::BatchSync) of several participants, training normalises by the statistics of
 /// all their micro-batches together: outputs, gradients and running statistics are those of the concatenated batch.
+///
+/// In a [`Segment`](super::super::Segment) that is computed again the running statistics move the first time alone.
 #[derive(Debug)]
 pub struct BatchNorm2d {
     name: String,
@@ -70,17 +73,20 @@ impl BatchNorm2d {
         if let (true, Some(sync)) = (train, &self.sync) {
             return self.forward_joint(x, sync);
         }
-        if train {
-            if values_per_channel(x) < 2 {
-                return Err(self.too_small(x));
-            }
+        if train && values_per_channel(x) < 2 {
+            return Err(self.too_small(x));
+        }
+        // A second time in backward normalises by the same statistics of the batch, and the running ones have moved.
+        let moved = train && is_recomputing();
+        if train && !moved {
             self.count()?;
         }
+        let running = |statistics| if moved { None } else { Some(statistics) };
         Ok(x.f_batch_norm(
             Some(&self.weight),
             Some(&self.bias),
-            Some(&self.running_mean),
-            Some(&self.running_var),
+            running(&self.running_mean),
+            running(&self.running_var),
             train,
             Self::MOMENTUM,
             Self::EPS,
@@ -98,8 +104,10 @@ impl BatchNorm2d {
         if values_per_channel(x) < 2 && f64::try_from(&joint.count)? < 2.0 {
             return Err(self.too_small(x));
         }
-        self.count()?;
-        self.track(&joint)?;
+        if !is_recomputing() {
+            self.count()?;
+            self.track(&joint)?;
+        }
         let scale = joint
             .variance
             .f_add_scalar(Self::EPS)?

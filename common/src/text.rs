@@ -1,4 +1,4 @@
-//! Plain text for people: aligned columns, and numbers as they are read.
+//! Plain text for people: aligned columns, and numbers as they are read. For the tables of the command line.
 
 use std::fmt::Write;
 
@@ -6,13 +6,15 @@ use crate::units::ByteSize;
 
 /// Where a column's text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Align {
+pub enum Align {
+    /// At the left.
     Left,
+    /// At the right.
     Right,
 }
 
 /// Appends rows with two blanks between columns, and before the first column as many as `indent`. No line ends in blanks.
-pub(super) fn columns(out: &mut String, indent: usize, align: &[Align], rows: &[Vec<String>]) {
+pub fn columns(out: &mut String, indent: usize, align: &[Align], rows: &[Vec<String>]) {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -36,7 +38,7 @@ pub(super) fn columns(out: &mut String, indent: usize, align: &[Align], rows: &[
 }
 
 /// `26,214,400`
-pub(super) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (position, digit) in digits.chars().enumerate() {
@@ -49,17 +51,17 @@ pub(super) fn grouped(number: u64) -> String {
 }
 
 /// `1 rank`, `2 ranks`
-pub(super) fn counted(number: usize, what: &str) -> String {
+pub fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Two decimals of the largest binary unit.
-pub(super) fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     ByteSize(bytes).to_string()
 }
 
 /// Appends a paragraph that is broken at 100 columns, its lines after the first one indented by `indent`.
-pub(super) fn paragraph(out: &mut String, indent: usize, text: &str) {
+pub fn paragraph(out: &mut String, indent: usize, text: &str) {
     const WIDTH: usize = 100;
     let mut column = 0;
     for word in text.split(' ') {
@@ -100,7 +102,7 @@ mod tests {
             ("1 rank".into(), "2 ranks".into())
         );
         let mut out = String::new();
-        paragraph(&mut out, 2, &"word ".repeat(30).trim_end().to_owned());
+        paragraph(&mut out, 2, "word ".repeat(30).trim_end());
         assert!(out.lines().all(|line| line.len() <= 100));
         assert!(out.lines().skip(1).all(|line| line.starts_with("  word")));
         assert_eq!(out.split_whitespace().count(), 30);

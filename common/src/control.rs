@@ -1,0 +1,255 @@
+//! The control socket of a running worker: by it `dtrain gpu clear` asks workers to give memory back.
+//!
+//! Every worker listens on `PID.sock` in a folder that only its user can enter. One line of JSON asks, one answers:
+//!
+//! ```text
+//! {"ask":"clear"}
+//! {"freed":1288490188,"allocated":3650722201,"reserved":3865470566,"device":"GPU 0","rank":0}
+//! ```
+//!
+//! A worker that was killed leaves its socket behind; whoever meets it removes it.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// No question or answer is longer.
+const MAX_LINE: u64 = 64 << 10;
+/// The time in which the other side has to send its line.
+const LINE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a worker can be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "lowercase")]
+pub enum Ask {
+    /// To give memory that no tensor uses back to the device, or on a CPU to the system.
+    Clear,
+    /// For its memory.
+    Memory,
+}
+
+/// A worker's answer. Sizes are bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// What it gave back; 0 where it was asked for its memory only.
+    pub freed: u64,
+    /// What tensors use.
+    pub allocated: u64,
+    /// What it holds of the device, in use or not; on a CPU its resident memory.
+    pub reserved: u64,
+    /// `CPU`, `GPU 0`.
+    pub device: String,
+    /// Its rank.
+    pub rank: usize,
+}
+
+/// The line that comes back.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Reply {
+    Answer(Answer),
+    Error { error: String },
+}
+
+/// Why a worker did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// It has ended.
+    #[error("it has ended")]
+    Gone,
+    /// It took too long.
+    #[error("it is busy and did not answer in time")]
+    Busy,
+    /// It could not do what it was asked.
+    #[error("{0}")]
+    Refused(String),
+    /// The connection failed.
+    #[error("the connection failed: {0}")]
+    Io(#[source] io::Error),
+    /// Its answer makes no sense.
+    #[error("its answer cannot be read ({0}); is it of another version of dtrain?")]
+    Json(#[from] serde_json::Error),
+}
+
+/// A socket that is listened on; removed when this is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+/// The folders in which sockets may lie, the first one preferred: below XDG_RUNTIME_DIR where that is set, and in /tmp, since a
+/// batch system or a container may set it for some processes of a user only.
+pub fn folders() -> Vec<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let user = rustix::process::geteuid().as_raw();
+    runtime
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join("dtrain"))
+        .into_iter()
+        .chain([PathBuf::from(format!("/tmp/dtrain-{user}"))])
+        .collect()
+}
+
+impl Listener {
+    /// Listens on this process's socket in the first of `folders` that can be used.
+    ///
+    /// # Errors
+    /// The last folder's: it cannot be made, belongs to another user, or is open to others.
+    pub fn open(folders: &[PathBuf]) -> io::Result<Self> {
+        let mut last = io::Error::from(ErrorKind::NotFound);
+        for folder in folders {
+            match Self::open_in(folder) {
+                Ok(listener) => return Ok(listener),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn open_in(folder: &Path) -> io::Result<Self> {
+        match DirBuilder::new().mode(0o700).create(folder) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => own(folder)?,
+        }
+        remove_stale(folder);
+        let path = folder.join(format!("{}.sock", std::process::id()));
+        // One of this name is of a process that has ended: this one has its number now.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        Ok(Self { listener, path })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits for a question and answers it with what `answer` makes of it; an `Err` is told to whoever asked.
+    ///
+    /// # Errors
+    /// The connection fails, or the question makes no sense. The next one may do better.
+    pub fn serve(&self, answer: impl FnOnce(Ask) -> Result<Answer, String>) -> io::Result<()> {
+        let (mut stream, _) = self.listener.accept()?;
+        stream.set_read_timeout(Some(LINE_TIMEOUT))?;
+        stream.set_write_timeout(Some(LINE_TIMEOUT))?;
+        let reply = match serde_json::from_str::<Ask>(&line(&stream)?) {
+            Ok(ask) => answer(ask).map_or_else(|error| Reply::Error { error }, Reply::Answer),
+            Err(error) => Reply::Error {
+                error: format!("the question cannot be read: {error}"),
+            },
+        };
+        let text = serde_json::to_string(&reply)?;
+        stream.write_all(format!("{text}\n").as_bytes())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Whoever meets what is left removes it.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Whether a folder is this user's alone.
+fn own(folder: &Path) -> io::Result<()> {
+    let meta = fs::symlink_metadata(folder)?;
+    let user = rustix::process::geteuid().as_raw();
+    if meta.is_dir() && meta.uid() == user && meta.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        ErrorKind::PermissionDenied,
+        format!(
+            "{} is not a folder of this user alone (mode 0700)",
+            folder.display()
+        ),
+    ))
+}
+
+/// The sockets of this user's running workers in `folders`, with the workers' pids, in their order. Those of workers that have
+/// ended are removed.
+pub fn workers(folders: &[PathBuf]) -> Vec<(u32, PathBuf)> {
+    let mut found = Vec::new();
+    for folder in folders.iter().filter(|folder| own(folder).is_ok()) {
+        remove_stale(folder);
+        found.extend(sockets(folder));
+    }
+    found.sort_unstable();
+    found
+}
+
+fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let pid = path.file_name()?.to_str()?.strip_suffix(".sock")?.parse().ok()?;
+            Some((pid, path))
+        })
+        .collect()
+}
+
+/// Removes sockets whose process is not there any more. One that is there keeps its own: between `bind` and `listen` it refuses
+/// connections too.
+fn remove_stale(folder: &Path) {
+    for (pid, path) in sockets(folder) {
+        if !Path::new("/proc").join(pid.to_string()).exists() && refuses(&path) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether nobody listens. A process in another container may, though its pid means nothing here.
+fn refuses(path: &Path) -> bool {
+    UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}
+
+/// Asks the worker at `path`, and waits so long for its answer. Connecting may take longer where many ask at once; a caller
+/// that must not wait calls this on a thread.
+///
+/// # Errors
+/// [`AskError`]
+pub fn ask(path: &Path, ask: Ask, timeout: Duration) -> Result<Answer, AskError> {
+    let failed = |error: io::Error| match error.kind() {
+        ErrorKind::NotFound
+        | ErrorKind::ConnectionRefused
+        | ErrorKind::ConnectionReset
+        | ErrorKind::BrokenPipe
+        | ErrorKind::UnexpectedEof => AskError::Gone,
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => AskError::Busy,
+        _ => AskError::Io(error),
+    };
+    let mut stream = UnixStream::connect(path).map_err(failed)?;
+    stream.set_read_timeout(Some(timeout)).map_err(failed)?;
+    stream.set_write_timeout(Some(timeout)).map_err(failed)?;
+    let text = serde_json::to_string(&ask)?;
+    stream.write_all(format!("{text}\n").as_bytes()).map_err(failed)?;
+    match serde_json::from_str(&line(&stream).map_err(failed)?)? {
+        Reply::Answer(answer) => Ok(answer),
+        Reply::Error { error } => Err(AskError::Refused(error)),
+    }
+}
+
+/// The other side's line.
+fn line(stream: &UnixStream) -> io::Result<String> {
+    let mut line = String::new();
+    BufReader::new(stream).take(MAX_LINE).read_line(&mut line)?;
+    if line.is_empty() {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests;

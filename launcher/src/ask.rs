@@ -1,0 +1,149 @@
+//! What needs the model and therefore the worker program: plans and profiles. The launcher checks what it can, and becomes the
+//! worker, whose output, exit code and signals are then its own.
+
+use crate::cli::{PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
+use crate::launch::find_worker;
+use anyhow::{Context, bail};
+use dtrain_common::batch::Partition;
+use dtrain_common::env::{
+    CUDA_VISIBLE_DEVICES, GROUP_RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK,
+    WORLD_SIZE,
+};
+use dtrain_common::gpu::{self, GpuError, Visible};
+use dtrain_common::plan::gpus::{Gpu, of_machine, usual};
+use dtrain_common::plan::{Job, PlanJob, ProfileJob, Way};
+use dtrain_common::recipe::Recipe;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+/// `dtrain plan`
+///
+/// # Errors
+/// What is wrong with the command line or the recipe, or why the worker cannot be started. On success it does not return.
+pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let recipe = Recipe::load(&args.recipe.recipe, &args.recipe.set)?;
+    let (gpus, visible) = match &args.gpu {
+        Some(list) => (list.0.clone(), None),
+        None => here().unwrap_or_else(|error| {
+            if !matches!(error, GpuError::NoDriver) {
+                // The plan does not need the driver.
+                let _ = writeln!(std::io::stderr(), "dtrain: {error}; planning for usual sizes");
+            }
+            (usual(), None)
+        }),
+    };
+    let nproc = args
+        .nproc
+        .and_then(|number| usize::try_from(number).ok())
+        .or(visible)
+        .unwrap_or(1);
+    become_worker(
+        &args.recipe,
+        &recipe,
+        nproc,
+        &Job::Plan(PlanJob {
+            gpus,
+            nproc,
+            way: if args.measured {
+                Way::Measured
+            } else {
+                Way::Symbolic
+            },
+            stage: args.stage.clone(),
+            brief: false,
+            json: args.json,
+        }),
+    )
+}
+
+/// `dtrain gpu suggest-batch-size`
+///
+/// # Errors
+/// As [`plan`]; also where no GPU is named and this machine has none.
+pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
+    let recipe = Recipe::load(&args.recipe.recipe, &args.recipe.set)?;
+    let gpus = match &args.gpu {
+        Some(list) => list.0.clone(),
+        None => match here() {
+            Ok((_, None)) => {
+                bail!("no GPU of this machine is visible; name GPUs with --gpu, such as --gpu t4,24GiB")
+            }
+            Ok((gpus, _)) => gpus,
+            Err(error) => bail!("{error}; name GPUs with --gpu, such as --gpu t4,24GiB"),
+        },
+    };
+    let nproc = usize::try_from(args.nproc).unwrap_or(1);
+    become_worker(
+        &args.recipe,
+        &recipe,
+        nproc,
+        &Job::Plan(PlanJob {
+            gpus,
+            nproc,
+            way: Way::Symbolic,
+            stage: None,
+            brief: true,
+            json: args.json,
+        }),
+    )
+}
+
+/// `dtrain profile`
+///
+/// # Errors
+/// As [`plan`]; also where data or weights are not there.
+pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
+    let recipe = Recipe::load(&args.recipe.recipe, &args.recipe.set)?;
+    recipe.check_paths()?;
+    let nproc = usize::try_from(args.nproc).unwrap_or(1);
+    become_worker(
+        &args.recipe,
+        &recipe,
+        nproc,
+        &Job::Profile(ProfileJob {
+            stage: args.stage.clone(),
+            find_optimal: args.find_optimal,
+            nproc,
+            json: args.json,
+        }),
+    )
+}
+
+/// The GPUs that this process sees, each kind once, and their number; the usual sizes and none where it sees none.
+fn here() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
+    let inventory = gpu::inventory()?;
+    let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
+    let visible = Visible::new(&inventory, list.as_deref());
+    let gpus = of_machine(&inventory, &visible, gpu::all_compute_in_bf16());
+    Ok(match visible.count(&inventory) {
+        0 => (usual(), None),
+        count => (gpus, Some(count)),
+    })
+}
+
+/// Replaces this process by the worker program with one job.
+fn become_worker(args: &RecipeArgs, recipe: &Recipe, nproc: usize, job: &Job) -> anyhow::Result<ExitCode> {
+    Partition::new(recipe.train.effective_batch, nproc, None)?;
+    let worker = find_worker()?;
+    let mut command = Command::new(&worker);
+    command.arg(&args.recipe);
+    for set in &args.set {
+        command.args(["--set", set]);
+    }
+    command.arg("--job").arg(serde_json::to_string(job)?);
+    // It is alone, whoever has started this command.
+    for variable in [
+        RANK,
+        WORLD_SIZE,
+        LOCAL_RANK,
+        LOCAL_WORLD_SIZE,
+        GROUP_RANK,
+        MASTER_ADDR,
+        MASTER_PORT,
+    ] {
+        command.env_remove(variable);
+    }
+    let error = command.exec();
+    Err(error).with_context(|| format!("cannot start {}", worker.display()))
+}

@@ -1,0 +1,137 @@
+//! `dtrain gpu clear`: asks the workers of this user to give back memory that they do not use.
+
+use super::info::size;
+use super::say;
+use anyhow::bail;
+use dtrain_common::control::{self, Answer, Ask, AskError};
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::gpu::{GpuError, Nvidia};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What a busy worker gets to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asks all workers at the same time, and says what each gave back.
+///
+/// # Errors
+/// There is neither a worker nor a driver: nothing that this could be about.
+pub(super) fn run() -> anyhow::Result<ExitCode> {
+    let workers = control::workers(&control::folders());
+    if workers.is_empty() {
+        if let Err(error @ GpuError::NoDriver) = Nvidia::open() {
+            bail!("no dtrain worker of yours is running, and {error}");
+        }
+        say("No dtrain worker of yours is running.\n")?;
+        return Ok(ExitStatus::Success.into());
+    }
+    say(&text(ask_all(workers, PATIENCE)))?;
+    Ok(ExitStatus::Success.into())
+}
+
+/// Asks every worker on a thread of its own: one that is stuck must not keep the others' answers. In their order.
+fn ask_all(workers: Vec<(u32, PathBuf)>, patience: Duration) -> Vec<(u32, Result<Answer, AskError>)> {
+    let (sender, answers) = mpsc::channel();
+    let pids: Vec<_> = workers.iter().map(|(pid, _)| *pid).collect();
+    for (position, (_, path)) in workers.into_iter().enumerate() {
+        let sender = sender.clone();
+        // A thread that cannot be started leaves its worker unanswered, as one that is busy.
+        let _ = thread::Builder::new().spawn(move || {
+            let answer = control::ask(&path, Ask::Clear, patience);
+            let _ = sender.send((position, answer));
+        });
+    }
+    drop(sender);
+    let deadline = Instant::now() + patience + Duration::from_millis(200);
+    let mut found: Vec<_> = pids.into_iter().map(|pid| (pid, Err(AskError::Busy))).collect();
+    while let Ok((position, answer)) =
+        answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+    {
+        found[position].1 = answer;
+    }
+    found
+}
+
+fn text(answers: Vec<(u32, Result<Answer, AskError>)>) -> String {
+    let mut out = String::new();
+    let mut freed = 0;
+    let mut answered = 0;
+    for (pid, answer) in &answers {
+        match answer {
+            Ok(answer) => {
+                freed += answer.freed;
+                answered += 1;
+                out.push_str(&format!(
+                    "pid {pid} (rank {}, {}): freed {}; now {} allocated | {} reserved\n",
+                    answer.rank,
+                    answer.device,
+                    size(answer.freed),
+                    size(answer.allocated),
+                    size(answer.reserved)
+                ));
+            }
+            Err(AskError::Gone) => {}
+            Err(error) => out.push_str(&format!("pid {pid}: {error}\n")),
+        }
+    }
+    let workers = if answered == 1 { "worker" } else { "workers" };
+    out.push_str(&format!("{answered} {workers} freed {}\n", size(freed)));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+
+    /// A socket at which somebody answers with this line; without one, nobody does.
+    fn worker(folder: &std::path::Path, pid: u32, line: Option<&'static str>) -> (u32, PathBuf) {
+        let path = folder.join(format!("{pid}.sock"));
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = String::new();
+            BufReader::new(&stream).read_line(&mut asked).unwrap();
+            assert_eq!(asked, "{\"ask\":\"clear\"}\n");
+            if let Some(line) = line {
+                stream.write_all(line.as_bytes()).unwrap();
+            } else {
+                thread::sleep(Duration::from_secs(30));
+            }
+        });
+        (pid, path)
+    }
+
+    #[test]
+    fn every_worker_is_asked_and_a_busy_one_delays_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let workers = vec![
+            worker(
+                folder.path(),
+                10,
+                Some(
+                    "{\"freed\":1073741824,\"allocated\":1048576,\"reserved\":2097152,\"device\":\"GPU 0\",\"rank\":0}\n",
+                ),
+            ),
+            worker(folder.path(), 11, None),
+            worker(folder.path(), 12, Some("{\"error\":\"the driver failed\"}\n")),
+            (13, folder.path().join("13.sock")),
+        ];
+        let begun = Instant::now();
+        let said = text(ask_all(workers, Duration::from_millis(300)));
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert_eq!(
+            said,
+            "pid 10 (rank 0, GPU 0): freed 1.00 GiB; now 1.00 MiB allocated | 2.00 MiB reserved\n\
+             pid 11: it is busy and did not answer in time\n\
+             pid 12: the driver failed\n\
+             1 worker freed 1.00 GiB\n"
+        );
+    }
+}

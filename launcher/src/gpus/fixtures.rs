@@ -1,0 +1,62 @@
+//! Machines for the tests.
+
+use dtrain_common::gpu::{Driver, GpuError, GpuProcess, GpuStatus, Status};
+use std::collections::VecDeque;
+
+/// A driver that says what it was given; the last again and again.
+pub(super) struct MadeUp(pub(super) VecDeque<Status>);
+
+impl MadeUp {
+    pub(super) fn new(status: Status) -> Self {
+        Self([status].into())
+    }
+}
+
+impl Driver for MadeUp {
+    fn status(&mut self) -> Result<Status, GpuError> {
+        let first = self.0.pop_front().unwrap_or_default();
+        if self.0.is_empty() {
+            self.0.push_back(first.clone());
+        }
+        Ok(first)
+    }
+}
+
+/// A process with 1 GiB.
+pub(super) fn process(pid: u32) -> GpuProcess {
+    GpuProcess {
+        pid,
+        used_bytes: Some(1 << 30),
+    }
+}
+
+/// Two GPUs: one used by these processes, and one of which little is known.
+pub(super) fn machine(processes: Vec<GpuProcess>) -> Status {
+    let gpu = |index: u32, name: &str| GpuStatus {
+        index,
+        name: name.into(),
+        uuid: Some(format!("GPU-aa{index}-0001")),
+        total_bytes: 16 << 30,
+        free_bytes: 12 << 30,
+        busy_percent: Some(87),
+        temperature_c: Some(61),
+        power_mw: Some(250_400),
+        processes: Vec::new(),
+    };
+    Status {
+        driver: "580.65".into(),
+        cuda: Some("13.0".into()),
+        gpus: vec![
+            GpuStatus {
+                processes,
+                ..gpu(0, "NVIDIA H200")
+            },
+            GpuStatus {
+                busy_percent: None,
+                temperature_c: None,
+                power_mw: None,
+                ..gpu(1, "Tesla T4")
+            },
+        ],
+    }
+}

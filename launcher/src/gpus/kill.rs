@@ -1,0 +1,248 @@
+//! `dtrain gpu kill`: ends processes of this user that use GPUs, first by asking (SIGTERM), then by force (SIGKILL).
+
+use super::info::{known, size};
+use super::owner::{Owner, owner};
+use super::say;
+use crate::cli::KillArgs;
+use anyhow::bail;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::gpu::{Driver, GpuId, GpuStatus, Status};
+use dtrain_common::text::{Align::Left, Align::Right, columns};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// A process that the kernel has been told to end takes at most so long, unless it hangs in a driver.
+const AFTER_KILL: Duration = Duration::from_secs(5);
+
+/// Names the processes, asks, and ends them.
+///
+/// # Errors
+/// A GPU that is not there, or nobody to ask: exit code 2.
+pub(super) fn run(driver: &mut impl Driver, args: &KillArgs) -> anyhow::Result<ExitCode> {
+    let status = driver.status()?;
+    let found = find(&status, args)?;
+    if found.own.is_empty() {
+        say(&format!(
+            "{}No process of yours uses {}.\n",
+            found.text, found.place
+        ))?;
+        return Ok(ExitStatus::Success.into());
+    }
+    say(&found.text)?;
+    if !args.yes && !agreed(found.own.len(), io::stdin().is_terminal())? {
+        say("Nothing was ended.\n")?;
+        return Ok(ExitStatus::Program(1).into());
+    }
+    let grace = Duration::from_secs_f64(args.grace);
+    let all = end(found.own, grace)?;
+    Ok(if all {
+        ExitStatus::Success
+    } else {
+        ExitStatus::Program(1)
+    }
+    .into())
+}
+
+/// What is to be ended.
+struct Found {
+    /// Each process once.
+    own: Vec<Victim>,
+    /// A table of them, and of those of others.
+    text: String,
+    /// Where they were looked for, in words.
+    place: String,
+}
+
+/// A process that is held fast: its number cannot become another's.
+struct Victim {
+    pid: u32,
+    /// None where it has ended.
+    handle: Option<OwnedFd>,
+}
+
+fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
+    let gpus = chosen(status, args)?;
+    let place = match &args.gpu_ids {
+        None => "a GPU".to_owned(),
+        Some(ids) => format!("GPU {ids}"),
+    };
+    let me = rustix::process::geteuid().as_raw();
+    let mut own: Vec<Victim> = Vec::new();
+    let mut others = 0;
+    let mut table = vec![
+        ["pid", "GPU", "user", "memory", "command"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for gpu in gpus {
+        for process in &gpu.processes {
+            // Held before it is described: what is described is then what is signalled.
+            let handle = handle(process.pid);
+            match (owner(process.pid), handle) {
+                (Some(owner), Some(handle)) if owner.uid == me && process.pid != std::process::id() => {
+                    table.push(row(process.pid, gpu.index, &owner, process.used_bytes));
+                    if !own.iter().any(|known| known.pid == process.pid) {
+                        own.push(Victim {
+                            pid: process.pid,
+                            handle: Some(handle),
+                        });
+                    }
+                }
+                _ => others += 1,
+            }
+        }
+    }
+    let mut text = String::new();
+    if table.len() > 1 {
+        columns(&mut text, 0, &[Right, Right, Left, Right, Left], &table);
+    }
+    if others > 0 {
+        let (is, processes) = if others == 1 {
+            ("is", "process")
+        } else {
+            ("are", "processes")
+        };
+        text.push_str(&format!(
+            "{others} other {processes} {is} left alone: of another user, or not to be seen from here.\n"
+        ));
+    }
+    Ok(Found { own, text, place })
+}
+
+fn row(pid: u32, gpu: u32, owner: &Owner, bytes: Option<u64>) -> Vec<String> {
+    vec![
+        pid.to_string(),
+        gpu.to_string(),
+        owner.user.clone(),
+        known(bytes.map(size)),
+        owner.command.clone(),
+    ]
+}
+
+/// The GPUs that are meant.
+fn chosen<'a>(status: &'a Status, args: &KillArgs) -> anyhow::Result<Vec<&'a GpuStatus>> {
+    let Some(ids) = &args.gpu_ids else {
+        return Ok(status.gpus.iter().collect());
+    };
+    let mut gpus = Vec::new();
+    for id in ids.ids() {
+        let is_meant = |gpu: &&GpuStatus| match id {
+            GpuId::Index(index) => gpu.index == *index,
+            GpuId::Uuid(uuid) => gpu
+                .uuid
+                .as_ref()
+                .is_some_and(|own| own.starts_with(uuid.as_str())),
+        };
+        match status.gpus.iter().filter(is_meant).collect::<Vec<_>>()[..] {
+            [gpu] => gpus.push(gpu),
+            [] => bail!("--gpu-ids: `{id}` is no GPU of this machine; `dtrain gpu info` shows them"),
+            _ => bail!("--gpu-ids: `{id}` is the beginning of several UUIDs; give more of it"),
+        }
+    }
+    if gpus.is_empty() {
+        bail!("--gpu-ids none names no GPU whose processes could be ended");
+    }
+    Ok(gpus)
+}
+
+fn handle(pid: u32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()
+}
+
+/// Asks on the terminal.
+fn agreed(count: usize, on_a_terminal: bool) -> anyhow::Result<bool> {
+    let processes = if count == 1 {
+        "this process".to_owned()
+    } else {
+        format!("these {count} processes")
+    };
+    if !on_a_terminal {
+        bail!("standard input is no terminal on which to ask whether to end {processes}; give --yes");
+    }
+    write!(io::stderr(), "End {processes}? [y/N] ")?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+/// Asks all of them to end, and after the grace makes them. Whether all have ended.
+fn end(mut victims: Vec<Victim>, grace: Duration) -> anyhow::Result<bool> {
+    for victim in &victims {
+        victim.signal(Signal::TERM);
+    }
+    for pid in wait(&mut victims, grace) {
+        say(&format!("pid {pid} ended on SIGTERM\n"))?;
+    }
+    for victim in victims.iter().filter(|victim| victim.handle.is_some()) {
+        victim.signal(Signal::KILL);
+    }
+    for pid in wait(&mut victims, AFTER_KILL) {
+        say(&format!("pid {pid} was killed\n"))?;
+    }
+    let left: Vec<_> = victims.iter().filter(|victim| victim.handle.is_some()).collect();
+    for victim in &left {
+        say(&format!(
+            "pid {} is still there; it hangs in the kernel or the driver\n",
+            victim.pid
+        ))?;
+    }
+    Ok(left.is_empty())
+}
+
+impl Victim {
+    fn signal(&self, signal: Signal) {
+        if let Some(handle) = &self.handle {
+            // It fails only when the process has ended, which is what is wanted.
+            let _ = pidfd_send_signal(handle, signal);
+        }
+    }
+}
+
+/// Waits for the ends of those that have not ended; the pids of those that do, in the order of their ends.
+fn wait(victims: &mut [Victim], patience: Duration) -> Vec<u32> {
+    let deadline = Instant::now() + patience;
+    let mut ended = Vec::new();
+    loop {
+        let mut left: Vec<_> = victims
+            .iter_mut()
+            .filter(|victim| victim.handle.is_some())
+            .collect();
+        let rest = deadline.saturating_duration_since(Instant::now());
+        if left.is_empty() {
+            return ended;
+        }
+        let ready: Vec<bool> = {
+            let mut polled: Vec<_> = left
+                .iter()
+                .filter_map(|victim| victim.handle.as_ref())
+                .map(|handle| PollFd::new(handle, PollFlags::IN))
+                .collect();
+            let timeout = Timespec {
+                tv_sec: rest.as_secs().cast_signed(),
+                tv_nsec: rest.subsec_nanos().into(),
+            };
+            // An interrupted wait is waited again; nothing else can fail.
+            let _ = poll(&mut polled, Some(&timeout));
+            polled
+                .iter()
+                .map(|one| one.revents().contains(PollFlags::IN))
+                .collect()
+        };
+        for (victim, ready) in left.iter_mut().zip(ready) {
+            if ready {
+                victim.handle = None;
+                ended.push(victim.pid);
+            }
+        }
+        if rest.is_zero() {
+            return ended;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+#![allow(clippy::unwrap_used)]
+
+use super::super::fixtures::{MadeUp, machine, process};
+use super::*;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+
+fn args() -> KillArgs {
+    KillArgs {
+        yes: true,
+        gpu_ids: None,
+        grace: 10.0,
+    }
+}
+
+/// A process that says when it is ready to be signalled.
+fn started(script: &str) -> Child {
+    let mut child = Command::new("sh")
+        .args([
+            "-c",
+            &format!("{script}; echo ready; while :; do sleep 0.05; done"),
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    io::BufReader::new(child.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+fn code(done: &ExitCode) -> String {
+    format!("{done:?}")
+}
+
+#[test]
+fn own_processes_end_by_term_or_else_by_kill() {
+    let (mut soft, mut hard) = (started(":"), started("trap '' TERM"));
+    let mut driver = MadeUp::new(machine(vec![process(soft.id()), process(hard.id())]));
+    let quick = KillArgs { grace: 0.5, ..args() };
+    // Their parent has to reap them before they are gone from /proc, not before they have ended.
+    let done = run(&mut driver, &quick).unwrap();
+    assert_eq!(code(&done), code(&ExitCode::SUCCESS));
+    assert_eq!(soft.wait().unwrap().signal(), Some(15));
+    assert_eq!(hard.wait().unwrap().signal(), Some(9));
+}
+
+#[test]
+fn only_on_the_gpus_named() {
+    let mut child = started(":");
+    let mut driver = MadeUp::new(machine(vec![process(child.id())]));
+    for (ids, ends) in [("1", false), ("GPU-aa1", false), ("GPU-aa0", true)] {
+        let there = KillArgs {
+            gpu_ids: Some(ids.parse().unwrap()),
+            ..args()
+        };
+        run(&mut driver, &there).unwrap();
+        assert_eq!(child.try_wait().unwrap().is_some(), ends, "{ids}");
+    }
+    let wrong = |ids: &str| {
+        let args = KillArgs {
+            gpu_ids: Some(ids.parse().unwrap()),
+            ..args()
+        };
+        run(&mut driver, &args).unwrap_err().to_string()
+    };
+    let mut wrong = wrong;
+    assert!(wrong("7").contains("`7` is no GPU of this machine"));
+    assert!(wrong("GPU-aa").contains("several UUIDs"));
+    assert!(wrong("none").contains("names no GPU"));
+}
+
+#[test]
+fn what_is_not_ours_or_not_there_is_left_alone() {
+    let mut gone = Command::new("true").spawn().unwrap();
+    let pid = gone.id();
+    gone.wait().unwrap();
+    // This test is no victim of itself, whatever the driver says.
+    let status = machine(vec![process(pid), process(std::process::id())]);
+    let found = find(&status, &args()).unwrap();
+    assert_eq!(found.own.len(), 0);
+    assert_eq!(
+        found.text,
+        "2 other processes are left alone: of another user, or not to be seen from here.\n"
+    );
+    let done = run(&mut MadeUp::new(status), &args()).unwrap();
+    assert_eq!(code(&done), code(&ExitCode::SUCCESS));
+}
+
+#[test]
+fn a_process_on_two_gpus_is_ended_once() {
+    let mut child = started(":");
+    let mut status = machine(vec![process(child.id())]);
+    status.gpus[1].processes = vec![process(child.id())];
+    let found = find(&status, &args()).unwrap();
+    assert_eq!(found.own.len(), 1);
+    assert_eq!(
+        found.text.matches(&child.id().to_string()).count(),
+        2,
+        "{}",
+        found.text
+    );
+    assert!(found.text.contains("sh -c"), "{}", found.text);
+    assert!(end(found.own, Duration::from_secs(10)).unwrap());
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
+}
+
+#[test]
+fn with_nobody_to_ask_yes_has_to_be_given() {
+    let refused = agreed(2, false).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "standard input is no terminal on which to ask whether to end these 2 processes; give --yes"
+    );
+}

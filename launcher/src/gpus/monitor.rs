@@ -1,0 +1,212 @@
+//! `dtrain gpu monitor`: the tables of `info` painted over on a terminal, and lines elsewhere.
+
+use super::info::{Tick, known, size, text};
+use super::owner::owner;
+use super::say;
+use crate::cli::MonitorArgs;
+use crate::process::signals;
+use anyhow::Context;
+use crossbeam_channel::{Receiver, bounded};
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::gpu::{Driver, Status};
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Looks again and again until Ctrl-C, which is the usual end, or as often as was asked.
+pub(super) fn run(driver: &mut impl Driver, args: &MonitorArgs) -> anyhow::Result<ExitCode> {
+    let (sender, stopped) = bounded(1);
+    signals::listen(&signals::STOP, move |signal| {
+        // One is enough.
+        let _ = sender.try_send(signal);
+    })
+    .context("cannot receive signals")?;
+    let form = if args.json {
+        Form::Json
+    } else if io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb") {
+        Form::Screen
+    } else {
+        Form::Lines
+    };
+    let pace = Pace {
+        interval: Duration::from_secs_f64(args.interval),
+        count: args.count,
+    };
+    watch(driver, form, pace, &stopped, say)
+}
+
+/// How the figures are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Tables, each over the one before.
+    Screen,
+    /// A line for each GPU.
+    Lines,
+    /// An object for each GPU.
+    Json,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    interval: Duration,
+    count: Option<u64>,
+}
+
+/// `show` writes, and says whether somebody reads.
+fn watch(
+    driver: &mut impl Driver,
+    form: Form,
+    pace: Pace,
+    stopped: &Receiver<i32>,
+    mut show: impl FnMut(&str) -> io::Result<bool>,
+) -> anyhow::Result<ExitCode> {
+    let mut next = Instant::now();
+    let mut painted = 0;
+    let mut looks = 0;
+    loop {
+        let status = driver.status()?;
+        let time = jiff::Timestamp::now();
+        let shown = match form {
+            Form::Screen => {
+                let frame = text(&status, owner);
+                let over = frame_over(&frame, painted);
+                painted = frame.lines().count();
+                show(&over)?
+            }
+            Form::Lines => show(&lines(&status, &format!("{time:.0}")))?,
+            Form::Json => show(&objects(&status, &format!("{time:.3}"))?)?,
+        };
+        looks += 1;
+        if !shown || pace.count.is_some_and(|count| looks >= count) {
+            return Ok(ExitStatus::Success.into());
+        }
+        // A look that took longer than the interval is not made up for.
+        next = (next + pace.interval).max(Instant::now());
+        match stopped.recv_deadline(next) {
+            Ok(signals::INT) => return Ok(ExitStatus::Success.into()),
+            Ok(signal) => return Ok(ExitStatus::Signal(signal).into()),
+            Err(_) => {}
+        }
+    }
+}
+
+/// A frame that stands where the one before, of so many lines, stood.
+fn frame_over(frame: &str, before: usize) -> String {
+    if before == 0 {
+        return frame.to_owned();
+    }
+    // Up so many lines, and what is below is erased: the new one may be shorter.
+    format!("\x1b[{before}A\r\x1b[J{frame}")
+}
+
+fn lines(status: &Status, time: &str) -> String {
+    let line = |gpu: &dtrain_common::gpu::GpuStatus| {
+        format!(
+            "{time} GPU {} ({}): {} of {} used, busy {}, {} process{}\n",
+            gpu.index,
+            gpu.name,
+            size(gpu.used_bytes()),
+            size(gpu.total_bytes),
+            known(gpu.busy_percent.map(|percent| format!("{percent}%"))),
+            gpu.processes.len(),
+            if gpu.processes.len() == 1 { "" } else { "es" },
+        )
+    };
+    status.gpus.iter().map(line).collect()
+}
+
+fn objects(status: &Status, time: &str) -> serde_json::Result<String> {
+    let mut out = String::new();
+    for gpu in &status.gpus {
+        out.push_str(&serde_json::to_string(&Tick { time, gpu })?);
+        out.push('\n');
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::super::fixtures::{MadeUp, machine, process};
+    use super::*;
+
+    fn shown(form: Form, looks: u64) -> Vec<String> {
+        let (_sender, stopped) = bounded(1);
+        let pace = Pace {
+            interval: Duration::from_millis(1),
+            count: Some(looks),
+        };
+        let mut all = Vec::new();
+        let mut driver = MadeUp([machine(vec![process(1)]), machine(vec![])].into());
+        watch(&mut driver, form, pace, &stopped, |text| {
+            all.push(text.to_owned());
+            Ok(true)
+        })
+        .unwrap();
+        all
+    }
+
+    #[test]
+    fn lines_for_logs() {
+        let all = shown(Form::Lines, 2);
+        assert_eq!(all.len(), 2);
+        let first: Vec<_> = all[0].lines().collect();
+        assert!(
+            first[0].ends_with("Z GPU 0 (NVIDIA H200): 4.00 GiB of 16.00 GiB used, busy 87%, 1 process"),
+            "{all:?}"
+        );
+        assert!(
+            first[1].ends_with("Z GPU 1 (Tesla T4): 4.00 GiB of 16.00 GiB used, busy -, 0 processes"),
+            "{all:?}"
+        );
+        assert!(all[1].contains("87%, 0 processes"), "{all:?}");
+    }
+
+    #[test]
+    fn a_screen_is_painted_over() {
+        let all = shown(Form::Screen, 2);
+        let height = all[0].lines().count();
+        assert!(all[0].starts_with("NVIDIA driver"));
+        assert!(
+            all[1].starts_with(&format!("\x1b[{height}A\r\x1b[JNVIDIA driver")),
+            "{all:?}"
+        );
+    }
+
+    #[test]
+    fn json_is_a_line_for_each_gpu_and_look() {
+        let all = shown(Form::Json, 3).concat();
+        let lines: Vec<serde_json::Value> = all
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(lines.len(), 6);
+        assert_eq!(lines[5]["index"], 1);
+        assert!(lines[5]["time"].as_str().unwrap().ends_with('Z'));
+    }
+
+    #[test]
+    fn a_signal_or_a_reader_that_has_gone_ends_it() {
+        let pace = Pace {
+            interval: Duration::from_secs(3600),
+            count: None,
+        };
+        let ended = |signal: Option<i32>, reads: bool| {
+            let (sender, stopped) = bounded(1);
+            signal.into_iter().for_each(|signal| sender.send(signal).unwrap());
+            let code = watch(
+                &mut MadeUp::new(machine(vec![])),
+                Form::Lines,
+                pace,
+                &stopped,
+                |_| Ok(reads),
+            );
+            format!("{:?}", code.unwrap())
+        };
+        let code = |code: u8| format!("{:?}", ExitCode::from(code));
+        assert_eq!(ended(Some(signals::INT), true), code(0));
+        assert_eq!(ended(Some(signals::TERM), true), code(143));
+        assert_eq!(ended(None, false), code(0));
+    }
+}

@@ -1,0 +1,99 @@
+//! Whose a process is and what it runs, from `/proc`.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Letters of a command that are shown.
+const COMMAND: usize = 60;
+
+/// A process that is there and can be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    /// The user's number.
+    pub(super) uid: u32,
+    /// The user's name, or the number where it has none.
+    pub(super) user: String,
+    /// The command line, in short.
+    pub(super) command: String,
+}
+
+/// What is known of a process; none where it has ended, or belongs to another container.
+pub(super) fn owner(pid: u32) -> Option<Owner> {
+    let folder = PathBuf::from(format!("/proc/{pid}"));
+    let uid = fs::metadata(&folder).ok()?.uid();
+    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    Some(Owner {
+        uid,
+        user: user(&passwd, uid),
+        command: command(&folder)?,
+    })
+}
+
+/// The words that it was started with, or where the kernel keeps none its name.
+fn command(folder: &Path) -> Option<String> {
+    let words = fs::read(folder.join("cmdline")).ok()?;
+    let words = String::from_utf8_lossy(&words).replace('\0', " ");
+    let words = words.trim();
+    let command = if words.is_empty() {
+        fs::read_to_string(folder.join("comm")).ok()?.trim().to_owned()
+    } else {
+        words.to_owned()
+    };
+    // Whatever a program calls itself, it must not move the cursor.
+    let shown: String = command
+        .chars()
+        .map(|letter| if letter.is_control() { '?' } else { letter })
+        .collect();
+    Some(if shown.chars().count() > COMMAND {
+        let begin: String = shown.chars().take(COMMAND - 2).collect();
+        format!("{begin}..")
+    } else {
+        shown
+    })
+}
+
+fn user(passwd: &str, uid: u32) -> String {
+    let named = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    });
+    named.unwrap_or_else(|| uid.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn users_have_names_or_numbers() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nbroken\nann:x:1000:1000::/home/ann:/bin/sh\n";
+        assert_eq!(user(passwd, 1000), "ann");
+        assert_eq!(user(passwd, 0), "root");
+        assert_eq!(user(passwd, 7), "7");
+    }
+
+    #[test]
+    fn a_process_is_described() {
+        let mut child = std::process::Command::new("sleep")
+            .args(["600", &"0".repeat(90)])
+            .spawn()
+            .unwrap();
+        let own = owner(std::process::id()).unwrap();
+        assert_eq!(own.uid, rustix::process::geteuid().as_raw());
+        // Between fork and exec it is called as this test is.
+        let described = std::iter::repeat_with(|| owner(child.id()).unwrap().command)
+            .find(|command| command.starts_with("sleep"))
+            .unwrap();
+        assert!(
+            described.starts_with("sleep 600 000") && described.ends_with("0.."),
+            "{described}"
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(owner(child.id()), None);
+    }
+}

@@ -1,0 +1,309 @@
+// A node of the graph that keeps the inputs of a piece of the forward pass and computes the rest of it again in backward
+// (Chen et al. 2016, arXiv 1604.06174; torch.utils.checkpoint in its reentrant form).
+#include "boundary.h"
+#include "memory.h"
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Generator.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <array>
+
+using dtrain::guard;
+using torch::autograd::AutogradContext;
+using torch::autograd::Edge;
+using torch::autograd::variable_list;
+
+extern "C" {
+// `call` appends what it computes of the inputs to `outputs` by dt_output_push and returns DT_OK, or says why not by
+// dt_reason_set and returns the kind of the error. `release` is called once, when libtorch drops the node.
+struct DtSegment {
+  void* context;
+  int32_t (*call)(void* context, const void* const* inputs, size_t count, bool again, void* outputs, void* reason);
+  void (*release)(void* context);
+};
+}
+
+namespace {
+
+constexpr std::array<at::DeviceType, 2> kAutocast{at::kCPU, at::kCUDA};
+
+// What a forward pass depends on besides its inputs and parameters, on this thread.
+struct Surroundings {
+  std::array<std::pair<bool, at::ScalarType>, kAutocast.size()> autocast;
+  bool cache;
+  // By device: the CPU's, and those of the GPUs that inputs lie on.
+  std::vector<std::pair<at::Device, at::Tensor>> generators;
+
+  static std::vector<at::Device> devices(const variable_list& inputs) {
+    std::vector<at::Device> found{at::Device(at::kCPU)};
+    for (const auto& input : inputs)
+      if (input.is_cuda() && std::find(found.begin(), found.end(), input.device()) == found.end())
+        found.push_back(input.device());
+    return found;
+  }
+
+  static Surroundings now(const std::vector<at::Device>& devices) {
+    Surroundings here{};
+    for (size_t index = 0; index < kAutocast.size(); ++index)
+      here.autocast[index] = {at::autocast::is_autocast_enabled(kAutocast[index]),
+                              at::autocast::get_autocast_dtype(kAutocast[index])};
+    here.cache = at::autocast::is_autocast_cache_enabled();
+    for (const auto& device : devices) {
+      auto generator = at::globalContext().defaultGenerator(device);
+      const std::lock_guard<std::mutex> held(generator.mutex());
+      here.generators.emplace_back(device, generator.get_state());
+    }
+    return here;
+  }
+
+  std::vector<at::Device> devices() const {
+    std::vector<at::Device> found;
+    for (const auto& [device, state] : generators) found.push_back(device);
+    return found;
+  }
+
+  void set() const {
+    for (size_t index = 0; index < kAutocast.size(); ++index) {
+      at::autocast::set_autocast_dtype(kAutocast[index], autocast[index].second);
+      at::autocast::set_autocast_enabled(kAutocast[index], autocast[index].first);
+    }
+    at::autocast::set_autocast_cache_enabled(cache);
+    for (const auto& [device, state] : generators) {
+      auto generator = at::globalContext().defaultGenerator(device);
+      const std::lock_guard<std::mutex> held(generator.mutex());
+      generator.set_state(state);
+    }
+  }
+};
+
+// A region in which a segment is computed. The cache of cast weights is emptied at both ends: what a segment casts without
+// gradients must not be found by what needs them, nor the other way round.
+struct Region {
+  Region() {
+    at::autocast::increment_nesting();
+    at::autocast::clear_cache();
+  }
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+  ~Region() {
+    at::autocast::clear_cache();
+    at::autocast::decrement_nesting();
+  }
+};
+
+// Puts the surroundings of the first time in place, and the present ones back at its end.
+struct Return {
+  explicit Return(const Surroundings& then) : now(Surroundings::now(then.devices())) { then.set(); }
+  Return(const Return&) = delete;
+  Return& operator=(const Return&) = delete;
+  ~Return() {
+    // The states are libtorch's own: they cannot be refused.
+    try {
+      now.set();
+    } catch (...) {
+    }
+  }
+  Surroundings now;
+};
+
+[[noreturn]] void raise(int32_t kind, const std::string& reason) {
+  switch (kind) {
+    case DT_OUT_OF_MEMORY:
+      // By these words it is known again where only the text of an error is left.
+      C10_THROW_ERROR(OutOfMemoryError, dtrain::mentions(reason, "out of memory") ? reason : "out of memory: " + reason);
+    case DT_TIMEOUT:
+    case DT_NETWORK: C10_THROW_ERROR(DistNetworkError, reason);
+    case DT_NOT_IMPLEMENTED: C10_THROW_ERROR(NotImplementedError, reason);
+    default: C10_THROW_ERROR(Error, reason);
+  }
+}
+
+struct Segment : torch::CustomClassHolder {
+  explicit Segment(DtSegment callback) : callback(callback) {}
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+  ~Segment() override { callback.release(callback.context); }
+
+  variable_list operator()(const variable_list& inputs, bool again) const {
+    std::vector<const void*> pointers;
+    std::vector<uint32_t> versions;
+    for (const auto& input : inputs) {
+      pointers.push_back(&input);
+      versions.push_back(input._version());
+    }
+    variable_list outputs;
+    std::string reason;
+    {
+      const Region region;
+      const int32_t kind =
+          callback.call(callback.context, pointers.data(), pointers.size(), again, &outputs, &reason);
+      if (kind != DT_OK) raise(kind, reason);
+    }
+    for (size_t index = 0; index < inputs.size(); ++index)
+      TORCH_CHECK(inputs[index]._version() == versions[index], "a segment that is computed again has changed its input ",
+                  index, " in place; let it work on a copy");
+    return outputs;
+  }
+
+  DtSegment callback;
+  Surroundings surroundings;
+};
+
+// The beginning of a piece of graph: keeps the gradients that arrive at the inputs, in the layout in which they arrive.
+struct Arrival final : torch::autograd::Node {
+  variable_list apply(variable_list&& grads) override {
+    gradients = std::move(grads);
+    return {};
+  }
+  variable_list gradients;
+};
+
+struct Recomputed : torch::autograd::Function<Recomputed> {
+  // `anchor` requires a gradient: so the node is on the graph where only parameters of the segment do.
+  static variable_list forward(AutogradContext* context, const at::Tensor& /*anchor*/, at::TensorList list,
+                               c10::intrusive_ptr<Segment> segment) {
+    const auto inputs = list.vec();
+    segment->surroundings = Surroundings::now(Surroundings::devices(inputs));
+    auto outputs = (*segment)(inputs, /*again=*/false);
+    context->save_for_backward(inputs);
+    context->set_materialize_grads(false);
+    context->saved_data["segment"] = at::IValue::make_capsule(segment);
+    return outputs;
+  }
+
+  // By reference, so that the gradients can be freed as soon as they are used.
+  static variable_list backward(AutogradContext* context, variable_list& grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "a segment that is computed again can be differentiated once only");
+    const auto capsule = context->saved_data["segment"].toCapsule();
+    const auto& segment = *static_cast<Segment*>(capsule.get());
+    auto inputs = context->get_saved_variables();
+    // For the anchor, the inputs, and the segment itself.
+    variable_list results(inputs.size() + 2);
+
+    auto arrival = std::make_shared<Arrival>();
+    std::vector<size_t> wanted;
+    for (size_t index = 0; index < inputs.size(); ++index) {
+      const bool needed = inputs[index].requires_grad();
+      inputs[index] = inputs[index].detach();
+      if (!needed) continue;
+      const auto number = arrival->add_input_metadata(inputs[index]);
+      torch::autograd::impl::set_gradient_edge(inputs[index], Edge(arrival, number));
+      wanted.push_back(index);
+    }
+
+    torch::autograd::edge_list roots;
+    variable_list seeds;
+    {
+      variable_list outputs;
+      {
+        const at::AutoGradMode recording(true);
+        const Return there(segment.surroundings);
+        outputs = segment(inputs, /*again=*/true);
+      }
+      TORCH_CHECK(outputs.size() == grads.size(), "a segment gave ", grads.size(), " tensors, and ", outputs.size(),
+                  " when it was computed again");
+      for (size_t index = 0; index < outputs.size(); ++index) {
+        if (!grads[index].defined() || !outputs[index].requires_grad()) continue;
+        roots.push_back(torch::autograd::impl::gradient_edge(outputs[index]));
+        seeds.push_back(std::move(grads[index]));
+      }
+    }
+    grads.clear();
+    inputs.clear();
+    if (roots.empty()) return results;
+    // Parameters get their gradients here, and their hooks are called, as in a backward pass of its own.
+    torch::autograd::Engine::get_default_engine().execute(roots, seeds, /*keep_graph=*/false, /*create_graph=*/false,
+                                                          /*accumulate_grad=*/true);
+    for (size_t number = 0; number < arrival->gradients.size(); ++number)
+      results[wanted[number] + 1] = std::move(arrival->gradients[number]);
+    return results;
+  }
+};
+
+// The bits of a tensor in numbers of their own width.
+at::ScalarType bits(const at::Tensor& x) {
+  switch (x.element_size()) {
+    case 1: return at::kByte;
+    case 2: return at::kShort;
+    case 4: return at::kInt;
+    case 8: return at::kLong;
+    default: TORCH_CHECK_NOT_IMPLEMENTED(false, "no fingerprint of elements of ", x.element_size(), " bytes");
+  }
+}
+
+uint64_t host_fingerprint(const at::Tensor& dense) {
+  const auto* data = static_cast<const char*>(dense.const_data_ptr());
+  const size_t bytes = dense.nbytes(), words = bytes / sizeof(uint32_t);
+  uint64_t sum = 0;
+  uint32_t word = 0;
+  for (size_t index = 0; index < words; ++index) {
+    std::memcpy(&word, data + index * sizeof word, sizeof word);
+    sum += static_cast<uint64_t>(word) * static_cast<uint32_t>(2 * index + 1);
+  }
+  word = 0;
+  std::memcpy(&word, data + words * sizeof word, bytes % sizeof word);
+  return sum + static_cast<uint64_t>(word) * static_cast<uint32_t>(2 * words + 1);
+}
+
+// In pieces, since an accelerator adds integers up in a copy of eight bytes each.
+uint64_t device_fingerprint(const at::Tensor& dense) {
+  constexpr int64_t kPiece = 1 << 20;
+  const auto count = dense.numel();
+  const auto flat = dense.as_strided({count}, {1}).view(bits(dense));
+  const auto options = flat.options().dtype(at::kLong);
+  const auto weights = at::arange(1, 2 * std::min(count, kPiece), 2, options);
+  auto sum = at::zeros({}, options);
+  for (int64_t begin = 0; begin < count; begin += kPiece) {
+    const auto length = std::min(kPiece, count - begin);
+    const auto piece = flat.narrow(0, begin, length).to(at::kLong);
+    // The piece's own number keeps two pieces from being exchanged unseen.
+    sum.mul_(3).add_(piece.mul_(weights.narrow(0, 0, length)).sum());
+  }
+  return static_cast<uint64_t>(sum.item<int64_t>());
+}
+
+uint64_t fingerprint(const at::Tensor& tensor) {
+  // Tensors without storage have no bits.
+  if (dtrain::symbolic_here() || tensor.numel() == 0) return 0;
+  const at::NoGradGuard no_grad;
+  const auto x = tensor.detach();
+  const auto dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
+  return dense.is_cpu() ? host_fingerprint(dense) : device_fingerprint(dense);
+}
+
+} // namespace
+
+extern "C" {
+
+// Takes `callback` over, also where it fails. `sink` gets the outputs by `each`, as new at::Tensors that it owns.
+int32_t dt_recompute(const void* const* inputs, size_t count, DtSegment callback, void* sink,
+                     void (*each)(void* sink, void* output), DtError* error) {
+  return guard(error, [&] {
+    auto segment = c10::make_intrusive<Segment>(callback);
+    variable_list list;
+    for (size_t index = 0; index < count; ++index) list.push_back(*static_cast<const at::Tensor*>(inputs[index]));
+    auto anchor = at::empty({0}, at::kFloat);
+    anchor.requires_grad_(true);
+    auto outputs = Recomputed::apply(anchor, at::TensorList(list), std::move(segment));
+    for (auto& output : outputs) each(sink, new at::Tensor(std::move(output)));
+  });
+}
+
+// `outputs` is what DtSegment's call was given.
+void dt_output_push(void* outputs, const void* tensor) {
+  static_cast<variable_list*>(outputs)->push_back(*static_cast<const at::Tensor*>(tensor));
+}
+
+bool dt_grad_enabled(void) { return at::GradMode::is_enabled(); }
+
+int32_t dt_fingerprint(const void* tensor, uint64_t* out, DtError* error) {
+  return guard(error, [&] { *out = fingerprint(*static_cast<const at::Tensor*>(tensor)); });
+}
+
+} // extern "C"

@@ -1,0 +1,220 @@
+#![allow(clippy::unwrap_used)]
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tch::{Device, Kind};
+
+use super::*;
+use crate::autocast::Autocast;
+use crate::hooks::GradientHook;
+use crate::kind_of;
+
+const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+/// Values of many kinds, drawn by no generator.
+fn values(shape: &[i64]) -> Tensor {
+    let count: i64 = shape.iter().product();
+    (Tensor::arange_start(1, count + 1, CPU).square() * 0.7)
+        .sin()
+        .view(shape)
+}
+
+fn leaf(shape: &[i64]) -> Tensor {
+    values(shape).set_requires_grad(true)
+}
+
+/// What tch refuses has a kind that only its words tell.
+fn refused(error: tch::TchError) -> ShimError {
+    ShimError::new("compute", kind_of(&error), error.to_string())
+}
+
+#[test]
+fn parameters_alone_are_enough_and_their_hooks_fire_once() {
+    let (x, w) = (values(&[3, 4]), leaf(&[4, 4]));
+    let fired = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&fired);
+    let _hook = GradientHook::set(&w, move || {
+        count.fetch_add(1, Ordering::SeqCst);
+    })
+    .unwrap();
+    let held = Mutex::new(w.shallow_clone());
+    let y = recompute(&[&x], move |inputs, _| {
+        Ok(vec![inputs[0].mm(&held.lock().unwrap())])
+    })
+    .unwrap();
+    y[0].sum(Kind::Float).backward();
+    assert_eq!(fired.load(Ordering::SeqCst), 1);
+    let expected = x.tr().mm(&Tensor::ones([3, 4], CPU));
+    assert!(w.grad().equal(&expected), "{} {expected}", w.grad());
+    assert!(!x.requires_grad() && !x.grad().defined());
+}
+
+#[test]
+fn several_inputs_and_outputs_used_or_not() {
+    let (a, b, c) = (leaf(&[5]), leaf(&[5]), Tensor::ones([5], CPU));
+    let out = recompute(&[&a, &b, &c], |inputs, _| {
+        let [a, b, c] = inputs else { panic!("three inputs") };
+        let place = a.argmax(0, false);
+        Ok(vec![a * b + c, b.exp(), place, a.sin()])
+    })
+    .unwrap();
+    let requires: Vec<bool> = out.iter().map(Tensor::requires_grad).collect();
+    assert_eq!(requires, [true, true, false, true]);
+    (&out[0] * 2.0 + &out[3]).sum(Kind::Float).backward();
+    assert!(a.grad().allclose(&(&b * 2.0 + a.cos()), 1e-6, 1e-6, false));
+    assert!(b.grad().allclose(&(&a * 2.0), 1e-6, 1e-6, false));
+
+    // An input that comes out again as it is, and nothing that needs a gradient.
+    let same = || {
+        let inputs = recompute(&[&a, &c], |inputs, _| {
+            Ok(inputs.iter().map(Tensor::shallow_clone).collect())
+        });
+        inputs.unwrap()
+    };
+    let _ = a.grad().zero_();
+    same()[0].sum(Kind::Float).backward();
+    assert!(a.grad().equal(&Tensor::ones([5], CPU)));
+    same()[1].sum(Kind::Float).backward();
+}
+
+#[test]
+fn a_segment_within_a_segment_is_one_too() {
+    let x = leaf(&[6]);
+    let times = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&times);
+    let y = recompute(&[&x], move |inputs, _| {
+        let counted = Arc::clone(&counted);
+        let inner = recompute(&[&inputs[0].sin()], move |inputs, _| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Ok(vec![inputs[0].exp()])
+        })?;
+        Ok(vec![inner[0].square()])
+    })
+    .unwrap();
+    y[0].sum(Kind::Float).backward();
+    // Once without a graph, once within the outer one's second time, once in its own.
+    assert_eq!(times.load(Ordering::SeqCst), 3);
+    let expected = x.sin().exp().square() * x.cos() * 2.0;
+    assert!(x.grad().allclose(&expected, 1e-5, 1e-6, false));
+}
+
+#[test]
+fn it_lives_as_long_as_the_graph_and_runs_once_where_gradients_are_off() {
+    let alive = Arc::new(());
+    let x = leaf(&[4]);
+    let run = || {
+        let held = Arc::clone(&alive);
+        recompute(&[&x], move |inputs, _| {
+            let _held = &held;
+            Ok(vec![&inputs[0] * 3.0])
+        })
+        .unwrap()
+        .remove(0)
+    };
+    assert!(grad_enabled());
+    let y = run();
+    assert_eq!(Arc::strong_count(&alive), 2);
+    y.sum(Kind::Float).backward();
+    drop(y);
+    assert_eq!(Arc::strong_count(&alive), 1);
+    let y = tch::no_grad(|| {
+        assert!(!grad_enabled());
+        run()
+    });
+    assert!(!y.requires_grad());
+    assert_eq!(Arc::strong_count(&alive), 1);
+}
+
+#[test]
+fn errors_come_through_with_their_kind() {
+    let x = leaf(&[4]);
+    for kind in [
+        ErrorKind::OutOfMemory,
+        ErrorKind::Network,
+        ErrorKind::NotImplemented,
+        ErrorKind::Other,
+    ] {
+        let fail = move |pass| {
+            move |inputs: &[Tensor], now: Pass| match now == pass {
+                true => Err(ShimError::new("test", kind, "on purpose")),
+                false => Ok(vec![&inputs[0] * 3.0]),
+            }
+        };
+        let error = recompute(&[&x], fail(Pass::First)).unwrap_err();
+        assert_eq!(error.kind, kind, "{error}");
+        assert!(error.message.contains("on purpose"), "{error}");
+        let y = recompute(&[&x], fail(Pass::Again)).unwrap();
+        let error = y[0].sum(Kind::Float).f_backward().unwrap_err();
+        assert!(error.to_string().contains("on purpose"), "{error}");
+        assert_eq!(
+            kind_of(&error) == ErrorKind::OutOfMemory,
+            kind == ErrorKind::OutOfMemory
+        );
+    }
+    let panicking = |_: &[Tensor], _| panic!("on purpose");
+    let error = recompute(&[&x], panicking).unwrap_err();
+    assert_eq!(error.message, "a segment panicked");
+    // Autocast is as before, also after an error in backward.
+    assert!(!Autocast::is_enabled(Device::Cpu).unwrap());
+}
+
+#[test]
+fn what_cannot_be_right_is_refused() {
+    let x = leaf(&[4]);
+    let h = &x * 1.0;
+    let in_place = recompute(&[&h], |inputs, _| {
+        let mut input = inputs[0].shallow_clone();
+        Ok(vec![input.f_relu_().map_err(refused)?])
+    });
+    let error = in_place.unwrap_err();
+    assert!(error.message.contains("changed its input 0 in place"), "{error}");
+
+    // An input that changed between the two times.
+    let h = &x * 1.0;
+    let y = recompute(&[&h], |inputs, _| Ok(vec![inputs[0].sin()])).unwrap();
+    let _ = tch::no_grad(|| h.shallow_clone().g_add_scalar_(1.0));
+    let error = y[0].sum(Kind::Float).f_backward().unwrap_err();
+    assert!(error.to_string().contains("inplace operation"), "{error}");
+
+    // Another number of tensors, and another shape.
+    let later = AtomicBool::new(false);
+    let y = recompute(&[&x], move |inputs, _| {
+        let count = 1 + usize::from(later.swap(true, Ordering::SeqCst));
+        Ok((0..count).map(|_| inputs[0].sin()).collect())
+    })
+    .unwrap();
+    let error = y[0].sum(Kind::Float).f_backward().unwrap_err();
+    assert!(error.to_string().contains("1 tensors, and 2 when"), "{error}");
+    let y = recompute(&[&x], |inputs, pass| {
+        let length = if pass == Pass::First { 4 } else { 3 };
+        Ok(vec![inputs[0].narrow(0, 0, length)])
+    })
+    .unwrap();
+    assert!(y[0].sum(Kind::Float).f_backward().is_err());
+}
+
+#[test]
+fn fingerprints_tell_bits_and_places_apart() {
+    for kind in [
+        Kind::Float,
+        Kind::BFloat16,
+        Kind::Double,
+        Kind::Uint8,
+        Kind::Int64,
+    ] {
+        let x = (values(&[7, 5]) * 20.0).to_kind(Kind::Int64).abs().to_kind(kind);
+        let print = |tensor: &Tensor| fingerprint(tensor).unwrap();
+        assert_eq!(print(&x), print(&x.copy()), "{kind:?}");
+        let other = x.copy();
+        let _ = other.get(3).get(2).fill_(99);
+        assert_ne!(print(&x), print(&other), "{kind:?}");
+        let exchanged = x.flip([0]);
+        assert!(x.equal(&exchanged) || print(&x) != print(&exchanged), "{kind:?}");
+        // A piece whose elements do not lie side by side is the piece as a copy.
+        let piece = x.narrow(1, 1, 3);
+        assert_eq!(print(&piece), print(&piece.contiguous()), "{kind:?}");
+    }
+    let zeros = [0.0f32, -0.0].map(|zero| fingerprint(&Tensor::from_slice(&[zero])).unwrap());
+    assert_ne!(zeros[0], zeros[1], "the bits, not the values");
+    assert_eq!(fingerprint(&Tensor::zeros([0], CPU)).unwrap(), 0);
+}

@@ -1,0 +1,193 @@
+//! Recomputation beside the plain way: random numbers, autocast, memory. One test at a time, since generators, books and
+//! refusals are the process's.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dtrain_torch_shim::autocast::Autocast;
+use dtrain_torch_shim::recompute::recompute;
+use dtrain_torch_shim::{ErrorKind, ShimError, kind_of, memory, rng};
+use tch::{Device, Kind, TchError, Tensor};
+
+const CPU: Device = Device::Cpu;
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn leaf(shape: &[i64]) -> Tensor {
+    Tensor::randn(shape, (Kind::Float, CPU)).set_requires_grad(true)
+}
+
+/// A block that saves six tensors of its input's size for its backward pass.
+fn block(x: &Tensor, w: &Tensor) -> Result<Tensor, TchError> {
+    let mut y = x.shallow_clone();
+    for _ in 0..3 {
+        y = y.f_mm(w)?.f_tanh()?;
+    }
+    Ok(y)
+}
+
+fn refused(error: TchError) -> ShimError {
+    ShimError {
+        op: "compute",
+        kind: kind_of(&error),
+        message: error.to_string(),
+    }
+}
+
+fn forward(x: &Tensor, w: &Tensor, again: bool) -> Result<Tensor, ShimError> {
+    let mut y = x.shallow_clone();
+    for _ in 0..4 {
+        let held = Arc::new(Mutex::new(w.shallow_clone()));
+        y = match again {
+            true => recompute(&[&y], move |inputs, _| {
+                Ok(vec![block(&inputs[0], &held.lock().unwrap()).map_err(refused)?])
+            })?
+            .remove(0),
+            false => block(&y, w).map_err(refused)?,
+        };
+    }
+    y.f_sum(Kind::Float).map_err(refused)
+}
+
+#[test]
+fn the_peak_falls_and_a_refusal_in_the_second_time_is_out_of_memory() {
+    let _alone = alone();
+    memory::account().unwrap();
+    let x = Tensor::randn([512, 16], (Kind::Float, CPU));
+    let mut w = Tensor::randn([16, 16], (Kind::Float, CPU)).set_requires_grad(true);
+    let mut peak = |again: bool| {
+        w.zero_grad();
+        let before = memory::usage(CPU).unwrap().allocated;
+        memory::reset_peak(CPU).unwrap();
+        forward(&x, &w, again).unwrap().backward();
+        memory::usage(CPU).unwrap().peak - before
+    };
+    let (plain, again) = (peak(false), peak(true));
+    assert!(5 * again < 3 * plain, "{again} of {plain}");
+    let gradient = w.grad().copy();
+    w.zero_grad();
+
+    // Every allocation of a backward pass that recomputes, refused in its turn.
+    let before = memory::usage(CPU).unwrap().allocated;
+    let mut refusals = 0;
+    for allocation in (1..).step_by(3) {
+        let loss = forward(&x, &w, true).unwrap();
+        memory::refuse_next(allocation);
+        let outcome = loss.f_backward();
+        let left = memory::refusal_in();
+        memory::refuse_next(0);
+        drop(loss);
+        match outcome {
+            Err(error) => {
+                assert_eq!(kind_of(&error), ErrorKind::OutOfMemory, "{allocation}: {error}");
+                refusals += 1;
+            }
+            Ok(()) => {
+                assert!(left > 0, "{allocation}");
+                break;
+            }
+        }
+        w.zero_grad();
+        let now = memory::usage(CPU).unwrap().allocated;
+        assert!(
+            now <= before,
+            "{allocation}: nothing of the graph stays ({now}, {before})"
+        );
+    }
+    assert!(refusals > 20, "{refusals}");
+    w.zero_grad();
+    forward(&x, &w, true).unwrap().backward();
+    assert!(w.grad().equal(&gradient), "nothing is left of what was refused");
+}
+
+type Run = dyn Fn(Tensor) -> Tensor + Send + Sync;
+
+/// Output and gradients of x and the weight, plainly and with the segment computed again; bit for bit the same.
+fn compare(segment: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + Clone + 'static, around: &Run) {
+    let _alone = alone();
+    let (x, w) = (leaf(&[8, 16]), leaf(&[16, 16]));
+    let take = |again: bool| {
+        tch::manual_seed(7);
+        let y = {
+            let h = &x * 2.0;
+            let y = if again {
+                let (segment, held) = (segment.clone(), Mutex::new(w.shallow_clone()));
+                recompute(&[&h], move |inputs, _| {
+                    Ok(vec![segment(&inputs[0], &held.lock().unwrap())])
+                })
+                .unwrap()
+                .remove(0)
+            } else {
+                segment(&h, &w)
+            };
+            around(y)
+        };
+        y.square().sum(Kind::Float).backward();
+        let state = rng::state(CPU).unwrap();
+        let found = [y.detach(), x.grad().copy(), w.grad().copy(), state];
+        let _ = (x.grad().zero_(), w.grad().zero_());
+        found
+    };
+    let (plain, again) = (take(false), take(true));
+    for (number, (a, b)) in plain.iter().zip(&again).enumerate() {
+        assert!(a.equal(b), "{number}: {a} {b}");
+    }
+    assert!(plain[2].abs().sum(Kind::Float).double_value(&[]) > 0.0);
+}
+
+#[test]
+fn random_numbers_are_those_of_the_first_time_and_the_stream_goes_on() {
+    compare(
+        |x, w| x.mm(w).dropout(0.5, true).relu().mm(w),
+        // Drawn between the segment and its backward pass.
+        &|y| y.dropout(0.3, true),
+    );
+}
+
+#[test]
+fn autocast_is_that_of_the_first_time_also_in_regions_within_regions() {
+    let short = |x: &Tensor, w: &Tensor| {
+        let _region = Autocast::enter(CPU, Kind::BFloat16).unwrap();
+        let y = x.mm(w);
+        let _within = Autocast::disabled(CPU).unwrap();
+        (y.to_kind(Kind::Float) * 1.5).mm(w)
+    };
+    compare(short, &|y| y);
+}
+
+#[test]
+fn what_is_cast_without_a_graph_is_not_found_by_what_needs_one() {
+    let _alone = alone();
+    let (x, w) = (leaf(&[8, 16]), leaf(&[16, 16]));
+    // The segment itself asks for nothing, and backward runs outside of the region.
+    let take = |again: bool| {
+        let y = {
+            let _region = Autocast::enter(CPU, Kind::BFloat16).unwrap();
+            let held = Mutex::new(w.shallow_clone());
+            let segment = move |x: &Tensor| x.mm(&held.lock().unwrap()).gelu("none");
+            let y = match again {
+                true => recompute(&[&x], move |inputs, _| Ok(vec![segment(&inputs[0])]))
+                    .unwrap()
+                    .remove(0),
+                false => segment(&x),
+            };
+            assert_eq!(y.kind(), Kind::BFloat16);
+            // A weight that was cast without a graph must not be found here.
+            y.mm(&w)
+        };
+        y.to_kind(Kind::Float).square().sum(Kind::Float).backward();
+        let found = [y.detach(), x.grad().copy(), w.grad().copy()];
+        let _ = (x.grad().zero_(), w.grad().zero_());
+        found
+    };
+    for (a, b) in take(false).iter().zip(&take(true)) {
+        let near = a
+            .to_kind(Kind::Float)
+            .allclose(&b.to_kind(Kind::Float), 1e-2, 1e-2, false);
+        assert!(near, "{a} {b}");
+    }
+    assert!(!Autocast::is_enabled(CPU).unwrap());
+}
