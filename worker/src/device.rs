@@ -40,6 +40,14 @@ fn explain(env: &WorkerEnv, error: &ShimError) {
     }
 }
 
+/// The kind of device as the line on its memory begins.
+pub(crate) fn kind(device: Device) -> &'static str {
+    match device {
+        Device::Cuda(_) => "GPU",
+        _ => "CPU",
+    }
+}
+
 /// The device's name for people: `CPU`, `GPU 0`.
 pub(crate) fn name(device: Device) -> String {
     match device {

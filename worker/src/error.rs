@@ -121,6 +121,14 @@ pub enum WorkerError {
     /// A job that is none.
     #[error("--job: {0}; it is the launcher's, start `dtrain plan` or `dtrain profile`")]
     Job(#[source] serde_json::Error),
+    /// A stage that the recipe has not.
+    #[error("there is no stage {name:?}; {}", stage_names(names))]
+    NoStage {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        names: Vec<String>,
+    },
     /// A step in a process of its own failed.
     #[error("{0}")]
     Attempt(String),
@@ -149,6 +157,13 @@ impl From<ArenaError> for WorkerError {
     }
 }
 
+fn stage_names(names: &[String]) -> String {
+    match names {
+        [] => "the recipe has none, leave --stage out".to_owned(),
+        _ => format!("those of the recipe are \"{}\"", names.join("\", \"")),
+    }
+}
+
 impl WorkerError {
     /// The exit code's meaning.
     pub fn exit_status(&self) -> ExitStatus {
@@ -171,6 +186,7 @@ impl WorkerError {
             | Self::Model(_)
             | Self::NoGpu { .. }
             | Self::Job(_)
+            | Self::NoStage { .. }
             | Self::Attempt(_)
             | Self::Train(
                 TrainError::Data(_)

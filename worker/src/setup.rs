@@ -100,7 +100,7 @@ impl Setup {
         };
         // At a boundary the state is still that of the step before.
         let last = resume.map_or(0, |(_, step)| step.saturating_sub(1));
-        let place = only.unwrap_or_else(|| plan.place(last));
+        let place = plan.nearest(only.unwrap_or_else(|| plan.place(last)));
         let arena = stages.arena(place, &registry)?;
         let buffers = Buffers::new(registry.buffers().map(|entry| (entry.name(), entry.tensor())))?;
         let mut optimizer = stages.optimizer(place, &arena)?;

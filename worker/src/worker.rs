@@ -6,9 +6,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
-use dtrain_common::memory::{host_memory, state_bytes};
-use dtrain_common::recipe::{Recipe, Task};
+use dtrain_common::memory::state_bytes;
+use dtrain_common::plan::Prediction;
+use dtrain_common::recipe::{self, Recipe, Task};
 use dtrain_common::run_dir::{Resume, RunDir, Start};
+use dtrain_common::units::ByteSize;
 use tch::{Device, Tensor};
 
 use super::device;
@@ -16,11 +18,15 @@ use super::error::WorkerError;
 use super::setup::{Opening, Setup, cores, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
 use crate::control::Control;
-use crate::engine::{Fault, Outcome, Parts, PlanFile, StopFlag, Summary, TrainError, Trainer, live, shielded};
+use crate::engine::{
+    Fault, Outcome, Parts, PlanFile, SaveMore, StopFlag, Summary, TrainError, Trainer, live, shielded,
+};
 use crate::heartbeat::Heartbeat;
 use crate::job;
-use crate::memory::budget;
+use crate::memory::start::{self, Chosen};
+use crate::memory::{self, budget};
 use crate::metrics::{MetricsLog, Progress, Surface};
+use crate::models::Recompute;
 use crate::tasks::{BuildTask, Classify, Console, Lm, Segment, TorchScript};
 
 /// Parameters are float32.
@@ -134,6 +140,30 @@ fn train_shielded<T: BuildTask + 'static>(
     }
     same_start(&ranks, live(&model.arena, &model.buffers, &model.resting))?;
 
+    let limit = start::agree(&ranks, allowed)?;
+    let chosen = match env.rank {
+        0 => start::choose::<T>(
+            request,
+            recipe,
+            &opening.survey,
+            env.world_size,
+            limit,
+            setup.precision.amp(),
+        )?,
+        _ => Vec::new(),
+    };
+    let stages = setup.plan.stages().len();
+    for (stage, cut) in start::tell(&ranks, stages, &chosen)?.into_iter().enumerate() {
+        let Some((micro_batch, segments)) = cut else {
+            continue;
+        };
+        setup.plan.set_recompute(stage, segments);
+        if let Some(plan) = setup.plan.in_micro_batches(stage, micro_batch) {
+            setup.plan = plan;
+        }
+    }
+    let recompute = setup.model.recompute.clone();
+
     let progress = Progress::new(
         surface,
         setup.plan.total_steps,
@@ -142,7 +172,15 @@ fn train_shielded<T: BuildTask + 'static>(
         setup.done,
     );
     let metrics = match env.rank {
-        0 => Some(introduce(recipe, &setup, env, &run_dir, device, &progress)?),
+        0 => Some(introduce(
+            recipe,
+            &setup,
+            env,
+            &run_dir,
+            device,
+            &progress,
+            (&chosen, limit),
+        )?),
         _ => None,
     };
     let trainer = Trainer::new(Parts {
@@ -169,7 +207,8 @@ fn train_shielded<T: BuildTask + 'static>(
         fault,
     })?;
     let outcome = trainer.run()?;
-    let peaks = peak_memory(&ranks)?;
+    let (Outcome::Finished(summary) | Outcome::Stopped(summary)) = &outcome;
+    let peaks = peak_memory(&ranks, summary.peak)?;
     ranks.shutdown().map_err(TrainError::from)?;
     let (mut summary, status) = match outcome {
         Outcome::Finished(summary) => (summary, ExitStatus::Success),
@@ -190,6 +229,7 @@ fn introduce(
     run_dir: &RunDir,
     device: Device,
     progress: &Progress,
+    (chosen, limit): (&[Option<Chosen>], u64),
 ) -> Result<MetricsLog, WorkerError> {
     let Setup {
         model,
@@ -224,6 +264,8 @@ fn introduce(
             state.optimizer /= model.arena.shards() as u64;
             state
         },
+        budget_bytes: (limit < u64::MAX).then_some(limit),
+        predictions: chosen.iter().flatten().map(|chosen| chosen.prediction).collect(),
     };
     let path = run_dir.plan();
     write_atomic(&path, &serde_json::to_vec_pretty(&file)?)
@@ -231,8 +273,13 @@ fn introduce(
     let path = run_dir.metrics();
     let metrics = MetricsLog::open(&path, *done).map_err(|source| WorkerError::Write { path, source })?;
 
+    // Of stages each says what it trains.
+    let told = match recipe.stage.is_empty() {
+        true => parameters,
+        false => model.registry.parameter_count() as u64,
+    };
     progress.note(format!(
-        "{} on {} x {} in {}: {parameters} parameters, {} training and {test_samples} test samples, {}",
+        "{} on {} x {} in {}: {told} parameters, {} training and {test_samples} test samples, {}",
         recipe.model_name(),
         env.world_size,
         device::name(device),
@@ -257,10 +304,58 @@ fn introduce(
             plan.total_steps
         ));
     }
-    if let Ok(memory) = host_memory() {
-        progress.note(memory.line("CPU"));
+    for (stage, chosen) in plan.stages().iter().zip(chosen) {
+        if let Some(chosen) = chosen {
+            progress.note(predicted(
+                stage.name.as_deref(),
+                chosen,
+                model.recompute.segments(),
+                limit,
+            ));
+        }
     }
+    let memory = memory::report(device).map_err(TrainError::from)?;
+    progress.note(memory.line(device::kind(device)));
     Ok(metrics)
+}
+
+/// What a stage is predicted to take, for people.
+fn predicted(stage: Option<&str>, chosen: &Chosen, segments: usize, limit: u64) -> String {
+    let Prediction {
+        cut, peak, owners, ..
+    } = chosen.prediction;
+    let of = stage.map_or_else(String::new, |name| format!(" of stage {name:?}"));
+    let again = match cut.recompute {
+        0 => String::new(),
+        count => format!(", {count} of {segments} segments computed again in backward"),
+    };
+    let within = match (chosen.fits, limit) {
+        (false, _) => format!(
+            ", more than the {} there are: nothing smaller is left",
+            ByteSize(limit)
+        ),
+        (true, u64::MAX) => String::new(),
+        (true, _) => format!(" of {}", ByteSize(limit)),
+    };
+    format!(
+        "predicted memory{of}: {}{within} per rank, {} of it activations of micro-batches of {}{again}",
+        ByteSize(peak),
+        ByteSize(owners.activations),
+        cut.micro_batch,
+    )
+}
+
+/// When memory is short at the smallest micro-batch: all segments, unless the recipe forbids it.
+fn save_more(recipe: &Recipe, recompute: &Recompute) -> SaveMore {
+    let allowed = recipe.memory.recompute != recipe::Recompute::Off;
+    let recompute = recompute.clone();
+    Box::new(move || {
+        let more = allowed && recompute.count() < recompute.segments();
+        if more {
+            recompute.all();
+        }
+        more
+    })
 }
 
 /// Rank 0 before the others: the run directory, the data, and everything built once.
@@ -314,8 +409,8 @@ fn same_start<'a>(ranks: &Ranks, state: impl Iterator<Item = &'a Tensor>) -> Res
 }
 
 /// The greatest memory of every rank in bytes, by rank.
-fn peak_memory(ranks: &Ranks) -> Result<Vec<u64>, TrainError> {
-    let own = host_memory().map_or(0, |memory| memory.peak as i64);
+fn peak_memory(ranks: &Ranks, own: u64) -> Result<Vec<u64>, TrainError> {
+    let own = own as i64;
     let all = Tensor::f_zeros([ranks.size() as i64], (tch::Kind::Int64, Device::Cpu))?;
     ranks.all_gather(&all, &Tensor::f_from_slice(&[own])?)?.wait()?;
     Ok(Vec::<i64>::try_from(&all)?

@@ -56,6 +56,14 @@ pub struct Place {
     pub phase: usize,
 }
 
+impl Place {
+    /// The last phase of a stage, in which most is trained, whatever its number.
+    pub(crate) fn last_of(stage: usize) -> Self {
+        let phase = usize::MAX;
+        Self { stage, phase }
+    }
+}
+
 impl RunPlan {
     /// The plan of `recipe` for `ranks` processes and a training set of `train_samples`, on a model that needs this.
     ///
@@ -122,6 +130,18 @@ impl RunPlan {
     /// The steps of a phase.
     pub fn phase(&self, place: Place) -> &PhasePlan {
         &self.stages[place.stage].phases[place.phase]
+    }
+
+    /// A phase that there is: `place`, or where it is beyond its stage the stage's last.
+    pub(crate) fn nearest(&self, place: Place) -> Place {
+        let last = self.stages[place.stage].phases.len() - 1;
+        let phase = place.phase.min(last);
+        Place { phase, ..place }
+    }
+
+    /// Segments of the model that are computed again in a stage from its beginning on.
+    pub(crate) fn set_recompute(&mut self, stage: usize, segments: usize) {
+        self.stages[stage].recompute = segments;
     }
 
     /// The same steps of the same samples, those of one stage in the largest micro-batches of at most `most` samples that the

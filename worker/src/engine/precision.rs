@@ -90,6 +90,7 @@ impl Precision {
             device,
             autocast,
             scaler,
+            figures: None,
         })
     }
 

@@ -186,6 +186,8 @@ impl Reducer {
     /// Lets go of the arena, so that its gradients can be freed. Nothing is reduced until [`Reducer::follow`].
     pub fn release(&mut self) {
         self.hooks.clear();
+        // A status has an element for every parameter: the next one has another length.
+        self.wire = Wire::default();
         let mut state = self.shared.state();
         state.gradients.clear();
         state.buckets.clear();

@@ -91,7 +91,10 @@ pub fn rehearse(
     account.enter(books, Phase::Reduce)?;
     status.totals = tally.totals(model.task.sums())?;
     precision.prepare()?;
-    let room = Tensor::f_empty([update_bytes(&model.arena) as i64], (Kind::Uint8, model.arena.device()))?;
+    let room = Tensor::f_empty(
+        [update_bytes(&model.arena) as i64],
+        (Kind::Uint8, model.arena.device()),
+    )?;
     let status = reducer.finish(&model.buffers, status)?;
     drop(room);
     account.enter(books, Phase::Update)?;

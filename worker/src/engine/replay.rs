@@ -71,7 +71,11 @@ impl Replay {
         Self {
             device,
             limit,
-            first: plan.stages().iter().map(|stage| stage.partition.micro_batch()).collect(),
+            first: plan
+                .stages()
+                .iter()
+                .map(|stage| stage.partition.micro_batch())
+                .collect(),
             evaluation: None,
             generators: Vec::new(),
             save_more,

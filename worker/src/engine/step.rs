@@ -4,7 +4,6 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use dtrain_common::memory::{MemoryReport, host_memory};
 use tch::{Kind, Tensor};
 
 use super::arena::Arena;
@@ -14,6 +13,7 @@ use super::replay::{Phase, Shortage, shielded};
 use super::status::{Status, Tally};
 use super::trainer::Trainer;
 use crate::data::{self, Loader};
+use crate::memory::{self, Books};
 use crate::metrics::{StepRecord, WaitMs};
 use crate::tasks::{Batch, Mode};
 
@@ -83,6 +83,9 @@ impl Trainer<'_> {
     fn attempt(&mut self) -> Result<Attempt, TrainError> {
         let begun = Instant::now();
         let cut = self.cut();
+        let books = Books::Device(self.device);
+        self.account.set_state(self.model.owners());
+        self.account.begin(books)?;
         self.model.buffers.begin()?;
         self.reducer.begin()?;
 
@@ -104,6 +107,7 @@ impl Trainer<'_> {
 
         // Reduce: every bucket leaves, also where memory for it was refused at first.
         let reducing = Instant::now();
+        self.account.enter(books, memory::Phase::Reduce)?;
         self.replay.fault.begin(Phase::Reduce, cut.step, 1);
         let lacking = self.reducer.start_rest();
         self.replay.fault.end();
@@ -132,6 +136,7 @@ impl Trainer<'_> {
         }
 
         // Decide and update: the same on every rank.
+        self.account.enter(books, memory::Phase::Update)?;
         self.replay.fault.begin(Phase::Update, cut.step, 1);
         let updated = self.update(&cut, &status);
         self.replay.fault.end();
@@ -139,6 +144,7 @@ impl Trainer<'_> {
         self.done += 1;
 
         // Report.
+        let memory = self.account.finish(books)?;
         let step_s = begun.elapsed().as_secs_f64();
         let record = StepRecord {
             step: self.done,
@@ -155,7 +161,7 @@ impl Trainer<'_> {
                 data: pass.waited_for_data.as_secs_f64() * 1e3,
                 comm: waited_for_ranks.as_secs_f64() * 1e3,
             },
-            memory: self.memory(),
+            memory,
             skipped: decision == Decision::Skip,
         };
         Ok(Attempt::Taken(Box::new((record, status))))
@@ -198,6 +204,8 @@ impl Trainer<'_> {
         if let Some(sync) = &sync {
             sync.begin();
         }
+        let books = Books::Device(self.device);
+        self.account.enter(books, memory::Phase::Forward)?;
         pass.phase = Phase::Forward;
         self.replay.fault.begin(pass.phase, cut.step, index + 1);
         let batch = self.load(pass)?;
@@ -205,6 +213,8 @@ impl Trainer<'_> {
             .precision
             .run(|| self.model.task.loss(&batch, Mode::Train))??;
         self.replay.fault.end();
+        self.account.forward_done(books)?;
+        self.account.enter(books, memory::Phase::Backward)?;
 
         pass.phase = Phase::Backward;
         if index + 1 == cut.micro_batches.len() {
@@ -287,11 +297,6 @@ impl Trainer<'_> {
         let batch = Batch::new(&decoded, self.device)?;
         loader.recycle(decoded);
         Ok(batch)
-    }
-
-    fn memory(&self) -> MemoryReport {
-        // /proc is always there on Linux; a failure would only blank the figure.
-        host_memory().unwrap_or_default()
     }
 }
 

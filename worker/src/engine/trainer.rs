@@ -27,6 +27,7 @@ use crate::checkpoint::{self, Snapshot};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::{Loader, LoaderOptions, too_many_bad};
 use crate::heartbeat::Heartbeat;
+use crate::memory::Account;
 use crate::metrics::{EvalRecord, MetricsLog, Progress, StepRecord};
 
 /// A run whose gradient is not finite this often in a row will not recover.
@@ -94,6 +95,8 @@ pub struct Summary {
     pub result: RunResult,
     /// The newest checkpoint, on rank 0.
     pub checkpoint: Option<PathBuf>,
+    /// The most that this rank's tensors took in a step, in bytes.
+    pub peak: u64,
 }
 
 /// A training under way.
@@ -124,6 +127,7 @@ pub struct Trainer<'a> {
     launched: Option<SystemTime>,
     pub(super) heartbeat: Heartbeat,
     pub(super) replay: Replay,
+    pub(super) account: Account,
     bad_samples: u64,
     skipped_in_a_row: u64,
     summary: Summary,
@@ -172,10 +176,13 @@ impl<'a> Trainer<'a> {
             progress: parts.progress,
             launched: parts.launched,
             heartbeat: parts.heartbeat,
+            account: Account::default(),
             bad_samples: 0,
             skipped_in_a_row: 0,
             summary,
         };
+        let stage = &trainer.plan.stages()[parts.place.stage];
+        trainer.model.recompute.set(stage.recompute);
         trainer.begin_stage(parts.place)?;
         Ok(trainer)
     }
@@ -225,7 +232,12 @@ impl<'a> Trainer<'a> {
         }
         result.skipped_images = Some(self.bad_samples);
         result.oom_replays = Some(self.replay.count);
-        result.micro_batch = Some(self.plan.stage(self.done.saturating_sub(1)).partition.micro_batch());
+        result.micro_batch = Some(
+            self.plan
+                .stage(self.done.saturating_sub(1))
+                .partition
+                .micro_batch(),
+        );
         tracing::debug!("trained for {:.3} s", begun.elapsed().as_secs_f64());
         let unfinished = self.done < self.plan.total_steps;
         Ok(if stopped && unfinished {
@@ -276,6 +288,8 @@ impl<'a> Trainer<'a> {
         if let Some(metrics) = &mut self.metrics {
             metrics.step(record).map_err(TrainError::Metrics)?;
         }
+        let peak = &mut self.summary.peak;
+        *peak = (*peak).max(record.memory.report.peak);
         self.progress.step(record, Instant::now());
         self.summary
             .result

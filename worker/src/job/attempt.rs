@@ -20,6 +20,8 @@ pub(crate) struct Attempt {
     /// The cut.
     #[serde(rename = "try")]
     pub(crate) cut: Cut,
+    /// Of which stage, counted from 0.
+    pub(crate) stage: usize,
     /// How many steps.
     pub(crate) steps: usize,
     /// What tensors may take, in bytes.
@@ -43,8 +45,21 @@ pub(super) fn run<T: BuildTask + 'static>(
     attempt: &Attempt,
     device: Device,
 ) -> Result<ExitStatus, WorkerError> {
-    let Attempt { cut, steps, limit } = *attempt;
-    let measured = measure::<T>(subject.recipe.clone(), subject.survey, cut, steps, limit, device)?;
+    let Attempt {
+        cut,
+        stage,
+        steps,
+        limit,
+    } = *attempt;
+    let measured = measure::<T>(
+        subject.recipe.clone(),
+        subject.survey,
+        stage,
+        cut,
+        steps,
+        limit,
+        device,
+    )?;
     answer(&(serde_json::to_string(&measured)? + "\n"));
     Ok(ExitStatus::Success)
 }

@@ -56,6 +56,36 @@ pub(crate) fn run<T: BuildTask + 'static>(
     }
 }
 
+/// The numbers of the stages that a job is about, counted from 0: the one of this name, all, or the first where none is named.
+///
+/// # Errors
+/// A name that no stage has.
+fn stages(recipe: &Recipe, asked: Option<&str>) -> Result<Vec<usize>, WorkerError> {
+    let named = |name: &str| recipe.stage.iter().position(|stage| stage.name == name);
+    match asked {
+        None => Ok(vec![0]),
+        Some("all") => Ok((0..recipe.stages()).collect()),
+        Some(name) => match named(name) {
+            Some(stage) => Ok(vec![stage]),
+            None => {
+                let names = recipe.stage.iter().map(|stage| stage.name.clone()).collect();
+                Err(WorkerError::NoStage {
+                    name: name.to_owned(),
+                    names,
+                })
+            }
+        },
+    }
+}
+
+/// The name of a stage; of a run without stages what stands for one.
+fn name_of(recipe: &Recipe, stage: usize) -> String {
+    recipe
+        .stage
+        .get(stage)
+        .map_or_else(|| "all".to_owned(), |stage| stage.name.clone())
+}
+
 /// Writes an answer; a reader that has gone away is none to tell.
 fn answer(text: &str) {
     let mut out = std::io::stdout().lock();

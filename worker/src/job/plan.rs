@@ -16,33 +16,54 @@ pub(super) fn run<T: BuildTask + 'static>(
     subject: Subject<'_>,
     job: &PlanJob,
 ) -> Result<ExitStatus, WorkerError> {
-    let Subject {
-        request,
-        recipe,
-        survey,
-    } = subject;
-    let mut symbolic = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey);
-    let planned_for = symbolic.subject(&[])?;
+    let stages = super::stages(subject.recipe, job.stage.as_deref())?;
     let mut out = String::new();
-    let outcome = match job.way {
-        Way::Symbolic => report(recipe, &planned_for, &mut symbolic, job, &mut out),
+    let mut fits = true;
+    for stage in stages {
+        let name = subject.recipe.stage.get(stage).map(|stage| stage.name.clone());
+        let job = PlanJob {
+            stage: name,
+            ..job.clone()
+        };
+        fits &= one::<T>(&subject, &job, stage, &mut out)? == Outcome::Fits;
+    }
+    answer(&out);
+    Ok(match fits {
+        true => Outcome::Fits,
+        false => Outcome::NothingFits,
+    }
+    .exit_status())
+}
+
+fn one<T: BuildTask + 'static>(
+    subject: &Subject<'_>,
+    job: &PlanJob,
+    stage: usize,
+    out: &mut String,
+) -> Result<Outcome, WorkerError> {
+    let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
+    let survey = subject.survey.clone();
+    let mut symbolic = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage);
+    let planned_for = symbolic.subject(&[])?;
+    match job.way {
+        Way::Symbolic => report(&alone, &planned_for, &mut symbolic, job, out),
         Way::Measured => {
             let mut measured = Measuring {
                 request,
+                stage,
                 symbolic,
                 lines: HashMap::new(),
             };
-            report(recipe, &planned_for, &mut measured, job, &mut out)
+            report(&alone, &planned_for, &mut measured, job, out)
         }
     }
-    .map_err(planned)?;
-    answer(&out);
-    Ok(Outcome::exit_status(outcome))
+    .map_err(planned)
 }
 
 /// Predicts by two measured micro-batches: memory is a straight line over them.
 struct Measuring<'a, T> {
     request: &'a Request,
+    stage: usize,
     /// Knows what does not need to be measured.
     symbolic: SymbolicPredictor<T>,
     /// The two measurements, by what else tells cuts apart.
@@ -56,6 +77,7 @@ impl<T: BuildTask + 'static> Measuring<'_, T> {
     fn measured(&self, overrides: &[String], cut: Cut) -> Result<Measured, WorkerError> {
         let attempt = Attempt {
             cut,
+            stage: self.stage,
             steps: STEPS,
             limit: u64::MAX >> 1,
         };

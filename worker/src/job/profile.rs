@@ -6,6 +6,7 @@ use dtrain_common::plan::{
     Asked, Choice, Cut, MeasuredStage, Optimal, Predictor, Profile, ProfileJob, ProfiledStage, Solver,
     Subject as Planned, Tried, TriedOutcome, largest,
 };
+use dtrain_common::recipe::Amp;
 use tch::Device;
 
 use super::attempt::{Attempt, Came, start};
@@ -28,31 +29,61 @@ pub(super) fn run<T: BuildTask + 'static>(
     job: &ProfileJob,
     device: Device,
 ) -> Result<ExitStatus, WorkerError> {
-    let Subject {
-        request,
-        recipe,
-        survey,
-    } = subject;
-    let limit = budget::bytes(recipe.memory.budget, device, job.nproc).map_err(TrainError::from)?;
-    let amp = Precision::new(&recipe.precision, device)?.amp();
-    let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey);
+    let numbers = super::stages(subject.recipe, Some(&job.stage))?;
+    let limit = budget::bytes(subject.recipe.memory.budget, device, job.nproc).map_err(TrainError::from)?;
+    let amp = Precision::new(&subject.recipe.precision, device)?.amp();
+    let (mut stages, mut fits) = (Vec::new(), true);
+    for stage in numbers {
+        let (profiled, fitting) = one::<T>(&subject, job, stage, limit, amp)?;
+        stages.push(profiled);
+        fits &= fitting;
+    }
+    let profile = Profile {
+        device: device::name(device),
+        budget: limit,
+        stages,
+    };
+    answer(&profile.render(job.json)?);
+    Ok(if fits {
+        ExitStatus::Success
+    } else {
+        ExitStatus::OutOfMemory
+    })
+}
+
+/// One stage, and whether anything of it fits.
+fn one<T: BuildTask + 'static>(
+    subject: &Subject<'_>,
+    job: &ProfileJob,
+    stage: usize,
+    limit: u64,
+    amp: Amp,
+) -> Result<(ProfiledStage, bool), WorkerError> {
+    let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
+    let survey = subject.survey.clone();
+    let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage);
     let planned_for = predictor.subject(&[])?;
     let asked = Asked {
         ranks: job.nproc,
         budget: limit,
-        micro_batch: recipe.memory.micro_batch,
+        micro_batch: alone.memory.micro_batch,
         amp,
-        recompute: recipe.memory.recompute,
-        shard_optimizer: recipe.memory.shard_optimizer,
+        recompute: alone.memory.recompute,
+        shard_optimizer: alone.memory.shard_optimizer,
     };
     let choice = Solver::new(&planned_for, &mut predictor)
         .solve(&asked)
         .map_err(planned)?;
     let cut = choice.prediction().cut;
-    let came = start(request, &[], &attempt(cut, STEPS, limit))?;
-    let measured = match came {
+    let attempt = |cut, steps, limit| Attempt {
+        cut,
+        stage,
+        steps,
+        limit,
+    };
+    let measured = match start(request, &[], &attempt(cut, STEPS, limit))? {
         Came::Ran(measured) => Some(MeasuredStage {
-            stage: job.stage.clone(),
+            stage: super::name_of(subject.recipe, stage),
             micro_batch: cut.micro_batch,
             peak: measured.peak,
             owners: measured.owners,
@@ -62,7 +93,6 @@ pub(super) fn run<T: BuildTask + 'static>(
         }),
         Came::OutOfMemory | Came::Died(_) => None,
     };
-    let fits = measured.is_some() && matches!(choice, Choice::Fit(_));
     let optimal = match job.find_optimal {
         true => Some(search(&planned_for, cut, limit, |cut| {
             start(request, &[], &attempt(cut, TRY_STEPS, LIMITLESS))
@@ -70,25 +100,13 @@ pub(super) fn run<T: BuildTask + 'static>(
         false => None,
     };
     let found = optimal.as_ref().is_some_and(|optimal| optimal.largest.is_some());
-    let profile = Profile {
-        device: device::name(device),
-        budget: limit,
-        stages: vec![ProfiledStage {
-            subject: planned_for,
-            measured,
-            optimal,
-        }],
+    let fits = found || (measured.is_some() && matches!(choice, Choice::Fit(_)));
+    let profiled = ProfiledStage {
+        subject: planned_for,
+        measured,
+        optimal,
     };
-    answer(&profile.render(job.json)?);
-    Ok(if fits || found {
-        ExitStatus::Success
-    } else {
-        ExitStatus::OutOfMemory
-    })
-}
-
-fn attempt(cut: Cut, steps: usize, limit: u64) -> Attempt {
-    Attempt { cut, steps, limit }
+    Ok((profiled, fits))
 }
 
 /// Tries micro-batches, each in a process of its own.

@@ -14,7 +14,7 @@ use tch::Device;
 use super::{Books, budget};
 use crate::collectives::{PhantomGroup, Ranks};
 use crate::data::{Loader, MicroBatch as Work};
-use crate::engine::{PlanError, Precision, TrainError, rehearse};
+use crate::engine::{Place, PlanError, Precision, TrainError, rehearse};
 use crate::error::WorkerError;
 use crate::setup::{Opening, Setup, loader_options};
 use crate::tasks::{Batch, BuildTask};
@@ -32,7 +32,7 @@ pub(crate) struct Measured {
     pub(crate) step_ms: f64,
 }
 
-/// Runs `steps` steps of rank 0 of `cut.ranks` as `cut` says, on real samples, and measures them. The other ranks do not exist;
+/// Runs `steps` steps of `stage`, counted from 0, of rank 0 of `cut.ranks` as `cut` says, on real samples, and measures them. The other ranks do not exist;
 /// their memory is as this one's.
 ///
 /// # Errors
@@ -40,6 +40,7 @@ pub(crate) struct Measured {
 pub(crate) fn measure<T: BuildTask + 'static>(
     mut recipe: Recipe,
     survey: Value,
+    stage: usize,
     cut: Cut,
     steps: usize,
     limit: u64,
@@ -60,7 +61,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
         resume: None,
         survey,
     };
-    let mut setup = Setup::build::<T>(&recipe, &opening, &env, device, Some(place))?;
+    let mut setup = Setup::build::<T>(&recipe, &opening, &env, device, Some(Place::last_of(stage)))?;
     let ranks = Ranks::new(Box::new(PhantomGroup::new(cut.ranks)));
     if let Some(sync) = &setup.batch_sync {
         sync.connect(ranks.clone());
@@ -71,6 +72,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     setup.model.recompute.set(cut.recompute);
     let mut precision = Precision::rehearsed(cut.amp, device)?;
 
+    let recipe = recipe.of_stage(stage);
     let partition = Partition::new(recipe.train.effective_batch, cut.ranks, Some(cut.micro_batch))
         .map_err(PlanError::from)?;
     let ranges = partition.micro_ranges(0);

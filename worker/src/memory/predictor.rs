@@ -10,7 +10,7 @@ use tch::Device;
 
 use super::Books;
 use crate::collectives::{PhantomGroup, Ranks};
-use crate::engine::{Precision, TrainError, rehearse};
+use crate::engine::{Place, Precision, TrainError, rehearse};
 use crate::error::WorkerError;
 use crate::setup::{Opening, Setup};
 use crate::tasks::{Batch, BuildTask};
@@ -24,7 +24,9 @@ const MICRO_STEPS: usize = 2;
 /// A recipe's model, built of symbolic tensors for one way of cutting up what lasts.
 struct Rehearsal {
     setup: Setup,
+    /// Of the stage alone.
     recipe: Recipe,
+    stage: usize,
 }
 
 /// What tells two rehearsals apart.
@@ -40,6 +42,7 @@ pub struct SymbolicPredictor<T> {
     recipe: String,
     overrides: Vec<String>,
     survey: Value,
+    stage: usize,
     /// The last one: two at once would be in the same books.
     built: Option<(Build, Rehearsal)>,
     task: std::marker::PhantomData<T>,
@@ -47,8 +50,10 @@ pub struct SymbolicPredictor<T> {
 
 impl<T: BuildTask + 'static> SymbolicPredictor<T> {
     /// For a recipe by name or path, with `overrides` as given on the command line, and what was found out about its data.
-    pub fn new(recipe: &str, overrides: &[String], survey: Value) -> Self {
+    /// It is of one stage, counted from 0, where most of it is trained.
+    pub fn new(recipe: &str, overrides: &[String], survey: Value, stage: usize) -> Self {
         Self {
+            stage,
             recipe: recipe.to_owned(),
             overrides: overrides.to_vec(),
             survey,
@@ -88,13 +93,17 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
             local_world_size: build.ranks,
             ..WorkerEnv::single()
         };
-        let mut setup = Setup::build::<T>(&recipe, &opening, &env, DEVICE, Some(FIRST))?;
+        let mut setup = Setup::build::<T>(&recipe, &opening, &env, DEVICE, Some(Place::last_of(self.stage)))?;
         let ranks = Ranks::new(Box::new(PhantomGroup::new(build.ranks)));
         if let Some(sync) = &setup.batch_sync {
             sync.connect(ranks.clone());
         }
         setup.model.share(&ranks)?;
-        Ok(Rehearsal { setup, recipe })
+        Ok(Rehearsal {
+            setup,
+            recipe: recipe.of_stage(self.stage),
+            stage: self.stage,
+        })
     }
 }
 
@@ -133,7 +142,7 @@ impl Rehearsal {
             parameters: model.registry.parameter_count() as u64,
             trained: model.arena.parameters(),
             effective_batch: self.recipe.train.effective_batch,
-            learning_rate: plan.schedule.peak,
+            learning_rate: plan.stages()[self.stage].schedule.peak,
             min_micro_batch: model.task.min_micro_batch(),
             segments: model.recompute.segments(),
             depends: model.task.micro_batch_matters().into_iter().collect(),

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use dtrain_common::env::DTRAIN_PROGRESS;
+use dtrain_common::units::ByteSize;
 
 use super::StepRecord;
 
@@ -117,7 +118,7 @@ impl Progress {
             ""
         };
         format!(
-            "step {}/{}  epoch {}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {:.0} samples/s{skipped}",
+            "step {}/{}  epoch {}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {:.0} samples/s  {}{skipped}",
             record.step,
             self.total_steps,
             record.epoch,
@@ -126,6 +127,7 @@ impl Progress {
             record.lr,
             record.grad_norm,
             record.samples_per_s,
+            ByteSize(record.memory.report.peak),
         )
     }
 
@@ -181,7 +183,9 @@ fn say(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::StepMemory;
     use crate::metrics::WaitMs;
+    use dtrain_common::memory::MemoryReport;
 
     fn record(step: u64) -> StepRecord {
         StepRecord {
@@ -196,7 +200,13 @@ mod tests {
             samples_per_s: 312.4,
             step_ms: 10.0,
             wait_ms: WaitMs::default(),
-            memory: Default::default(),
+            memory: StepMemory {
+                report: MemoryReport {
+                    peak: 3 << 29,
+                    ..MemoryReport::default()
+                },
+                ..StepMemory::default()
+            },
             skipped: step == 7,
         }
     }
@@ -204,7 +214,7 @@ mod tests {
     #[test]
     fn frames_and_lines_say_the_same() {
         let progress = Progress::new(Surface::Lines, 100, 4, 10, 0);
-        let line = "step 25/100  epoch 2/4  loss 3.2110  lr 1.000e-3  grad 1.500  312 samples/s";
+        let line = "step 25/100  epoch 2/4  loss 3.2110  lr 1.000e-3  grad 1.500  312 samples/s  1.50 GiB";
         assert_eq!(progress.line(&record(25)), line);
         let now = progress.begun + Duration::from_secs(50);
         let frame = format!("[####------------]  25%  ETA 2:30  {line}");

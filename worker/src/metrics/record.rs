@@ -4,6 +4,8 @@ use dtrain_common::memory::MemoryReport;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use crate::memory::StepMemory;
+
 /// One optimizer step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepRecord {
@@ -30,8 +32,8 @@ pub struct StepRecord {
     pub step_ms: f64,
     /// What the step waited for on this rank.
     pub wait_ms: WaitMs,
-    /// Memory of rank 0, in bytes.
-    pub memory: MemoryReport,
+    /// Memory of rank 0, in bytes: at the step's end and the most in it, by owner and by phase.
+    pub memory: StepMemory,
     /// Present and true where the update was left out because the gradient was not finite.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,

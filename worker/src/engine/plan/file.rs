@@ -1,8 +1,10 @@
 //! RUN_DIR/plan.json.
 
+use dtrain_common::memory::StateBytes;
+use dtrain_common::plan::Prediction;
 use serde::Serialize;
 
-/// RUN_DIR/plan.json: the partition chosen, and the memory that is certain before the first step.
+/// RUN_DIR/plan.json: the partition chosen, and the memory that it is predicted to take.
 #[derive(Debug, Serialize)]
 pub struct PlanFile {
     /// Samples per optimizer step, over all ranks.
@@ -36,8 +38,14 @@ pub struct PlanFile {
     /// The stages, where the recipe has any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<StageFile>,
-    /// Predicted, not measured: bytes per rank by owner. Activations are not predicted in this version.
-    pub predicted_bytes: dtrain_common::memory::StateBytes,
+    /// Predicted, not measured: the bytes of a rank that last from step to step, by owner.
+    pub predicted_bytes: StateBytes,
+    /// What the tensors of a rank may take in bytes, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget_bytes: Option<u64>,
+    /// Predicted, not measured: what the cut of every stage takes, where one was chosen.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub predictions: Vec<Prediction>,
 }
 
 /// A stage in plan.json.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use dtrain_common::batch::Partition;
-use dtrain_common::recipe::{LastBatch, Passage, Per, Recipe, ScheduleName, Span};
+use dtrain_common::recipe::{LastBatch, Passage, Per, Recipe, Recompute, ScheduleName, Span};
 
 use super::{Needs, PlanError};
 use crate::engine::schedule::Schedule;
@@ -23,6 +23,8 @@ pub struct StagePlan {
     pub length: Span,
     /// How a full step is cut up.
     pub partition: Partition,
+    /// Segments of the model, counted from its beginning, that are computed again in backward; of more than there are, all.
+    pub recompute: usize,
     /// Its phases, one after another; at least one.
     pub phases: Vec<PhasePlan>,
     /// A checkpoint is written, after an evaluation, every so many steps of the stage and at its end.
@@ -108,6 +110,10 @@ impl StagePlan {
                 ranks,
                 alone.memory.micro_batch.limit(),
             )?,
+            recompute: match alone.memory.recompute {
+                Recompute::On => usize::MAX,
+                Recompute::Off | Recompute::Auto => 0,
+            },
             phases: phases(recipe, number, &steps),
             checkpoint_every: alone.checkpoint.every.steps(own.steps_per_epoch).max(1),
             schedule: schedule(&alone, own, over)?,

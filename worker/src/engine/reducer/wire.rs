@@ -13,12 +13,12 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// A status in float64 on the CPU, in memory of the group's where it has such memory. All statuses of a run are of one
+    /// A status in float64 on the CPU, in memory of the group's where it has such memory. All statuses of a phase are of one
     /// length; only the first one takes memory.
     pub(super) fn load(&mut self, ranks: &Ranks, status: &[f64]) -> Result<Tensor, ReduceError> {
         let wire = match &self.memory {
-            Some(memory) => memory.shallow_clone(),
-            None => {
+            Some(memory) if memory.numel() == status.len() => memory.shallow_clone(),
+            _ => {
                 let memory = match ranks.allocate(status.len(), Kind::Double)? {
                     Some(memory) => memory,
                     None => Tensor::f_zeros([status.len() as i64], (Kind::Double, Device::Cpu))?,

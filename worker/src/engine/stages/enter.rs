@@ -31,6 +31,9 @@ impl Trainer<'_> {
     fn pass(&mut self, place: Place) -> Result<(), TrainError> {
         let new_stage = place.stage != self.place.stage;
         if new_stage {
+            self.model
+                .recompute
+                .set(self.plan.stages()[place.stage].recompute);
             self.begin_stage(place)?;
         }
         // A boundary of stages is one of optimizers; within a stage the optimizer goes on.
@@ -142,14 +145,15 @@ impl Trainer<'_> {
     }
 }
 
-/// From the books of the device's allocator; of the process where they are not kept.
+/// Of tensors on a GPU, of the process on the host.
 fn memory_of(device: Device) -> MemoryReport {
     match memory::usage(device) {
-        Ok(usage) if usage.allocated > 0 => MemoryReport {
+        Ok(usage) if device.is_cuda() => MemoryReport {
             allocated: usage.allocated,
             reserved: usage.reserved,
             peak: usage.peak,
         },
+        // /proc is always there on Linux; a failure would only blank the figure.
         _ => host_memory().unwrap_or_default(),
     }
 }

@@ -1,0 +1,93 @@
+//! A stage that trains less than the one before, the moving average, sharded state, and what may change on the way.
+
+use super::*;
+
+#[test]
+fn a_stage_may_train_less_and_the_average_goes_on() {
+    let sandbox = Sandbox::new(GPT);
+    let run = sandbox.train(1, "one", &[]);
+    let steps = 9;
+
+    // One cycle over 9 steps, which turns at 0.5 x 9 - 1 = 3.5; the last stage has its own over 4, which turns at 1.
+    let rates = figures_of(&run, "lr");
+    let cosine =
+        |from: f64, to: f64, part: f64| to + (from - to) * (1.0 + (std::f64::consts::PI * part).cos()) / 2.0;
+    let run_wide = |step: f64| match step <= 3.5 {
+        true => cosine(0.001, 0.01, step / 3.5),
+        false => cosine(0.01, 0.0001, (step - 3.5) / 4.5),
+    };
+    let mut by_hand: Vec<f64> = (0..5).map(|step| run_wide(f64::from(step))).collect();
+    by_hand.extend([0.001, 0.01, cosine(0.01, 0.0001, 0.5), 0.0001]);
+    assert_close(&rates, &by_hand, 1e-12);
+
+    let (wte, frozen) = ("transformer.wte.weight", "transformer.h.0.mlp.c_fc.weight");
+    let raw: Vec<_> = (1..=steps)
+        .map(|step| tensors(&run, step, "model.safetensors"))
+        .collect();
+    let averages: Vec<_> = (1..=steps)
+        .map(|step| tensors(&run, step, "ema.safetensors"))
+        .collect();
+    assert!(same(&raw[2][wte], &raw[4][wte]), "frozen in the second stage");
+    assert!(!same(&raw[4][wte], &raw[5][wte]), "trained again in the third");
+    // The average of what was trained and rests moves on towards it: by 1 / (10 + t) to begin with, t updates later.
+    let apart = |step: usize| {
+        (&averages[step - 1][wte] - &raw[step - 1][wte])
+            .norm()
+            .double_value(&[])
+    };
+    let left = |t: f64| (1.0 + t) / (10.0 + t);
+    assert!(
+        (apart(4) / apart(3) - left(3.0)).abs() < 1e-3,
+        "{} of {}",
+        apart(4),
+        apart(3)
+    );
+    assert!((apart(5) / apart(4) - left(4.0)).abs() < 1e-3);
+    // It begins again with the last stage, where what is frozen has not been trained since.
+    assert!(!averages[5].contains_key(frozen) && averages[7].contains_key(frozen));
+    assert!(averages[4].contains_key(frozen));
+
+    let bytes: Vec<u64> = stage_lines(&run)
+        .iter()
+        .map(|line| line["optimizer_bytes"].as_u64().unwrap())
+        .collect();
+    assert!(
+        bytes[1] < bytes[0] && bytes[2] < bytes[3] && bytes[3] == bytes[0],
+        "{bytes:?}"
+    );
+
+    let sharded = sandbox.train(2, "sharded", &["memory.shard_optimizer=true"]);
+    assert_same_end(&run, &sharded, steps, "two ranks that share the state");
+    let halves: Vec<u64> = stage_lines(&sharded)
+        .iter()
+        .map(|line| line["optimizer_bytes"].as_u64().unwrap())
+        .collect();
+    for (half, whole) in halves.iter().zip(&bytes) {
+        assert!(
+            (*half as f64 / *whole as f64 - 0.5).abs() < 0.05,
+            "{halves:?} of {bytes:?}"
+        );
+    }
+    for (step, nproc, sets) in [
+        (3, 2, &["memory.shard_optimizer=true"][..]),
+        (4, 1, &[]),
+        (5, 2, &[]),
+        (7, 2, &["memory.shard_optimizer=true"]),
+        (8, 1, &[]),
+    ] {
+        let name = format!("from-{step}");
+        let resumed = resume(&sandbox, nproc, &name, &checkpoint(&sharded, step), sets);
+        assert_same_end(&run, &resumed, steps, &name);
+    }
+
+    // Cuts and names may change on the way, and the last stage is made longer where its parts are not moved by that.
+    let sets = ["stage.2.micro_batch=2", "stage.2.name=end"];
+    let resumed = resume(&sandbox, 1, "cut", &checkpoint(&run, 5), &sets);
+    assert_close(&losses(&run)[5..], &losses(&resumed), 1e-4);
+    let from = checkpoint(&run, 5);
+    let more = ["--resume", from.to_str().unwrap()];
+    let output = sandbox.launch_with(1, "other", &["stage.1.steps=3"], &more);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("stage") && text.contains("steps = 3"), "{text}");
+}

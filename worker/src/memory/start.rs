@@ -1,0 +1,116 @@
+//! The cut of every stage, chosen before the first step from what symbolic steps would take.
+
+use dtrain_common::plan::{Asked, Choice, PlanError, Prediction, Predictor, Solver};
+use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
+use dtrain_torch_shim::rng;
+use serde_json::Value;
+use tch::{Device, Tensor};
+
+use super::SymbolicPredictor;
+use crate::collectives::{Ranks, ReduceOp};
+use crate::engine::TrainError;
+use crate::error::WorkerError;
+use crate::tasks::BuildTask;
+use crate::worker::Request;
+
+/// What was chosen for a stage.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Chosen {
+    /// The cut, and what it is predicted to take.
+    pub(crate) prediction: Prediction,
+    /// Whether that is within the budget. Where nothing is, it is the smallest cut there is.
+    pub(crate) fits: bool,
+}
+
+/// The smallest budget of all ranks, in bytes: what fits there fits everywhere. Every rank calls it.
+///
+/// # Errors
+/// Where a peer is lost.
+pub(crate) fn agree(ranks: &Ranks, own: u64) -> Result<u64, TrainError> {
+    let least = Tensor::f_from_slice(&[-(own as f64)])?;
+    ranks.all_reduce(&least, ReduceOp::Max)?.wait()?;
+    Ok((-f64::try_from(&least)?) as u64)
+}
+
+/// Rank 0's choice for every stage, which all ranks get: micro-batch and segments; None for a stage of which it has made none.
+/// Every rank calls it, the others with any list of as many stages.
+///
+/// # Errors
+/// Where a peer is lost.
+pub(crate) fn tell(
+    ranks: &Ranks,
+    stages: usize,
+    chosen: &[Option<Chosen>],
+) -> Result<Vec<Option<(usize, usize)>>, TrainError> {
+    let mut numbers = vec![0i64; 2 * stages];
+    for (pair, chosen) in numbers.chunks_exact_mut(2).zip(chosen) {
+        if let Some(Chosen { prediction, .. }) = chosen {
+            pair[0] = prediction.cut.micro_batch as i64;
+            pair[1] = prediction.cut.recompute as i64;
+        }
+    }
+    let numbers = Tensor::f_from_slice(&numbers)?;
+    ranks.broadcast(&numbers, 0)?.wait()?;
+    let numbers = Vec::<i64>::try_from(&numbers)?;
+    let pair = |pair: &[i64]| (pair[0] > 0).then_some((pair[0] as usize, pair[1] as usize));
+    Ok(numbers.chunks_exact(2).map(pair).collect())
+}
+
+/// Chooses for every stage of the recipe that leaves something free. `limit` is what the tensors of a rank may take, in bytes.
+/// A model of which no symbolic step can be run is left to its first real step.
+///
+/// # Errors
+/// None known beside those of generators.
+pub(crate) fn choose<T: BuildTask + 'static>(
+    request: &Request,
+    recipe: &Recipe,
+    survey: &Value,
+    ranks: usize,
+    limit: u64,
+    amp: Amp,
+) -> Result<Vec<Option<Chosen>>, WorkerError> {
+    // Building a model seeds the generator, also where nothing is drawn.
+    let generator = rng::state(Device::Cpu).map_err(TrainError::from)?;
+    let chosen = (0..recipe.stages())
+        .map(|stage| {
+            let alone = recipe.of_stage(stage);
+            let free =
+                alone.memory.micro_batch == MicroBatch::Auto || alone.memory.recompute == Recompute::Auto;
+            if !free {
+                return None;
+            }
+            let chosen = choose_for::<T>(request, &alone, survey.clone(), stage, ranks, limit, amp);
+            chosen
+                .inspect_err(|error| tracing::debug!("no symbolic step: {error}"))
+                .ok()
+        })
+        .collect();
+    rng::set_state(Device::Cpu, &generator).map_err(TrainError::from)?;
+    Ok(chosen)
+}
+
+fn choose_for<T: BuildTask + 'static>(
+    request: &Request,
+    alone: &Recipe,
+    survey: Value,
+    stage: usize,
+    ranks: usize,
+    limit: u64,
+    amp: Amp,
+) -> Result<Chosen, PlanError<WorkerError>> {
+    let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage);
+    let subject = predictor.subject(&[]).map_err(PlanError::Predict)?;
+    let asked = Asked {
+        ranks,
+        budget: limit,
+        micro_batch: alone.memory.micro_batch,
+        amp,
+        recompute: alone.memory.recompute,
+        shard_optimizer: alone.memory.shard_optimizer,
+    };
+    let choice = Solver::new(&subject, &mut predictor).solve(&asked)?;
+    Ok(Chosen {
+        prediction: *choice.prediction(),
+        fits: matches!(choice, Choice::Fit(_)),
+    })
+}
