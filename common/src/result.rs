@@ -160,6 +160,8 @@ mod tests {
             startup_ms: Some(812.0),
             peak_memory_bytes: vec![1 << 40, 7],
             skipped_images: Some(3),
+            oom_replays: Some(1),
+            micro_batch: Some(8),
         }
     }
 
