@@ -104,12 +104,7 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
         Err(error) => {
             let status = error.exit_status();
             if !error.is_said_by_rank_0() {
-                eprintln!("error: {error}");
-                if status == ExitStatus::OutOfMemory && !error.names_a_remedy() {
-                    eprintln!(
-                        "hint: lower memory.micro_batch; the effective batch stays what the recipe states"
-                    );
-                }
+                eprintln!("error: {}", plainly(&error));
             }
             if let Some(path) = error_file {
                 write_error_file(&path, &error);
@@ -119,6 +114,13 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
     }
 }
 
+/// The error without the C++ stack that libtorch appends.
+fn plainly(error: &WorkerError) -> String {
+    let text = error.to_string();
+    let said = text.split("\nException raised from").next().unwrap_or(&text);
+    said.trim_end().to_owned()
+}
+
 /// torchrun's error file, which a launcher reads back into its report.
 fn write_error_file(path: &Path, error: &WorkerError) {
     let now = SystemTime::now()
@@ -126,7 +128,7 @@ fn write_error_file(path: &Path, error: &WorkerError) {
         .map_or(0, |since| since.as_secs());
     let json = serde_json::json!({
         "message": {
-            "message": error.to_string(),
+            "message": plainly(error),
             "extraInfo": { "py_callstack": "", "timestamp": now.to_string() },
         }
     });

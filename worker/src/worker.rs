@@ -118,7 +118,7 @@ fn train_shielded<T: BuildTask + 'static>(
     // Rank 0 decides how the run begins, or refuses it; the others follow.
     let rendezvous = Rendezvous::open(env.clone())?;
     let (opening, mut setup) = if env.rank == 0 {
-        let lead = lead::<T>(request, recipe, env, device)
+        let lead = lead::<T>(request, recipe, env, device, allowed)
             .inspect_err(|error| rendezvous.refuse(&error.to_string()))?;
         rendezvous.announce(&serde_json::to_vec(&lead.0)?)?;
         lead
@@ -364,6 +364,7 @@ fn lead<T: BuildTask + 'static>(
     recipe: &Recipe,
     env: &WorkerEnv,
     device: Device,
+    allowed: u64,
 ) -> Result<(Opening, Setup), WorkerError> {
     let mut console = Console {
         threads: cores(),
@@ -392,7 +393,9 @@ fn lead<T: BuildTask + 'static>(
         resume,
         survey: serde_json::to_value(survey)?,
     };
-    let setup = Setup::build::<T>(recipe, &opening, env, device, None)?;
+    let setup = Setup::build::<T>(recipe, &opening, env, device, None).map_err(|error| {
+        start::explained::<T>(error, request, recipe, &opening.survey, env.world_size, allowed)
+    })?;
     Ok((opening, setup))
 }
 

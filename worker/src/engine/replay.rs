@@ -179,6 +179,7 @@ impl Trainer<'_> {
             place,
             batch,
             owners: self.owners(),
+            predicted: false,
         }))
     }
 

@@ -9,6 +9,7 @@ use dtrain_common::manifest::{FORMAT, Manifest};
 use dtrain_common::recipe::Recipe;
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
+use dtrain_common::units::ByteSize;
 use tch::{Device, Kind, Tensor};
 
 use super::batch_sync::RankSync;
@@ -27,11 +28,14 @@ use crate::checkpoint::{self, Snapshot};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::{Loader, LoaderOptions, too_many_bad};
 use crate::heartbeat::Heartbeat;
-use crate::memory::Account;
+use crate::memory::{self, Account};
 use crate::metrics::{EvalRecord, MetricsLog, Progress, StepRecord};
 
 /// A run whose gradient is not finite this often in a row will not recover.
 const MAX_SKIPPED_IN_A_ROW: u64 = 20;
+
+/// Of what is reserved, so much as one part in this many may be in pieces before it is worth a word.
+const FRAGMENTED: u64 = 5;
 
 /// What a training is made of.
 pub struct Parts<'a> {
@@ -221,6 +225,7 @@ impl<'a> Trainer<'a> {
         }
 
         self.progress.finish();
+        self.note_fragmentation();
         let result = &mut self.summary.result;
         let samples = self.plan.samples_after(self.done);
         result.steps = Some(self.done);
@@ -274,6 +279,25 @@ impl<'a> Trainer<'a> {
         let lacking = patiently(Device::Cpu, || Tensor::f_from_slice(&[lacking]))?;
         self.ranks.all_reduce(&lacking, ReduceOp::Max)?.wait()?;
         Ok(f64::try_from(&lacking)? == 0.0)
+    }
+
+    /// What the device holds beyond what tensors took at most, where that is worth a word. The host's allocator keeps no blocks.
+    fn note_fragmentation(&self) {
+        let Ok(usage) = memory::report(self.device) else {
+            return;
+        };
+        let used = self.summary.peak.max(usage.allocated);
+        let beyond = usage.reserved.saturating_sub(used);
+        if !self.device.is_cuda() || beyond * FRAGMENTED < usage.reserved {
+            return;
+        }
+        self.progress.note(format!(
+            "{} of {} reserved were never in use at once, which is {}%: memory in pieces. expandable_segments:True in \
+             PYTORCH_CUDA_ALLOC_CONF, which is on unless that is set, keeps it together",
+            ByteSize(beyond),
+            ByteSize(usage.reserved),
+            100 * beyond / usage.reserved.max(1)
+        ));
     }
 
     /// Loads the micro-batches of the plan from the next step on.

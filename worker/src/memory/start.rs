@@ -2,13 +2,14 @@
 
 use dtrain_common::plan::{Asked, Choice, PlanError, Prediction, Predictor, Solver};
 use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
+use dtrain_common::units::ByteSize;
 use dtrain_torch_shim::rng;
 use serde_json::Value;
 use tch::{Device, Tensor};
 
 use super::SymbolicPredictor;
 use crate::collectives::{Ranks, ReduceOp};
-use crate::engine::TrainError;
+use crate::engine::{Exhausted, TrainError};
 use crate::error::WorkerError;
 use crate::tasks::BuildTask;
 use crate::worker::Request;
@@ -87,6 +88,40 @@ pub(crate) fn choose<T: BuildTask + 'static>(
         .collect();
     rng::set_state(Device::Cpu, &generator).map_err(TrainError::from)?;
     Ok(chosen)
+}
+
+/// What to say where not even the model's state found room: what the smallest step would take. Other errors as they are.
+pub(crate) fn explained<T: BuildTask + 'static>(
+    error: WorkerError,
+    request: &Request,
+    recipe: &Recipe,
+    survey: &Value,
+    ranks: usize,
+    limit: u64,
+) -> WorkerError {
+    if !error.is_out_of_memory() {
+        return error;
+    }
+    let amp = match recipe.precision.amp {
+        Amp::Auto => Amp::Off,
+        stated => stated,
+    };
+    let Ok(Chosen { prediction, .. }) =
+        choose_for::<T>(request, &recipe.of_stage(0), survey.clone(), 0, ranks, limit, amp)
+    else {
+        return error;
+    };
+    let place = format!(
+        "before the first step: tensors may take {}, and the smallest step takes {}",
+        ByteSize(limit),
+        ByteSize(prediction.peak)
+    );
+    WorkerError::Train(TrainError::OutOfMemory(Box::new(Exhausted {
+        place,
+        batch: prediction.cut.micro_batch,
+        owners: prediction.owners,
+        predicted: true,
+    })))
 }
 
 fn choose_for<T: BuildTask + 'static>(

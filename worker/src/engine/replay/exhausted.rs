@@ -15,6 +15,8 @@ pub struct Exhausted {
     pub batch: usize,
     /// Where the bytes of this rank are.
     pub owners: Owners,
+    /// Whether that was predicted; otherwise it was measured.
+    pub predicted: bool,
 }
 
 impl fmt::Display for Exhausted {
@@ -22,8 +24,10 @@ impl fmt::Display for Exhausted {
         writeln!(
             f,
             "out of memory {}, with batches of {}, and no smaller ones are left. Give each rank more memory, share the optimizer's \
-             state among more ranks (memory.shard_optimizer), or make the model or its input smaller. The memory of this rank:",
-            self.place, self.batch
+             state among more ranks (memory.shard_optimizer), or make the model or its input smaller. The memory of this rank{}:",
+            self.place,
+            self.batch,
+            if self.predicted { ", predicted" } else { "" }
         )?;
         for (name, bytes) in self.owners.rows() {
             if bytes > 0 {
@@ -55,6 +59,7 @@ mod tests {
                 activations: 1 << 19,
                 ..Owners::default()
             },
+            predicted: false,
         };
         let text = exhausted.to_string();
         assert!(
