@@ -54,7 +54,9 @@ impl BuildTask for Surface {
         let mut scope = site.registry.root();
         Ok(Self {
             first: Linear::new(&mut scope.sub("first"), 2, width)?,
-            second: scope.sub("second").segment(|scope| Linear::new(scope, width, width))?,
+            second: scope
+                .sub("second")
+                .segment(|scope| Linear::new(scope, width, width))?,
             last: Linear::new(&mut scope.sub("last"), width, 1)?,
             train: Arc::new(Points::new(0..points, noise)),
             test: Arc::new(Points::new(points..points + points / 4, 0.0)),
