@@ -346,5 +346,6 @@ unsafe extern "C" {
     ) -> i32;
     pub(crate) fn dt_output_push(outputs: *mut c_void, tensor: TensorPtr);
     pub(crate) fn dt_grad_enabled() -> bool;
-    pub(crate) fn dt_fingerprint(tensor: TensorPtr, out: *mut u64, error: *mut DtError) -> i32;
+    pub(crate) fn dt_fingerprint(tensor: TensorPtr, by_loop: bool, out: *mut u64, error: *mut DtError)
+    -> i32;
 }

@@ -71,10 +71,15 @@ pub fn grad_enabled() -> bool {
 /// # Errors
 /// `NotImplemented` for elements of more than 8 bytes; where memory runs out.
 pub fn fingerprint(tensor: &Tensor) -> Result<u64, ShimError> {
+    fingerprint_by(tensor, true)
+}
+
+/// `by_loop`: over the memory of the host, where the tensor lies there; else by operations, as on a GPU.
+fn fingerprint_by(tensor: &Tensor, by_loop: bool) -> Result<u64, ShimError> {
     let mut out = 0;
     checked("take a fingerprint", |error| {
         // SAFETY: the tensor is live and out is a valid place.
-        unsafe { ffi::dt_fingerprint(tensor.as_ptr().cast(), &mut out, error) }
+        unsafe { ffi::dt_fingerprint(tensor.as_ptr().cast(), by_loop, &mut out, error) }
     })?;
     Ok(out)
 }

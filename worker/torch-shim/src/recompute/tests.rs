@@ -195,18 +195,24 @@ fn what_cannot_be_right_is_refused() {
 
 #[test]
 fn fingerprints_tell_bits_and_places_apart() {
-    for kind in [
+    for (kind, by_loop) in [
         Kind::Float,
         Kind::BFloat16,
         Kind::Double,
         Kind::Uint8,
         Kind::Int64,
-    ] {
+        Kind::Bool,
+    ]
+    .into_iter()
+    .flat_map(|kind| [(kind, true), (kind, false)])
+    {
         let x = (values(&[7, 5]) * 20.0).to_kind(Kind::Int64).abs().to_kind(kind);
-        let print = |tensor: &Tensor| fingerprint(tensor).unwrap();
+        let before = x.copy();
+        let print = |tensor: &Tensor| fingerprint_by(tensor, by_loop).unwrap();
         assert_eq!(print(&x), print(&x.copy()), "{kind:?}");
+        assert!(x.equal(&before), "{kind:?} is only read");
         let other = x.copy();
-        let _ = other.get(3).get(2).fill_(99);
+        let _ = other.get(3).get(2).logical_not_();
         assert_ne!(print(&x), print(&other), "{kind:?}");
         let exchanged = x.flip([0]);
         assert!(x.equal(&exchanged) || print(&x) != print(&exchanged), "{kind:?}");
@@ -214,6 +220,12 @@ fn fingerprints_tell_bits_and_places_apart() {
         let piece = x.narrow(1, 1, 3);
         assert_eq!(print(&piece), print(&piece.contiguous()), "{kind:?}");
     }
+    // More than one piece of those that a GPU takes.
+    let long = Tensor::zeros([(1 << 20) + 9], (Kind::Float, Device::Cpu));
+    let print = |tensor: &Tensor| fingerprint_by(tensor, false).unwrap();
+    let before = print(&long);
+    let _ = long.get((1 << 20) + 3).fill_(1.0);
+    assert_ne!(print(&long), before);
     let zeros = [0.0f32, -0.0].map(|zero| fingerprint(&Tensor::from_slice(&[zero])).unwrap());
     assert_ne!(zeros[0], zeros[1], "the bits, not the values");
     assert_eq!(fingerprint(&Tensor::zeros([0], CPU)).unwrap(), 0);
