@@ -114,7 +114,7 @@ pub struct Trainer<'a> {
     pub(super) plan: RunPlan,
     pub(super) stages: Stages,
     /// The phase that the model is laid out for.
-    pub(super) place: Place,
+    pub(super) phase: Place,
     /// Whether the phase under way was told of.
     pub(super) announced: bool,
     /// Whether the parameters lie in the order in which backward reaches them.
@@ -169,7 +169,7 @@ impl<'a> Trainer<'a> {
             precision: parts.precision,
             plan: parts.plan,
             stages: parts.stages,
-            place: parts.place,
+            phase: parts.place,
             announced: false,
             is_laid_out: false,
             loader_options: parts.loader_options,
@@ -384,7 +384,7 @@ impl<'a> Trainer<'a> {
             step: self.done,
             epoch: position.epoch,
             step_in_epoch: position.step_in_epoch,
-            stage: self.plan.stages()[self.place.stage].name.clone(),
+            stage: self.plan.stages()[self.phase.stage].name.clone(),
             samples: self.plan.samples_after(self.done),
             world_size: self.ranks.size(),
             loss_scale: self.precision.state(),

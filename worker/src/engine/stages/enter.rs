@@ -17,7 +17,7 @@ impl Trainer<'_> {
     /// number of steps. Does nothing in a run without stages.
     pub(in crate::engine) fn enter_phase(&mut self) -> Result<(), TrainError> {
         let place = self.plan.place(self.done);
-        let moves = place != self.place;
+        let moves = place != self.phase;
         if moves {
             self.pass(place)?;
         }
@@ -29,7 +29,7 @@ impl Trainer<'_> {
     }
 
     fn pass(&mut self, place: Place) -> Result<(), TrainError> {
-        let new_stage = place.stage != self.place.stage;
+        let new_stage = place.stage != self.phase.stage;
         if new_stage {
             self.model
                 .recompute
@@ -56,7 +56,7 @@ impl Trainer<'_> {
             }
         })?;
         self.reducer.follow(&self.model.arena)?;
-        self.place = place;
+        self.phase = place;
         // The new layout is a guess until a backward pass has been seen.
         self.is_laid_out = false;
         if !new_stage {

@@ -39,10 +39,18 @@ struct ParameterState {
 
 #[derive(Debug)]
 struct Averages {
-    /// By parameter, in its shape.
-    of_parameters: BTreeMap<String, Tensor>,
+    of_parameters: BTreeMap<String, Average>,
     /// Those of the running statistics, in their order.
     of_buffers: Vec<Tensor>,
+}
+
+/// The average of a parameter.
+#[derive(Debug)]
+struct Average {
+    /// In the parameter's shape.
+    shaped: Tensor,
+    /// The flat tensor that holds it alone, where it rested before.
+    alone: Option<Tensor>,
 }
 
 impl Model {
@@ -62,12 +70,20 @@ impl Model {
             let mut of_parameters = BTreeMap::new();
             for (buffer, flat) in self.arena.buffers().iter().zip(flats.by_ref()) {
                 for slot in &buffer.slots {
-                    of_parameters.insert(slot.name.clone(), slot.view(&flat)?);
+                    let average = Average {
+                        shaped: slot.view(&flat)?,
+                        alone: None,
+                    };
+                    of_parameters.insert(slot.name.clone(), average);
                 }
             }
             let of_buffers = flats.by_ref().take(self.buffers.flats().count()).collect();
-            for (resting, average) in self.resting.drain(..).zip(flats) {
-                of_parameters.insert(resting.slot.name.clone(), resting.slot.view(&average)?);
+            for (resting, flat) in self.resting.drain(..).zip(flats) {
+                let average = Average {
+                    shaped: resting.slot.view(&flat)?,
+                    alone: Some(flat),
+                };
+                of_parameters.insert(resting.slot.name, average);
             }
             carried.averages = keep.averages.then_some(Averages {
                 of_parameters,
@@ -110,7 +126,7 @@ impl Model {
         self.take_state(state)?;
         self.resting = stages.resting(place, &self.registry)?;
         match (stages.ema, averages, &mut self.ema) {
-            (_, Some(averages), Some(_)) => self.take_averages(&averages),
+            (_, Some(averages), Some(_)) => self.take_averages(averages),
             (Some(settings), None, Some(ema)) => {
                 let values = live(&self.arena, &self.buffers, &self.resting);
                 *ema = Ema::new(settings.decay, settings.warmup, values)?;
@@ -149,28 +165,34 @@ impl Model {
     }
 
     /// The average goes on of what it was of; that of the others begins with their values.
-    fn take_averages(&mut self, averages: &Averages) -> Result<(), TrainError> {
+    fn take_averages(&mut self, averages: Averages) -> Result<(), TrainError> {
         let Some(ema) = &mut self.ema else { return Ok(()) };
+        let Averages {
+            mut of_parameters,
+            of_buffers,
+        } = averages;
         let mut flats = Vec::new();
         for buffer in self.arena.buffers() {
             let mut flat = buffer.data.f_zeros_like()?;
             tch::no_grad(|| flat.f_copy_(&buffer.data))?;
             for slot in &buffer.slots {
-                if let Some(average) = averages.of_parameters.get(&slot.name) {
-                    tch::no_grad(|| slot.view(&flat)?.f_copy_(average))?;
+                if let Some(average) = of_parameters.remove(&slot.name) {
+                    tch::no_grad(|| slot.view(&flat)?.f_copy_(&average.shaped))?;
                 }
             }
             flats.push(flat);
         }
-        flats.extend(averages.of_buffers.iter().map(Tensor::shallow_clone));
+        flats.extend(of_buffers);
         for resting in &self.resting {
             let name = &resting.slot.name;
-            let average = averages
-                .of_parameters
-                .get(name)
+            let average = of_parameters
+                .remove(name)
                 .ok_or_else(|| TchError::Convert(format!("there is no moving average of {name}")))?;
-            // A copy, which does not hold on to the flat tensor that it lay in.
-            flats.push(resting.slot.flat(average)?);
+            // A copy does not hold on to the flat tensor of many that it lay in.
+            flats.push(match average.alone {
+                Some(flat) => flat,
+                None => resting.slot.flat(&average.shaped)?,
+            });
         }
         ema.move_to(flats);
         Ok(())
