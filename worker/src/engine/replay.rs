@@ -26,6 +26,7 @@ use super::fault::Fault;
 use super::plan::RunPlan;
 use super::trainer::Trainer;
 use crate::OutOfMemory;
+use crate::memory::Books;
 use crate::metrics::{MicroBatches, OomRecord};
 
 /// Makes the model take less memory in another way than by smaller micro-batches, the same on every rank, and says whether there
@@ -171,7 +172,12 @@ impl Trainer<'_> {
     }
 
     /// Where memory allows no more, on all ranks.
-    pub(super) fn exhausted(&self, shortages: &[Option<Shortage>], batch: usize, step: u64) -> TrainError {
+    pub(super) fn exhausted(
+        &mut self,
+        shortages: &[Option<Shortage>],
+        batch: usize,
+        step: u64,
+    ) -> TrainError {
         let place = place(shortages).map_or_else(String::new, |(words, _, first)| {
             format!("{words} at step {step}: {}", first.bytes())
         });
@@ -256,11 +262,9 @@ impl Trainer<'_> {
         }
     }
 
-    /// Where the bytes of this rank are: its state by what it consists of, and what its highest use was beyond that.
-    fn owners(&self) -> Owners {
-        let mut owners = self.model.owners();
-        let peak = memory::usage(self.device).map_or(0, |usage| usage.peak);
-        owners.activations = peak.saturating_sub(owners.state());
-        owners
+    /// Where the bytes of this rank were when the step that failed took the most.
+    fn owners(&mut self) -> Owners {
+        let memory = self.account.finish(Books::Device(self.device));
+        memory.map_or_else(|_| self.model.owners(), |memory| memory.owners)
     }
 }

@@ -14,6 +14,9 @@ use crate::error::WorkerError;
 use crate::tasks::BuildTask;
 use crate::worker::Request;
 
+/// One part in so many of what tensors may take is left to what a prediction does not know of, such as a kernel's scratch.
+const SLACK: u64 = 200;
+
 /// What was chosen for a stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Chosen {
@@ -137,7 +140,7 @@ fn choose_for<T: BuildTask + 'static>(
     let subject = predictor.subject(&[]).map_err(PlanError::Predict)?;
     let asked = Asked {
         ranks,
-        budget: limit,
+        budget: limit - limit / SLACK,
         micro_batch: alone.memory.micro_batch,
         amp,
         recompute: alone.memory.recompute,

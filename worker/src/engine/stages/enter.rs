@@ -8,6 +8,7 @@ use tch::Device;
 use super::pass::Keep;
 use crate::engine::error::TrainError;
 use crate::engine::plan::Place;
+use crate::engine::status::Status;
 use crate::engine::trainer::Trainer;
 use crate::metrics::StageRecord;
 use crate::tasks::StageView;
@@ -56,6 +57,9 @@ impl Trainer<'_> {
             }
         })?;
         self.reducer.follow(&self.model.arena)?;
+        // A status has an element for every parameter: the next ones are of another length.
+        self.reducer
+            .expect(Status::blank(self.model.task.sums(), self.ranks.size()))?;
         self.phase = place;
         // The new layout is a guess until a backward pass has been seen.
         self.is_laid_out = false;
