@@ -60,6 +60,9 @@ fn one<T: BuildTask + 'static>(
     .map_err(planned)
 }
 
+/// Two micro-batches, and what they took.
+type Line = [(usize, Measured); 2];
+
 /// Predicts by two measured micro-batches: memory is a straight line over them.
 struct Measuring<'a, T> {
     request: &'a Request,
@@ -67,7 +70,7 @@ struct Measuring<'a, T> {
     /// Knows what does not need to be measured.
     symbolic: SymbolicPredictor<T>,
     /// The two measurements, by what else tells cuts apart.
-    lines: HashMap<(Vec<String>, Cut), [(usize, Measured); 2]>,
+    lines: HashMap<(Vec<String>, Cut), Line>,
 }
 
 /// Steps of a measurement: memory is what it is from the second on.
@@ -119,7 +122,7 @@ impl<T: BuildTask + 'static> Predictor for Measuring<'_, T> {
                 let first = share.min_micro_batch.max(2).min(most);
                 let second = (2 * first).min(most);
                 let at = |micro_batch| self.measured(overrides, Cut { micro_batch, ..cut });
-                let line = [(first, at(first)?), (second, at(second)?)];
+                let line: Line = [(first, at(first)?), (second, at(second)?)];
                 self.lines.insert(key, line);
                 line
             }
