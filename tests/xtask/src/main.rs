@@ -5,6 +5,7 @@
 mod bench;
 mod check;
 mod demo;
+mod memory;
 mod parity;
 mod process;
 mod python;
@@ -60,6 +61,10 @@ enum Command {
     /// Prints medians over the rounds, ratios and goals, and writes all of it as JSON. Installs PyTorch and torchvision into
     /// target/bench-venv (5 GB on the disk) unless --python names a Python that has them. Leave the machine alone meanwhile.
     Bench(bench::Args),
+    /// Hold predictions of memory against what is taken, and train under budgets from hopeless to ample: some minutes
+    ///
+    /// Prints tables in Markdown. The exit code is 1 where a prediction or a run misses its goal.
+    Memory(memory::Args),
     /// Kill launchers, guardians and workers at many moments, and see that no process is left: takes some minutes
     ///
     /// Needs neither libtorch nor Python.
@@ -97,6 +102,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Check(args) => check::run(&workspace, &signals, &args),
         Command::Parity => parity::run(&workspace, &signals),
         Command::Bench(args) => bench::run(&workspace, &signals, &args),
+        Command::Memory(args) => memory::run(&workspace, &signals, &args),
         Command::Soak(args) => soak::run(&workspace, &signals, &args),
         Command::Torchrun(args) => torchrun::run(&workspace, &signals, &args),
     }
