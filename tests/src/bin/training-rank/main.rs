@@ -58,6 +58,7 @@ fn train_all() -> Result<(), Box<dyn Error>> {
             run_dir: Some(training.run_dir),
             resume: Resume::Auto,
             prepared: false,
+            job: None,
         };
         match run_task::<task::Subject>(&request, &env) {
             Ok(ExitStatus::Success) => {}

@@ -51,7 +51,9 @@ fn refusal(payload: &(dyn Any + Send)) -> Option<TchError> {
         .or_else(|| payload.downcast_ref::<&str>().copied())?;
     // libtorch's sentence, without what unwrap() puts before it and the C++ stack behind it.
     let sentence = words.split("Torch(\"").last().unwrap_or(words);
-    let sentence = sentence.split("\\nException raised").next().unwrap_or(sentence);
+    let sentence = ["\\nException raised", "\\nframe #"]
+        .iter()
+        .fold(sentence, |text, mark| text.split(mark).next().unwrap_or(text));
     let error = TchError::Torch(sentence.to_owned());
     error.is_out_of_memory().then_some(error)
 }
