@@ -13,6 +13,7 @@ use dtrain_tests::programs::{launch, own_trainer};
 use dtrain_tests::ranks::said;
 use dtrain_tests::runs::{Sandbox, TINY};
 use dtrain_torch_shim::memory;
+use dtrain_worker::OutOfMemory as _;
 use dtrain_worker::data::{Dataset, Generated, Split};
 use dtrain_worker::engine::TrainError;
 use dtrain_worker::models::{
@@ -384,6 +385,7 @@ fn train<T: BuildTask + 'static>(
         run_dir: Some(sandbox.path(if set == ON { "on" } else { "off" })),
         resume: Resume::Never,
         prepared: false,
+        job: None,
     };
     run_task::<T>(&request, &WorkerEnv::from_process().unwrap())
 }

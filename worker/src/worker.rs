@@ -7,7 +7,7 @@ use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
 use dtrain_common::memory::state_bytes;
-use dtrain_common::plan::Prediction;
+use dtrain_common::plan::{Cut, Prediction};
 use dtrain_common::recipe::{self, Recipe, Task};
 use dtrain_common::run_dir::{Resume, RunDir, Start};
 use dtrain_common::units::ByteSize;
@@ -161,6 +161,17 @@ fn train_shielded<T: BuildTask + 'static>(
         if let Some(plan) = setup.plan.in_micro_batches(stage, micro_batch) {
             setup.plan = plan;
         }
+    }
+    if let Some(sync) = &setup.batch_sync {
+        let first = &setup.plan.stages()[setup.place.stage];
+        let cut = Cut {
+            ranks: env.world_size,
+            micro_batch: first.partition.micro_batch(),
+            amp: setup.precision.amp(),
+            recompute: first.recompute,
+            shard_optimizer: recipe.memory.shard_optimizer,
+        };
+        start::foresee::<T>(sync, request, &opening.survey, setup.place.stage, cut, device)?;
     }
     let recompute = setup.model.recompute.clone();
 

@@ -73,6 +73,11 @@ impl RankSync {
         Ok(())
     }
 
+    /// The sums of a micro-step, in order, once one has been taken.
+    pub(crate) fn known(&self) -> Option<Vec<JointSum>> {
+        lock(&self.sums).known.clone()
+    }
+
     /// The micro-steps to come may take other sums than those before: the model computes in another way.
     pub(super) fn forget(&self) {
         *lock(&self.sums) = Sums::default();

@@ -35,7 +35,7 @@ pub use plan::{
 };
 pub use precision::{Precision, PrecisionError};
 pub use reducer::{ReduceError, ReduceOptions, Reducer};
-pub use rehearse::rehearse;
+pub(crate) use rehearse::rehearse;
 pub use replay::{Exhausted, Phase, SaveMore, Shortage};
 pub(crate) use replay::{patiently, shielded};
 pub use scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};

@@ -5,6 +5,7 @@ use dtrain_common::memory::Owners;
 use tch::{Kind, Tensor};
 
 use super::arena::Arena;
+use super::batch_sync::RankSync;
 use super::ema::Ema;
 use super::error::TrainError;
 use super::model::Model;
@@ -57,11 +58,12 @@ impl Model {
 ///
 /// # Errors
 /// As a step; out of memory where it does not fit.
-pub fn rehearse(
+pub(crate) fn rehearse(
     model: &mut Model,
     ranks: &Ranks,
     options: ReduceOptions,
     precision: &mut Precision,
+    sync: Option<&RankSync>,
     books: Books<'_>,
     mut micro_batches: impl ExactSizeIterator<Item = Result<Batch, TrainError>>,
 ) -> Result<StepMemory, TrainError> {
@@ -75,6 +77,9 @@ pub fn rehearse(
     model.buffers.begin()?;
     reducer.begin()?;
     while let Some(batch) = micro_batches.next() {
+        if let Some(sync) = sync {
+            sync.begin();
+        }
         account.enter(books, Phase::Forward)?;
         let batch = batch?;
         let loss = precision.run(|| model.task.loss(&batch, Mode::Train))??;
@@ -87,6 +92,9 @@ pub fn rehearse(
         model.recompute.backward(&scaled)?;
         model.buffers.take(1.0)?;
         tally.add(&loss)?;
+        if let Some(sync) = sync {
+            sync.end()?;
+        }
     }
     account.enter(books, Phase::Reduce)?;
     status.totals = tally.totals(model.task.sums())?;

@@ -117,7 +117,14 @@ fn search(
     mut run: impl FnMut(Cut) -> Result<Came, WorkerError>,
 ) -> Result<Optimal, WorkerError> {
     let whole = Partition::new(planned_for.effective_batch, cut.ranks, None).map_err(PlanError::from)?;
-    let sizes: Vec<usize> = (planned_for.min_micro_batch..=whole.micro_batch()).collect();
+    // Those that occur: a limit of 15 of 16 samples makes micro-batches of 8.
+    let occurs = |limit: &usize| {
+        Partition::new(planned_for.effective_batch, cut.ranks, Some(*limit))
+            .is_ok_and(|partition| partition.micro_batch() == *limit)
+    };
+    let sizes: Vec<usize> = (planned_for.min_micro_batch..=whole.micro_batch())
+        .filter(occurs)
+        .collect();
     let mut tried = Vec::new();
     let found = largest(&sizes, limit, |micro_batch| {
         let (outcome, peak) = match run(Cut { micro_batch, ..cut })? {

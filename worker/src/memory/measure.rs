@@ -102,6 +102,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
             &ranks,
             (&recipe.reduce).into(),
             &mut precision,
+            setup.batch_sync.as_deref(),
             Books::Device(device),
             batches,
         )?;

@@ -10,7 +10,7 @@ use tch::Device;
 
 use super::Books;
 use crate::collectives::{PhantomGroup, Ranks};
-use crate::engine::{Place, Precision, TrainError, rehearse};
+use crate::engine::{JointSum, Place, Precision, TrainError, rehearse};
 use crate::error::WorkerError;
 use crate::setup::{Opening, Setup};
 use crate::tasks::{Batch, BuildTask};
@@ -107,6 +107,21 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
     }
 }
 
+impl<T: BuildTask + 'static> SymbolicPredictor<T> {
+    /// The sums over the ranks of every micro-step of `cut`, in order; none where the model has none.
+    ///
+    /// # Errors
+    /// As a prediction.
+    pub(crate) fn joint_sums(&mut self, cut: Cut) -> Result<Vec<JointSum>, WorkerError> {
+        self.predict(&[], cut)?;
+        let sync = self
+            .built
+            .as_ref()
+            .and_then(|(_, built)| built.setup.batch_sync.as_ref());
+        Ok(sync.and_then(|sync| sync.known()).unwrap_or_default())
+    }
+}
+
 impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<T> {
     type Error = WorkerError;
 
@@ -163,6 +178,7 @@ impl Rehearsal {
             .map(|range| range.len())
             .collect();
         let taken = &sizes[..sizes.len().min(MICRO_STEPS)];
+        let sync = self.setup.batch_sync.clone();
         let model = &mut self.setup.model;
         model.recompute.set(cut.recompute);
         let data = model.task.train_set();
@@ -177,6 +193,7 @@ impl Rehearsal {
             &ranks,
             (&self.recipe.reduce).into(),
             &mut precision,
+            sync.as_deref(),
             Books::Symbolic(&region),
             batches,
         )?;

@@ -1,6 +1,6 @@
 //! The cut of every stage, chosen before the first step from what symbolic steps would take.
 
-use dtrain_common::plan::{Asked, Choice, PlanError, Prediction, Predictor, Solver};
+use dtrain_common::plan::{Asked, Choice, Cut, PlanError, Prediction, Predictor, Solver};
 use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
 use dtrain_common::units::ByteSize;
 use dtrain_torch_shim::rng;
@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 
 use super::SymbolicPredictor;
 use crate::collectives::{Ranks, ReduceOp};
-use crate::engine::{Exhausted, TrainError};
+use crate::engine::{Exhausted, JointSum, RankSync, TrainError};
 use crate::error::WorkerError;
 use crate::tasks::BuildTask;
 use crate::worker::Request;
@@ -91,6 +91,38 @@ pub(crate) fn choose<T: BuildTask + 'static>(
         .collect();
     rng::set_state(Device::Cpu, &generator).map_err(TrainError::from)?;
     Ok(chosen)
+}
+
+/// Tells a rank's normalisations which sums a micro-step takes, so that a rank which runs out of memory in the very first one can
+/// take part in the others' all the same. Every rank calls it, with the cut that was chosen.
+///
+/// # Errors
+/// Where there is no memory to take part with; those of generators.
+pub(crate) fn foresee<T: BuildTask + 'static>(
+    sync: &RankSync,
+    request: &Request,
+    survey: &Value,
+    stage: usize,
+    cut: Cut,
+    device: Device,
+) -> Result<(), WorkerError> {
+    let generator = rng::state(Device::Cpu).map_err(TrainError::from)?;
+    let mut predictor =
+        SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey.clone(), stage);
+    let sums = predictor.joint_sums(cut);
+    rng::set_state(Device::Cpu, &generator).map_err(TrainError::from)?;
+    match sums {
+        Ok(sums) if !sums.is_empty() => {
+            let there = |sum| JointSum { device, ..sum };
+            Ok(sync.learn(sums.into_iter().map(there).collect())?)
+        }
+        Ok(_) => Ok(()),
+        // They are learnt in the first micro-step then.
+        Err(error) => {
+            tracing::debug!("no symbolic step: {error}");
+            Ok(())
+        }
+    }
 }
 
 /// What to say where not even the model's state found room: what the smallest step would take. Other errors as they are.

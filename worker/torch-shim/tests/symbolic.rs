@@ -386,7 +386,7 @@ fn operations_take_what_they_would() {
     let before = region.usage().unwrap().allocated;
     let huge = Tensor::zeros([1 << 20, 1 << 20], FLOAT);
     let product = huge.mm(&huge);
-    assert_eq!(region.usage().unwrap().allocated - before, 2 * 4 << 40);
+    assert_eq!(region.usage().unwrap().allocated - before, 8 << 40);
     assert_eq!(memory::usage(CPU).unwrap().allocated, 0, "no real memory");
     drop((huge, product, y));
     drop(region);

@@ -43,6 +43,10 @@ impl Trainer<'_> {
             averages: !new_stage || self.stages.stage(place).ema == Passage::Continue,
         };
         self.reducer.release();
+        // What is trained decides which sums backward takes.
+        if let Some(sync) = &self.replay.sync {
+            sync.forget();
+        }
         let carried = self.model.leave(&self.ranks, keep)?;
         memory::empty_cache(self.device)?;
         if new_stage {
