@@ -250,10 +250,11 @@ fn ranks_that_normalise_together_do_not_wait_for_one_that_failed() {
             assert_eq!(losses.last(), reference.per_step("loss").last(), "{fault}");
             assert!(run.weights() == reference.weights(), "{fault}");
         }
-        let output = ranks.launch(&name("first"), &[], None, "oom:rank=0,step=1,phase=forward");
-        let text = said(&output);
-        assert_eq!(output.status.code(), Some(3), "{text}");
-        assert!(text.contains("in the first micro-step of the run"), "{text}");
+        // In the very first micro-step they are known from the rehearsal.
+        let reference = ranks.train(&name("smaller"), &[&smaller], None, "");
+        let run = ranks.train(&name("first"), &[], None, "oom:rank=0,step=1,phase=forward");
+        assert_eq!(run.shortages().len(), 1);
+        assert!(run.weights() == reference.weights());
     }
 }
 

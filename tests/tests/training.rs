@@ -116,9 +116,9 @@ fn real_images_give_the_same_losses_on_one_rank_and_on_two() {
     let losses = |nproc: usize| {
         let run = format!("run-{nproc}");
         let mut command = programs::launch();
-        command
-            .env_remove("OMP_NUM_THREADS")
-            .current_dir(sandbox.path(""));
+        // Of as many threads in both: libtorch rounds otherwise with two than with one, and on some processors the first steps
+        // of a ResNet make 1e-4 of it.
+        command.current_dir(sandbox.path(""));
         command.args(["--nproc", &nproc.to_string(), "--run-dir", &run, "cifar100"]);
         // The first 20 steps of the recipe's warm-up, without the rest of the run.
         let root = format!("data.root={:?}", root.to_str().unwrap());

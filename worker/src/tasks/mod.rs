@@ -30,6 +30,7 @@ pub struct Batch {
     pub weights: Tensor,
     /// The sum of the weights.
     pub weight: f64,
+    blank: bool,
 }
 
 impl Batch {
@@ -54,6 +55,7 @@ impl Batch {
             fields,
             weights: place(Tensor::f_from_slice(&decoded.weights)?, device)?,
             weight: decoded.weights.iter().map(|&weight| f64::from(weight)).sum(),
+            blank: false,
         })
     }
 
@@ -75,7 +77,14 @@ impl Batch {
             fields: fields.iter().map(zeros).collect::<Result<_, TchError>>()?,
             weights: Tensor::f_ones([samples as i64], (Kind::Float, device))?,
             weight: samples as f64,
+            blank: true,
         })
+    }
+
+    /// Whether the batch has no values: before a run a step is rehearsed, to know what it takes. What a task writes down of its
+    /// batches should not have those.
+    pub fn is_blank(&self) -> bool {
+        self.blank
     }
 
     /// The values of a field: N x the field's shape.

@@ -105,7 +105,7 @@ impl Task for Subject {
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let numbers = Vec::<i64>::try_from(batch.field("number")?)?;
-        if let (Mode::Train, Some(file)) = (mode, &self.ids) {
+        if let (Mode::Train, Some(file), false) = (mode, &self.ids, batch.is_blank()) {
             let line: Vec<String> = numbers.iter().map(i64::to_string).collect();
             writeln!(file.borrow_mut(), "{}", line.join(" ")).map_err(wrong)?;
         }

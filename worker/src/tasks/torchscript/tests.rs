@@ -30,6 +30,7 @@ fn batch() -> Batch {
         fields: vec![("image", images), ("label", Tensor::from_slice(&[2i64, 0, 3, 1]))],
         weights: Tensor::from_slice(&[1f32, 0.0, 1.0, 1.0]),
         weight: 3.0,
+        blank: false,
     }
 }
 
