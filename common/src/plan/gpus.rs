@@ -52,8 +52,9 @@ pub enum GpuNameError {
 
 /// Name, memory in hundredths of a GiB, and whether it computes in bfloat16 (compute capability 8.0 on).
 ///
-/// The memory is the "total capacity" of PyTorch's out-of-memory messages: those of the guides (T4, RTX 2080 Ti, P100), else of
-/// reports of users, the smaller where drivers differ. It is less than the name says, since ECC and the driver take a part.
+/// The memory is the "total capacity" of PyTorch's out-of-memory messages: those of the guides (T4, RTX 2080 Ti, P100) and of published
+/// messages where one was found (RTX 5090, A100-80GB, L40); the others are from memory and not checked on a device. It is less than
+/// the name says, since ECC and the driver take a part; the margin covers some hundredths.
 const GPUS: &[(&str, u32, bool)] = &[
     ("a10", 2198, true),
     ("a10g", 2198, true),
