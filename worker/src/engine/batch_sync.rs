@@ -16,7 +16,7 @@ use crate::models::{BatchSync, ModelError};
 ///
 /// A rank that runs out of memory in the middle of a micro-step must not leave the others waiting in these sums. Every
 /// micro-step takes the same ones, in forward and then in backward, so they are noted in the first: the trainer calls
-/// [`RankSync::begin`] before a micro-step and [`RankSync::end`] after it, and after a failure [`RankSync::take_part`].
+/// `RankSync::begin` before a micro-step and `RankSync::end` after it, and after a failure `RankSync::take_part`.
 #[derive(Debug)]
 pub struct RankSync {
     size: usize,

@@ -85,8 +85,8 @@ impl Default for ReduceOptions {
 /// The hooks of an arena's parameters and the reductions they start.
 ///
 /// Every rank, in every step: [`Reducer::begin`], the micro-steps, [`Reducer::arm`] before the last of them,
-/// [`Reducer::start_rest`], [`Reducer::finish`]; with sharded updates [`Reducer::gather`] after the update. A rank that cannot
-/// take its micro-steps for want of memory calls [`Reducer::abandon`] in place of what is left of them.
+/// `Reducer::start_rest`, [`Reducer::finish`]; with sharded updates [`Reducer::gather`] after the update. A rank that cannot
+/// take its micro-steps for want of memory calls `Reducer::abandon` in place of what is left of them.
 pub struct Reducer {
     shared: Arc<Shared>,
     hooks: Vec<GradientHook>,

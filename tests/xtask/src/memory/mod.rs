@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// Only this part
     #[arg(value_enum)]
     part: Option<Part>,
+    /// A dtrain that is built already, with its worker beside it, instead of one for release
+    #[arg(long, value_name = "PATH")]
+    dtrain: Option<PathBuf>,
     /// How many budgets are tried
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=1000))]
     budgets: u32,
@@ -37,12 +40,18 @@ enum Part {
 
 /// Runs what is asked for. The exit code is 1 where a goal is missed.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
-    let ready = setup::run(workspace, signals, &args.set.clone().into())?;
-    let code = ready.build_dtrain(workspace, signals)?;
-    if code != 0 {
-        eprintln!("memory failed: dtrain does not build");
-        return Ok(code);
-    }
+    let dtrain = match &args.dtrain {
+        Some(path) => path.clone(),
+        None => {
+            let ready = setup::run(workspace, signals, &args.set.clone().into())?;
+            let code = ready.build_dtrain(workspace, signals)?;
+            if code != 0 {
+                eprintln!("memory failed: dtrain does not build");
+                return Ok(code);
+            }
+            ready.build_folder(workspace)?.join("release/dtrain")
+        }
+    };
     let work = workspace.target().join("memory");
     if work.exists() {
         fs::remove_dir_all(&work).map_err(|error| Problem::write(&work, error))?;
@@ -50,7 +59,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     fs::create_dir_all(&work).map_err(|error| Problem::write(&work, error))?;
     let bench = Bench {
         signals,
-        dtrain: ready.build_folder(workspace)?.join("release/dtrain"),
+        dtrain,
         work,
     };
     let mut met = true;
