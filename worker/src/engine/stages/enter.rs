@@ -1,15 +1,16 @@
 //! The boundaries within a training: one phase ends, another begins, and what begins is said.
 
-use dtrain_common::memory::{MemoryReport, host_memory};
 use dtrain_common::recipe::Passage;
 use dtrain_torch_shim::memory;
 use tch::Device;
 
 use super::pass::Keep;
+use crate::device;
 use crate::engine::error::TrainError;
 use crate::engine::plan::Place;
 use crate::engine::status::Status;
 use crate::engine::trainer::Trainer;
+use crate::memory::report;
 use crate::metrics::StageRecord;
 use crate::tasks::StageView;
 
@@ -50,7 +51,7 @@ impl Trainer<'_> {
         let carried = self.model.leave(&self.ranks, keep)?;
         memory::empty_cache(self.device)?;
         if new_stage {
-            self.note_memory();
+            self.note_memory()?;
         }
         let (ranks, on_host) = (self.ranks.clone(), self.device == Device::Cpu);
         self.model.enter(&self.stages, place, carried, |elements, kind| {
@@ -68,7 +69,7 @@ impl Trainer<'_> {
         // The new layout is a guess until a backward pass has been seen.
         self.is_laid_out = false;
         if !new_stage {
-            self.note_memory();
+            self.note_memory()?;
         }
         Ok(())
     }
@@ -87,12 +88,10 @@ impl Trainer<'_> {
         Ok(self.model.task.begin_stage(&view)?)
     }
 
-    fn note_memory(&self) {
-        let device = match self.device {
-            Device::Cpu => "CPU",
-            _ => "GPU",
-        };
-        self.progress.note(memory_of(self.device).line(device));
+    fn note_memory(&self) -> Result<(), TrainError> {
+        let memory = report(self.device)?;
+        self.progress.note(memory.line(device::kind(self.device)));
+        Ok(())
     }
 
     fn announce(&mut self, place: Place) -> Result<(), TrainError> {
@@ -135,34 +134,13 @@ impl Trainer<'_> {
             micro_batch: stage.partition.micro_batch(),
             grad_accum_steps: stage.partition.grad_accum_steps(),
             learning_rate: rate,
-            optimizer_bytes: self.optimizer_bytes(),
-            memory: memory_of(self.device),
+            optimizer_bytes: self.model.owners().optimizer,
+            memory: report(self.device)?,
         };
         match &mut self.metrics {
             Some(metrics) => metrics.stage(&record).map_err(TrainError::Metrics),
             None => Ok(()),
         }
-    }
-
-    fn optimizer_bytes(&self) -> u64 {
-        let moments = self.model.optimizer.moments();
-        let tensors = moments.iter().flat_map(|(_, parts)| parts.iter());
-        tensors
-            .map(|tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64)
-            .sum()
-    }
-}
-
-/// Of tensors on a GPU, of the process on the host.
-fn memory_of(device: Device) -> MemoryReport {
-    match memory::usage(device) {
-        Ok(usage) if device.is_cuda() => MemoryReport {
-            allocated: usage.allocated,
-            reserved: usage.reserved,
-            peak: usage.peak,
-        },
-        // /proc is always there on Linux; a failure would only blank the figure.
-        _ => host_memory().unwrap_or_default(),
     }
 }
 
