@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::files::write_atomic;
 use crate::numbers;
-use crate::recipe::Recipe;
+use crate::recipe::{Best, Recipe};
 
 /// The newest format this version reads, and the one it writes.
 pub const FORMAT: u32 = 1;
@@ -41,6 +41,17 @@ pub struct FileEntry {
     pub bytes: u64,
     /// SHA-256 of the content, in lower-case hexadecimal.
     pub sha256: String,
+}
+
+/// The best checkpoint of a run so far.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BestSoFar {
+    /// By what it is the best.
+    pub by: Best,
+    /// That figure of its evaluation; finite.
+    pub value: f64,
+    /// Its step.
+    pub step: u64,
 }
 
 /// The content of `manifest.json`.
@@ -88,6 +99,9 @@ pub struct Manifest {
     /// The last figures, by name; NaN is written as `null`.
     #[serde(with = "numbers::metrics", default)]
     pub metrics: BTreeMap<String, f64>,
+    /// The best checkpoint so far, this one included, in a run that keeps one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestSoFar>,
     /// Every other file of the checkpoint.
     pub files: Vec<FileEntry>,
 }

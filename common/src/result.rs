@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::files::write_atomic;
+use crate::manifest::BestSoFar;
 use crate::numbers;
 
 /// The first worker that failed.
@@ -77,6 +78,9 @@ pub struct RunResult {
     /// The last evaluation and the last training loss, by name; NaN is written as `null`.
     #[serde(with = "numbers::metrics", skip_serializing_if = "BTreeMap::is_empty")]
     pub final_metrics: BTreeMap<String, f64>,
+    /// The best checkpoint, where the recipe asks for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestSoFar>,
     /// Training throughput of all workers together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples_per_s: Option<f64>,
@@ -156,6 +160,11 @@ mod tests {
             epochs: Some(1.5),
             samples: Some(12_800),
             final_metrics: [("accuracy".to_string(), 0.5), ("loss".to_string(), 1e-9)].into(),
+            best: Some(BestSoFar {
+                by: "max accuracy".parse().unwrap(),
+                value: 0.75,
+                step: 60,
+            }),
             samples_per_s: Some(1000.25),
             startup_ms: Some(812.0),
             peak_memory_bytes: vec![1 << 40, 7],

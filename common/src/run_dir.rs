@@ -108,6 +108,11 @@ impl RunDir {
         self.checkpoints().join("latest")
     }
 
+    /// `checkpoints/best`: a symbolic link to the best checkpoint's folder, in a run that keeps one.
+    pub fn best(&self) -> PathBuf {
+        self.checkpoints().join("best")
+    }
+
     /// The folder of all logs.
     pub fn logs(&self) -> PathBuf {
         self.root.join("logs")

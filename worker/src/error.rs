@@ -63,6 +63,17 @@ pub enum WorkerError {
          classify, segment and lm have, and a task of your own by Scope::segment. Leave the key out, or set it to \"off\""
     )]
     NoSegments,
+    /// The best checkpoint by a figure that there is not.
+    #[error(
+        "checkpoint.best: the task has no figure {wanted:?} that checkpoints could be compared by; it has {}",
+        known.join(", ")
+    )]
+    NoFigure {
+        /// The figure that the recipe names.
+        wanted: String,
+        /// The names of those that an evaluation has.
+        known: Vec<String>,
+    },
     /// Nothing is left to train.
     #[error("model.freeze matches every parameter of the model; leave some of them to be trained")]
     AllFrozen,
@@ -176,6 +187,7 @@ impl WorkerError {
             | Self::Idle { .. }
             | Self::NothingTrained { .. }
             | Self::NoSegments
+            | Self::NoFigure { .. }
             | Self::AllFrozen
             | Self::Precision(_)
             | Self::RunDir(_)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::manifest::Manifest;
 use dtrain_common::recipe::{self, Augment, BatchNorm, MemoryFormat, Passage, Recipe};
+use dtrain_common::run_dir::RunDir;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
@@ -17,11 +18,11 @@ use super::{recompute, trained};
 use crate::checkpoint;
 use crate::data::LoaderOptions;
 use crate::engine::{
-    BatchNorms, Buffers, Ema, LayoutOptions, Model, Needs, Place, Precision, RankSync, RunPlan, Stage,
-    Stages, TrainError, Trained, live,
+    BatchNorms, BestKeeper, Buffers, Ema, LayoutOptions, Model, Needs, Place, Precision, RankSync, RunPlan,
+    Stage, Stages, TrainError, Trained, live,
 };
 use crate::models::{self, BatchSync, LoadMode, Registry};
-use crate::tasks::{BATCH_NORM, BuildTask, Site, Task, has_batch_norm};
+use crate::tasks::{BATCH_NORM, BuildTask, Site, Task, Totals, has_batch_norm};
 
 /// What rank 0 tells the others before the run begins.
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,6 +49,8 @@ pub(crate) struct Setup {
     pub(crate) done: u64,
     /// The figures of the evaluation that the checkpoint was written after.
     pub(crate) earlier_metrics: BTreeMap<String, f64>,
+    /// The best checkpoint, by then.
+    pub(crate) best: BestKeeper,
     /// A sentence for people: what was loaded besides the recipe's plain meaning.
     pub(crate) notes: Vec<String>,
 }
@@ -81,6 +84,9 @@ impl Setup {
             local_ranks: env.local_world_size,
         };
         let task = Box::new(T::build(recipe, survey, site)?);
+        if let Some(best) = &recipe.checkpoint.best {
+            has_figure(task.as_ref(), &best.figure)?;
+        }
         let recompute = recompute::begin(recipe, &registry, &mut notes)?;
         let samples = task.train_set().len() as u64;
         let plan = RunPlan::new(recipe, ranks, samples, &needs(task.as_ref(), &registry))?;
@@ -110,7 +116,7 @@ impl Setup {
             .map(|ema| Ema::new(ema.decay, ema.warmup, live(&arena, &buffers, &resting)))
             .transpose()?;
         let mut precision = Precision::new(&recipe.precision, device)?;
-        let (mut done, mut earlier_metrics) = (0, BTreeMap::new());
+        let (mut done, mut earlier_metrics, mut earlier_best) = (0, BTreeMap::new(), None);
         if let Some((folder, _)) = resume {
             let into = checkpoint::Target {
                 registry: &registry,
@@ -124,6 +130,11 @@ impl Setup {
             precision.resume(manifest.loss_scale).map_err(TrainError::from)?;
             done = manifest.step;
             earlier_metrics = manifest.metrics;
+            // What another folder holds, or nobody any more, is not kept by this run.
+            let run_dir = RunDir::new(&opening.run_dir);
+            earlier_best = manifest
+                .best
+                .filter(|best| run_dir.checkpoint(best.step).is_dir());
             notes.push(format!("resumed from {} after step {done}", folder.display()));
         }
         Ok(Self {
@@ -144,6 +155,7 @@ impl Setup {
             place,
             done,
             earlier_metrics,
+            best: BestKeeper::new(recipe.checkpoint.best.clone(), earlier_best),
             notes,
         })
     }
@@ -162,12 +174,13 @@ fn stages(
         bucket_bytes: recipe.reduce.bucket.0 as usize,
         shards: if recipe.memory.shard_optimizer { ranks } else { 1 },
     };
+    let passage = |number: usize, of: fn(&recipe::Stage) -> Passage| {
+        recipe.stage.get(number).map_or(Passage::Continue, of)
+    };
     let stage = |(number, phases): (usize, Vec<Trained>)| Stage {
         recipe: recipe.of_stage(number),
-        ema: recipe
-            .stage
-            .get(number)
-            .map_or(Passage::Continue, |stage| stage.ema),
+        ema: passage(number, |stage| stage.ema),
+        best: passage(number, |stage| stage.best),
         phases,
     };
     Ok(Stages {
@@ -203,6 +216,26 @@ fn differing(then: &Value, now: &Value) -> Vec<String> {
         _ if then == now => Vec::new(),
         _ => vec!["extra".to_owned()],
     }
+}
+
+/// Refuses to seek the best by a figure that no evaluation of the task will have.
+fn has_figure(task: &dyn Task, wanted: &str) -> Result<(), WorkerError> {
+    let nothing = Totals {
+        loss_sum: 0.0,
+        weight: 1.0,
+        sums: vec![0.0; task.sums()],
+    };
+    let mut known = vec!["loss".to_owned()];
+    known.extend(
+        task.metrics(&nothing)
+            .into_iter()
+            .map(|(name, _)| name.to_owned()),
+    );
+    if known.iter().any(|name| name == wanted) {
+        return Ok(());
+    }
+    let wanted = wanted.to_owned();
+    Err(WorkerError::NoFigure { wanted, known })
 }
 
 /// What the plan must know of the model.

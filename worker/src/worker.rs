@@ -209,6 +209,7 @@ fn train_shielded<T: BuildTask + 'static>(
         stop,
         done: setup.done,
         earlier_metrics: setup.earlier_metrics,
+        best: setup.best,
         metrics,
         progress,
         launched: launched(),

@@ -30,6 +30,7 @@ fn sample() -> Manifest {
         extra: serde_json::Value::Null,
         recipe: recipe(),
         metrics: [("loss".to_string(), 0.1 + 0.2)].into(),
+        best: None,
         files: Vec::new(),
     }
 }

@@ -244,6 +244,16 @@ choice! {
 }
 
 choice! {
+    /// Which of two figures is the better one.
+    Goal {
+        /// The larger.
+        Max = "max",
+        /// The smaller.
+        Min = "min",
+    }
+}
+
+choice! {
     /// Automatic mixed precision.
     Amp {
         /// Where the device is faster with it; never on a CPU.

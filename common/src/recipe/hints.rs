@@ -45,11 +45,7 @@ pub(super) fn describe(value: &Value) -> String {
 
 /// The message for a key that does not exist: what was meant, or where it belongs, and what there is.
 pub(super) fn unknown(keys: &[Key], path: &[String]) -> String {
-    let names: Vec<_> = keys
-        .iter()
-        .filter(|key| !matches!(key.kind, Kind::Planned))
-        .map(|key| key.name)
-        .collect();
+    let names: Vec<_> = keys.iter().map(|key| key.name).collect();
     let name = path.last().map_or("", String::as_str);
     let near = nearest(name, &names).or_else(|| alias(name).filter(|alias| names.contains(alias)));
     let hint = match (near, homes(name).as_slice()) {
@@ -102,8 +98,7 @@ fn homes(name: &str) -> Vec<String> {
                 Kind::Sections(inner, _) => (inner, format!("[[{path}]]")),
                 _ => continue,
             };
-            let has = |key: &Key| key.name == name && !matches!(key.kind, Kind::Planned);
-            if inner.iter().any(has) {
+            if inner.iter().any(|key| key.name == name) {
                 found.push(home);
             }
             visit(inner, &format!("{path}."), name, found);

@@ -5,6 +5,7 @@
 //! holds absolute paths and has every default of its task, model, optimizer and schedule filled in.
 
 mod auto;
+mod best;
 mod choices;
 mod custom;
 mod data;
@@ -30,9 +31,10 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 pub use auto::{Budget, Cache, MicroBatch, Workers};
+pub use best::Best;
 pub use choices::{
-    Amp, Augment, BatchNorm, Compress, DataKind, Decay, LastBatch, Loss, Masks, MemoryFormat, ModelName,
-    OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
+    Amp, Augment, BatchNorm, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks, MemoryFormat,
+    ModelName, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
 };
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use error::RecipeError;

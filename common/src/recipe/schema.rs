@@ -42,6 +42,8 @@ pub(super) enum Kind {
     Cache,
     /// "auto" or a number of bytes.
     Budget,
+    /// Max or min and the name of a figure.
+    Best,
     /// A name: text that is not empty.
     Name,
     /// A path.
@@ -52,8 +54,6 @@ pub(super) enum Kind {
     Globs,
     /// One glob or at least one in a list.
     GlobOrGlobs,
-    /// A key that a later version will have.
-    Planned,
 }
 
 /// A range of finite numbers.
@@ -80,8 +80,7 @@ pub(super) const MAX_COUNT: i64 = 1 << 40;
 const MAX_SIZE: i64 = 1 << 16;
 
 use Kind::{
-    AutoOrWhole, Choice, Flag, FolderName, Globs, Number, Numbers, Path, Planned, Section, Sections, Size,
-    Whole,
+    AutoOrWhole, Choice, Flag, FolderName, Globs, Number, Numbers, Path, Section, Sections, Size, Whole,
 };
 
 pub(super) const RECIPE: &[Key] = &[
@@ -140,7 +139,7 @@ pub(super) const RECIPE: &[Key] = &[
         Section(&[
             key("every", Kind::Span { zero: false }),
             key("keep", Whole(1, MAX_COUNT)),
-            key("best", Planned),
+            key("best", Kind::Best),
         ]),
     ),
     key("log", Section(&[key("every_steps", Whole(1, MAX))])),
@@ -247,5 +246,5 @@ const STAGE: &[Key] = &[
     key("loss", Choice(Loss::NAMES, &[])),
     key("schedule", Choice(Passage::NAMES, &[])),
     key("ema", Choice(Passage::NAMES, &[])),
-    key("best", Planned),
+    key("best", Choice(Passage::NAMES, &[])),
 ];

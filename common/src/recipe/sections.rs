@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::auto::exact_size;
-use super::{Amp, Budget, Compress, LastBatch, MicroBatch, Recompute};
+use super::{Amp, Best, Budget, Compress, LastBatch, MicroBatch, Recompute};
 use crate::units::{ByteSize, Span};
 
 /// `[train]`
@@ -155,6 +155,9 @@ pub struct Checkpoint {
     pub every: Span,
     /// How many of the newest checkpoints stay; at least 1.
     pub keep: usize,
+    /// Which one stays beside them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<Best>,
 }
 
 impl Default for Checkpoint {
@@ -162,6 +165,7 @@ impl Default for Checkpoint {
         Self {
             every: Span::Epochs(1.0),
             keep: 3,
+            best: None,
         }
     }
 }

@@ -50,6 +50,9 @@ pub struct Stage {
     /// Whether the moving average goes on or begins again with the weights as they are.
     #[serde(default = "goes_on")]
     pub ema: Passage,
+    /// Whether `checkpoint.best` goes on comparing with the stage before.
+    #[serde(default = "goes_on")]
+    pub best: Passage,
 }
 
 /// `unfreeze = [{ at = 0.5, match = [...] }]`

@@ -2,15 +2,15 @@
 
 use toml::{Table, Value};
 
-use super::Task;
 use super::hints::{describe, nearest, one_of, quoted, unknown};
 use super::load::given;
 use super::origin::{Problem, dotted};
 use super::schema::Kind::{
     AutoOrWhole, Cache, Choice, Flag, FolderName, Free, GlobOrGlobs, Globs, Name, Number, Numbers, Path,
-    Planned, Section, Sections, Size, Spans, Whole,
+    Section, Sections, Size, Spans, Whole,
 };
 use super::schema::{Key, Kind, MAX_COUNT, RECIPE, Range};
+use super::{Best, Task};
 use crate::units::{ByteSize, Span};
 
 /// Everything in `table` that is no key of a recipe or no value of its key.
@@ -123,7 +123,6 @@ fn check_value(kind: &Kind, value: &Value) -> Result<(), String> {
             Value::Table(table) => table.values().try_for_each(finite),
             _ => expected("a section with the settings of your trainer"),
         },
-        Planned => Err(format!("this setting {NOT_BUILT}; remove it")),
         Choice(built, planned) => match value.as_str() {
             Some(word) if built.contains(&word) => Ok(()),
             Some(word) if planned.contains(&word) => {
@@ -190,6 +189,10 @@ fn check_value(kind: &Kind, value: &Value) -> Result<(), String> {
                 Err(message)
             }
             _ => expected("\"auto\" or a size such as \"14 GiB\""),
+        },
+        Kind::Best => match value.as_str() {
+            Some(text) => text.parse::<Best>().map(|_| ()),
+            None => expected("max or min and the name of a figure, such as \"max accuracy\""),
         },
         Globs => match value.as_array() {
             Some(list) if list.iter().all(is_glob) => Ok(()),

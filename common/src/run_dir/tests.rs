@@ -50,6 +50,7 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
         extra: serde_json::Value::Null,
         recipe: recipe.clone(),
         metrics: Default::default(),
+        best: None,
         files: vec![FileEntry {
             name: "model.safetensors".into(),
             bytes,

@@ -34,13 +34,15 @@ pub struct Snapshot<'a> {
     pub manifest: Manifest,
 }
 
-/// Writes the checkpoint of `manifest.step`, points `latest` at it and removes all but the newest `keep`. Returns its folder.
+/// Writes the checkpoint of `manifest.step`, points `latest` at it and `best` at the best one, and removes all but the newest
+/// `keep` and that. Returns its folder.
 /// One process at a time writes into a run directory: rank 0.
 ///
 /// # Errors
 /// Where the disk is full, for example. The previous checkpoint and `latest` are untouched then.
 pub fn write(run_dir: &RunDir, snapshot: Snapshot<'_>, keep: usize) -> Result<PathBuf, CheckpointError> {
     let step = snapshot.manifest.step;
+    let best = snapshot.manifest.best.as_ref().map(|best| best.step);
     let folder = run_dir.checkpoint(step);
     let parent = run_dir.checkpoints();
     fs::create_dir_all(&parent).map_err(CheckpointError::io("make the folder", &parent))?;
@@ -54,10 +56,23 @@ pub fn write(run_dir: &RunDir, snapshot: Snapshot<'_>, keep: usize) -> Result<Pa
         return Err(error);
     }
     sync(&parent)?;
-    let name = folder.file_name().map(PathBuf::from).unwrap_or_default();
-    symlink_atomic(&name, &run_dir.latest()).map_err(CheckpointError::io("point latest at", &folder))?;
+    point(&run_dir.latest(), &folder)?;
+    // Whoever removed it by hand has no best one until the next.
+    let best = best.map(|step| run_dir.checkpoint(step));
+    if let Some(best) = best.filter(|best| best.is_dir()) {
+        point(&run_dir.best(), &best)?;
+    }
     prune(run_dir, keep)?;
     Ok(folder)
+}
+
+/// Points a link beside the checkpoints at one of them, where it does not already.
+fn point(link: &Path, folder: &Path) -> Result<(), CheckpointError> {
+    let name = folder.file_name().map(PathBuf::from).unwrap_or_default();
+    if fs::read_link(link).is_ok_and(|target| target == name) {
+        return Ok(());
+    }
+    symlink_atomic(&name, link).map_err(CheckpointError::io("point the link to", folder))
 }
 
 fn fill(partial: &Path, snapshot: Snapshot<'_>) -> Result<(), CheckpointError> {
@@ -130,7 +145,7 @@ fn put_in_place(partial: &Path, folder: &Path) -> Result<(), CheckpointError> {
     remove_dir(&old)
 }
 
-/// Removes the oldest checkpoints beyond `keep`, never the newest.
+/// Removes the oldest checkpoints beyond the newest `keep`, but not the one that `best` points to.
 fn prune(run_dir: &RunDir, keep: usize) -> Result<(), CheckpointError> {
     let parent = run_dir.checkpoints();
     let list = fs::read_dir(&parent).map_err(CheckpointError::io("list", &parent))?;
@@ -140,7 +155,9 @@ fn prune(run_dir: &RunDir, keep: usize) -> Result<(), CheckpointError> {
         .collect();
     folders.sort();
     let excess = folders.len().saturating_sub(keep.max(1));
-    for folder in &folders[..excess] {
+    let best = fs::canonicalize(run_dir.best()).ok();
+    let is_best = |folder: &Path| best.is_some() && fs::canonicalize(folder).ok() == best;
+    for folder in folders[..excess].iter().filter(|folder| !is_best(folder)) {
         remove_dir(folder)?;
     }
     Ok(())

@@ -51,6 +51,7 @@ impl Trainer<'_> {
             metrics: Figures(metrics.map(|(name, value)| (name.to_owned(), value)).collect()),
             samples: self.model.task.test_set().len() as u64,
             eval_ms: begun.elapsed().as_secs_f64() * 1e3,
+            best: None,
         })
     }
 

@@ -7,6 +7,7 @@ mod ema;
 mod error;
 mod evaluate;
 mod fault;
+mod keep;
 mod model;
 mod plan;
 mod precision;
@@ -28,6 +29,7 @@ pub use buffers::Buffers;
 pub use ema::{Ema, EmaError};
 pub use error::TrainError;
 pub use fault::Fault;
+pub use keep::BestKeeper;
 pub use model::{Model, live};
 pub use plan::{
     BatchNorms, Needs, PhaseFile, PhasePlan, Place, PlanError, PlanFile, Position, RunPlan, StageFile,

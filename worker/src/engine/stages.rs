@@ -32,6 +32,8 @@ pub struct Stage {
     pub recipe: Recipe,
     /// Whether the moving average goes on from the stage before.
     pub ema: Passage,
+    /// Whether checkpoints are compared with those of the stage before.
+    pub best: Passage,
     /// Its phases, as the plan has them; at least one.
     pub phases: Vec<Trained>,
 }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use dtrain_common::manifest::{FORMAT, Manifest};
 use dtrain_common::recipe::Recipe;
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
@@ -13,9 +12,9 @@ use dtrain_common::units::ByteSize;
 use tch::{Device, Kind, Tensor};
 
 use super::batch_sync::RankSync;
-use super::ema::Ema;
 use super::error::TrainError;
 use super::fault::Fault;
+use super::keep::BestKeeper;
 use super::model::Model;
 use super::plan::{Place, RunPlan};
 use super::precision::Precision;
@@ -24,12 +23,11 @@ use super::replay::{Phase, Replay, SaveMore, patiently};
 use super::stages::Stages;
 use super::status::Status;
 use super::stop::StopFlag;
-use crate::checkpoint::{self, Snapshot};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::{Loader, LoaderOptions, too_many_bad};
 use crate::heartbeat::Heartbeat;
 use crate::memory::{self, Account};
-use crate::metrics::{EvalRecord, MetricsLog, Progress, StepRecord};
+use crate::metrics::{MetricsLog, Progress, StepRecord};
 
 /// A run whose gradient is not finite this often in a row will not recover.
 const MAX_SKIPPED_IN_A_ROW: u64 = 20;
@@ -67,6 +65,8 @@ pub struct Parts<'a> {
     pub done: u64,
     /// The figures of the evaluation before that checkpoint.
     pub earlier_metrics: BTreeMap<String, f64>,
+    /// The best checkpoint, by then.
+    pub best: BestKeeper,
     /// metrics.jsonl, on rank 0.
     pub metrics: Option<MetricsLog>,
     /// What people see.
@@ -106,7 +106,7 @@ pub struct Summary {
 /// A training under way.
 pub struct Trainer<'a> {
     pub(super) recipe: &'a Recipe,
-    run_dir: &'a RunDir,
+    pub(super) run_dir: &'a RunDir,
     pub(super) ranks: Ranks,
     pub(super) model: Model,
     pub(super) reducer: Reducer,
@@ -134,7 +134,8 @@ pub struct Trainer<'a> {
     pub(super) account: Account,
     bad_samples: u64,
     skipped_in_a_row: u64,
-    summary: Summary,
+    pub(super) best: BestKeeper,
+    pub(super) summary: Summary,
 }
 
 impl<'a> Trainer<'a> {
@@ -183,6 +184,7 @@ impl<'a> Trainer<'a> {
             account: Account::default(),
             bad_samples: 0,
             skipped_in_a_row: 0,
+            best: parts.best,
             summary,
         };
         let stage = &trainer.plan.stages()[parts.place.stage];
@@ -216,9 +218,7 @@ impl<'a> Trainer<'a> {
             self.watch(&record, &status)?;
             stopped = status.stop > 0.0;
             if self.plan.is_checkpoint(self.done) {
-                let evaluation = self.evaluate()?;
-                self.report_evaluation(&evaluation)?;
-                self.save(Some(&evaluation))?;
+                self.evaluate_and_save()?;
             } else if stopped {
                 self.save(None)?;
             }
@@ -226,6 +226,7 @@ impl<'a> Trainer<'a> {
 
         self.progress.finish();
         self.note_fragmentation();
+        self.conclude_best();
         let result = &mut self.summary.result;
         let samples = self.plan.samples_after(self.done);
         result.steps = Some(self.done);
@@ -322,24 +323,6 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    fn report_evaluation(&mut self, record: &EvalRecord) -> Result<(), TrainError> {
-        if let Some(metrics) = &mut self.metrics {
-            metrics.eval(record).map_err(TrainError::Metrics)?;
-        }
-        let figures: String = record
-            .metrics
-            .0
-            .iter()
-            .map(|(name, value)| format!(", {}", figure(name, *value)))
-            .collect();
-        self.progress.note(format!(
-            "after step {} (epoch {}): test loss {:.4}{figures} of {} samples",
-            record.step, record.epoch, record.loss, record.samples
-        ));
-        self.summary.result.final_metrics.extend(figures_of(record));
-        Ok(())
-    }
-
     /// Ends a run that will not recover; all ranks see the same figures and end together.
     fn watch(&mut self, record: &StepRecord, status: &Status) -> Result<(), TrainError> {
         self.skipped_in_a_row = if record.skipped {
@@ -363,71 +346,4 @@ impl<'a> Trainer<'a> {
         }
         Ok(())
     }
-
-    /// Rank 0 writes; the others give it what they alone hold, go on, and meet it in the next reduction. The buffers are one
-    /// on all ranks already.
-    fn save(&mut self, evaluation: Option<&EvalRecord>) -> Result<(), TrainError> {
-        let state = self.model.optimizer_state(&self.ranks)?;
-        if self.ranks.rank() != 0 {
-            return Ok(());
-        }
-        let position = self.plan.position(self.done);
-        let metrics = evaluation.map(figures_of).unwrap_or_default();
-        let manifest = Manifest {
-            format: FORMAT,
-            dtrain: env!("CARGO_PKG_VERSION").to_owned(),
-            libtorch: dtrain_torch_shim::libtorch_version().to_owned(),
-            task: self.recipe.task.to_string(),
-            model: self.recipe.model_name().into(),
-            classes: self.model.task.classes(),
-            parameters: self.model.arena.parameters(),
-            step: self.done,
-            epoch: position.epoch,
-            step_in_epoch: position.step_in_epoch,
-            stage: self.plan.stages()[self.phase.stage].name.clone(),
-            samples: self.plan.samples_after(self.done),
-            world_size: self.ranks.size(),
-            loss_scale: self.precision.state(),
-            ema_updates: self.model.ema.as_ref().map(Ema::updates),
-            extra: self.model.task.extra(),
-            recipe: self.recipe.clone(),
-            metrics,
-            files: Vec::new(),
-        };
-        let snapshot = || Snapshot {
-            registry: &self.model.registry,
-            arena: &self.model.arena,
-            buffers: &self.model.buffers,
-            ema: self.model.ema.as_ref().map(Ema::flats),
-            resting: &self.model.resting,
-            state: &state,
-            steps: self.model.optimizer.steps(),
-            manifest: manifest.clone(),
-        };
-        let keep = self.recipe.checkpoint.keep;
-        let folder = patiently(self.device, || checkpoint::write(self.run_dir, snapshot(), keep)).map_err(
-            |source| TrainError::Checkpoint {
-                step: self.done,
-                source,
-            },
-        )?;
-        self.summary.checkpoint = Some(folder);
-        Ok(())
-    }
-}
-
-/// A figure for people: shares in percent.
-fn figure(name: &str, value: f64) -> String {
-    match name {
-        "accuracy" | "pixel_accuracy" | "mean_iou" => {
-            format!("{} {:.2}%", name.replace('_', " "), value * 100.0)
-        }
-        _ => format!("{} {value:.4}", name.replace('_', " ")),
-    }
-}
-
-fn figures_of(record: &EvalRecord) -> BTreeMap<String, f64> {
-    let mut figures: BTreeMap<String, f64> = record.metrics.0.iter().cloned().collect();
-    figures.insert("loss".into(), record.loss);
-    figures
 }

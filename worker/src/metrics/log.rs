@@ -120,6 +120,7 @@ mod tests {
             metrics: Figures(vec![("accuracy".to_owned(), 0.5)]),
             samples: 10,
             eval_ms: 1.0,
+            best: None,
         };
         let oom = |step| OomRecord {
             step,

@@ -64,6 +64,9 @@ pub struct EvalRecord {
     pub samples: u64,
     /// Duration of the evaluation.
     pub eval_ms: f64,
+    /// Whether it is the best so far, where the recipe asks for the best checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<bool>,
 }
 
 /// A stage that begins, or a part of it at which something is unfrozen.

@@ -103,7 +103,6 @@ fn settings_must_fit_together() {
 #[test]
 fn what_is_planned_says_so() {
     for (set, key) in [
-        ("checkpoint.best=max accuracy", "checkpoint.best"),
         ("task=elevation", "task"),
         ("optim.schedule.name=polynomial", "optim.schedule.name"),
         ("checkpoint.every=10 min", "checkpoint.every"),
@@ -116,11 +115,6 @@ fn what_is_planned_says_so() {
             "{error}"
         );
     }
-    let error = parse(&format!("{SMALL}[checkpoint]\nbest = \"max accuracy\"\n"), &[]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "a.toml:7: checkpoint.best: this setting is not built in this version of dtrain; remove it"
-    );
 }
 
 #[test]

@@ -150,6 +150,7 @@ warmup = false
 [checkpoint]
 every = "500 steps"
 keep = 1
+best = "max accuracy"
 
 [log]
 every_steps = 1
@@ -228,7 +229,8 @@ fn every_setting_reads() {
         recipe.checkpoint,
         Checkpoint {
             every: Span::Steps(500),
-            keep: 1
+            keep: 1,
+            best: Some("max accuracy".parse().unwrap()),
         }
     );
     assert!(

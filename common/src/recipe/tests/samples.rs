@@ -156,6 +156,8 @@ schedule = { name = "cosine", warmup = "2 steps", min_lr = 1e-5 }
 group = [{ match = "*.bias", weight_decay = 0 }]
 [ema]
 decay = 0.99
+[checkpoint]
+best = "min loss"
 [[stage]]
 name = "decoder"
 epochs = 30
@@ -174,6 +176,7 @@ group = [{ match = "backbone.*", lr_factor = 0.1, weight_decay = 0.05 }]
 recompute = "on"
 schedule = "continue"
 ema = "restart"
+best = "restart"
 "#;
 
 const CUSTOM_ALONE: &str = "task = \"custom\"\n[train]\nepochs = 2\n";

@@ -81,3 +81,41 @@ fn the_average_has_a_decay() {
         );
     }
 }
+
+#[test]
+fn the_best_checkpoint_is_by_a_figure_and_a_goal() {
+    assert_eq!(small(&[]).checkpoint.best, None);
+    let best = small(&["checkpoint.best=  min   mean_iou "])
+        .checkpoint
+        .best
+        .unwrap();
+    assert_eq!((best.goal, best.figure.as_str()), (Goal::Min, "mean_iou"));
+    assert_eq!(best.to_string(), "min mean_iou");
+    for set in [
+        "checkpoint.best=accuracy",
+        "checkpoint.best=max",
+        "checkpoint.best=most accuracy",
+        "checkpoint.best=max accuracy loss",
+        "checkpoint.best=max \"accuracy\"",
+        "checkpoint.best=3",
+        "checkpoint.best=",
+    ] {
+        refuses(SMALL, &[set], "checkpoint.best", "such as \"max accuracy\"");
+    }
+}
+
+#[test]
+fn a_better_figure_is_finite_and_not_only_as_good() {
+    let best = |text: &str| text.parse::<Best>().unwrap();
+    for (text, better, worse) in [("max x", 2.0, 1.0), ("min x", 1.0, 2.0)] {
+        let best = best(text);
+        assert!(best.is_better(worse, None));
+        assert!(best.is_better(better, Some(worse)));
+        assert!(!best.is_better(worse, Some(better)));
+        assert!(!best.is_better(better, Some(better)));
+        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(!best.is_better(value, None), "{text} {value}");
+            assert!(!best.is_better(value, Some(0.0)), "{text} {value}");
+        }
+    }
+}

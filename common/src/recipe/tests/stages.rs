@@ -138,7 +138,12 @@ fn stages_have_places_and_remedies() {
         (
             one("epochs = 1\nbest = \"restart\""),
             "stage[0].best",
-            "not built in this version",
+            "no best checkpoint is kept, which checkpoint.best asks for",
+        ),
+        (
+            one("epochs = 1\nbest = \"restart\"\n[checkpoint]\nbest = \"min loss\""),
+            "stage[0].best",
+            "sought from the beginning of the run",
         ),
         (
             one("epochs = 1\nunfreeze = [{ match = \"a\" }]"),

@@ -69,6 +69,14 @@ fn effect(recipe: &Recipe, number: usize, stage: &Stage, problem: &mut dyn FnMut
     } else if stage.ema == Passage::Restart && number == 0 {
         idle("ema", "the moving average begins with the run".into());
     }
+    if stage.best == Passage::Restart && recipe.checkpoint.best.is_none() {
+        idle(
+            "best",
+            "no best checkpoint is kept, which checkpoint.best asks for".into(),
+        );
+    } else if stage.best == Passage::Restart && number == 0 {
+        idle("best", "the best is sought from the beginning of the run".into());
+    }
 }
 
 fn rates(recipe: &Recipe, number: usize, problem: &mut dyn FnMut(&str, String)) {

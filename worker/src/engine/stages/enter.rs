@@ -37,6 +37,9 @@ impl Trainer<'_> {
                 .recompute
                 .set(self.plan.stages()[place.stage].recompute);
             self.begin_stage(place)?;
+            if self.stages.stage(place).best == Passage::Restart {
+                self.best.restart();
+            }
         }
         // A boundary of stages is one of optimizers; within a stage the optimizer goes on.
         let keep = Keep {
