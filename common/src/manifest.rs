@@ -3,6 +3,8 @@
 //! The manifest is written last, into a folder that is renamed into place afterwards, so a folder whose manifest
 //! reads and whose files have their sizes is a whole checkpoint. [`Manifest::verify`] checks the content too.
 
+mod entry;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,14 +12,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
+pub use self::entry::{FileEntry, Part, hex, sha256_file};
 use crate::files::write_atomic;
 use crate::numbers;
 use crate::recipe::{Best, Recipe};
 
 /// The newest format this version reads, and the one it writes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
+/// The oldest format that this version reads.
+const OLDEST: u32 = 1;
 /// Name of the manifest within a checkpoint's folder.
 pub const FILE_NAME: &str = "manifest.json";
 /// No manifest is larger; a file that is was not written by dtrain.
@@ -30,17 +34,6 @@ pub struct LossScale {
     pub scale: f64,
     /// Steps without an overflow since it last moved.
     pub clean_steps: u32,
-}
-
-/// One file of a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileEntry {
-    /// Plain file name within the checkpoint's folder.
-    pub name: String,
-    /// Size in bytes.
-    pub bytes: u64,
-    /// SHA-256 of the content, in lower-case hexadecimal.
-    pub sha256: String,
 }
 
 /// The best checkpoint of a run so far.
@@ -176,6 +169,16 @@ pub enum ManifestError {
         /// The text in the checksum's place.
         sha256: String,
     },
+    /// What the parts of a file add up to is not the file.
+    #[error("{} lists {bytes} bytes of {name:?}, and parts or a checksum of another number of them", path.display())]
+    Parts {
+        /// The manifest.
+        path: PathBuf,
+        /// The file.
+        name: String,
+        /// Its size by the manifest.
+        bytes: u64,
+    },
     /// A file is not as long as the manifest says.
     #[error("{} has {got} bytes and its manifest says {expected}; the checkpoint is damaged, use an earlier one", path.display())]
     Size {
@@ -231,7 +234,7 @@ impl Manifest {
         };
         let Format { format } = serde_json::from_slice(bytes).map_err(json)?;
         match format {
-            FORMAT => {}
+            OLDEST..=FORMAT => {}
             0 => {
                 return Err(ManifestError::UnknownFormat {
                     path: path.into(),
@@ -271,21 +274,7 @@ impl Manifest {
     /// [`ManifestError`] naming the first file that is not.
     pub fn check_sizes(&self, dir: &Path) -> Result<(), ManifestError> {
         self.check_entries(&dir.join(FILE_NAME))?;
-        for entry in &self.files {
-            let path = dir.join(&entry.name);
-            let meta = std::fs::metadata(&path).map_err(|source| io_error("read", &path, source))?;
-            if !meta.is_file() {
-                return Err(io_error("read", &path, io::Error::other("not a file")));
-            }
-            if meta.len() != entry.bytes {
-                return Err(ManifestError::Size {
-                    path,
-                    expected: entry.bytes,
-                    got: meta.len(),
-                });
-            }
-        }
-        Ok(())
+        self.files.iter().try_for_each(|entry| entry.check_size(dir))
     }
 
     /// Checks every file's size and checksum.
@@ -294,30 +283,13 @@ impl Manifest {
     /// [`ManifestError`] naming the first file that is not as it was written.
     pub fn verify(&self, dir: &Path) -> Result<(), ManifestError> {
         self.check_sizes(dir)?;
-        for entry in &self.files {
-            let path = dir.join(&entry.name);
-            let (bytes, sha256) = sha256_file(&path).map_err(|source| io_error("read", &path, source))?;
-            if bytes != entry.bytes {
-                return Err(ManifestError::Size {
-                    path,
-                    expected: entry.bytes,
-                    got: bytes,
-                });
-            }
-            if sha256 != entry.sha256 {
-                return Err(ManifestError::Checksum {
-                    path,
-                    expected: entry.sha256.clone(),
-                    got: sha256,
-                });
-            }
-        }
-        Ok(())
+        entry::verify(&self.files, dir)
     }
 
     fn check_entries(&self, path: &Path) -> Result<(), ManifestError> {
         let mut names = std::collections::BTreeSet::new();
-        for FileEntry { name, sha256, .. } in &self.files {
+        for entry in &self.files {
+            let name = &entry.name;
             let plain = !name.is_empty()
                 && name != "."
                 && name != ".."
@@ -329,17 +301,7 @@ impl Manifest {
                     name: name.clone(),
                 });
             }
-            if sha256.len() != 64
-                || !sha256
-                    .bytes()
-                    .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-            {
-                return Err(ManifestError::ChecksumForm {
-                    path: path.into(),
-                    name: name.clone(),
-                    sha256: sha256.clone(),
-                });
-            }
+            entry.check(path)?;
         }
         Ok(())
     }
@@ -351,34 +313,6 @@ fn io_error(action: &'static str, path: &Path, source: io::Error) -> ManifestErr
         path: path.into(),
         source,
     }
-}
-
-/// Size in bytes and SHA-256 (lower-case hexadecimal) of a file's content.
-///
-/// # Errors
-/// When the file cannot be read.
-pub fn sha256_file(path: impl AsRef<Path>) -> io::Result<(u64, String)> {
-    let mut file = File::open(path)?;
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 18];
-    let mut bytes = 0;
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(count) => {
-                hasher.update(&buffer[..count]);
-                bytes += count as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let hex = hasher
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    Ok((bytes, hex))
 }
 
 #[cfg(test)]

@@ -39,13 +39,9 @@ fn sample() -> Manifest {
 fn checkpoint() -> (tempfile::TempDir, Manifest) {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("model.safetensors"), b"abc").unwrap();
-    let (bytes, sha256) = sha256_file(dir.path().join("model.safetensors")).unwrap();
     let mut manifest = sample();
-    manifest.files.push(FileEntry {
-        name: "model.safetensors".into(),
-        bytes,
-        sha256,
-    });
+    let entry = FileEntry::of(&dir.path().join("model.safetensors"), "model.safetensors");
+    manifest.files.push(entry.unwrap());
     manifest.write(dir.path()).unwrap();
     (dir, manifest)
 }
@@ -144,9 +140,9 @@ fn what_is_no_checkpoint_is_told() {
 
 #[test]
 fn a_newer_format_is_its_own_error() {
-    let error = parse(r#"{"format": 2, "shape": "unknown"}"#).unwrap_err();
+    let error = parse(r#"{"format": 3, "shape": "unknown"}"#).unwrap_err();
     assert!(
-        matches!(error, ManifestError::NewerFormat { format: 2, .. }),
+        matches!(error, ManifestError::NewerFormat { format: 3, .. }),
         "{error}"
     );
     assert!(matches!(
@@ -199,7 +195,7 @@ fn names_that_lead_elsewhere_are_refused() {
     ));
     for sha256 in ["", "abc", &"A".repeat(64), &"g".repeat(64), &"0".repeat(65)] {
         let mut manifest = manifest.clone();
-        manifest.files[0].sha256 = sha256.into();
+        manifest.files[0].parts[0].sha256 = sha256.into();
         assert!(
             matches!(
                 manifest.write(dir.path()),
@@ -213,6 +209,56 @@ fn names_that_lead_elsewhere_are_refused() {
         manifest,
         "a refused write changes nothing"
     );
+}
+
+/// A file that several ranks have written is as whole as its parts, wherever one of them is damaged.
+#[test]
+fn parts_are_checked_one_by_one() {
+    let (dir, mut manifest) = checkpoint();
+    let path = dir.path().join("model.safetensors");
+    let content: Vec<u8> = (0..1000_u32).map(|at| (at * 7) as u8).collect();
+    fs::write(&path, &content).unwrap();
+    let ends = [0, 1, 400, 400, 999, 1000];
+    let part = |range: &[usize]| {
+        let bytes = &content[range[0]..range[1]];
+        fs::write(dir.path().join("part"), bytes).unwrap();
+        let (bytes, sha256) = sha256_file(dir.path().join("part")).unwrap();
+        Part { bytes, sha256 }
+    };
+    manifest.files[0].bytes = 1000;
+    manifest.files[0].parts = ends.windows(2).map(part).collect();
+    manifest.write(dir.path()).unwrap();
+    let read = Manifest::read(dir.path()).unwrap();
+    assert_eq!(read, manifest);
+    read.verify(dir.path()).unwrap();
+    for at in [0, 1, 399, 400, 998, 999] {
+        let mut damaged = content.clone();
+        damaged[at] ^= 0x10;
+        fs::write(&path, &damaged).unwrap();
+        let error = read.verify(dir.path()).unwrap_err();
+        assert!(matches!(error, ManifestError::Checksum { .. }), "{at}: {error}");
+    }
+    for bytes in [0, 999, 1001, u64::MAX] {
+        let mut other = manifest.clone();
+        other.files[0].bytes = bytes;
+        let error = other.write(dir.path()).unwrap_err();
+        assert!(matches!(error, ManifestError::Parts { .. }), "{error}");
+    }
+    let mut none = manifest.clone();
+    none.files[0].parts.clear();
+    assert!(matches!(none.write(dir.path()), Err(ManifestError::Parts { .. })));
+}
+
+/// What was written when one rank wrote all.
+#[test]
+fn the_first_format_is_read() {
+    let (dir, manifest) = checkpoint();
+    let text = serde_json::to_string(&manifest).unwrap();
+    assert!(text.contains("\"sha256\"") && !text.contains("parts"), "{text}");
+    let first = text.replace(&format!("\"format\":{FORMAT}"), "\"format\":1");
+    let read = parse(&first).unwrap();
+    assert_eq!((read.format, &read.files), (1, &manifest.files));
+    read.verify(dir.path()).unwrap();
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::files::symlink_atomic;
-use crate::manifest::{FORMAT, FileEntry, sha256_file};
+use crate::manifest::{FORMAT, FileEntry};
 
 struct Place {
     _folder: tempfile::TempDir,
@@ -30,7 +30,6 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
     fs::create_dir_all(dir).unwrap();
     let file = dir.join("model.safetensors");
     fs::write(&file, step.to_string()).unwrap();
-    let (bytes, sha256) = sha256_file(&file).unwrap();
     let manifest = Manifest {
         format: FORMAT,
         dtrain: "0.1.0".into(),
@@ -51,11 +50,7 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
         recipe: recipe.clone(),
         metrics: Default::default(),
         best: None,
-        files: vec![FileEntry {
-            name: "model.safetensors".into(),
-            bytes,
-            sha256,
-        }],
+        files: vec![FileEntry::of(&file, "model.safetensors").unwrap()],
     };
     manifest.write(dir).unwrap();
 }

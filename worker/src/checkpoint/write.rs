@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use dtrain_common::files::symlink_atomic;
-use dtrain_common::manifest::{FileEntry, Manifest, sha256_file};
+use dtrain_common::manifest::{FileEntry, Manifest};
 use dtrain_common::run_dir::RunDir;
 use tch::Tensor;
 
@@ -123,12 +123,8 @@ fn fill(partial: &Path, snapshot: Snapshot<'_>) -> Result<(), CheckpointError> {
     for name in files {
         let path = partial.join(name);
         sync(&path)?;
-        let (bytes, sha256) = sha256_file(&path).map_err(CheckpointError::io("read back", &path))?;
-        manifest.files.push(FileEntry {
-            name: name.to_owned(),
-            bytes,
-            sha256,
-        });
+        let entry = FileEntry::of(&path, name).map_err(CheckpointError::io("read back", &path))?;
+        manifest.files.push(entry);
     }
     manifest.write(partial)?;
     sync(partial)
