@@ -15,7 +15,7 @@ use jiff::{Timestamp, Zoned};
 
 use crate::exit::ExitStatus;
 use crate::files::write_atomic;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, ManifestError};
 use crate::recipe::Recipe;
 use crate::result::RunResult;
 
@@ -208,10 +208,14 @@ impl RunDir {
                         same_experiment(recipe, &manifest, &checkpoint)?;
                         Ok(Start::Resume(checkpoint))
                     }
-                    None if saved => Ok(Start::Fresh),
-                    None => Err(RunDirError::UnknownRun {
+                    None if !saved => Err(RunDirError::UnknownRun {
                         path: self.root.clone(),
                     }),
+                    // Never a silent fresh start.
+                    None if !self.candidates()?.is_empty() => Err(RunDirError::NoneWhole {
+                        path: self.checkpoints(),
+                    }),
+                    None => Ok(Start::Fresh),
                 }
             }
         }
@@ -269,32 +273,56 @@ impl RunDir {
         }
     }
 
-    /// The newest whole checkpoint: `latest`, else that of the highest step whose manifest reads and whose files have
-    /// their sizes.
+    /// The folders of the run's checkpoints, whole or not, in the order in which a run goes on from the first that is whole: the
+    /// one that `latest` points to, then those of the highest steps.
     ///
     /// # Errors
-    /// [`RunDirError::Io`] when the checkpoints cannot be listed. A checkpoint that is not whole is no error.
+    /// [`RunDirError::Io`] when the checkpoints cannot be listed.
+    pub fn candidates(&self) -> Result<Vec<PathBuf>, RunDirError> {
+        let steps = self
+            .steps()
+            .map_err(|source| io_error("list the folder", &self.checkpoints(), source))?;
+        let latest = self.latest_target();
+        let others = steps
+            .into_iter()
+            .rev()
+            .map(|step| self.checkpoint(step))
+            .filter(|folder| Some(folder) != latest.as_ref());
+        Ok(latest.clone().into_iter().chain(others).collect())
+    }
+
+    /// The newest whole checkpoint: the first candidate whose manifest reads and whose files have their sizes.
+    ///
+    /// # Errors
+    /// [`RunDirError::Io`] when the checkpoints cannot be listed, and [`RunDirError::Checkpoint`] for one that a newer dtrain wrote.
+    /// A checkpoint that is not whole is no error.
     pub fn newest_checkpoint(&self) -> Result<Option<(PathBuf, Manifest)>, RunDirError> {
-        if let Some(found) = self.latest_target().and_then(whole) {
-            return Ok(Some(found));
+        for folder in self.candidates()? {
+            match Manifest::read(&folder) {
+                Ok(manifest) if manifest.check_sizes(&folder).is_ok() => return Ok(Some((folder, manifest))),
+                // It may well be whole: only this dtrain cannot tell.
+                Err(error @ ManifestError::NewerFormat { .. }) => return Err(error.into()),
+                _ => {}
+            }
         }
-        let folder = self.checkpoints();
-        let entries = match fs::read_dir(&folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            other => other.map_err(|source| io_error("list the folder", &folder, source))?,
+        Ok(None)
+    }
+
+    /// The steps that there are folders of checkpoints for, whole or not, in rising order; none without a folder.
+    ///
+    /// # Errors
+    /// When the checkpoints cannot be listed.
+    pub fn steps(&self) -> io::Result<Vec<u64>> {
+        let entries = match fs::read_dir(self.checkpoints()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other?,
         };
         let mut steps = Vec::new();
         for entry in entries {
-            let name = entry
-                .map_err(|source| io_error("list the folder", &folder, source))?
-                .file_name();
-            steps.extend(name.to_str().and_then(step_of));
+            steps.extend(entry?.file_name().to_str().and_then(step_of));
         }
         steps.sort_unstable();
-        Ok(steps
-            .into_iter()
-            .rev()
-            .find_map(|step| whole(self.checkpoint(step))))
+        Ok(steps)
     }
 
     /// The checkpoint that `latest` points to, as a path without the link, when it lies in this run's folder.
@@ -323,12 +351,6 @@ impl RunDir {
 fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix(STEP_PREFIX)?.parse().ok()?;
     (name == format!("{STEP_PREFIX}{step:08}")).then_some(step)
-}
-
-fn whole(checkpoint: PathBuf) -> Option<(PathBuf, Manifest)> {
-    let manifest = Manifest::read(&checkpoint).ok()?;
-    manifest.check_sizes(&checkpoint).ok()?;
-    Some((checkpoint, manifest))
 }
 
 fn same_experiment(recipe: &Recipe, manifest: &Manifest, checkpoint: &Path) -> Result<(), RunDirError> {

@@ -20,7 +20,7 @@ fn a_run_learns_and_leaves_what_the_design_says() {
         "the loss does not fall: {losses:?}"
     );
 
-    for line in run.metrics().iter().filter(|line| line.get("eval").is_none()) {
+    for line in run.metrics().iter().filter(|line| line.get("loss").is_some()) {
         let figure = |key: &str| line[key].as_f64().unwrap_or_else(|| panic!("{key} in {line}"));
         let keys = [
             "step",

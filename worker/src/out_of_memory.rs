@@ -88,7 +88,14 @@ impl OutOfMemory for CheckpointError {
         match self {
             Self::Torch(error) => error.is_out_of_memory(),
             Self::Model(error) => error.is_out_of_memory(),
-            Self::Io { .. } | Self::Manifest(_) | Self::Tensors { .. } => false,
+            Self::Collective(error) => error.is_out_of_memory(),
+            Self::Io { .. }
+            | Self::Manifest(_)
+            | Self::Tensors { .. }
+            | Self::Env(_)
+            | Self::Unwritable(_)
+            | Self::Peer(_)
+            | Self::Writer => false,
         }
     }
 }

@@ -9,13 +9,14 @@ use dtrain_common::files::write_atomic;
 use dtrain_common::memory::state_bytes;
 use dtrain_common::plan::{Cut, Prediction};
 use dtrain_common::recipe::{self, Recipe, Task};
-use dtrain_common::run_dir::{Resume, RunDir, Start};
+use dtrain_common::run_dir::{Resume, RunDir};
 use dtrain_common::units::ByteSize;
 use tch::{Device, Tensor};
 
 use super::device;
 use super::error::WorkerError;
 use super::setup::{Opening, Setup, cores, loader_options};
+use crate::checkpoint;
 use crate::collectives::{Ranks, Rendezvous};
 use crate::control::Control;
 use crate::engine::{
@@ -388,18 +389,14 @@ fn lead<T: BuildTask + 'static>(
         .clone()
         .unwrap_or_else(|| RunDir::default_root(&request.recipe, SystemTime::now()));
     let run_dir = RunDir::new(root);
-    let start = if request.prepared {
-        match &request.resume {
-            Resume::From(folder) => Start::Resume(folder.clone()),
-            Resume::Auto | Resume::Never => Start::Fresh,
-        }
-    } else {
-        run_dir.prepare(recipe, &request.resume)?
-    };
-    let resume = match start {
-        Start::Fresh => None,
-        Start::Resume(folder) => Some(folder),
-    };
+    if !request.prepared {
+        run_dir.prepare(recipe, &request.resume)?;
+    }
+    let resume = checkpoint::choose(&run_dir, &request.resume)?;
+    if let Err(error) = checkpoint::clear(&run_dir) {
+        // It only takes room; a folder that cannot be written to says so when it is.
+        tracing::warn!("what an earlier attempt left half written stays: {error}");
+    }
     let opening = Opening {
         run_dir: run_dir.root().to_owned(),
         resume,

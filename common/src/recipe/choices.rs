@@ -244,6 +244,16 @@ choice! {
 }
 
 choice! {
+    /// What a checkpoint that cannot be written means for the run.
+    OnFailure {
+        /// Its end.
+        Stop = "stop",
+        /// A warning; the next one is tried when its time comes.
+        Continue = "continue",
+    }
+}
+
+choice! {
     /// Which of two figures is the better one.
     Goal {
         /// The larger.

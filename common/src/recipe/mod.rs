@@ -14,6 +14,7 @@ mod differences;
 mod effect;
 mod embedded;
 mod error;
+mod every;
 mod hints;
 mod load;
 mod model;
@@ -34,10 +35,11 @@ pub use auto::{Budget, Cache, MicroBatch, Workers};
 pub use best::Best;
 pub use choices::{
     Amp, Augment, BatchNorm, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks, MemoryFormat,
-    ModelName, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
+    ModelName, OnFailure, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
 };
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use error::RecipeError;
+pub use every::Every;
 pub use model::Model;
 pub use optim::{DEFAULT_ADAM_LR, Optim, OptimGroup, Schedule};
 pub use sections::{Checkpoint, Ema, Log, Memory, Precision, Reduce, Train};

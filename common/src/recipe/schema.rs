@@ -3,7 +3,7 @@
 
 use super::choices::{
     Amp, Augment, BatchNorm, Compress, DataKind, Decay, LastBatch, Loss, Masks, MemoryFormat, ModelName,
-    OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
+    OnFailure, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
 };
 use crate::lr::Scaling;
 
@@ -34,6 +34,8 @@ pub(super) enum Kind {
     Flag,
     /// A length of training; may it be zero?
     Span { zero: bool },
+    /// A length of training or of time, not zero.
+    Every,
     /// At least one length of training, none of them zero.
     Spans,
     /// A number of bytes, of at least so many.
@@ -137,8 +139,10 @@ pub(super) const RECIPE: &[Key] = &[
     key(
         "checkpoint",
         Section(&[
-            key("every", Kind::Span { zero: false }),
+            key("every", Kind::Every),
             key("keep", Whole(1, MAX_COUNT)),
+            key("keep_every", Kind::Span { zero: false }),
+            key("on_failure", Choice(OnFailure::NAMES, &[])),
             key("best", Kind::Best),
         ]),
     ),

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::auto::exact_size;
-use super::{Amp, Best, Budget, Compress, LastBatch, MicroBatch, Recompute};
+use super::{Amp, Best, Budget, Compress, Every, LastBatch, MicroBatch, OnFailure, Recompute};
 use crate::units::{ByteSize, Span};
 
 /// `[train]`
@@ -152,9 +152,14 @@ fn yes() -> bool {
 #[serde(default, deny_unknown_fields)]
 pub struct Checkpoint {
     /// Time between two checkpoints; never zero.
-    pub every: Span,
+    pub every: Every,
     /// How many of the newest checkpoints stay; at least 1.
     pub keep: usize,
+    /// The last one of every span of this length stays too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_every: Option<Span>,
+    /// What one that cannot be written means.
+    pub on_failure: OnFailure,
     /// Which one stays beside them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
@@ -163,8 +168,10 @@ pub struct Checkpoint {
 impl Default for Checkpoint {
     fn default() -> Self {
         Self {
-            every: Span::Epochs(1.0),
+            every: Every::Span(Span::Epochs(1.0)),
             keep: 3,
+            keep_every: None,
+            on_failure: OnFailure::Stop,
             best: None,
         }
     }

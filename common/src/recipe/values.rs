@@ -10,7 +10,7 @@ use super::schema::Kind::{
     Section, Sections, Size, Spans, Whole,
 };
 use super::schema::{Key, Kind, MAX_COUNT, RECIPE, Range};
-use super::{Best, Task};
+use super::{Best, Every, Task};
 use crate::units::{ByteSize, Span};
 
 /// Everything in `table` that is no key of a recipe or no value of its key.
@@ -190,6 +190,12 @@ fn check_value(kind: &Kind, value: &Value) -> Result<(), String> {
             }
             _ => expected("\"auto\" or a size such as \"14 GiB\""),
         },
+        Kind::Every => match value.as_str() {
+            Some(text) => text.parse::<Every>().map(|_| ()),
+            None => {
+                expected("a length of training or of time such as \"1 epoch\", \"500 steps\" or \"10 min\"")
+            }
+        },
         Kind::Best => match value.as_str() {
             Some(text) => text.parse::<Best>().map(|_| ()),
             None => expected("max or min and the name of a figure, such as \"max accuracy\""),
@@ -264,7 +270,7 @@ fn span(value: &Value, zero: bool) -> Result<(), String> {
         [_, "s" | "min" | "h" | "minutes" | "hours" | "seconds"]
     ) {
         return Err(format!(
-            "a length in time ({text:?}) {NOT_BUILT}; give it in epochs or steps"
+            "{text:?} is a length of time, which only checkpoint.every can be; give it in epochs or steps"
         ));
     }
     match text.parse::<Span>() {

@@ -45,6 +45,15 @@ pub enum RunDirError {
         /// The folder.
         path: PathBuf,
     },
+    /// There are checkpoints, and all of them are damaged.
+    #[error(
+        "no checkpoint in {} is whole; `dtrain ckpt verify` says what is wrong with each. Choose another --run-dir to begin anew",
+        path.display()
+    )]
+    NoneWhole {
+        /// The folder of the checkpoints.
+        path: PathBuf,
+    },
     /// The folder's run is another experiment.
     #[error("{} holds a run of another experiment: {}; choose another --run-dir", path.display(), list(differences))]
     Differs {

@@ -294,7 +294,18 @@ fn auto_takes_latest_else_the_highest_whole_step() {
     fs::write(run.checkpoint(10).join("model.safetensors"), "").unwrap();
     assert_eq!(auto(), Start::Resume(run.checkpoint(9)));
     fs::remove_dir_all(run.checkpoint(9)).unwrap();
+    let error = refused(run, &recipe, &Resume::Auto);
+    assert!(matches!(error, RunDirError::NoneWhole { .. }), "{error}");
+    for step in [10, 11, 200] {
+        fs::remove_dir_all(run.checkpoint(step)).unwrap();
+    }
     assert_eq!(auto(), Start::Fresh);
+    // One that this version cannot read is not passed over, however whole an older one is.
+    write_checkpoint(&run.checkpoint(3), 3, &recipe);
+    write_checkpoint(&run.checkpoint(4), 4, &recipe);
+    fs::write(run.checkpoint(4).join("manifest.json"), "{\"format\": 99}").unwrap();
+    let error = refused(run, &recipe, &Resume::Auto);
+    assert!(matches!(error, RunDirError::Checkpoint(_)), "{error}");
 }
 
 #[test]

@@ -159,7 +159,7 @@ impl Plan {
             devices,
             arg0: worker.clone().into(),
             program: worker,
-            args: trainer_args(&run_dir, start),
+            args: trainer_args(&run_dir, start, &resume),
             run_dir: Some(run_dir),
             recipe: Some(recipe),
             routing,
@@ -230,7 +230,10 @@ impl Plan {
     pub(super) fn go_on(&mut self) -> anyhow::Result<()> {
         if let (Some(recipe), Some(run_dir)) = (&self.recipe, &self.run_dir) {
             let start = run_dir.prepare(recipe, &Resume::Auto)?;
-            self.args = trainer_args(run_dir, start);
+            // Before its first checkpoint a run begins where it began, which may be another run's.
+            if start != Start::Fresh {
+                self.args = trainer_args(run_dir, start, &Resume::Auto);
+            }
         }
         Ok(())
     }
@@ -290,12 +293,13 @@ fn headline(note: Option<String>, summary: String, placement: &Placement) -> Vec
     note.into_iter().chain([summary]).chain(bound).collect()
 }
 
-/// The trainer's command line.
-fn trainer_args(run_dir: &RunDir, start: Start) -> Vec<OsString> {
+/// The trainer's command line. Which of the run's checkpoints is the newest whole one, to the last byte, is for the trainer to find.
+fn trainer_args(run_dir: &RunDir, start: Start, resume: &Resume) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec![run_dir.recipe().into(), "--run-dir".into(), run_dir.root().into()];
     words.extend(["--prepared".into(), "--resume".into()]);
     words.push(match start {
         Start::Fresh => "never".into(),
+        Start::Resume(_) if *resume == Resume::Auto => "auto".into(),
         Start::Resume(checkpoint) => checkpoint.into(),
     });
     words

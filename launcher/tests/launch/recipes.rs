@@ -167,7 +167,7 @@ fn a_result_that_cannot_be_read_is_told_and_changes_no_code() {
 fn an_earlier_result_and_earlier_errors_are_not_taken_for_this_runs() {
     let scene = Scene::new();
     let first = r#"
-        echo '{"steps": 12}' > "$3/result.json"
+        echo '{"steps": 12}' > "$3/result.$RANK"; mv "$3/result.$RANK" "$3/result.json"
         echo '{"message":"old trouble"}' > "$TORCHELASTIC_ERROR_FILE"; exit 1"#;
     run(&scene, &TWO, first).expect_code(4).says("old trouble");
     let done = run(&scene, &TWO, "exit 1");

@@ -3,10 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
+use dtrain_common::env::EnvError;
 use dtrain_common::manifest::ManifestError;
 use tch::TchError;
 use thiserror::Error;
 
+use crate::collectives::CollectiveError;
 use crate::models::ModelError;
 
 /// A checkpoint that cannot be written or read.
@@ -36,6 +38,21 @@ pub enum CheckpointError {
         /// What is wrong with it.
         reason: String,
     },
+    /// `DTRAIN_FAULT`.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// What the format has no form for.
+    #[error("{0}")]
+    Unwritable(String),
+    /// Between the ranks.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// Other ranks could not write their part.
+    #[error("rank {0} could not write its part; its own message says why")]
+    Peer(usize),
+    /// The thread that writes ended too early.
+    #[error("the thread that writes checkpoints has ended; its message stands above")]
+    Writer,
     /// A tensor operation.
     #[error(transparent)]
     Torch(#[from] TchError),

@@ -2,16 +2,32 @@
 //!
 //! `step-00000120/` holds `model.safetensors` (plain names, readable without dtrain), `optimizer-00000-of-00001.safetensors`
 //! (the state of every trained parameter as `<state>.<parameter>`, whole, whatever the arena's layout and also where ranks
-//! hold parts of it), with a moving average `ema.safetensors`, and `manifest.json` with sizes and checksums. It is written
-//! beside its place and renamed; `latest` is a symbolic link that is switched after it.
+//! hold parts of it), with a moving average `ema.safetensors`, and `manifest.json` with sizes and checksums.
+//!
+//! The training stops for a copy into memory of the host, of the part that is this rank's to write ([`Checkpoints::begin`]).
+//! A thread of each rank writes it into a folder beside the checkpoint's place. When all ranks have written and synced theirs,
+//! which they tell each other with the status of a step, rank 0 writes the manifest, renames the folder, and switches the
+//! links.
 
+mod choose;
+mod commit;
+mod disk;
 mod error;
+mod flight;
+mod items;
+mod layout;
 mod read;
-mod write;
+mod staging;
+mod state;
+mod writer;
 
+pub use choose::choose;
+pub use commit::{Keep, clear};
+pub(crate) use disk::WRITE_FAULT;
 pub use error::CheckpointError;
+pub use flight::{Checkpoints, Progress, Written};
+pub use items::Snapshot;
 pub use read::{Target, restore};
-pub use write::{Snapshot, write};
 
 /// The model's tensors.
 pub const MODEL_FILE: &str = "model.safetensors";

@@ -27,11 +27,12 @@ pub struct Target<'a> {
 }
 
 /// Puts the checkpoint in `folder` into `target`, which is laid out for the phase that the checkpoint ends in, and returns its
-/// manifest. Every rank calls it; sizes and checksums are
-/// verified first, and nothing is changed where one of them is wrong.
+/// manifest. Every rank calls it, after rank 0 has verified the checkpoint ([`super::choose`]); nothing is changed where it does not
+/// fit.
 ///
 /// # Errors
-/// `Manifest` for a damaged checkpoint, `Model` or `Tensors` for one of another model or optimizer.
+/// `Manifest` for a checkpoint whose files have other sizes than they should, `Model` or `Tensors` for one of another model or
+/// optimizer.
 pub fn restore(folder: &Path, target: Target<'_>) -> Result<Manifest, CheckpointError> {
     let Target {
         registry,
@@ -42,7 +43,7 @@ pub fn restore(folder: &Path, target: Target<'_>) -> Result<Manifest, Checkpoint
         resting,
     } = target;
     let manifest = Manifest::read(folder)?;
-    manifest.verify(folder)?;
+    manifest.check_sizes(folder)?;
 
     let path = folder.join(OPTIMIZER_FILE);
     let file = TensorFile::open(&path).map_err(ModelError::from)?;

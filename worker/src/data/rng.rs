@@ -28,6 +28,8 @@ pub enum Domain {
     GeneratedText,
     /// What a data set of a user's own makes: any numbers.
     Own,
+    /// The seed of torch's generators for a step: (seed, step, rank).
+    Torch,
 }
 
 impl Domain {
@@ -40,6 +42,7 @@ impl Domain {
             Domain::GeneratedMask => b"gen-msk ",
             Domain::GeneratedText => b"gen-txt ",
             Domain::Own => b"own     ",
+            Domain::Torch => b"torch   ",
         }
     }
 }

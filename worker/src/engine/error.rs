@@ -112,3 +112,16 @@ pub enum TrainError {
     #[error("metrics.jsonl cannot be written: {0}")]
     Metrics(#[source] io::Error),
 }
+
+impl TrainError {
+    /// Whether it is a checkpoint that a disk did not take, on this rank or another.
+    pub(super) fn is_of_disk(&self) -> bool {
+        let Self::Checkpoint { source, .. } = self else {
+            return false;
+        };
+        matches!(
+            source,
+            CheckpointError::Io { .. } | CheckpointError::Manifest(_) | CheckpointError::Peer(_)
+        )
+    }
+}

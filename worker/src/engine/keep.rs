@@ -1,16 +1,18 @@
 //! What is kept of a training: its evaluations, and checkpoints with the best of them.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::{BestSoFar, FORMAT, Manifest};
-use dtrain_common::recipe::Best;
+use dtrain_common::recipe::{Best, OnFailure};
 
 use super::ema::Ema;
 use super::error::TrainError;
-use super::replay::patiently;
+use super::model::Model;
+use super::status::Status;
 use super::trainer::Trainer;
-use crate::checkpoint::{self, Snapshot};
-use crate::metrics::EvalRecord;
+use crate::checkpoint::{CheckpointError, Keep, Progress, Snapshot, Written};
+use crate::metrics::{CheckpointRecord, EvalRecord};
 
 /// The best checkpoint of a run, by the figure that `checkpoint.best` names; nothing without that setting.
 #[derive(Debug, Clone, Default)]
@@ -84,15 +86,18 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Rank 0 writes; the others give it what they alone hold, go on, and meet it in the next reduction. The buffers are one
-    /// on all ranks already.
+    /// Begins a checkpoint. The training goes on when what every rank writes of it is copied; the buffers are one on all ranks
+    /// already.
     pub(super) fn save(&mut self, evaluation: Option<&EvalRecord>) -> Result<(), TrainError> {
-        let state = self.model.optimizer_state(&self.ranks)?;
-        if self.ranks.rank() != 0 {
-            return Ok(());
+        if self.checkpoints.is_under_way() {
+            let begun = Instant::now();
+            self.finish_checkpoint()?;
+            self.note_wait(begun.elapsed());
         }
+        self.saved_at = Instant::now();
         let position = self.plan.position(self.done);
         let metrics = evaluation.map(figures_of).unwrap_or_default();
+        let stage = &self.plan.stages()[self.phase.stage];
         let manifest = Manifest {
             format: FORMAT,
             dtrain: env!("CARGO_PKG_VERSION").to_owned(),
@@ -104,7 +109,7 @@ impl Trainer<'_> {
             step: self.done,
             epoch: position.epoch,
             step_in_epoch: position.step_in_epoch,
-            stage: self.plan.stages()[self.phase.stage].name.clone(),
+            stage: stage.name.clone(),
             samples: self.plan.samples_after(self.done),
             world_size: self.ranks.size(),
             loss_scale: self.precision.state(),
@@ -115,25 +120,114 @@ impl Trainer<'_> {
             best: self.best.so_far().cloned(),
             files: Vec::new(),
         };
-        let snapshot = || Snapshot {
-            registry: &self.model.registry,
-            arena: &self.model.arena,
-            buffers: &self.model.buffers,
-            ema: self.model.ema.as_ref().map(Ema::flats),
-            resting: &self.model.resting,
-            state: &state,
-            steps: self.model.optimizer.steps(),
-            manifest: manifest.clone(),
+        let settings = &self.recipe.checkpoint;
+        let keep = Keep {
+            newest: settings.keep,
+            every: settings
+                .keep_every
+                .map(|span| span.steps(stage.steps_per_epoch).max(1)),
         };
-        let keep = self.recipe.checkpoint.keep;
-        let folder = patiently(self.device, || checkpoint::write(self.run_dir, snapshot(), keep)).map_err(
-            |source| TrainError::Checkpoint {
-                step: self.done,
-                source,
-            },
-        )?;
-        self.summary.checkpoint = Some(folder);
-        Ok(())
+        let begun = self.checkpoints.begin(&snapshot(&self.model), manifest, keep);
+        begun.map_err(|source| self.unwritten(self.done, source))
+    }
+
+    /// Has memory for the first checkpoint made ready while the training goes on.
+    pub(super) fn prepare_checkpoint(&mut self) -> Result<(), TrainError> {
+        let prepared = self.checkpoints.prepare(&snapshot(&self.model));
+        prepared.map_err(|source| self.unwritten(self.done, source))
+    }
+
+    /// Whether a length of time after which a checkpoint is written has passed; for rank 0 to say.
+    pub(super) fn is_due(&self) -> bool {
+        let every = self.recipe.checkpoint.every.time();
+        self.ranks.rank() == 0 && every.is_some_and(|every| self.saved_at.elapsed() >= every)
+    }
+
+    /// How this rank's writing stands, for the status of a step.
+    pub(super) fn writing(&mut self) -> Result<f64, TrainError> {
+        match self.checkpoints.progress() {
+            Ok(progress) => Ok(progress.figure()),
+            Err(source) => Err(self.unwritten(self.done, source)),
+        }
+    }
+
+    /// After a step: goes on with the checkpoint under way, when no rank writes any more.
+    pub(super) fn follow_checkpoint(&mut self, status: &Status) -> Result<(), TrainError> {
+        let progress: Vec<Progress> = status
+            .writing
+            .iter()
+            .map(|&figure| Progress::read(figure))
+            .collect();
+        let step = self.checkpoints.step();
+        let followed = self.checkpoints.follow(&progress);
+        self.conclude_checkpoint(step, followed)
+    }
+
+    /// Waits for the checkpoint under way, if there is one.
+    pub(super) fn finish_checkpoint(&mut self) -> Result<(), TrainError> {
+        let step = self.checkpoints.step();
+        let finished = self.checkpoints.finish();
+        self.conclude_checkpoint(step, finished)
+    }
+
+    /// Tells of a checkpoint that is there, or of one that could not be written: it ends the run, unless the recipe says otherwise
+    /// and there is something left to do.
+    fn conclude_checkpoint(
+        &mut self,
+        step: Option<u64>,
+        outcome: Result<Option<Written>, CheckpointError>,
+    ) -> Result<(), TrainError> {
+        match outcome {
+            Ok(None) => Ok(()),
+            Ok(Some(written)) => self.report_checkpoint(written),
+            Err(source) => {
+                let error = self.unwritten(step.unwrap_or(self.done), source);
+                let goes_on = self.recipe.checkpoint.on_failure == OnFailure::Continue;
+                if goes_on && self.done < self.plan.total_steps && !self.stop.is_asked() && error.is_of_disk()
+                {
+                    tracing::warn!(
+                        "{error}; the training goes on, and the next one is tried when its time comes"
+                    );
+                    return Ok(());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn report_checkpoint(&mut self, written: Written) -> Result<(), TrainError> {
+        let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+        let record = CheckpointRecord {
+            step: written.step,
+            bytes: written.bytes,
+            blocked_ms: ms(written.blocked),
+            write_ms: ms(written.wrote),
+            total_ms: ms(written.took),
+        };
+        if written.folder.is_some() {
+            self.summary.checkpoint = written.folder;
+        }
+        match &mut self.metrics {
+            Some(metrics) => metrics.checkpoint(&record).map_err(TrainError::Metrics),
+            None => Ok(()),
+        }
+    }
+
+    /// Says once that checkpoints are asked for more often than they can be written.
+    fn note_wait(&mut self, waited: Duration) {
+        /// Shorter waits are not worth a word.
+        const WORTH_A_WORD: Duration = Duration::from_millis(200);
+        if waited >= WORTH_A_WORD && !std::mem::replace(&mut self.told_of_waiting, true) {
+            self.progress.note(format!(
+                "waited {:.1} s for the checkpoint before: they are asked for more often than the disk takes them; a larger \
+                 checkpoint.every costs less",
+                waited.as_secs_f64()
+            ));
+        }
+    }
+
+    fn unwritten(&self, step: u64, source: CheckpointError) -> TrainError {
+        TrainError::Checkpoint { step, source }
     }
 
     /// The best checkpoint, for result.json and for people.
@@ -147,6 +241,18 @@ impl Trainer<'_> {
             best.by, best.step
         ));
         self.summary.result.best = Some(best.clone());
+    }
+}
+
+/// What a checkpoint of the model is made of.
+fn snapshot(model: &Model) -> Snapshot<'_> {
+    Snapshot {
+        registry: &model.registry,
+        arena: &model.arena,
+        buffers: &model.buffers,
+        ema: model.ema.as_ref().map(Ema::flats),
+        resting: &model.resting,
+        optimizer: model.optimizer.as_ref(),
     }
 }
 

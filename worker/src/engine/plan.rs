@@ -180,7 +180,11 @@ impl RunPlan {
             return false;
         };
         let stage = self.stage(last);
-        done == stage.steps.end || (done - stage.steps.start).is_multiple_of(stage.checkpoint_every)
+        let taken = done - stage.steps.start;
+        done == stage.steps.end
+            || stage
+                .checkpoint_every
+                .is_some_and(|every| taken.is_multiple_of(every))
     }
 
     /// The number of samples of the step at `position`.

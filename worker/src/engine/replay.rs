@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use dtrain_common::memory::Owners;
 use dtrain_common::recipe::Budget;
-use dtrain_torch_shim::{ShimError, memory, rng};
-use tch::{Device, Tensor};
+use dtrain_torch_shim::memory;
+use tch::Device;
 
 pub use self::exhausted::Exhausted;
 pub(crate) use self::panics::shielded;
@@ -42,8 +42,6 @@ pub(super) struct Replay {
     first: Vec<usize>,
     /// The largest batch of an evaluation that has not run out of memory, where one has.
     pub(super) evaluation: Option<usize>,
-    /// The generators that a forward pass may draw from, as the step under way found them.
-    generators: Vec<(Device, Tensor)>,
     save_more: SaveMore,
     /// Whether it has.
     saves_more: bool,
@@ -78,29 +76,12 @@ impl Replay {
                 .map(|stage| stage.partition.micro_batch())
                 .collect(),
             evaluation: None,
-            generators: Vec::new(),
             save_more,
             saves_more: false,
             sync,
             count: 0,
             fault,
         }
-    }
-
-    /// A step begins: what it draws from is kept.
-    pub(super) fn remember(&mut self) -> Result<(), ShimError> {
-        self.generators.clear();
-        for device in generators(self.device) {
-            self.generators.push((device, rng::state(device)?));
-        }
-        Ok(())
-    }
-
-    /// The generators are as the step found them. Where they could not even be read, nothing has been drawn.
-    fn rewind(&self) -> Result<(), ShimError> {
-        let state =
-            |(device, state): &(Device, Tensor)| patiently(*device, || rng::set_state(*device, state));
-        self.generators.iter().try_for_each(state)
     }
 
     /// What this rank says of a refusal that it has just met.
@@ -136,13 +117,6 @@ impl Replay {
     }
 }
 
-/// The generators of a run on `device`: models on a GPU may draw on the host too.
-fn generators(device: Device) -> impl Iterator<Item = Device> {
-    [Device::Cpu]
-        .into_iter()
-        .chain(Some(device).filter(|device| device.is_cuda()))
-}
-
 impl Trainer<'_> {
     /// Leaves nothing of the step that the ranks have just dropped, and makes ready to take it again in smaller micro-batches,
     /// or with more computed twice where the model takes no smaller ones.
@@ -151,7 +125,6 @@ impl Trainer<'_> {
     /// `OutOfMemory`, on all ranks, where nothing is left that would save memory.
     pub(super) fn start_again(&mut self, shortages: &[Option<Shortage>]) -> Result<(), TrainError> {
         self.model.buffers.rewind()?;
-        self.replay.rewind()?;
         self.reducer.begin()?;
         let stage = self.plan.stage_number(self.done);
         let from = self.plan.stages()[stage].partition;

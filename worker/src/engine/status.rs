@@ -17,8 +17,12 @@ pub struct Status {
     pub bad_samples: f64,
     /// By parameter: ranks that had a gradient for it.
     pub uses: Vec<f64>,
+    /// Whether rank 0 finds that it is time for a checkpoint.
+    pub due: f64,
     /// By rank: whether and where memory ran out. A rank fills in its own.
     pub shortages: Vec<Option<Shortage>>,
+    /// By rank: how the writing of a checkpoint stands, see [`crate::checkpoint::Progress`]. A rank fills in its own.
+    pub writing: Vec<f64>,
 }
 
 impl Status {
@@ -30,6 +34,7 @@ impl Status {
                 ..Totals::default()
             },
             shortages: vec![None; ranks],
+            writing: vec![0.0; ranks],
             ..Self::default()
         }
     }
@@ -41,7 +46,7 @@ impl Status {
             weight,
             sums,
         } = &self.totals;
-        let mut values = vec![*loss_sum, *weight, self.stop, self.bad_samples];
+        let mut values = vec![*loss_sum, *weight, self.stop, self.bad_samples, self.due];
         values.extend(sums);
         values.extend(&self.uses);
         values.extend(
@@ -49,6 +54,7 @@ impl Status {
                 .iter()
                 .flat_map(|&shortage| Shortage::figures(shortage)),
         );
+        values.extend(&self.writing);
         values
     }
 
@@ -60,10 +66,10 @@ impl Status {
         let values = Vec::<f64>::try_from(reduced.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?)?;
         let (sums, uses) = (self.totals.sums.len(), self.uses.len());
         let shortages = self.shortages.len() * Shortage::FIGURES;
-        let [loss_sum, weight, stop, bad_samples, rest @ ..] = values.as_slice() else {
+        let [loss_sum, weight, stop, bad_samples, due, rest @ ..] = values.as_slice() else {
             return Err(TchError::Convert(format!("a status of {} values", values.len())));
         };
-        if rest.len() != sums + uses + shortages {
+        if rest.len() != sums + uses + shortages + self.writing.len() {
             return Err(TchError::Convert(format!("a status of {} values", values.len())));
         }
         Ok(Self {
@@ -74,11 +80,13 @@ impl Status {
             },
             stop: *stop,
             bad_samples: *bad_samples,
+            due: *due,
             uses: rest[sums..sums + uses].to_vec(),
-            shortages: rest[sums + uses..]
+            shortages: rest[sums + uses..sums + uses + shortages]
                 .chunks_exact(Shortage::FIGURES)
                 .map(Shortage::read)
                 .collect(),
+            writing: rest[sums + uses + shortages..].to_vec(),
         })
     }
 
@@ -157,8 +165,10 @@ mod tests {
             },
             stop: 4.0,
             bad_samples: 5.0,
+            due: 1.0,
             uses: vec![0.0, 1.0, 1.0],
             shortages: vec![None; 3],
+            writing: vec![0.0, 2.0, 1.0],
         }
     }
 

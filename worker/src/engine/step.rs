@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use rand_chacha::rand_core::Rng;
 use tch::{Kind, Tensor};
 
 use super::arena::Arena;
@@ -12,6 +13,7 @@ use super::plan::Position;
 use super::replay::{Phase, Shortage, shielded};
 use super::status::{Status, Tally};
 use super::trainer::Trainer;
+use crate::data::rng::{Domain, keyed};
 use crate::data::{self, Loader};
 use crate::memory::{self, Books};
 use crate::metrics::{StepRecord, WaitMs};
@@ -127,7 +129,9 @@ impl Trainer<'_> {
         // Agree: afterwards every rank holds the same gradient and the same status.
         let mut status = pass.status;
         status.stop = f64::from(u8::from(self.stop.is_asked()));
+        status.due = f64::from(u8::from(self.is_due()));
         status.shortages[self.ranks.rank()] = short;
+        status.writing[self.ranks.rank()] = self.writing()?;
         let status = self.reducer.finish(&self.model.buffers, status)?;
         let waited_for_ranks = reducing.elapsed();
         drop(reserve);
@@ -183,7 +187,14 @@ impl Trainer<'_> {
 
     /// The micro-steps of this rank. Nothing of them is left in memory when it returns but gradients in the arena.
     fn compute(&mut self, cut: &Cut, pass: &mut Pass) -> Result<(), TrainError> {
-        self.replay.remember()?;
+        // What a step draws depends on its number and the rank, so that a step taken again, or after a resume, draws the same.
+        let mut seeds = keyed(
+            Domain::Torch,
+            self.recipe.train.seed,
+            cut.step,
+            self.ranks.rank() as u64,
+        );
+        tch::manual_seed(seeds.next_u64() as i64);
         let mut tally = Tally::default();
         for index in 0..cut.micro_batches.len() {
             self.micro_step(cut, index, pass, &mut tally)?;

@@ -23,6 +23,7 @@ use super::replay::{Phase, Replay, SaveMore, patiently};
 use super::stages::Stages;
 use super::status::Status;
 use super::stop::StopFlag;
+use crate::checkpoint::Checkpoints;
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::{Loader, LoaderOptions, too_many_bad};
 use crate::heartbeat::Heartbeat;
@@ -106,7 +107,6 @@ pub struct Summary {
 /// A training under way.
 pub struct Trainer<'a> {
     pub(super) recipe: &'a Recipe,
-    pub(super) run_dir: &'a RunDir,
     pub(super) ranks: Ranks,
     pub(super) model: Model,
     pub(super) reducer: Reducer,
@@ -135,6 +135,11 @@ pub struct Trainer<'a> {
     bad_samples: u64,
     skipped_in_a_row: u64,
     pub(super) best: BestKeeper,
+    pub(super) checkpoints: Checkpoints,
+    /// Whether it was said that the training waits for checkpoints.
+    pub(super) told_of_waiting: bool,
+    /// When the last checkpoint was begun, or the training.
+    pub(super) saved_at: Instant,
     pub(super) summary: Summary,
 }
 
@@ -158,12 +163,17 @@ impl<'a> Trainer<'a> {
             parts.save_more,
             parts.fault,
         );
+        let checkpoints = Checkpoints::new(parts.run_dir, &parts.ranks, parts.device).map_err(|source| {
+            TrainError::Checkpoint {
+                step: parts.done,
+                source,
+            }
+        })?;
         let mut trainer = Self {
             replay,
             batches,
             clip: parts.recipe.optim.clip,
             recipe: parts.recipe,
-            run_dir: parts.run_dir,
             ranks: parts.ranks,
             model: parts.model,
             reducer,
@@ -185,6 +195,9 @@ impl<'a> Trainer<'a> {
             bad_samples: 0,
             skipped_in_a_row: 0,
             best: parts.best,
+            checkpoints,
+            told_of_waiting: false,
+            saved_at: Instant::now(),
             summary,
         };
         let stage = &trainer.plan.stages()[parts.place.stage];
@@ -212,17 +225,20 @@ impl<'a> Trainer<'a> {
             let (record, status) = self.step()?;
             if !std::mem::replace(&mut self.is_laid_out, true) {
                 self.follow_backward()?;
+                self.prepare_checkpoint()?;
             }
             training_s += record.step_ms / 1e3;
             self.report(&record)?;
             self.watch(&record, &status)?;
+            self.follow_checkpoint(&status)?;
             stopped = status.stop > 0.0;
             if self.plan.is_checkpoint(self.done) {
                 self.evaluate_and_save()?;
-            } else if stopped {
+            } else if stopped || status.due > 0.0 {
                 self.save(None)?;
             }
         }
+        self.finish_checkpoint()?;
 
         self.progress.finish();
         self.note_fragmentation();

@@ -7,7 +7,7 @@ use std::path::Path;
 use dtrain_common::files::write_atomic;
 use serde::Serialize;
 
-use super::{EvalRecord, OomRecord, StageRecord, StepRecord};
+use super::{CheckpointRecord, EvalRecord, OomRecord, StageRecord, StepRecord};
 
 /// The open file. Only rank 0 has one.
 #[derive(Debug)]
@@ -86,6 +86,18 @@ impl MetricsLog {
         self.append(&Line { oom: record })
     }
 
+    /// Appends a checkpoint, as `{"checkpoint": {...}}`.
+    ///
+    /// # Errors
+    /// As [`MetricsLog::step`].
+    pub fn checkpoint(&mut self, record: &CheckpointRecord) -> io::Result<()> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            checkpoint: &'a CheckpointRecord,
+        }
+        self.append(&Line { checkpoint: record })
+    }
+
     /// One write per line, so that a reader never sees half of one.
     fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
@@ -97,7 +109,7 @@ impl MetricsLog {
 fn step_of(line: &[u8]) -> Option<u64> {
     let value: serde_json::Value = serde_json::from_slice(line).ok()?;
     // A step's own line has its stage's name under that key, and its number at the top.
-    let inner = ["eval", "stage", "oom"]
+    let inner = ["eval", "stage", "oom", "checkpoint"]
         .into_iter()
         .find_map(|key| value.get(key)?.get("step"));
     inner.or_else(|| value.get("step"))?.as_u64()

@@ -6,4 +6,6 @@ mod record;
 
 pub use log::MetricsLog;
 pub use progress::{Progress, Surface};
-pub use record::{EvalRecord, Figures, MicroBatches, OomRecord, StageRecord, StepRecord, WaitMs};
+pub use record::{
+    CheckpointRecord, EvalRecord, Figures, MicroBatches, OomRecord, StageRecord, StepRecord, WaitMs,
+};

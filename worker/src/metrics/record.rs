@@ -118,6 +118,21 @@ pub struct OomRecord {
     pub agree_ms: f64,
 }
 
+/// A checkpoint that is there.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CheckpointRecord {
+    /// Its step.
+    pub step: u64,
+    /// The bytes of its files.
+    pub bytes: u64,
+    /// How long the training stood still for it, on rank 0.
+    pub blocked_ms: f64,
+    /// How long rank 0 wrote, beside the training.
+    pub write_ms: f64,
+    /// From its beginning until it was there.
+    pub total_ms: f64,
+}
+
 /// Two sizes of the largest micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct MicroBatches {

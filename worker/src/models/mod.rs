@@ -40,6 +40,7 @@ pub use recompute::{Recompute, Segment, is_recomputing};
 pub use registry::{Entry, Registry, Role, Scope};
 pub use tensor_file::TensorFile;
 pub use tensor_write::write_tensors;
+pub(crate) use tensor_write::{dtype_of, header, widest_first};
 pub use unet::UnetConfig;
 pub use vit::VitConfig;
 pub use weights::{LoadMode, LoadReport, load_state, save_state};

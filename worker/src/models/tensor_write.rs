@@ -41,41 +41,19 @@ fn write_whole(path: &Path, partial: &Path, tensors: &[(&str, Tensor)]) -> Resul
         reason,
     };
 
-    // Wide types first, as the format's own writer does: then every tensor is aligned to its type.
     let mut ordered = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
         let kind = tensor.f_kind()?;
         let dtype = dtype_of(kind).ok_or_else(|| unwritable(format!("`{name}` has the type {kind:?}")))?;
         ordered.push((*name, tensor, dtype, tensor.numel() * kind.elt_size_in_bytes()));
     }
-    ordered.sort_by_key(|(_, _, dtype, _)| std::cmp::Reverse(dtype.bitsize()));
-
-    let mut end = 0;
-    let mut infos = Vec::with_capacity(ordered.len());
-    for (name, tensor, dtype, bytes) in &ordered {
-        let shape = tensor.size().into_iter().map(|size| size as usize).collect();
-        infos.push((
-            (*name).to_owned(),
-            TensorInfo {
-                dtype: *dtype,
-                shape,
-                data_offsets: (end, end + bytes),
-            },
-        ));
-        end += bytes;
-    }
-    // What PyTorch's own writer puts there; some readers ask for it.
-    let about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let metadata = Metadata::new(Some(about), infos).map_err(|error| unwritable(error.to_string()))?;
-    let mut header = serde_json::to_vec(&metadata).map_err(|error| unwritable(error.to_string()))?;
-    header.resize(header.len().next_multiple_of(PREFIX_BYTES as usize), b' ');
-    if header.len() as u64 > MAX_HEADER_BYTES {
-        return Err(unwritable(format!("the names and shapes take {} bytes", header.len())).into());
-    }
+    ordered.sort_by_key(|(_, _, dtype, _)| widest_first(*dtype));
+    let described = ordered
+        .iter()
+        .map(|(name, tensor, dtype, _)| (*name, *dtype, tensor.size()));
+    let header = header(described).map_err(unwritable)?;
 
     let mut out = BufWriter::new(File::create(partial).map_err(write)?);
-    out.write_all(&(header.len() as u64).to_le_bytes())
-        .map_err(write)?;
     out.write_all(&header).map_err(write)?;
     let mut buffer = Vec::new();
     for (_, tensor, _, bytes) in &ordered {
@@ -97,8 +75,46 @@ fn write_whole(path: &Path, partial: &Path, tensors: &[(&str, Tensor)]) -> Resul
     Ok(())
 }
 
+/// Wide types first, as the format's own writer does: then every tensor is aligned to its type.
+pub(crate) fn widest_first(dtype: Dtype) -> impl Ord {
+    std::cmp::Reverse(dtype.bitsize())
+}
+
+/// What a file begins with whose tensors (name, type and shape) follow each other in this order, without gaps.
+///
+/// # Errors
+/// In words, where the format holds no such header.
+pub(crate) fn header<'a>(
+    tensors: impl Iterator<Item = (&'a str, Dtype, Vec<i64>)>,
+) -> Result<Vec<u8>, String> {
+    let mut end = 0;
+    let infos = tensors.map(|(name, dtype, shape)| {
+        let shape: Vec<usize> = shape.into_iter().map(|size| size as usize).collect();
+        let begin = end;
+        end += shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        let data_offsets = (begin, end);
+        let info = TensorInfo {
+            dtype,
+            shape,
+            data_offsets,
+        };
+        (name.to_owned(), info)
+    });
+    // What PyTorch's own writer puts there; some readers ask for it.
+    let about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let metadata = Metadata::new(Some(about), infos.collect()).map_err(|error| error.to_string())?;
+    let mut text = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
+    text.resize(text.len().next_multiple_of(PREFIX_BYTES as usize), b' ');
+    if text.len() as u64 > MAX_HEADER_BYTES {
+        return Err(format!("the names and shapes take {} bytes", text.len()));
+    }
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut text);
+    Ok(header)
+}
+
 /// The format's counterpart of one of libtorch's types.
-fn dtype_of(kind: Kind) -> Option<Dtype> {
+pub(crate) fn dtype_of(kind: Kind) -> Option<Dtype> {
     Some(match kind {
         Kind::Bool => Dtype::BOOL,
         Kind::Uint8 => Dtype::U8,

@@ -105,7 +105,6 @@ fn what_is_planned_says_so() {
     for (set, key) in [
         ("task=elevation", "task"),
         ("optim.schedule.name=polynomial", "optim.schedule.name"),
-        ("checkpoint.every=10 min", "checkpoint.every"),
     ] {
         let error = by_set(&[set]);
         assert_eq!(error.key(), Some(key), "{error}");

@@ -183,7 +183,7 @@ fn schedules_must_make_sense() {
         (
             "name = \"step\", milestones = [\"10 min\"]",
             "milestones",
-            "is not built in this version",
+            "which only checkpoint.every can be",
         ),
         (
             "name = \"step\", every = \"0 epochs\"",

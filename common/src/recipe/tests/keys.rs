@@ -28,6 +28,8 @@ fn every_key_is_of_the_experiment_or_free() {
         "checkpoint.every",
         "checkpoint.keep",
         "checkpoint.best",
+        "checkpoint.keep_every",
+        "checkpoint.on_failure",
         "log.every_steps",
     ];
     let mut decided: Vec<String> = small(&[])

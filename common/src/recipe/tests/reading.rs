@@ -58,7 +58,7 @@ fn the_smallest_recipe_has_the_documented_defaults() {
     assert_eq!(recipe.memory.micro_batch.limit(), None);
     assert_eq!(
         (recipe.checkpoint.every, recipe.checkpoint.keep),
-        (Span::Epochs(1.0), 3)
+        (Every::Span(Span::Epochs(1.0)), 3)
     );
     assert_eq!(recipe.log.every_steps, 10);
 }
@@ -150,6 +150,8 @@ warmup = false
 [checkpoint]
 every = "500 steps"
 keep = 1
+keep_every = "2000 steps"
+on_failure = "continue"
 best = "max accuracy"
 
 [log]
@@ -228,8 +230,10 @@ fn every_setting_reads() {
     assert_eq!(
         recipe.checkpoint,
         Checkpoint {
-            every: Span::Steps(500),
+            every: Every::Span(Span::Steps(500)),
             keep: 1,
+            keep_every: Some(Span::Steps(2000)),
+            on_failure: OnFailure::Continue,
             best: Some("max accuracy".parse().unwrap()),
         }
     );

@@ -83,6 +83,30 @@ fn the_average_has_a_decay() {
 }
 
 #[test]
+fn checkpoints_are_written_after_training_or_time() {
+    let every = |set: &str| small(&[set]).checkpoint.every;
+    assert_eq!(
+        every("checkpoint.every=10 min"),
+        Every::Time(std::time::Duration::from_secs(600))
+    );
+    assert_eq!(every("checkpoint.every=2 epochs"), Every::Span(Span::Epochs(2.0)));
+    for (set, part) in [
+        ("checkpoint.every=0 min", "is no length of time"),
+        ("checkpoint.every=0 steps", "is no time at all"),
+        ("checkpoint.every=often", "epochs"),
+        ("checkpoint.every=5", "a length of training or of time"),
+        (
+            "checkpoint.keep_every=10 min",
+            "which only checkpoint.every can be",
+        ),
+        ("checkpoint.keep_every=0 epochs", "is no time at all"),
+        ("checkpoint.on_failure=ignore", "\"stop\", \"continue\""),
+    ] {
+        refuses(SMALL, &[set], set.split_once('=').unwrap().0, part);
+    }
+}
+
+#[test]
 fn the_best_checkpoint_is_by_a_figure_and_a_goal() {
     assert_eq!(small(&[]).checkpoint.best, None);
     let best = small(&["checkpoint.best=  min   mean_iou "])

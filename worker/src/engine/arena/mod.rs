@@ -255,6 +255,11 @@ impl Arena {
         &self.parts
     }
 
+    /// What `shard` updates: [`Arena::parts`] of another rank.
+    pub fn parts_of(&self, shard: usize) -> Vec<Part> {
+        parts(&self.layout, shard)
+    }
+
     /// What this rank updates of flat tensors laid out like the buffers, one each: the tensors themselves, or with shards
     /// copies of the parts, which do not hold on to the whole.
     ///

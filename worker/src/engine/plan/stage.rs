@@ -27,8 +27,8 @@ pub struct StagePlan {
     pub recompute: usize,
     /// Its phases, one after another; at least one.
     pub phases: Vec<PhasePlan>,
-    /// A checkpoint is written, after an evaluation, every so many steps of the stage and at its end.
-    pub checkpoint_every: u64,
+    /// A checkpoint is written, after an evaluation, every so many steps of the stage, if it is a matter of steps, and at its end.
+    pub checkpoint_every: Option<u64>,
     /// The learning rates: of the stage's steps alone, or of the whole run's.
     pub schedule: Schedule,
     /// The step of the run with which the schedule begins.
@@ -79,6 +79,12 @@ pub(super) fn total(lengths: &[Length]) -> u64 {
         .fold(0, |sum, length| sum.saturating_add(length.steps))
 }
 
+/// The steps between two checkpoints of a stage; no number of steps where it is a matter of time.
+fn every(alone: &Recipe, own: &Length) -> Option<u64> {
+    let span = alone.checkpoint.every.span()?;
+    Some(span.steps(own.steps_per_epoch).max(1))
+}
+
 impl StagePlan {
     /// Stage `number` of `recipe` for `ranks` processes, whose lengths these are.
     pub(super) fn new(
@@ -115,7 +121,7 @@ impl StagePlan {
                 Recompute::Off | Recompute::Auto => 0,
             },
             phases: phases(recipe, number, &steps),
-            checkpoint_every: alone.checkpoint.every.steps(own.steps_per_epoch).max(1),
+            checkpoint_every: every(&alone, own),
             schedule: schedule(&alone, own, over)?,
             schedule_begins,
             steps,

@@ -1,0 +1,148 @@
+//! `checkpoint.every`: a length of training, or of time.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::Span;
+use crate::units::UnitError;
+
+/// How often something is done; never zero when it was read from text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Every {
+    /// After so much training.
+    Span(Span),
+    /// After so much time.
+    Time(Duration),
+}
+
+impl Every {
+    /// The length of training, unless it is one of time.
+    pub fn span(self) -> Option<Span> {
+        match self {
+            Self::Span(span) => Some(span),
+            Self::Time(_) => None,
+        }
+    }
+
+    /// The length of time, unless it is one of training.
+    pub fn time(self) -> Option<Duration> {
+        match self {
+            Self::Span(_) => None,
+            Self::Time(time) => Some(time),
+        }
+    }
+}
+
+/// The units of time with the words for them, longest first.
+const UNITS: [(u64, &[&str]); 3] = [
+    (3600, &["h", "hour", "hours"]),
+    (60, &["min", "minute", "minutes"]),
+    (1, &["s", "second", "seconds"]),
+];
+
+impl FromStr for Every {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let trimmed = text.trim();
+        let unit_at = trimmed
+            .find(|c: char| c.is_ascii_alphabetic())
+            .unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(unit_at);
+        let Some((seconds, _)) = UNITS.iter().find(|(_, words)| words.contains(&unit)) else {
+            let span: Span = text.parse().map_err(|error: UnitError| error.to_string())?;
+            return match span.is_zero() {
+                false => Ok(Self::Span(span)),
+                true => Err(format!("{text:?} is no time at all; give at least 1 step")),
+            };
+        };
+        /// A century, beyond which nobody waits.
+        const LONGEST: f64 = 100.0 * 365.25 * 86400.0;
+        match number.trim().parse::<f64>() {
+            Ok(number) if number > 0.0 && number * *seconds as f64 <= LONGEST => {
+                // What is shorter than a clock's tick is no time at all.
+                let millis = (number * *seconds as f64 * 1e3).round().max(1.0);
+                Ok(Self::Time(Duration::from_millis(millis as u64)))
+            }
+            _ => Err(format!(
+                "{text:?} is no length of time; write for example \"10 min\""
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Every {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = match self {
+            Self::Span(span) => return span.fmt(f),
+            Self::Time(time) => time,
+        };
+        let whole = |(seconds, words): &(u64, &[&'static str])| {
+            let millis = time.as_millis() as u64;
+            (millis >= seconds * 1000 && millis.is_multiple_of(seconds * 1000))
+                .then(|| (millis / (seconds * 1000), words[0]))
+        };
+        match UNITS.iter().find_map(whole) {
+            Some((number, unit)) => write!(f, "{number} {unit}"),
+            None => write!(f, "{} s", time.as_secs_f64()),
+        }
+    }
+}
+
+impl Serialize for Every {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Every {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn training_and_time_read() {
+        for (text, every, shown) in [
+            ("1 epoch", Every::Span(Span::Epochs(1.0)), "1 epoch"),
+            ("500 steps", Every::Span(Span::Steps(500)), "500 steps"),
+            ("10 min", Every::Time(Duration::from_secs(600)), "10 min"),
+            (" 90minutes", Every::Time(Duration::from_secs(5400)), "90 min"),
+            ("1.5 h", Every::Time(Duration::from_secs(5400)), "90 min"),
+            ("2 hours", Every::Time(Duration::from_secs(7200)), "2 h"),
+            ("0.25 s", Every::Time(Duration::from_millis(250)), "0.25 s"),
+        ] {
+            assert_eq!(text.parse::<Every>().unwrap(), every, "{text}");
+            assert_eq!(every.to_string(), shown);
+        }
+        for text in [
+            "", "10", "min", "0 s", "-1 h", "nan h", "inf s", "1e300 h", "0 steps", "3 days",
+        ] {
+            assert!(text.parse::<Every>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_reads_or_is_refused(text: String) {
+            let _ = text.parse::<Every>();
+        }
+
+        #[test]
+        fn times_round_trip(millis in 1_u64..1 << 40) {
+            let every = Every::Time(Duration::from_millis(millis));
+            prop_assert_eq!(every.to_string().parse::<Every>().unwrap(), every);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What rank 0 does when all parts of a checkpoint are written: the manifest, the folder's name, the links, and what is removed.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use dtrain_common::files::symlink_atomic;
+use dtrain_common::run_dir::RunDir;
+
+use super::error::CheckpointError;
+use super::writer::Commit;
+
+/// Which checkpoints stay when another is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// The newest of this number; at least 1.
+    pub newest: usize,
+    /// The last one of every so many steps, where that is asked for; at least 1.
+    pub every: Option<u64>,
+}
+
+impl Keep {
+    /// Which of these steps, in rising order, are removed.
+    fn excess(self, steps: &[u64]) -> impl Iterator<Item = u64> {
+        let older = steps.len().saturating_sub(self.newest.max(1));
+        let window = move |step: u64| self.every.map(|every| step.saturating_sub(1) / every.max(1));
+        let stays = move |at: usize| {
+            self.every.is_some()
+                && steps
+                    .get(at + 1)
+                    .is_none_or(|next| window(*next) != window(steps[at]))
+        };
+        (0..older).filter(move |&at| !stays(at)).map(|at| steps[at])
+    }
+}
+
+/// Makes the partial folder the checkpoint of its step, points `latest` and `best` at theirs, and removes what is not kept.
+/// Returns the folder. Rank 0 calls it when every rank has written and synced its part.
+///
+/// # Errors
+/// Where the disk fails. Earlier checkpoints and `latest` are as they were then, unless only the removal of old ones failed.
+pub(super) fn commit(commit: Commit) -> Result<PathBuf, CheckpointError> {
+    let Commit {
+        run_dir,
+        partial,
+        manifest,
+        keep,
+    } = commit;
+    let folder = run_dir.checkpoint(manifest.step);
+    manifest.check_sizes(&partial)?;
+    manifest.write(&partial)?;
+    sync(&partial)?;
+    put_in_place(&partial, &folder)?;
+    sync(&run_dir.checkpoints())?;
+    point(&run_dir.latest(), &folder)?;
+    // Whoever removed it by hand has no best one until the next.
+    let best = manifest.best.map(|best| run_dir.checkpoint(best.step));
+    if let Some(best) = best.filter(|best| best.is_dir()) {
+        point(&run_dir.best(), &best)?;
+    }
+    prune(&run_dir, keep)?;
+    Ok(folder)
+}
+
+/// Removes what an attempt that ended in the middle of writing has left. Rank 0 calls it before any rank writes.
+///
+/// # Errors
+/// Where it cannot be removed.
+pub fn clear(run_dir: &RunDir) -> Result<(), CheckpointError> {
+    let parent = run_dir.checkpoints();
+    let entries = match fs::read_dir(&parent) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(CheckpointError::io("list", &parent))?,
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(PARTIAL) || name.starts_with(REMOVED) {
+            remove_dir(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Begins the names of folders that are being written.
+const PARTIAL: &str = ".partial-";
+/// Begins the names of folders that are being removed: a checkpoint is there whole or not at all.
+const REMOVED: &str = ".removed-";
+
+/// Where a checkpoint is written before it is one.
+pub(super) fn partial(run_dir: &RunDir, step: u64) -> PathBuf {
+    run_dir.checkpoints().join(format!("{PARTIAL}{step:08}"))
+}
+
+/// A checkpoint of the same step, left by a run that was resumed from an earlier one, gives way.
+fn put_in_place(partial: &Path, folder: &Path) -> Result<(), CheckpointError> {
+    let old = hidden(folder);
+    remove_dir(&old)?;
+    if folder.exists() {
+        fs::rename(folder, &old).map_err(CheckpointError::io("move", folder))?;
+    }
+    fs::rename(partial, folder).map_err(CheckpointError::io("rename", partial))?;
+    remove_dir(&old)
+}
+
+/// Points a link beside the checkpoints at one of them, where it does not already.
+fn point(link: &Path, folder: &Path) -> Result<(), CheckpointError> {
+    let name = folder.file_name().map(PathBuf::from).unwrap_or_default();
+    if fs::read_link(link).is_ok_and(|target| target == name) {
+        return Ok(());
+    }
+    symlink_atomic(&name, link).map_err(CheckpointError::io("point the link to", folder))
+}
+
+fn prune(run_dir: &RunDir, keep: Keep) -> Result<(), CheckpointError> {
+    let parent = run_dir.checkpoints();
+    let steps = run_dir.steps().map_err(CheckpointError::io("list", &parent))?;
+    let best = fs::canonicalize(run_dir.best()).ok();
+    let is_best = |folder: &Path| best.is_some() && fs::canonicalize(folder).ok() == best;
+    for step in keep.excess(&steps) {
+        let folder = run_dir.checkpoint(step);
+        if !is_best(&folder) {
+            let hidden = hidden(&folder);
+            remove_dir(&hidden)?;
+            fs::rename(&folder, &hidden).map_err(CheckpointError::io("move", &folder))?;
+            remove_dir(&hidden)?;
+        }
+    }
+    Ok(())
+}
+
+fn hidden(folder: &Path) -> PathBuf {
+    let name = folder
+        .file_name()
+        .map(|name| name.to_string_lossy())
+        .unwrap_or_default();
+    folder.with_file_name(format!("{REMOVED}{name}"))
+}
+
+pub(super) fn remove_dir(path: &Path) -> Result<(), CheckpointError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(CheckpointError::io("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn sync(path: &Path) -> Result<(), CheckpointError> {
+    File::open(path)
+        .and_then(|file| file.sync_all())
+        .map_err(CheckpointError::io("sync", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn removed(newest: usize, every: Option<u64>, steps: &[u64]) -> Vec<u64> {
+        Keep { newest, every }.excess(steps).collect()
+    }
+
+    #[test]
+    fn the_newest_stay_and_the_last_of_every_window() {
+        let steps = [10, 20, 30, 40, 50, 60];
+        assert_eq!(removed(2, None, &steps), [10, 20, 30, 40]);
+        assert_eq!(removed(0, None, &steps), [10, 20, 30, 40, 50]);
+        assert_eq!(removed(9, None, &steps), [0; 0]);
+        assert_eq!(removed(1, Some(30), &steps), [10, 20, 40, 50]);
+        // Between two of them by time: the last one before the end of every 25 steps.
+        assert_eq!(removed(1, Some(25), &[7, 24, 25, 31, 49, 52]), [7, 24, 31]);
+        assert_eq!(removed(1, Some(1), &steps), [0; 0]);
+    }
+}

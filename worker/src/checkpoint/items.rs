@@ -1,0 +1,151 @@
+//! The tensors of a checkpoint, as this rank holds them.
+
+use std::ops::Range;
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::error::CheckpointError;
+use super::layout::{Held, Item};
+use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, state};
+use crate::collectives::Ranks;
+use crate::engine::{Arena, Buffers, Resting, patiently};
+use crate::models::{Registry, dtype_of};
+use crate::optim::Optimizer;
+
+/// What a checkpoint is made of.
+pub struct Snapshot<'a> {
+    /// The model's parameters and buffers.
+    pub registry: &'a Registry,
+    /// The layout of the optimizer's state.
+    pub arena: &'a Arena,
+    /// The layout of the average behind the parameters.
+    pub buffers: &'a Buffers,
+    /// The moving average, laid out as the arena's buffers, then `buffers`, then `resting`.
+    pub ema: Option<&'a [Tensor]>,
+    /// What is frozen now and the average is of all the same.
+    pub resting: &'a [Resting],
+    /// The optimizer, with the state of this rank's part.
+    pub optimizer: &'a dyn Optimizer,
+}
+
+/// A tensor of a file, and what this rank has of it.
+pub(super) struct Source {
+    pub(super) item: Item,
+    /// Elements in the order of the file, and a tensor of them: one that lies in this order, or all of them in any.
+    pub(super) held: Vec<(Range<u64>, Tensor)>,
+}
+
+impl Source {
+    /// A tensor that every rank has.
+    pub(super) fn whole(name: String, tensor: Tensor) -> Result<Self, CheckpointError> {
+        let held = Held::All {
+            divisible: tensor.is_contiguous(),
+        };
+        let item = item(name, tensor.f_kind()?, tensor.size(), held)?;
+        Ok(Self {
+            item,
+            held: vec![(0..tensor.numel() as u64, tensor)],
+        })
+    }
+
+    /// A tensor with these elements, of which this rank has the layout's word that it has them.
+    pub(super) fn elements(&self, range: &Range<u64>) -> Result<Tensor, TchError> {
+        let covers = |(held, _): &&(Range<u64>, Tensor)| held.start <= range.start && range.end <= held.end;
+        let (held, tensor) = self.held.iter().find(covers).ok_or_else(|| {
+            TchError::Convert(format!(
+                "{} is not held here from {} on",
+                self.item.name, range.start
+            ))
+        })?;
+        if held == range {
+            return Ok(tensor.shallow_clone());
+        }
+        let (start, length) = (range.start - held.start, range.end - range.start);
+        tensor.f_view([-1])?.f_narrow(0, start as i64, length as i64)
+    }
+}
+
+pub(super) fn item(name: String, kind: Kind, shape: Vec<i64>, held: Held) -> Result<Item, CheckpointError> {
+    let dtype = dtype_of(kind).ok_or_else(|| {
+        CheckpointError::Unwritable(format!(
+            "`{name}` has the type {kind:?}, which safetensors files lack"
+        ))
+    })?;
+    Ok(Item {
+        name,
+        dtype,
+        shape,
+        held,
+    })
+}
+
+/// The files of a checkpoint with their tensors, the same ones in the same order on every rank. Every rank calls it between
+/// two steps, as the ranks exchange what none of them could write.
+///
+/// # Errors
+/// Where a peer is lost or memory runs out.
+pub(super) fn files(
+    snapshot: &Snapshot<'_>,
+    ranks: &Ranks,
+    device: Device,
+) -> Result<Vec<(String, Vec<Source>)>, CheckpointError> {
+    let mut files = vec![
+        (
+            MODEL_FILE.to_owned(),
+            patiently(device, || model(snapshot.registry))?,
+        ),
+        (
+            OPTIMIZER_FILE.to_owned(),
+            state::sources(snapshot.arena, snapshot.optimizer, ranks)?,
+        ),
+    ];
+    if let Some(flats) = snapshot.ema {
+        let average = patiently(device, || average(snapshot, flats))?;
+        files.push((EMA_FILE.to_owned(), average));
+    }
+    Ok(files)
+}
+
+/// Parameters as float32, or as float64 where the model computes in it, and buffers in their own type: what is loaded again is
+/// what was saved.
+fn model(registry: &Registry) -> Result<Vec<Source>, CheckpointError> {
+    let mut sources = Vec::new();
+    for entry in registry.parameters() {
+        let tensor = entry.tensor().f_detach()?;
+        let tensor = match tensor.f_kind()? {
+            Kind::Float | Kind::Double => tensor,
+            _ => tensor.f_to_kind(Kind::Float)?,
+        };
+        sources.push(Source::whole(entry.name().to_owned(), tensor)?);
+    }
+    for entry in registry.buffers() {
+        sources.push(Source::whole(
+            entry.name().to_owned(),
+            entry.tensor().f_detach()?,
+        )?);
+    }
+    Ok(sources)
+}
+
+fn average(snapshot: &Snapshot<'_>, flats: &[Tensor]) -> Result<Vec<Source>, CheckpointError> {
+    let parameters = snapshot
+        .arena
+        .buffers()
+        .iter()
+        .map(|buffer| buffer.slots.as_slice());
+    let at_rest = snapshot
+        .resting
+        .iter()
+        .map(|resting| std::slice::from_ref(&resting.slot));
+    let mut sources = Vec::new();
+    for (slots, flat) in parameters
+        .chain(snapshot.buffers.slots())
+        .chain(at_rest)
+        .zip(flats)
+    {
+        for slot in slots {
+            sources.push(Source::whole(slot.name.clone(), slot.view(flat)?)?);
+        }
+    }
+    Ok(sources)
+}

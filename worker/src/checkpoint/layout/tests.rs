@@ -1,0 +1,115 @@
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn item() -> impl Strategy<Value = (Dtype, Vec<i64>, u8, Vec<u64>)> {
+    let dtype = prop::sample::select(vec![Dtype::F32, Dtype::I64, Dtype::BF16, Dtype::U8]);
+    let shape = prop::collection::vec(0i64..9, 0..4);
+    (dtype, shape, 0u8..3, prop::collection::vec(0u64..100, 0..6))
+}
+
+fn files() -> impl Strategy<Value = (Vec<(String, Vec<Item>)>, usize)> {
+    let files = prop::collection::vec(prop::collection::vec(item(), 0..12), 1..4);
+    (files, 1usize..6).prop_map(|(files, ranks)| {
+        let make = |(number, (dtype, shape, held, cuts)): (usize, (Dtype, Vec<i64>, u8, Vec<u64>))| {
+            let mut item = Item {
+                name: format!("t{number}"),
+                dtype,
+                shape,
+                held: Held::All { divisible: held == 0 },
+            };
+            if held == 2 {
+                let elements = item.elements();
+                let mut ends: Vec<u64> = cuts.iter().map(|cut| cut * elements / 100).collect();
+                ends.push(elements);
+                ends.sort_unstable();
+                let of = |(index, end)| (end, (index * 7) % ranks);
+                item.held = Held::Parts(ends.into_iter().enumerate().map(of).collect());
+            }
+            item
+        };
+        let file = |(number, items): (usize, Vec<_>)| {
+            let items = items.into_iter().enumerate().map(make).collect();
+            (format!("f{number}"), items)
+        };
+        (files.into_iter().enumerate().map(file).collect(), ranks)
+    })
+}
+
+proptest! {
+    /// Every byte is written once, by the rank that the manifest's part is of, and elements by a rank that has them.
+    #[test]
+    fn every_byte_has_one_writer((files, ranks) in files()) {
+        for (file, (_, items)) in layout(&files, ranks).unwrap().iter().zip(&files) {
+            let mut written = vec![None; file.bytes as usize];
+            let mut elements: Vec<u64> = vec![0; items.len()];
+            for rank in 0..ranks {
+                for piece in file.pieces(rank) {
+                    for byte in piece.offset..piece.offset + piece.bytes {
+                        prop_assert_eq!(written[byte as usize].replace(rank), None);
+                    }
+                    if let Content::Elements(index, range) = &piece.content {
+                        elements[*index] += range.end - range.start;
+                        if let Held::Parts(ends) = &items[*index].held {
+                            let (_, owner) = ends.iter().find(|(end, _)| range.start < *end).unwrap();
+                            prop_assert_eq!(*owner, rank);
+                        }
+                    }
+                }
+                let pieces: u64 = file.pieces(rank).map(|piece| piece.bytes).sum();
+                let parts: u64 = file.parts_of(rank).map(|(_, bytes)| bytes).sum();
+                prop_assert_eq!(pieces, parts);
+                for (begin, bytes) in file.parts_of(rank) {
+                    let own = &written[begin as usize..(begin + bytes) as usize];
+                    prop_assert!(own.iter().all(|writer| *writer == Some(rank)));
+                }
+            }
+            prop_assert!(written.iter().all(Option::is_some));
+            for (item, elements) in items.iter().zip(elements) {
+                prop_assert_eq!(item.elements(), elements);
+            }
+        }
+    }
+
+    /// The files are ones that the format's own reader takes, with every tensor where the pieces say.
+    #[test]
+    fn the_format_s_reader_finds_every_tensor((files, ranks) in files()) {
+        for (file, (_, items)) in layout(&files, ranks).unwrap().iter().zip(&files) {
+            let mut bytes = vec![0; file.bytes as usize];
+            for piece in (0..ranks).flat_map(|rank| file.pieces(rank)) {
+                let place = piece.offset as usize..(piece.offset + piece.bytes) as usize;
+                match &piece.content {
+                    Content::Header => bytes[place].copy_from_slice(&file.header),
+                    Content::Elements(index, _) => bytes[place].fill(*index as u8 + 1),
+                }
+            }
+            let read = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            prop_assert_eq!(read.len(), items.len());
+            for (index, item) in items.iter().enumerate() {
+                let tensor = read.tensor(&item.name).unwrap();
+                let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
+                prop_assert_eq!((&shape, tensor.dtype()), (&item.shape, item.dtype));
+                prop_assert!(tensor.data().iter().all(|&byte| usize::from(byte) == index + 1));
+            }
+        }
+    }
+
+    /// What can be divided at will is divided equally.
+    #[test]
+    fn ranks_write_equally_much(sizes in prop::collection::vec(0i64..5000, 1..20), ranks in 1usize..7) {
+        let items = sizes.iter().enumerate().map(|(number, &size)| Item {
+            name: number.to_string(),
+            dtype: Dtype::F32,
+            shape: vec![size],
+            held: Held::All { divisible: true },
+        });
+        let file = layout(&[("f".to_owned(), items.collect())], ranks).unwrap().remove(0);
+        let share = file.bytes.div_ceil(ranks as u64);
+        for rank in 0..ranks {
+            let own: u64 = file.parts_of(rank).map(|(_, bytes)| bytes).sum();
+            prop_assert!(own <= share.max(file.header.len() as u64) + 4 * ranks as u64, "{own} of {}", file.bytes);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The thread that writes this rank's part of a checkpoint beside the training, and on rank 0 makes the whole a checkpoint.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use dtrain_common::manifest::Manifest;
+use dtrain_common::run_dir::RunDir;
+
+use super::commit::{self, Keep};
+use super::disk::Disk;
+use super::error::CheckpointError;
+use super::staging::StagedPart;
+
+/// Bytes of a SHA-256.
+pub(super) const DIGEST_BYTES: usize = 32;
+
+/// What is done beside the training.
+enum Job {
+    /// Memory is touched for the first time, which takes as long as writing into it.
+    Prepare(Vec<u8>),
+    Write(Box<Write>),
+    Commit(Box<Commit>),
+}
+
+/// This rank's part of a checkpoint.
+pub(super) struct Write {
+    /// The folder, which is made where it is not there.
+    pub(super) folder: PathBuf,
+    /// The files' names and sizes.
+    pub(super) files: Vec<(String, u64)>,
+    pub(super) parts: Vec<StagedPart>,
+    pub(super) memory: Vec<u8>,
+}
+
+/// What makes the files of a folder a checkpoint.
+pub(super) struct Commit {
+    pub(super) run_dir: RunDir,
+    pub(super) partial: PathBuf,
+    pub(super) manifest: Manifest,
+    pub(super) keep: Keep,
+}
+
+/// What has become of a job.
+pub(super) enum Done {
+    Prepared(Vec<u8>),
+    /// The memory, and the checksums of the parts or why there are none.
+    Written(Vec<u8>, Result<Written, CheckpointError>),
+    /// The folder of the checkpoint.
+    Committed(Result<PathBuf, CheckpointError>),
+}
+
+/// What was written.
+pub(super) struct Written {
+    /// The SHA-256 of every part.
+    pub(super) digests: Vec<[u8; DIGEST_BYTES]>,
+    pub(super) took: Duration,
+}
+
+/// The thread, with what it is told and says.
+pub(super) struct Writer {
+    jobs: Option<Sender<Job>>,
+    done: Receiver<Done>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// # Errors
+    /// Where the system refuses a thread.
+    pub(super) fn start(disk: Arc<dyn Disk>) -> std::io::Result<Self> {
+        let (jobs, queue) = mpsc::channel();
+        let (says, done) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("checkpoint".to_owned())
+            .spawn(move || {
+                stand_back();
+                for job in queue {
+                    // Fails only when the training is over.
+                    let _ = says.send(run(job, disk.as_ref()));
+                }
+            })?;
+        Ok(Self {
+            jobs: Some(jobs),
+            done,
+            thread: Some(thread),
+        })
+    }
+
+    pub(super) fn prepare(&self, memory: Vec<u8>) -> Result<(), CheckpointError> {
+        self.give(Job::Prepare(memory))
+    }
+
+    pub(super) fn write(&self, write: Write) -> Result<(), CheckpointError> {
+        self.give(Job::Write(Box::new(write)))
+    }
+
+    pub(super) fn commit(&self, commit: Commit) -> Result<(), CheckpointError> {
+        self.give(Job::Commit(Box::new(commit)))
+    }
+
+    fn give(&self, job: Job) -> Result<(), CheckpointError> {
+        let jobs = self.jobs.as_ref().ok_or(CheckpointError::Writer)?;
+        jobs.send(job).map_err(|_| CheckpointError::Writer)
+    }
+
+    /// What has become of the oldest job that was not asked after, if it is done.
+    pub(super) fn poll(&self) -> Result<Option<Done>, CheckpointError> {
+        match self.done.try_recv() {
+            Ok(done) => Ok(Some(done)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(CheckpointError::Writer),
+        }
+    }
+
+    /// Waits for it.
+    pub(super) fn wait(&self) -> Result<Done, CheckpointError> {
+        self.done.recv().map_err(|_| CheckpointError::Writer)
+    }
+}
+
+impl Drop for Writer {
+    /// What is being written is written to its end: a checkpoint that is nearly there is worth the wait.
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The training goes first where there are fewer cores than threads.
+fn stand_back() {
+    const NICE: i32 = 10;
+    let thread = rustix::thread::gettid();
+    if let Err(error) = rustix::process::setpriority_process(Some(thread), NICE) {
+        tracing::debug!("the thread that writes checkpoints keeps its priority: {error}");
+    }
+}
+
+fn run(job: Job, disk: &dyn Disk) -> Done {
+    match job {
+        Job::Prepare(mut memory) => {
+            /// The smallest page of any machine.
+            const PAGE: usize = 4096;
+            memory.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+            Done::Prepared(memory)
+        }
+        Job::Write(write) => {
+            let begun = Instant::now();
+            let written = write_parts(&write, disk).map(|digests| Written {
+                digests,
+                took: begun.elapsed(),
+            });
+            Done::Written(write.memory, written)
+        }
+        Job::Commit(commit) => Done::Committed(commit::commit(*commit)),
+    }
+}
+
+fn write_parts(write: &Write, disk: &dyn Disk) -> Result<Vec<[u8; DIGEST_BYTES]>, CheckpointError> {
+    let folder = &write.folder;
+    fs::create_dir_all(folder).map_err(CheckpointError::io("make the folder", folder))?;
+    let mut digests = Vec::with_capacity(write.parts.len());
+    let mut open: Option<(usize, PathBuf, File)> = None;
+    for part in &write.parts {
+        if open.as_ref().is_none_or(|(file, ..)| *file != part.file) {
+            if let Some((_, path, file)) = open.take() {
+                disk.sync(&file).map_err(CheckpointError::io("sync", path))?;
+            }
+            let (name, bytes) = &write.files[part.file];
+            let path = folder.join(name);
+            let file = disk
+                .create(&path, *bytes)
+                .map_err(CheckpointError::io("make", &path))?;
+            open = Some((part.file, path, file));
+        }
+        let Some((_, path, file)) = &open else { continue };
+        let bytes = &write.memory[part.start..part.start + part.bytes];
+        digests.push(write_part(file, path, bytes, part.offset, disk)?);
+    }
+    if let Some((_, path, file)) = open {
+        disk.sync(&file).map_err(CheckpointError::io("sync", path))?;
+    }
+    Ok(digests)
+}
+
+/// Writes and hashes at the same time.
+fn write_part(
+    file: &File,
+    path: &Path,
+    bytes: &[u8],
+    offset: u64,
+    disk: &dyn Disk,
+) -> Result<[u8; DIGEST_BYTES], CheckpointError> {
+    use sha2::{Digest, Sha256};
+    std::thread::scope(|scope| {
+        let hashing = scope.spawn(|| -> [u8; DIGEST_BYTES] {
+            stand_back();
+            Sha256::digest(bytes).into()
+        });
+        let written = disk.write_at(file, bytes, offset);
+        let digest = hashing.join().map_err(|_| CheckpointError::Writer)?;
+        written.map_err(CheckpointError::io("write", path))?;
+        Ok(digest)
+    })
+}
