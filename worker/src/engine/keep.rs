@@ -91,7 +91,7 @@ impl Trainer<'_> {
     pub(super) fn save(&mut self, evaluation: Option<&EvalRecord>) -> Result<(), TrainError> {
         if self.checkpoints.is_under_way() {
             let begun = Instant::now();
-            self.finish_checkpoint()?;
+            self.settle_checkpoint(true)?;
             self.note_wait(begun.elapsed());
         }
         self.saved_at = Instant::now();
@@ -160,22 +160,27 @@ impl Trainer<'_> {
             .collect();
         let step = self.checkpoints.step();
         let followed = self.checkpoints.follow(&progress);
-        self.conclude_checkpoint(step, followed)
+        self.conclude_checkpoint(step, followed, true)
     }
 
-    /// Waits for the checkpoint under way, if there is one.
+    /// At the end of the training: waits for the checkpoint under way, if there is one, which is the last and has to be there.
     pub(super) fn finish_checkpoint(&mut self) -> Result<(), TrainError> {
+        self.settle_checkpoint(false)
+    }
+
+    fn settle_checkpoint(&mut self, another_follows: bool) -> Result<(), TrainError> {
         let step = self.checkpoints.step();
         let finished = self.checkpoints.finish();
-        self.conclude_checkpoint(step, finished)
+        self.conclude_checkpoint(step, finished, another_follows)
     }
 
     /// Tells of a checkpoint that is there, or of one that could not be written: it ends the run, unless the recipe says otherwise
-    /// and there is something left to do.
+    /// and another will follow. Nothing that only this rank knows may count here: the ranks end or go on together.
     fn conclude_checkpoint(
         &mut self,
         step: Option<u64>,
         outcome: Result<Option<Written>, CheckpointError>,
+        another_follows: bool,
     ) -> Result<(), TrainError> {
         match outcome {
             Ok(None) => Ok(()),
@@ -183,8 +188,7 @@ impl Trainer<'_> {
             Err(source) => {
                 let error = self.unwritten(step.unwrap_or(self.done), source);
                 let goes_on = self.recipe.checkpoint.on_failure == OnFailure::Continue;
-                if goes_on && self.done < self.plan.total_steps && !self.stop.is_asked() && error.is_of_disk()
-                {
+                if goes_on && another_follows && error.is_of_disk() {
                     tracing::warn!(
                         "{error}; the training goes on, and the next one is tried when its time comes"
                     );
