@@ -218,14 +218,10 @@ fn digest(mut source: impl Read) -> io::Result<(u64, String)> {
             Err(error) => return Err(error),
         }
     }
-    Ok((bytes, hex(hasher)))
+    Ok((bytes, hex(&hasher.finalize())))
 }
 
-/// A finished checksum in lower-case hexadecimal.
-pub fn hex(hasher: Sha256) -> String {
-    hasher
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+/// A checksum in lower-case hexadecimal, as manifests have it.
+pub fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

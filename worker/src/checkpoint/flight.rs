@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dtrain_common::manifest::{FileEntry, Manifest, Part};
+use dtrain_common::manifest::{FileEntry, Manifest, Part, hex};
 use dtrain_common::run_dir::RunDir;
 use tch::{Device, Tensor};
 
@@ -409,7 +409,7 @@ fn entries(files: &[FileLayout], digests: &[[u8; DIGEST_BYTES]]) -> Vec<FileEntr
             .zip(digests.by_ref())
             .map(|(&(bytes, _), digest)| Part {
                 bytes,
-                sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+                sha256: hex(digest),
             })
             .collect(),
     };
