@@ -8,6 +8,7 @@ mod transport;
 
 use std::env::VarError;
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub use devices::{CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES};
 pub use transport::Transport;
@@ -58,6 +59,13 @@ pub const DTRAIN_WORKER: &str = "DTRAIN_WORKER";
 /// A file whose time of modification a worker sets to now at every step, as a sign of life: whoever does this even a few
 /// times is taken for hanging when the signs stop. The launcher names it; a program that never touches it is not judged.
 pub const DTRAIN_HEARTBEAT_FILE: &str = "DTRAIN_HEARTBEAT_FILE";
+/// Seconds that an operation between the ranks waits for a rank that does not come, such as `600` or `1.5`; unset: ten minutes.
+pub const DTRAIN_COLLECTIVE_TIMEOUT: &str = "DTRAIN_COLLECTIVE_TIMEOUT";
+/// A folder with room in memory for copies of a training's state, which the launcher makes for `checkpoint.in_memory`; see
+/// [`crate::memory_copies`].
+pub const DTRAIN_MEMORY_COPIES: &str = "DTRAIN_MEMORY_COPIES";
+/// Slurm's: when the job ends, in seconds since the Unix epoch.
+pub const SLURM_JOB_END_TIME: &str = "SLURM_JOB_END_TIME";
 /// Process id of the process that stands behind a launcher, for the launcher alone; see the launcher's `guardian` module.
 pub const DTRAIN_GUARDIAN: &str = "DTRAIN_GUARDIAN";
 /// By which way the ranks of one machine exchange data: `shared` (memory), `gloo` (TCP), or unset or `auto`; see [`Transport`].
@@ -380,6 +388,25 @@ impl<F: Fn(&str) -> Option<String>> Reader<'_, F> {
                 }),
             },
         }
+    }
+}
+
+/// How long operations between the ranks wait, by [`DTRAIN_COLLECTIVE_TIMEOUT`] looked up through `get`; none where it is not set.
+///
+/// # Errors
+/// `Invalid` for what is no number of seconds above 0.
+pub fn collective_timeout(get: impl Fn(&str) -> Option<String>) -> Result<Option<Duration>, EnvError> {
+    let Some(value) = get(DTRAIN_COLLECTIVE_TIMEOUT) else {
+        return Ok(None);
+    };
+    let seconds = value.trim().parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
+    match seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
+        Some(timeout) => Ok(Some(timeout)),
+        None => Err(EnvError::Invalid {
+            name: DTRAIN_COLLECTIVE_TIMEOUT,
+            value,
+            expected: "a number of seconds above 0",
+        }),
     }
 }
 

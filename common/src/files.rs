@@ -5,6 +5,27 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+/// Temporary files and links have names that begin and end so.
+const PREFIX: &str = ".dtrain-";
+const SUFFIX: &str = ".tmp";
+
+/// Removes what a process that was killed has left of [`write_atomic`] and [`symlink_atomic`] in `folder`. Whoever calls it knows that
+/// nobody else is writing there.
+///
+/// # Errors
+/// Where the folder cannot be listed, or an entry of it not removed.
+pub fn remove_temporary(folder: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(PREFIX) && name.ends_with(SUFFIX) && !entry.file_type()?.is_dir() {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes `bytes` to `path` so that a reader, also after a crash, sees the old content or the new, never a part:
 /// a temporary file beside it, flushed to disk, renamed over it, and the folder flushed.
 ///
@@ -13,8 +34,8 @@ use std::path::Path;
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = folder_of(path)?;
     let mut temporary = tempfile::Builder::new()
-        .prefix(".dtrain-")
-        .suffix(".tmp")
+        .prefix(PREFIX)
+        .suffix(SUFFIX)
         // The usual mode of a new file (the umask applies), not the private one of temporary files: run directories
         // are shared.
         .permissions(Permissions::from_mode(0o666))
@@ -33,8 +54,8 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub fn symlink_atomic(target: &Path, link: &Path) -> io::Result<()> {
     let folder = folder_of(link)?;
     tempfile::Builder::new()
-        .prefix(".dtrain-")
-        .suffix(".tmp")
+        .prefix(PREFIX)
+        .suffix(SUFFIX)
         .make_in(folder, |path| std::os::unix::fs::symlink(target, path))?
         .into_temp_path()
         .persist(link)
@@ -123,6 +144,21 @@ mod tests {
         symlink_atomic(Path::new("step-2"), &link).unwrap();
         assert_eq!(fs::read_link(&link).unwrap(), Path::new("step-2"));
         assert_eq!(names(folder.path()), [PathBuf::from("latest")]);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at(".dtrain-abc.tmp"), "x").unwrap();
+        std::os::unix::fs::symlink("nowhere", at(".dtrain-link.tmp")).unwrap();
+        for kept in ["a.tmp", ".dtrain-abc", "manifest.json"] {
+            fs::write(at(kept), "x").unwrap();
+        }
+        remove_temporary(folder.path()).unwrap();
+        let mut left = names(folder.path());
+        left.sort();
+        assert_eq!(left, [".dtrain-abc", "a.tmp", "manifest.json"].map(PathBuf::from));
     }
 
     #[test]

@@ -14,11 +14,13 @@ pub mod gpu;
 pub mod lr;
 pub mod manifest;
 pub mod memory;
+pub mod memory_copies;
 pub mod plan;
 pub mod recipe;
 pub mod result;
 pub mod run_dir;
 pub mod text;
+pub mod time;
 pub mod units;
 
 mod numbers;

@@ -47,6 +47,18 @@ pub struct BestSoFar {
     pub step: u64,
 }
 
+/// What was trained on, to tell whether it is the same when a run goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataMark {
+    /// Samples to train on.
+    pub train_samples: u64,
+    /// Samples to test with.
+    pub test_samples: u64,
+    /// SHA-256 of what the survey of the data found, such as the names of all files and classes, in hexadecimal digits; independent
+    /// of where the data lies.
+    pub sha256: String,
+}
+
 /// The content of `manifest.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -87,6 +99,9 @@ pub struct Manifest {
     /// where there is nothing.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub extra: Value,
+    /// What was trained on; none in checkpoints of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<DataMark>,
     /// The recipe as resolved.
     pub recipe: Recipe,
     /// The last figures, by name; NaN is written as `null`.
@@ -95,6 +110,9 @@ pub struct Manifest {
     /// The best checkpoint so far, this one included, in a run that keeps one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestSoFar>,
+    /// The evaluation that belongs to this step is still to be made: a request to stop came before its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub evaluation_owed: bool,
     /// Every other file of the checkpoint.
     pub files: Vec<FileEntry>,
 }

@@ -78,6 +78,9 @@ pub struct RunResult {
     /// The last evaluation and the last training loss, by name; NaN is written as `null`.
     #[serde(with = "numbers::metrics", skip_serializing_if = "BTreeMap::is_empty")]
     pub final_metrics: BTreeMap<String, f64>,
+    /// The test at the end, where the recipe asks for one: its figures by name; NaN is written as `null`.
+    #[serde(with = "numbers::metrics", skip_serializing_if = "BTreeMap::is_empty")]
+    pub test: BTreeMap<String, f64>,
     /// The best checkpoint, where the recipe asks for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<BestSoFar>,
@@ -160,6 +163,7 @@ mod tests {
             epochs: Some(1.5),
             samples: Some(12_800),
             final_metrics: [("accuracy".to_string(), 0.5), ("loss".to_string(), 1e-9)].into(),
+            test: [("accuracy".to_string(), 0.25)].into(),
             best: Some(BestSoFar {
                 by: "max accuracy".parse().unwrap(),
                 value: 0.75,

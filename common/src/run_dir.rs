@@ -3,6 +3,7 @@
 //! Invariant: a refusal writes nothing, and no run ever overwrites another's.
 
 mod error;
+mod lock;
 
 use std::fs;
 use std::io;
@@ -19,7 +20,10 @@ use crate::manifest::{Manifest, ManifestError};
 use crate::recipe::Recipe;
 use crate::result::RunResult;
 
+use lock::is_lock;
+
 pub use error::{Differences, RunDirError};
+pub use lock::RunLock;
 
 /// The folder of one run. Cheap; makes and reads nothing by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,8 +158,21 @@ impl RunDir {
         Path::new("runs").join(format!("{name}-{stamp}"))
     }
 
+    /// [`RunDir::prepare`] with a claim to the folder, which is held as long as the run lasts. Call it once, before any worker
+    /// starts.
+    ///
+    /// # Errors
+    /// [`RunDirError`] when the folder may not be used; nothing of a run has been written then.
+    pub fn begin(&self, recipe: &Recipe, resume: &Resume) -> Result<(Start, RunLock), RunDirError> {
+        self.decide(recipe, resume)?;
+        fs::create_dir_all(&self.root).map_err(|source| io_error("create the folder", &self.root, source))?;
+        let lock = self.claim()?;
+        // Somebody else may have been here just before.
+        Ok((self.prepare(recipe, resume)?, lock))
+    }
+
     /// Makes the folder for a run of `recipe`, or opens that of an earlier run of the same experiment, and writes
-    /// recipe.toml. Call it once, before any worker starts.
+    /// recipe.toml. Whoever calls it has claimed the folder, see [`RunDir::begin`], or is alone with it.
     ///
     /// # Errors
     /// [`RunDirError`] when the folder may not be used; nothing has been written then.
@@ -234,10 +251,15 @@ impl RunDir {
         Ok(code == Some(ExitStatus::Usage.code()))
     }
 
-    /// An entry of the folder; none when the folder is empty or absent.
+    /// An entry of the folder but locks; none when the folder is empty or absent.
     fn first_entry(&self) -> Result<Option<String>, RunDirError> {
         let entry = match fs::read_dir(&self.root) {
-            Ok(mut entries) => entries.next().transpose(),
+            Ok(mut entries) => entries
+                .find(|entry| {
+                    let name = entry.as_ref().map(|entry| PathBuf::from(entry.file_name()));
+                    !name.is_ok_and(|name| is_lock(&name))
+                })
+                .transpose(),
             Err(error) if error.kind() == io::ErrorKind::NotFound && !self.root.is_symlink() => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
                 return Err(RunDirError::NotAFolder {

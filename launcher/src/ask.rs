@@ -1,7 +1,7 @@
 //! What needs the model and therefore the worker program: plans and profiles. The launcher checks what it can, and becomes the
 //! worker, whose output, exit code and signals are then its own.
 
-use crate::cli::{PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
+use crate::cli::{EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 use crate::launch::find_worker;
 use anyhow::{Context, bail};
 use dtrain_common::batch::Partition;
@@ -108,6 +108,22 @@ pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
             json: args.json,
         }),
     )
+}
+
+/// `dtrain eval`: the launch of the worker that evaluates.
+///
+/// # Errors
+/// As [`profile`]; also where the checkpoint is not there.
+pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
+    let recipe = Recipe::load(&args.recipe.recipe, &args.recipe.set)?;
+    recipe.check_paths()?;
+    if !args.checkpoint.is_dir() {
+        bail!(
+            "--checkpoint {}: there is no such folder; name one such as RUN_DIR/checkpoints/latest, or RUN_DIR itself",
+            args.checkpoint.display()
+        );
+    }
+    args.launch(&find_worker()?)
 }
 
 /// The GPUs that this process sees, each kind once, and their number; the usual sizes and none where it sees none.

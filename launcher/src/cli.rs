@@ -1,13 +1,17 @@
 //! The command line.
 
 mod contract;
+mod eval;
 mod gpu;
+mod limits;
 mod plan;
 mod twins;
 mod words;
 
 pub(crate) use contract::{Binding, ContractArgs};
+pub(crate) use eval::EvalArgs;
 pub(crate) use gpu::{GpuCommand, InfoArgs, KillArgs, MonitorArgs};
+pub(crate) use limits::{Limit, LimitArgs};
 pub(crate) use plan::{PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 pub(crate) use words::{Form, Target, read_command};
 
@@ -49,6 +53,9 @@ pub(crate) enum Command {
     /// Measure real steps, and find the largest micro-batch that fits.
     #[command(after_help = plan::PROFILE_HELP)]
     Profile(ProfileArgs),
+    /// Evaluate a checkpoint on the whole test set.
+    #[command(after_help = eval::EXAMPLES)]
+    Eval(Box<EvalArgs>),
     /// The GPUs of this machine: what they do, what fits on them, and ending what holds them.
     #[command(subcommand, after_help = gpu::EXAMPLES)]
     Gpu(GpuCommand),
@@ -113,6 +120,9 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
     shutdown_timeout: u64,
+
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,

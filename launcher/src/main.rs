@@ -17,7 +17,7 @@ mod launch;
 mod output;
 mod process;
 
-use cli::Command;
+use cli::{Command, LaunchArgs};
 use dtrain_common::exit::ExitStatus;
 use guardian::Role;
 use launch::Begun;
@@ -39,18 +39,24 @@ fn main() -> ExitCode {
         }
     };
     match command {
-        Command::Launch(args) => {
-            let done = match guardian::role() {
-                Role::Guardian => guardian::stand_behind(&args.contract.signals()),
-                Role::Launcher(guardian) => launch::run(&args, guardian, begun).map(ExitCode::from),
-                Role::Abandoned => return ExitStatus::WorkerFailed.into(),
-            };
-            done.unwrap_or_else(|error| refuse(&error, &args.from_environment))
-        }
+        Command::Launch(args) => launch(&args, begun),
+        Command::Eval(args) => match ask::eval(&args) {
+            Ok(args) => launch(&args, begun),
+            Err(error) => refuse(&error, &[]),
+        },
         Command::Plan(args) => ask::plan(&args).unwrap_or_else(|error| refuse(&error, &[])),
         Command::Profile(args) => ask::profile(&args).unwrap_or_else(|error| refuse(&error, &[])),
         Command::Gpu(command) => gpus::run(&command).unwrap_or_else(|error| refuse(&error, &[])),
     }
+}
+
+fn launch(args: &LaunchArgs, begun: Begun) -> ExitCode {
+    let done = match guardian::role() {
+        Role::Guardian => guardian::stand_behind(&args.contract.signals()),
+        Role::Launcher(guardian) => launch::run(args, guardian, begun).map(ExitCode::from),
+        Role::Abandoned => return ExitStatus::WorkerFailed.into(),
+    };
+    done.unwrap_or_else(|error| refuse(&error, &args.from_environment))
 }
 
 /// Says what is wrong. `from_environment` are the variables that stand for flags: one that nobody typed is hard to find

@@ -5,4 +5,5 @@ pub mod programs;
 pub mod ranks;
 pub mod reference;
 pub mod runs;
+pub mod signals;
 pub mod trainings;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use dtrain_tests::programs::{self, worker};
 use dtrain_tests::ranks::said;
 use dtrain_tests::runs::{Run, Sandbox, TINY, assert_close};
+use dtrain_tests::signals::{kill, rank_pid, wait_for};
 
 #[test]
 fn a_run_learns_and_leaves_what_the_design_says() {
@@ -324,49 +325,4 @@ fn under_way(sandbox: &Sandbox, sets: &[&str]) -> Child {
         std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 3)
     });
     launcher
-}
-
-fn wait_for(what: &str, mut met: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !met() {
-        assert!(
-            begun.elapsed() < Duration::from_secs(120),
-            "waited in vain for {what}"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn kill(signal: &str, pid: u32) {
-    assert!(
-        Command::new("kill")
-            .args([signal, &pid.to_string()])
-            .status()
-            .unwrap()
-            .success()
-    );
-}
-
-/// The process of a rank below the guardian of a launcher, by its environment.
-fn rank_pid(guardian: u32, rank: usize) -> u32 {
-    let wanted = format!("RANK={rank}");
-    let stat = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-    let parent = |pid| -> Option<u32> {
-        stat(pid)?
-            .rsplit(')')
-            .next()?
-            .split_whitespace()
-            .nth(1)?
-            .parse()
-            .ok()
-    };
-    let workers = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
-        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-        let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-        let ours = environ
-            .split(|&byte| byte == 0)
-            .any(|variable| variable == wanted.as_bytes());
-        (ours && parent(parent(pid)?)? == guardian).then_some(pid)
-    });
-    workers.last().expect("the rank runs")
 }

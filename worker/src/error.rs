@@ -74,6 +74,21 @@ pub enum WorkerError {
         /// The names of those that an evaluation has.
         known: Vec<String>,
     },
+    /// A pattern that is no regular expression.
+    #[error("model.weights_rename: {reason}")]
+    Rename {
+        /// Why not.
+        reason: String,
+    },
+    /// The checkpoint to evaluate.
+    #[error("cannot evaluate: {0}")]
+    Evaluate(#[source] CheckpointError),
+    /// The weights that were asked for are not in the checkpoint.
+    #[error("{} holds no moving average; evaluate its --weights raw", folder.display())]
+    NoAverage {
+        /// The checkpoint.
+        folder: PathBuf,
+    },
     /// Nothing is left to train.
     #[error("model.freeze matches every parameter of the model; leave some of them to be trained")]
     AllFrozen,
@@ -189,6 +204,9 @@ impl WorkerError {
             | Self::NoSegments
             | Self::NoFigure { .. }
             | Self::AllFrozen
+            | Self::Rename { .. }
+            | Self::Evaluate(_)
+            | Self::NoAverage { .. }
             | Self::Precision(_)
             | Self::RunDir(_)
             | Self::Task(_)
@@ -223,7 +241,7 @@ impl WorkerError {
             Self::Model(error) => error.is_out_of_memory(),
             Self::Task(error) => error.is_out_of_memory(),
             Self::Ema(error) => error.is_out_of_memory(),
-            Self::Resume(error) => error.is_out_of_memory(),
+            Self::Resume(error) | Self::Evaluate(error) => error.is_out_of_memory(),
             Self::Rendezvous(RendezvousError::Group(error)) => error.is_out_of_memory(),
             _ => false,
         }

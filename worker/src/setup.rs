@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::manifest::Manifest;
+use dtrain_common::manifest::{DataMark, Manifest};
 use dtrain_common::recipe::{self, Augment, BatchNorm, MemoryFormat, Passage, Recipe};
 use dtrain_common::run_dir::RunDir;
 use serde::{Deserialize, Serialize};
@@ -14,14 +14,14 @@ use serde_json::Value;
 use tch::Device;
 
 use super::error::WorkerError;
-use super::{recompute, trained};
+use super::{data_mark, recompute, trained};
 use crate::checkpoint;
 use crate::data::LoaderOptions;
 use crate::engine::{
     BatchNorms, BestKeeper, Buffers, Ema, LayoutOptions, Model, Needs, Place, Precision, RankSync, RunPlan,
     Stage, Stages, TrainError, Trained, live,
 };
-use crate::models::{self, BatchSync, LoadMode, Registry};
+use crate::models::{self, BatchSync, LoadReport, Registry, Renames};
 use crate::tasks::{BATCH_NORM, BuildTask, Site, Task, Totals, has_batch_norm};
 
 /// What rank 0 tells the others before the run begins.
@@ -31,8 +31,26 @@ pub(crate) struct Opening {
     pub(crate) run_dir: PathBuf,
     /// The checkpoint to resume from.
     pub(crate) resume: Option<PathBuf>,
+    /// Whether it is a copy in memory.
+    #[serde(default)]
+    pub(crate) from_memory: bool,
     /// The task's survey of the data.
     pub(crate) survey: serde_json::Value,
+    /// The survey's digest.
+    pub(crate) data: String,
+}
+
+impl Opening {
+    /// That of a run that only sees what it takes: it writes nothing and begins with nothing.
+    pub(crate) fn rehearsed(survey: serde_json::Value) -> Self {
+        Self {
+            run_dir: PathBuf::new(),
+            resume: None,
+            from_memory: false,
+            survey,
+            data: String::new(),
+        }
+    }
 }
 
 /// Everything of a run that does not need the other ranks.
@@ -51,6 +69,10 @@ pub(crate) struct Setup {
     pub(crate) earlier_metrics: BTreeMap<String, f64>,
     /// The best checkpoint, by then.
     pub(crate) best: BestKeeper,
+    /// Whether the evaluation of that checkpoint is still to be made.
+    pub(crate) owes_evaluation: bool,
+    /// What is trained on.
+    pub(crate) data: DataMark,
     /// A sentence for people: what was loaded besides the recipe's plain meaning.
     pub(crate) notes: Vec<String>,
 }
@@ -89,10 +111,15 @@ impl Setup {
         }
         let recompute = recompute::begin(recipe, &registry, &mut notes)?;
         let samples = task.train_set().len() as u64;
+        let data = DataMark {
+            train_samples: samples,
+            test_samples: task.test_set().len() as u64,
+            sha256: opening.data.clone(),
+        };
         let plan = RunPlan::new(recipe, ranks, samples, &needs(task.as_ref(), &registry))?;
         let resume = opening.resume.as_deref().filter(|_| only.is_none());
         if let (Some(weights), None) = (&recipe.model.weights, resume) {
-            let report = models::load_state(&registry, weights, LoadMode::FineTune)?;
+            let report = import(recipe, weights, &registry)?;
             notes.push(format!("weights from {}: {report}", weights.display()));
         }
         let stages = stages(recipe, &registry, &plan, rank, ranks)?;
@@ -100,6 +127,7 @@ impl Setup {
             Some(folder) => {
                 let manifest = Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?;
                 same_data(folder, &manifest, task.as_ref())?;
+                notes.extend(data_mark::changed(manifest.data.as_ref(), &data));
                 Some((folder, manifest.step))
             }
             None => None,
@@ -117,6 +145,7 @@ impl Setup {
             .transpose()?;
         let mut precision = Precision::new(&recipe.precision, device)?;
         let (mut done, mut earlier_metrics, mut earlier_best) = (0, BTreeMap::new(), None);
+        let mut owes_evaluation = false;
         if let Some((folder, _)) = resume {
             let into = checkpoint::Target {
                 registry: &registry,
@@ -130,12 +159,16 @@ impl Setup {
             precision.resume(manifest.loss_scale).map_err(TrainError::from)?;
             done = manifest.step;
             earlier_metrics = manifest.metrics;
+            owes_evaluation = manifest.evaluation_owed;
             // What another folder holds, or nobody any more, is not kept by this run.
             let run_dir = RunDir::new(&opening.run_dir);
             earlier_best = manifest
                 .best
                 .filter(|best| run_dir.checkpoint(best.step).is_dir());
-            notes.push(format!("resumed from {} after step {done}", folder.display()));
+            notes.push(match opening.from_memory {
+                true => format!("resumed from the copy in memory after step {done}: nothing is lost"),
+                false => format!("resumed from {} after step {done}", folder.display()),
+            });
         }
         Ok(Self {
             model: Model {
@@ -156,9 +189,21 @@ impl Setup {
             done,
             earlier_metrics,
             best: BestKeeper::new(recipe.checkpoint.best.clone(), earlier_best),
+            owes_evaluation,
+            data,
             notes,
         })
     }
+}
+
+/// Fills the model from the file that the recipe names.
+fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<LoadReport, WorkerError> {
+    let renames = Renames::new(&recipe.model.weights_rename).map_err(|error| {
+        let reason = error.to_string();
+        WorkerError::Rename { reason }
+    })?;
+    let mode = recipe.model.weights_mode.into();
+    Ok(models::load_renamed(registry, weights, mode, &renames)?)
 }
 
 /// What is trained in every phase, and what is the same in all of them.
@@ -196,7 +241,7 @@ fn stages(
 }
 
 /// Refuses a checkpoint that keeps something else with its weights than the task does now: they would mean something else.
-fn same_data(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Result<(), WorkerError> {
+pub(crate) fn same_data(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Result<(), WorkerError> {
     let differing = differing(&manifest.extra, &task.extra());
     if differing.is_empty() {
         return Ok(());

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
+use dtrain_common::env::{DTRAIN_MEMORY_COPIES, DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
+use dtrain_common::manifest::Manifest;
 use dtrain_common::memory::state_bytes;
-use dtrain_common::plan::{Cut, Prediction};
-use dtrain_common::recipe::{self, Recipe, Task};
-use dtrain_common::run_dir::{Resume, RunDir};
+use dtrain_common::plan::{Cut, EvalWeights, Prediction};
+use dtrain_common::recipe::{self, Recipe, Task, TestWeights};
+use dtrain_common::run_dir::{Resume, RunDir, RunLock};
 use dtrain_common::units::ByteSize;
 use tch::{Device, Tensor};
 
@@ -19,9 +20,11 @@ use super::setup::{Opening, Setup, cores, loader_options};
 use crate::checkpoint;
 use crate::collectives::{Ranks, Rendezvous};
 use crate::control::Control;
+use crate::data_mark;
 use crate::engine::{
     Fault, Outcome, Parts, PlanFile, SaveMore, StopFlag, Summary, TrainError, Trainer, live, shielded,
 };
+use crate::evaluation::{self, Subject};
 use crate::heartbeat::Heartbeat;
 use crate::job;
 use crate::memory::start::{self, Chosen};
@@ -29,6 +32,9 @@ use crate::memory::{self, budget};
 use crate::metrics::{MetricsLog, Progress, Surface};
 use crate::models::Recompute;
 use crate::tasks::{BuildTask, Classify, Console, Lm, Segment, TorchScript};
+
+/// A rank 0 whose launcher was killed has so long to end.
+const TAKE_OVER: Duration = Duration::from_secs(60);
 
 /// Parameters are float32.
 const BYTES_PER_PARAMETER: u64 = 4;
@@ -44,7 +50,7 @@ pub struct Request {
     pub run_dir: Option<PathBuf>,
     /// Where the run begins.
     pub resume: Resume,
-    /// The launcher has prepared the run directory.
+    /// The launcher has prepared the run directory and holds its lock.
     pub prepared: bool,
     /// What is asked for instead of a training, as JSON: see `dtrain_common::plan::Job`.
     pub job: Option<String>,
@@ -104,6 +110,7 @@ fn train_shielded<T: BuildTask + 'static>(
     env: &WorkerEnv,
 ) -> Result<ExitStatus, WorkerError> {
     let began = Instant::now();
+    let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
     let surface = Surface::detect(env.rank);
     let device = device::choose(env)?;
     budget::prepare(device).map_err(TrainError::from)?;
@@ -118,21 +125,21 @@ fn train_shielded<T: BuildTask + 'static>(
 
     // Rank 0 decides how the run begins, or refuses it; the others follow.
     let rendezvous = Rendezvous::open(env.clone())?;
-    let (opening, mut setup) = if env.rank == 0 {
-        let lead = lead::<T>(request, recipe, env, device, allowed)
+    let (opening, mut setup, _claims) = if env.rank == 0 {
+        let (opening, setup, claims) = lead::<T>(request, recipe, env, device, allowed)
             .inspect_err(|error| rendezvous.refuse(&error.to_string()))?;
-        rendezvous.announce(&serde_json::to_vec(&lead.0)?)?;
-        lead
+        rendezvous.announce(&serde_json::to_vec(&opening)?)?;
+        (opening, setup, claims)
     } else {
         let opening: Opening = serde_json::from_slice(&rendezvous.opening()?)?;
         let setup = Setup::build::<T>(recipe, &opening, env, device, None)?;
-        (opening, setup)
+        (opening, setup, Vec::new())
     };
     let ranks = Ranks::new(rendezvous.connect()?);
     if let Some(sync) = &setup.batch_sync {
         sync.connect(Ranks::new(rendezvous.connect_beside("batch-norm")?));
     }
-    let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
+    stop.be_patient().map_err(WorkerError::Signals)?;
     let run_dir = RunDir::new(&opening.run_dir);
 
     let model = &mut setup.model;
@@ -195,6 +202,8 @@ fn train_shielded<T: BuildTask + 'static>(
         )?),
         _ => None,
     };
+    let heartbeat = Heartbeat::from_env();
+    let copies = memory_copies(recipe, env);
     let trainer = Trainer::new(Parts {
         recipe,
         run_dir: &run_dir,
@@ -207,26 +216,54 @@ fn train_shielded<T: BuildTask + 'static>(
         place: setup.place,
         loader_options: loader_options(recipe, env.local_world_size),
         device,
-        stop,
+        stop: stop.clone(),
         done: setup.done,
         earlier_metrics: setup.earlier_metrics,
+        data: setup.data,
         best: setup.best,
+        owes_evaluation: setup.owes_evaluation,
         metrics,
         progress,
         launched: launched(),
+        memory_copies: copies.as_deref(),
+        from_memory: opening.from_memory,
         heartbeat: Heartbeat::from_env(),
         batch_sync: setup.batch_sync,
         save_more: save_more(recipe, &recompute),
         fault,
     })?;
-    let outcome = trainer.run()?;
-    let (Outcome::Finished(summary) | Outcome::Stopped(summary)) = &outcome;
-    let peaks = peak_memory(&ranks, summary.peak)?;
-    ranks.shutdown().map_err(TrainError::from)?;
-    let (mut summary, status) = match outcome {
+    // What the training took is free when it returns.
+    let (mut summary, mut status) = match trainer.run()? {
         Outcome::Finished(summary) => (summary, ExitStatus::Success),
         Outcome::Stopped(summary) => (summary, ExitStatus::Requeue),
     };
+    let peaks = peak_memory(&ranks, summary.peak)?;
+    if let (Some(test), ExitStatus::Success) = (recipe.test, status) {
+        let step = match test.weights {
+            TestWeights::Best => summary.result.best.as_ref().map(|best| best.step),
+            TestWeights::Last => None,
+        };
+        let subject = Subject {
+            recipe,
+            survey: &opening.survey,
+            folder: &run_dir.checkpoint(step.or(summary.result.steps).unwrap_or_default()),
+            weights: EvalWeights::Auto,
+            batch: None,
+        };
+        let place = evaluation::Place {
+            env,
+            ranks: &ranks,
+            device,
+            stop: &stop,
+            heartbeat: &heartbeat,
+            progress: &Progress::new(surface, 0, 0, 1, 0),
+        };
+        match evaluation::test::<T>(&subject, &place, (env.rank == 0).then_some(&run_dir))? {
+            Some(figures) => summary.result.test = figures,
+            None => status = ExitStatus::Requeue,
+        }
+    }
+    ranks.shutdown().map_err(TrainError::from)?;
     if env.rank == 0 {
         summary.result.peak_memory_bytes = peaks;
         conclude(&summary, status, env, &run_dir, began.elapsed())?;
@@ -307,6 +344,11 @@ fn introduce(
     for note in notes {
         progress.note(note);
     }
+    if recipe.checkpoint.in_memory && memory_copies(recipe, env).is_none() {
+        progress.note(
+            "warning: no copies are kept in memory: checkpoint.in_memory needs `dtrain launch` and all workers on one machine",
+        );
+    }
     if *done >= plan.total_steps {
         let longer = match recipe.stage.is_empty() {
             true => "raise train.epochs or train.steps",
@@ -378,7 +420,7 @@ fn lead<T: BuildTask + 'static>(
     env: &WorkerEnv,
     device: Device,
     allowed: u64,
-) -> Result<(Opening, Setup), WorkerError> {
+) -> Result<(Opening, Setup, Vec<RunLock>), WorkerError> {
     let mut console = Console {
         threads: cores(),
         say: &mut |sentence| tracing::warn!("{sentence}"),
@@ -389,23 +431,64 @@ fn lead<T: BuildTask + 'static>(
         .clone()
         .unwrap_or_else(|| RunDir::default_root(&request.recipe, SystemTime::now()));
     let run_dir = RunDir::new(root);
+    let mut claims = Vec::new();
     if !request.prepared {
-        run_dir.prepare(recipe, &request.resume)?;
+        claims.push(run_dir.begin(recipe, &request.resume)?.1);
     }
-    let resume = checkpoint::choose(&run_dir, &request.resume)?;
+    claims.push(run_dir.claim_training(TAKE_OVER)?);
+    let (resume, from_memory) = where_to_begin(recipe, request, env, &run_dir)?;
     if let Err(error) = checkpoint::clear(&run_dir) {
         // It only takes room; a folder that cannot be written to says so when it is.
         tracing::warn!("what an earlier attempt left half written stays: {error}");
     }
+    let survey = serde_json::to_value(survey)?;
     let opening = Opening {
         run_dir: run_dir.root().to_owned(),
         resume,
-        survey: serde_json::to_value(survey)?,
+        from_memory,
+        data: data_mark::digest(&survey),
+        survey,
     };
     let setup = Setup::build::<T>(recipe, &opening, env, device, None).map_err(|error| {
         start::explained::<T>(error, request, recipe, &opening.survey, env.world_size, allowed)
     })?;
-    Ok((opening, setup))
+    Ok((opening, setup, claims))
+}
+
+/// The checkpoint to go on from, and whether it is a copy in memory: the one that has lost least.
+fn where_to_begin(
+    recipe: &Recipe,
+    request: &Request,
+    env: &WorkerEnv,
+    run_dir: &RunDir,
+) -> Result<(Option<PathBuf>, bool), WorkerError> {
+    // Before a restart there is none of this run.
+    let copies = memory_copies(recipe, env).filter(|_| env.restart_count > 0);
+    let copy = copies.and_then(|place| checkpoint::newest_in_memory(&place, env.world_size));
+    let chosen = match checkpoint::choose(run_dir, &request.resume) {
+        // The copy is whole, whatever has become of the disk.
+        Err(_) if copy.is_some() => None,
+        chosen => chosen?,
+    };
+    let on_disk = match &chosen {
+        Some(folder) => {
+            Manifest::read(folder)
+                .map_err(|error| WorkerError::Resume(error.into()))?
+                .step
+        }
+        None => 0,
+    };
+    Ok(match copy {
+        Some((copy, step)) if step > on_disk => (Some(copy), true),
+        _ => (chosen, false),
+    })
+}
+
+/// Where copies in memory are kept: on one machine, by a launcher, for a recipe that asks for it.
+fn memory_copies(recipe: &Recipe, env: &WorkerEnv) -> Option<PathBuf> {
+    let place = std::env::var_os(DTRAIN_MEMORY_COPIES).map(PathBuf::from);
+    let local = env.local_world_size == env.world_size;
+    place.filter(|_| recipe.checkpoint.in_memory && local)
 }
 
 /// Sends rank 0's parameters and buffers to all: whatever the ranks read or drew, they begin alike.
@@ -421,7 +504,7 @@ fn same_start<'a>(ranks: &Ranks, state: impl Iterator<Item = &'a Tensor>) -> Res
 }
 
 /// The greatest memory of every rank in bytes, by rank.
-fn peak_memory(ranks: &Ranks, own: u64) -> Result<Vec<u64>, TrainError> {
+pub(crate) fn peak_memory(ranks: &Ranks, own: u64) -> Result<Vec<u64>, TrainError> {
     let own = own as i64;
     let all = Tensor::f_zeros([ranks.size() as i64], (tch::Kind::Int64, Device::Cpu))?;
     ranks.all_gather(&all, &Tensor::f_from_slice(&[own])?)?.wait()?;

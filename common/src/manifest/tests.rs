@@ -31,6 +31,8 @@ fn sample() -> Manifest {
         recipe: recipe(),
         metrics: [("loss".to_string(), 0.1 + 0.2)].into(),
         best: None,
+        evaluation_owed: false,
+        data: None,
         files: Vec::new(),
     }
 }

@@ -1,5 +1,7 @@
 //! What the launcher asks of the worker program, as one argument: `dtrain-worker RECIPE --set ... --job JSON`.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::Way;
@@ -14,6 +16,8 @@ pub enum Job {
     Plan(PlanJob),
     /// `dtrain profile`.
     Profile(ProfileJob),
+    /// `dtrain eval`.
+    Eval(EvalJob),
 }
 
 /// `dtrain plan`
@@ -52,6 +56,36 @@ pub struct ProfileJob {
     /// JSON instead of a table: one object, a line.
     #[serde(default)]
     pub json: bool,
+}
+
+/// `dtrain eval`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvalJob {
+    /// The folder of a checkpoint, or that of a run, whose newest whole one is meant.
+    pub checkpoint: PathBuf,
+    /// Which of its weights.
+    #[serde(default)]
+    pub weights: EvalWeights,
+    /// Samples of a batch on each rank; without it what the recipe's training takes.
+    #[serde(default)]
+    pub batch: Option<usize>,
+    /// JSON instead of a table: one object, a line.
+    #[serde(default)]
+    pub json: bool,
+}
+
+/// Which weights of a checkpoint are evaluated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EvalWeights {
+    /// The moving average where there is one, as in training.
+    #[default]
+    Auto,
+    /// Those that are trained.
+    Raw,
+    /// The moving average.
+    Average,
 }
 
 #[cfg(test)]

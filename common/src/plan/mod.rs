@@ -28,7 +28,7 @@ use crate::recipe::Amp;
 pub use advice::Advice;
 pub use budget::{CONTEXT_BYTES, FRAGMENTATION_PERCENT, usable};
 pub use cost::{MICRO_STEP_SAMPLES, Share, relative_time};
-pub use job::{Job, PlanJob, ProfileJob};
+pub use job::{EvalJob, EvalWeights, Job, PlanJob, ProfileJob};
 pub use profile::{MeasuredStage, Optimal, Profile, ProfiledStage, Tried, TriedOutcome};
 pub use report::{Margin, Outcome, Plan, Row, report};
 pub use search::largest;

@@ -244,6 +244,28 @@ choice! {
 }
 
 choice! {
+    /// How closely a file of weights to start from must fit the model.
+    WeightsMode {
+        /// Every tensor, but for the head of another number of classes.
+        FineTune = "fine-tune",
+        /// Every tensor.
+        Strict = "strict",
+        /// Whatever fits by name and shape.
+        Partial = "partial",
+    }
+}
+
+choice! {
+    /// Which weights of a run are tested at its end.
+    TestWeights {
+        /// Those of the best checkpoint.
+        Best = "best",
+        /// The last.
+        Last = "last",
+    }
+}
+
+choice! {
     /// What a checkpoint that cannot be written means for the run.
     OnFailure {
         /// Its end.

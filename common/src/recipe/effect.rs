@@ -153,6 +153,11 @@ impl Recipe {
                 self.task.as_str()
             ),
         );
+        idle.add(
+            self.model.weights.is_none(),
+            &["model.weights_mode", "model.weights_rename"],
+            "it says how the file in model.weights is read, and none is named",
+        );
         let name = self.model.name;
         let network = match name {
             Some(name) => format!("the model is {:?}", name.as_str()),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::Span;
+use crate::time::{parse_time, show_time};
 use crate::units::UnitError;
 
 /// How often something is done; never zero when it was read from text.
@@ -36,58 +37,28 @@ impl Every {
     }
 }
 
-/// The units of time with the words for them, longest first.
-const UNITS: [(u64, &[&str]); 3] = [
-    (3600, &["h", "hour", "hours"]),
-    (60, &["min", "minute", "minutes"]),
-    (1, &["s", "second", "seconds"]),
-];
-
 impl FromStr for Every {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let trimmed = text.trim();
-        let unit_at = trimmed
-            .find(|c: char| c.is_ascii_alphabetic())
-            .unwrap_or(trimmed.len());
-        let (number, unit) = trimmed.split_at(unit_at);
-        let Some((seconds, _)) = UNITS.iter().find(|(_, words)| words.contains(&unit)) else {
-            let span: Span = text.parse().map_err(|error: UnitError| error.to_string())?;
-            return match span.is_zero() {
-                false => Ok(Self::Span(span)),
-                true => Err(format!("{text:?} is no time at all; give at least 1 step")),
-            };
-        };
-        /// A century, beyond which nobody waits.
-        const LONGEST: f64 = 100.0 * 365.25 * 86400.0;
-        match number.trim().parse::<f64>() {
-            Ok(number) if number > 0.0 && number * *seconds as f64 <= LONGEST => {
-                // What is shorter than a clock's tick is no time at all.
-                let millis = (number * *seconds as f64 * 1e3).round().max(1.0);
-                Ok(Self::Time(Duration::from_millis(millis as u64)))
-            }
-            _ => Err(format!(
-                "{text:?} is no length of time; write for example \"10 min\""
-            )),
+        if let Some(time) = parse_time(text) {
+            return Ok(Self::Time(time));
+        }
+        let span: Span = text
+            .parse()
+            .map_err(|error: UnitError| format!("{error}; or a length of time, such as \"10 min\""))?;
+        match span.is_zero() {
+            false => Ok(Self::Span(span)),
+            true => Err(format!("{text:?} is no time at all; give at least 1 step")),
         }
     }
 }
 
 impl fmt::Display for Every {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let time = match self {
-            Self::Span(span) => return span.fmt(f),
-            Self::Time(time) => time,
-        };
-        let whole = |(seconds, words): &(u64, &[&'static str])| {
-            let millis = time.as_millis() as u64;
-            (millis >= seconds * 1000 && millis.is_multiple_of(seconds * 1000))
-                .then(|| (millis / (seconds * 1000), words[0]))
-        };
-        match UNITS.iter().find_map(whole) {
-            Some((number, unit)) => write!(f, "{number} {unit}"),
-            None => write!(f, "{} s", time.as_secs_f64()),
+        match self {
+            Self::Span(span) => span.fmt(f),
+            Self::Time(time) => f.write_str(&show_time(*time)),
         }
     }
 }
@@ -127,7 +98,16 @@ mod tests {
             assert_eq!(every.to_string(), shown);
         }
         for text in [
-            "", "10", "min", "0 s", "-1 h", "nan h", "inf s", "1e300 h", "0 steps", "3 days",
+            "",
+            "10",
+            "min",
+            "0 s",
+            "-1 h",
+            "nan h",
+            "inf s",
+            "1e300 h",
+            "0 steps",
+            "3 fortnights",
         ] {
             assert!(text.parse::<Every>().is_err(), "{text}");
         }

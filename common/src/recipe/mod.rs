@@ -35,14 +35,15 @@ pub use auto::{Budget, Cache, MicroBatch, Workers};
 pub use best::Best;
 pub use choices::{
     Amp, Augment, BatchNorm, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks, MemoryFormat,
-    ModelName, OnFailure, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
+    ModelName, OnFailure, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, TestWeights,
+    Tokenizer, WeightsMode,
 };
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use error::RecipeError;
 pub use every::Every;
 pub use model::Model;
 pub use optim::{DEFAULT_ADAM_LR, Optim, OptimGroup, Schedule};
-pub use sections::{Checkpoint, Ema, Log, Memory, Precision, Reduce, Train};
+pub use sections::{Checkpoint, Ema, Log, Memory, Precision, Reduce, Test, Train};
 pub use stage::{Stage, Unfreeze};
 
 pub use crate::lr::Scaling;
@@ -82,6 +83,9 @@ pub struct Recipe {
     /// What is kept of it, and when.
     #[serde(default)]
     pub checkpoint: Checkpoint,
+    /// The test of the whole test set at the end; none without its section.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<Test>,
     /// What is written about it.
     #[serde(default)]
     pub log: Log,

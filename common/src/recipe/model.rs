@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchNorm, Loss, MemoryFormat, ModelName};
+use super::{BatchNorm, Loss, MemoryFormat, ModelName, WeightsMode};
 
 /// `[model]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,6 +40,11 @@ pub struct Model {
     /// seed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<PathBuf>,
+    /// How closely that file must fit the model.
+    pub weights_mode: WeightsMode,
+    /// Pairs of a regular expression and what takes the place of its matches, which make the names in that file those of the model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub weights_rename: Vec<(String, String)>,
     /// Globs of the parameters that are not trained.
     pub freeze: Vec<String>,
     /// Over what BatchNorm takes its statistics in training.
@@ -60,6 +65,8 @@ impl Default for Model {
             patch: None,
             context: None,
             weights: None,
+            weights_mode: WeightsMode::FineTune,
+            weights_rename: Vec::new(),
             freeze: Vec::new(),
             batchnorm: BatchNorm::Local,
             memory_format: MemoryFormat::Contiguous,

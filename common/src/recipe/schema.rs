@@ -3,7 +3,8 @@
 
 use super::choices::{
     Amp, Augment, BatchNorm, Compress, DataKind, Decay, LastBatch, Loss, Masks, MemoryFormat, ModelName,
-    OnFailure, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, Tokenizer,
+    OnFailure, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, TestWeights, Tokenizer,
+    WeightsMode,
 };
 use crate::lr::Scaling;
 
@@ -54,6 +55,8 @@ pub(super) enum Kind {
     FolderName,
     /// A list of globs on the names of parameters, possibly empty.
     Globs,
+    /// A list of pairs of a regular expression and a replacement, at least one.
+    Renames,
     /// One glob or at least one in a list.
     GlobOrGlobs,
 }
@@ -142,9 +145,14 @@ pub(super) const RECIPE: &[Key] = &[
             key("every", Kind::Every),
             key("keep", Whole(1, MAX_COUNT)),
             key("keep_every", Kind::Span { zero: false }),
+            key("in_memory", Flag),
             key("on_failure", Choice(OnFailure::NAMES, &[])),
             key("best", Kind::Best),
         ]),
+    ),
+    key(
+        "test",
+        Section(&[key("weights", Choice(TestWeights::NAMES, &[]))]),
     ),
     key("log", Section(&[key("every_steps", Whole(1, MAX))])),
     key("custom", Kind::Free),
@@ -185,6 +193,8 @@ const MODEL: &[Key] = &[
     key("patch", Whole(1, 4096)),
     key("context", Whole(1, 1 << 20)),
     key("weights", Path),
+    key("weights_mode", Choice(WeightsMode::NAMES, &[])),
+    key("weights_rename", Kind::Renames),
     key("freeze", Globs),
     key("batchnorm", Choice(BatchNorm::NAMES, &[])),
     key("memory_format", Choice(MemoryFormat::NAMES, &[])),

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::auto::exact_size;
-use super::{Amp, Best, Budget, Compress, Every, LastBatch, MicroBatch, OnFailure, Recompute};
+use super::{Amp, Best, Budget, Compress, Every, LastBatch, MicroBatch, OnFailure, Recompute, TestWeights};
 use crate::units::{ByteSize, Span};
 
 /// `[train]`
@@ -158,6 +158,8 @@ pub struct Checkpoint {
     /// The last one of every span of this length stays too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_every: Option<Span>,
+    /// Whether a copy in memory is kept of the state after every step, from which the ranks go on when one of them has died.
+    pub in_memory: bool,
     /// What one that cannot be written means.
     pub on_failure: OnFailure,
     /// Which one stays beside them.
@@ -171,8 +173,25 @@ impl Default for Checkpoint {
             every: Every::Span(Span::Epochs(1.0)),
             keep: 3,
             keep_every: None,
+            in_memory: false,
             on_failure: OnFailure::Stop,
             best: None,
+        }
+    }
+}
+
+/// `[test]`: the test set once more when the training is over and its memory is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Test {
+    /// With which weights.
+    pub weights: TestWeights,
+}
+
+impl Default for Test {
+    fn default() -> Self {
+        Self {
+            weights: TestWeights::Last,
         }
     }
 }

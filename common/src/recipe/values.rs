@@ -209,6 +209,10 @@ fn check_value(kind: &Kind, value: &Value) -> Result<(), String> {
             one if is_glob(one) => Ok(()),
             _ => expected("a glob on the names of parameters, such as \"backbone.*\", or a list of them"),
         },
+        Kind::Renames => match value.as_array() {
+            Some(list) if !list.is_empty() => list.iter().try_for_each(rename),
+            _ => expected("a list of pairs, such as [[\"^module\\\\.\", \"\"]]"),
+        },
         Name => match value.as_str() {
             Some(text) if !text.trim().is_empty() && !text.contains(char::is_control) => Ok(()),
             _ => expected("a name in quotes"),
@@ -235,6 +239,22 @@ fn size(value: &Value) -> Option<Result<u64, String>> {
             Err(error) => Err(error.to_string()),
         }),
         _ => None,
+    }
+}
+
+/// A regular expression and what takes the place of its matches.
+fn rename(pair: &Value) -> Result<(), String> {
+    let texts: Option<Vec<&str>> = pair
+        .as_array()
+        .and_then(|pair| pair.iter().map(Value::as_str).collect());
+    match texts.as_deref() {
+        Some([pattern, _]) => regex_lite::Regex::new(pattern)
+            .map(drop)
+            .map_err(|error| format!("{pattern:?} is no regular expression: {error}")),
+        _ => Err(format!(
+            "expected a regular expression and a replacement, such as [\"^module\\\\.\", \"\"], got {}",
+            describe(pair)
+        )),
     }
 }
 

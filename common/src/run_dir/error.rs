@@ -29,6 +29,17 @@ pub enum RunDirError {
         /// One of its entries.
         entry: String,
     },
+    /// Another run goes on in the folder.
+    #[error(
+        "{} is in use by another run ({holder}); wait for its end or stop it, or choose another --run-dir",
+        path.display()
+    )]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+        /// Who holds it, in its own words.
+        holder: String,
+    },
     /// The folder holds a run and the new one must not go on from it.
     #[error("{} holds another run, which is not overwritten; choose another --run-dir", path.display())]
     HoldsRun {

@@ -50,6 +50,8 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
         recipe: recipe.clone(),
         metrics: Default::default(),
         best: None,
+        evaluation_owed: false,
+        data: None,
         files: vec![FileEntry::of(&file, "model.safetensors").unwrap()],
     };
     manifest.write(dir).unwrap();

@@ -15,6 +15,19 @@ pub(crate) struct Policy {
     pub(crate) requeue_code: Option<i32>,
     /// When silence counts as a hang; none where it is not looked for.
     pub(crate) hang: Option<HangPolicy>,
+    /// When the run must be over; none where it may take any time.
+    pub(crate) limit: Option<TimeLimit>,
+}
+
+/// A time limit, on the agent's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimeLimit {
+    /// When workers are asked to stop.
+    pub(crate) ask: Duration,
+    /// When those are killed that still run; later than `ask`.
+    pub(crate) end: Duration,
+    /// The signal that asks.
+    pub(crate) signal: i32,
 }
 
 /// How a process ended.
@@ -83,6 +96,8 @@ pub(crate) enum Notice {
     },
     /// The launcher was asked to stop, and this many workers were told.
     Stopping { signal: i32, workers: usize },
+    /// The time limit is near, and this many workers were asked to stop.
+    TimeLimit { workers: usize, left: Duration },
     /// No progress; the ranks and how long they have been silent, the longest first.
     Hanging { silent: Vec<(usize, Duration)> },
     /// These workers are being killed: because their time, this long, is up, or because of a second request.

@@ -6,7 +6,7 @@
 //!
 //! The rules: workers are started one after the other; the first failure sends SIGTERM to every other worker at
 //! once and SIGKILL after the shutdown timeout; a stop signal to the launcher is forwarded, with the same timeout;
-//! a second INT or TERM kills at once; USR1 and USR2 are passed on; when the last worker has ended, what is left
+//! a second INT or TERM kills at once; USR1 and USR2 are passed on; shortly before the time limit workers are asked to stop; when the last worker has ended, what is left
 //! of the process groups is killed and a verdict is given, once. An agent is one attempt; [`Restarts`] decides
 //! whether there is another.
 
@@ -20,7 +20,7 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use event::{Action, End, Event, Notice, Outcome, Policy};
+pub(crate) use event::{Action, End, Event, Notice, Outcome, Policy, TimeLimit};
 pub(crate) use hang::HangPolicy;
 pub(crate) use restart::{Next, RestartPolicy, Restarts};
 pub(crate) use verdict::{Cause, Verdict};
@@ -70,6 +70,8 @@ enum Why {
     Signal {
         signal: i32,
     },
+    /// The time limit is near.
+    TimeLimit(TimeLimit),
     /// No progress; this worker stopped first.
     Hang {
         rank: usize,
@@ -124,7 +126,11 @@ impl Agent {
     pub(crate) fn deadline(&self) -> Option<Duration> {
         match &self.phase {
             Phase::Stopping { deadline, .. } => *deadline,
-            Phase::Running => self.progress.as_ref().and_then(Progress::deadline),
+            Phase::Running => {
+                let hang = self.progress.as_ref().and_then(Progress::deadline);
+                let limit = self.policy.limit.map(|limit| limit.ask);
+                hang.into_iter().chain(limit).min()
+            }
             Phase::Finished => None,
         }
     }
@@ -166,7 +172,10 @@ impl Agent {
                 }
             }
             Event::Inspected => self.ask_where_they_are(now, &mut actions),
-            Event::Timer if self.phase == Phase::Running => self.look_for_a_hang(now, &mut actions),
+            Event::Timer if self.phase == Phase::Running => match self.policy.limit {
+                Some(limit) if limit.ask <= now => self.time_is_up(limit, now, &mut actions),
+                _ => self.look_for_a_hang(now, &mut actions),
+            },
             Event::Timer => {
                 if self.deadline().is_some_and(|deadline| deadline <= now) {
                     let patience = self.patience();
@@ -210,6 +219,10 @@ impl Agent {
                 why: Why::Signal { signal },
                 ..
             } => self.send(rank, signal, now, actions),
+            Phase::Stopping {
+                why: Why::TimeLimit(limit),
+                ..
+            } => self.send(rank, limit.signal, now, actions),
             Phase::Stopping { .. } => self.send(rank, signals::TERM, now, actions),
             Phase::Running | Phase::Finished => self.start_next(actions),
         }
@@ -319,6 +332,22 @@ impl Agent {
         }));
     }
 
+    fn time_is_up(&mut self, limit: TimeLimit, now: Duration, actions: &mut Vec<Action>) {
+        self.asked_to_stop = true;
+        self.phase = Phase::Stopping {
+            why: Why::TimeLimit(limit),
+            deadline: Some(limit.end),
+        };
+        let ranks = self.running();
+        for &rank in &ranks {
+            self.send(rank, limit.signal, now, actions);
+        }
+        actions.push(Action::Tell(Notice::TimeLimit {
+            workers: ranks.len(),
+            left: limit.end.saturating_sub(now),
+        }));
+    }
+
     fn look_for_a_hang(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let silent = self
             .progress
@@ -384,6 +413,10 @@ impl Agent {
                 why: Why::Hang { .. },
                 ..
             } => self.last_words(),
+            Phase::Stopping {
+                why: Why::TimeLimit(limit),
+                ..
+            } => limit.end.saturating_sub(limit.ask),
             _ => self.policy.shutdown_timeout,
         }
     }
@@ -415,6 +448,11 @@ impl Agent {
                 why: Why::Signal { signal },
                 ..
             } => (None, Some(signal)),
+            // A training is asked by another signal, which would say nothing about why it ended.
+            Phase::Stopping {
+                why: Why::TimeLimit(_),
+                ..
+            } => (None, Some(signals::TERM)),
             _ => (None, None),
         };
         let mut verdict = Verdict {
@@ -427,6 +465,16 @@ impl Agent {
         } = self.phase
         {
             verdict.cause = Cause::Hung { rank };
+        }
+        let limited = matches!(
+            self.phase,
+            Phase::Stopping {
+                why: Why::TimeLimit(_),
+                ..
+            }
+        );
+        if limited && matches!(verdict.cause, Cause::Stopped { .. }) {
+            verdict.cause = Cause::TimeIsUp;
         }
         self.phase = Phase::Finished;
         actions.push(Action::Sweep);

@@ -127,7 +127,7 @@ proptest! {
         let timeout = Duration::from_secs(5);
         let requeue_code = requeue.then_some(75);
         let mut world = World {
-            agent: Agent::new(Policy { workers, shutdown_timeout: timeout, requeue_code, hang: None }),
+            agent: Agent::new(Policy { workers, shutdown_timeout: timeout, requeue_code, hang: None, limit: None }),
             now: Duration::ZERO,
             running: BTreeSet::new(),
             killed: BTreeSet::new(),

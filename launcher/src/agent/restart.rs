@@ -65,8 +65,14 @@ impl Restarts {
     }
 
     /// Decides about an attempt that is over after it `lasted` so long. `port_taken`: the first failure was that somebody
-    /// else has the workers' port, which the launcher had chosen.
-    pub(crate) fn after(&mut self, verdict: &Verdict, lasted: Duration, port_taken: bool) -> Next {
+    /// else has the workers' port, which the launcher had chosen. `time_is_up`: what is started now would be asked to stop at once.
+    pub(crate) fn after(
+        &mut self,
+        verdict: &Verdict,
+        lasted: Duration,
+        port_taken: bool,
+        time_is_up: bool,
+    ) -> Next {
         let (Cause::Failed { rank } | Cause::Hung { rank }) = verdict.cause else {
             return Next::Finish { reason: None };
         };
@@ -75,6 +81,9 @@ impl Restarts {
         };
         if verdict.asked_to_stop {
             return stay("the launcher was asked to stop");
+        }
+        if time_is_up {
+            return stay("the time limit is too near");
         }
         if port_taken && self.ports < PORTS {
             self.ports += 1;
@@ -137,7 +146,7 @@ mod tests {
     fn the_first_restart_is_at_once_and_the_others_wait_longer_and_longer() {
         let mut restarts = Restarts::new(POLICY);
         let pauses: Vec<Next> = (0..5)
-            .map(|_| restarts.after(&failed(1), Duration::from_secs(2), false))
+            .map(|_| restarts.after(&failed(1), Duration::from_secs(2), false, false))
             .collect();
         let again = |restart, seconds| Next::Restart {
             restart,
@@ -155,7 +164,7 @@ mod tests {
         let mut restarts = Restarts::new(POLICY);
         for restart in 1..=3 {
             assert_eq!(
-                restarts.after(&failed(1), LASTING, false),
+                restarts.after(&failed(1), LASTING, false, false),
                 Next::Restart {
                     restart,
                     pause: Duration::ZERO
@@ -167,7 +176,7 @@ mod tests {
     #[test]
     fn what_would_not_help_or_is_not_wanted_is_not_restarted() {
         let over = |reason| Next::Finish { reason };
-        let after = |verdict: &Verdict| Restarts::new(POLICY).after(verdict, Duration::ZERO, false);
+        let after = |verdict: &Verdict| Restarts::new(POLICY).after(verdict, Duration::ZERO, false, false);
         for cause in [
             Cause::Success,
             Cause::Requeue,
@@ -187,9 +196,11 @@ mod tests {
             ..POLICY
         };
         assert_eq!(
-            Restarts::new(none).after(&failed(1), Duration::ZERO, false),
+            Restarts::new(none).after(&failed(1), Duration::ZERO, false, false),
             over(None)
         );
+        let late = Restarts::new(POLICY).after(&failed(1), Duration::ZERO, true, true);
+        assert_eq!(late, over(Some("the time limit is too near")));
     }
 
     #[test]
@@ -199,10 +210,13 @@ mod tests {
             ..POLICY
         });
         for _ in 0..PORTS {
-            assert_eq!(restarts.after(&failed(5), Duration::ZERO, true), Next::OtherPort);
+            assert_eq!(
+                restarts.after(&failed(5), Duration::ZERO, true, false),
+                Next::OtherPort
+            );
         }
         assert_eq!(
-            restarts.after(&failed(5), Duration::ZERO, true),
+            restarts.after(&failed(5), Duration::ZERO, true, false),
             Next::Finish { reason: None }
         );
     }
@@ -214,7 +228,7 @@ mod tests {
             let mut restarts = Restarts::new(RestartPolicy { max_restarts, ..POLICY });
             let mut begun = 1;
             for (lasted, port_taken, code) in attempts {
-                match restarts.after(&failed(code), Duration::from_secs(lasted), port_taken) {
+                match restarts.after(&failed(code), Duration::from_secs(lasted), port_taken, false) {
                     Next::Finish { .. } => break,
                     Next::Restart { restart, pause } => {
                         prop_assert!(restart <= max_restarts && pause <= LONGEST_PAUSE);

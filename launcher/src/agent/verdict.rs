@@ -11,6 +11,8 @@ pub(crate) enum Cause {
     Requeue,
     /// The launcher was asked to stop by this signal, and the workers died of it or had to be killed.
     Stopped { signal: i32 },
+    /// The time limit was over before the workers had stopped.
+    TimeIsUp,
     /// This worker failed first.
     Failed { rank: usize },
     /// The workers made no progress any more; this one was the first to be silent.

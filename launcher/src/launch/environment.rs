@@ -2,12 +2,13 @@
 
 use super::devices::Devices;
 use dtrain_common::env::{
-    CUDA_VISIBLE_DEVICES, DTRAIN_HEARTBEAT_FILE, DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS,
-    TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCHELASTIC_ERROR_FILE, WorkerEnv,
+    CUDA_VISIBLE_DEVICES, DTRAIN_COLLECTIVE_TIMEOUT, DTRAIN_HEARTBEAT_FILE, DTRAIN_MEMORY_COPIES,
+    DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING,
+    TORCHELASTIC_ERROR_FILE, WorkerEnv,
 };
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Python's own.
 const PYTHONFAULTHANDLER: &str = "PYTHONFAULTHANDLER";
@@ -35,6 +36,10 @@ pub(super) struct Shared {
     pub(super) restart: u32,
     /// How often it may be.
     pub(super) max_restarts: u32,
+    /// Room for copies of the state, where a training wants it.
+    pub(super) memory_copies: Option<PathBuf>,
+    /// How long workers wait for each other, where the user says so.
+    pub(super) collective_timeout: Option<Duration>,
 }
 
 impl Shared {
@@ -72,6 +77,15 @@ impl Shared {
             .collect();
         vars.push((TORCHELASTIC_ERROR_FILE, error_file.into()));
         vars.push((DTRAIN_HEARTBEAT_FILE, heartbeat_file.into()));
+        if let Some(place) = &self.memory_copies {
+            vars.push((DTRAIN_MEMORY_COPIES, place.into()));
+        }
+        if let Some(timeout) = self.collective_timeout {
+            vars.push((
+                DTRAIN_COLLECTIVE_TIMEOUT,
+                timeout.as_secs_f64().to_string().into(),
+            ));
+        }
         let since_epoch = self.start.duration_since(UNIX_EPOCH).unwrap_or_default();
         vars.push((DTRAIN_START_UNIX_NS, since_epoch.as_nanos().to_string().into()));
         // Always set: under a launcher within a launcher the outer one's value would be wrong. A user who asks for
@@ -110,7 +124,6 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
     use std::os::unix::ffi::OsStringExt;
-    use std::time::Duration;
 
     fn shared(frames: bool) -> Shared {
         Shared {
@@ -126,6 +139,8 @@ mod tests {
             frames,
             restart: 2,
             max_restarts: 5,
+            memory_copies: None,
+            collective_timeout: Some(Duration::from_millis(1500)),
         }
     }
 

@@ -5,7 +5,9 @@ mod devices;
 mod environment;
 mod files;
 mod heartbeats;
+mod limit;
 mod meeting;
+mod memory_copies;
 mod numa;
 mod placement;
 mod plan;
@@ -28,6 +30,7 @@ use environment::Shared;
 use files::Files;
 use heartbeats::Heartbeats;
 use meeting::Meeting;
+use memory_copies::MemoryCopies;
 use plan::Plan;
 pub(crate) use plan::find_worker;
 use port::MasterPort;
@@ -69,6 +72,7 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
     let meeting = Meeting::check(&args.contract)?;
     let mut plan = Plan::new(args, begun)?;
     plan.tell(notes);
+    let copies = plan.keeps_copies().then(MemoryCopies::new).transpose()?;
     let mut attempt = Attempt::prepare(&plan, &meeting, 0, args.max_restarts)?;
     let supervisor = supervise::Supervisor::new(begun, guardian, &args.contract.signals())?;
     let screen = Screen::start(plan.headline()).context("cannot start the thread that writes the output")?;
@@ -90,7 +94,10 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
     let (run, report) = loop {
         let earlier = plan.run_dir.as_ref().map(set_aside_result).transpose()?.flatten();
         let started = begun.elapsed();
-        let mut run = supervisor.attempt(attempt.job(&plan, &meeting, args, begun), &screen)?;
+        let mut run = supervisor.attempt(
+            attempt.job(&plan, &meeting, args, begun, copies.as_ref()),
+            &screen,
+        )?;
         if let Some((rank, error)) = &run.not_started {
             let why = report::why_not_started(error);
             let of = if plan.nproc == 1 {
@@ -113,6 +120,7 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
             &run.verdict,
             begun.elapsed().saturating_sub(started),
             attempt.port_was_taken(&run),
+            plan.limit.is_some_and(|limit| limit.ask <= begun.elapsed()),
         );
         let pause = match next {
             Next::Finish { reason } => {
@@ -209,6 +217,7 @@ impl Attempt {
         meeting: &Meeting,
         args: &LaunchArgs,
         begun: Begun,
+        copies: Option<&MemoryCopies>,
     ) -> supervise::Job<'a> {
         let shared = Shared {
             world_size: plan.nproc,
@@ -231,6 +240,8 @@ impl Attempt {
             frames: shows_frames() && plan.routing.route(0, Stream::Stderr).shown,
             restart: self.restart,
             max_restarts: self.max_restarts,
+            memory_copies: copies.map(|copies| copies.path().to_owned()),
+            collective_timeout: args.limits.collective_timeout,
         };
         let spec = |rank| {
             let files = [self.files.error_file(rank), self.heartbeats.file(rank)];
@@ -245,6 +256,7 @@ impl Attempt {
             requeue_code: plan.requeue_code(),
             heartbeats: &self.heartbeats,
             hang: args.hang_policy(),
+            limit: plan.limit,
         }
     }
 

@@ -4,9 +4,11 @@ mod folders;
 
 use super::Begun;
 use super::devices::{self, Devices, Machine};
+use super::limit::{Limited, limit};
 use super::placement::Placement;
 use super::size::{self, Asked, Host, Size, plural};
 use super::streams::{Home, Routing};
+use crate::agent::TimeLimit;
 use crate::cli::{Form, LaunchArgs, Target};
 use crate::process::{WorkerSpec, program, python};
 use anyhow::{Context, bail};
@@ -14,7 +16,7 @@ use dtrain_common::batch::Partition;
 use dtrain_common::env::DTRAIN_WORKER;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Recipe;
-use dtrain_common::run_dir::{Resume, RunDir, Start};
+use dtrain_common::run_dir::{Resume, RunDir, RunLock, Start};
 use folders::{new_or_empty, prepare};
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
@@ -63,7 +65,11 @@ pub(super) struct Plan {
     pub(super) placement: Placement,
     /// Where to write; always there for a recipe.
     pub(super) run_dir: Option<RunDir>,
+    /// Keeps other runs out of it.
+    _lock: Option<RunLock>,
     recipe: Option<Recipe>,
+    /// When it must be over.
+    pub(super) limit: Option<TimeLimit>,
     /// What becomes of the workers' output.
     pub(super) routing: Routing,
     /// What the user is told first, one sentence each.
@@ -117,11 +123,11 @@ impl Plan {
                 line.extend_from_slice(words);
                 // Python finds its environment by the path under which it was called.
                 let arg0 = python.clone().into();
-                Self::program(python, arg0, name, line, args)
+                Self::program(python, arg0, name, line, args, begun)
             }
             Form::Program => {
                 let program = program::find(name, std::env::var_os("PATH").as_deref())?;
-                Self::program(program, name.to_owned(), name, words.to_vec(), args)
+                Self::program(program, name.to_owned(), name, words.to_vec(), args, begun)
             }
         }
     }
@@ -143,7 +149,8 @@ impl Plan {
             None => Resume::Auto,
             Some(text) => text.parse().unwrap_or_else(|never| match never {}),
         };
-        let (run_dir, start) = prepare(name, &recipe, &resume, args.run_dir.as_deref(), begun)?;
+        let limited = limit(&args.limits, true, begun, own_environment)?;
+        let (run_dir, start, lock) = prepare(name, &recipe, &resume, args.run_dir.as_deref(), begun)?;
 
         let mut summary = format!(
             "{nproc} worker{}{place}; effective batch {partition}; run directory {}",
@@ -161,9 +168,11 @@ impl Plan {
             program: worker,
             args: trainer_args(&run_dir, start, &resume),
             run_dir: Some(run_dir),
+            _lock: Some(lock),
             recipe: Some(recipe),
+            limit: limited.as_ref().map(|limited| limited.limit),
             routing,
-            headline: headline(note, summary, &placement),
+            headline: headline(note, summary, &placement, limited),
             placement,
         })
     }
@@ -175,6 +184,7 @@ impl Plan {
         name: &OsStr,
         words: Vec<OsString>,
         args: &LaunchArgs,
+        begun: Begun,
     ) -> anyhow::Result<Self> {
         for (given, flag) in [
             (!args.set.is_empty(), "--set"),
@@ -199,6 +209,7 @@ impl Plan {
         };
         let routing = Routing::plan(&args.output, nproc, &args.contract.role, home)?;
         let placement = Placement::new(&args.contract, nproc, &devices)?;
+        let limited = limit(&args.limits, false, begun, own_environment)?;
         let run_dir = args.run_dir.as_deref().map(new_or_empty).transpose()?;
         let mut summary = format!(
             "{nproc} worker{} of {}{place}",
@@ -216,9 +227,11 @@ impl Plan {
             arg0,
             args: words,
             run_dir,
+            _lock: None,
             recipe: None,
+            limit: limited.as_ref().map(|limited| limited.limit),
             routing,
-            headline: headline(note, summary, &placement),
+            headline: headline(note, summary, &placement, limited),
             placement,
         })
     }
@@ -236,6 +249,13 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Whether copies of the state are kept in memory: of use only where the workers are started again.
+    pub(super) fn keeps_copies(&self) -> bool {
+        self.recipe
+            .as_ref()
+            .is_some_and(|recipe| recipe.checkpoint.in_memory)
     }
 
     /// Exit codes of these workers for which a restart is no remedy: a wrong recipe stays wrong, and a model that does not
@@ -288,9 +308,24 @@ impl Plan {
 }
 
 /// What the user is told first.
-fn headline(note: Option<String>, summary: String, placement: &Placement) -> Vec<String> {
+fn headline(
+    note: Option<String>,
+    summary: String,
+    placement: &Placement,
+    limited: Option<Limited>,
+) -> Vec<String> {
     let bound = placement.bound.note();
-    note.into_iter().chain([summary]).chain(bound).collect()
+    let limit = limited.map(|limited| limited.note);
+    note.into_iter()
+        .chain([summary])
+        .chain(bound)
+        .chain(limit)
+        .collect()
+}
+
+/// A variable of this process.
+fn own_environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 /// The trainer's command line. Which of the run's checkpoints is the newest whole one, to the last byte, is for the trainer to find.

@@ -139,6 +139,7 @@ fn exit_status(verdict: &Verdict, kind: Kind) -> ExitStatus {
         Cause::Success => ExitStatus::Success,
         Cause::Requeue => ExitStatus::Requeue,
         Cause::Stopped { signal } => ExitStatus::Signal(signal),
+        Cause::TimeIsUp => ExitStatus::Signal(signals::TERM),
         Cause::NotStarted { .. } => ExitStatus::Usage,
         Cause::Hung { .. } => ExitStatus::WorkerFailed,
         Cause::Failed { rank } => match (verdict.end_of(rank).map(|end| end.outcome), kind) {
@@ -155,6 +156,7 @@ fn meaning(status: ExitStatus, cause: Cause) -> String {
         (ExitStatus::Signal(signal), Cause::Stopped { .. }) => {
             format!("stopped by {}", signals::name(signal))
         }
+        (_, Cause::TimeIsUp) => "stopped at the end of its time limit".to_owned(),
         (ExitStatus::Signal(signal), _) => format!("the program was killed by {}", signals::name(signal)),
         _ => status.describe(),
     }
@@ -368,6 +370,11 @@ pub(super) fn notice(notice: &Notice, workers: usize, timeout: Duration) -> Opti
              second Ctrl-C or SIGTERM",
             signals::name(*signal),
             plural(*workers)
+        )),
+        Notice::TimeLimit { workers, left } => Some(format!(
+            "dtrain: the time limit is near: asked {workers} worker{} to stop; what still runs in {} s is killed",
+            plural(*workers),
+            left.as_secs()
         )),
         Notice::Hanging { silent } => {
             let ranks: Vec<_> = silent

@@ -9,7 +9,7 @@ use super::files::{Files, Sieves, WorkerLogs};
 use super::heartbeats::Heartbeats;
 use super::report;
 use super::streams::Routing;
-use crate::agent::{Action, Agent, Event, HangPolicy, Policy, SAME_REQUEST, Verdict};
+use crate::agent::{Action, Agent, Event, HangPolicy, Policy, SAME_REQUEST, TimeLimit, Verdict};
 use crate::guardian;
 use crate::output::{Chunk, Reader, RotatingLog, Screen, Source, Stream, Tail, Unkept, shows_frames};
 use crate::process::{Streams, Worker, WorkerSpec, descendants, signals, stacks};
@@ -41,6 +41,7 @@ pub(super) struct Job<'a> {
     pub(super) requeue_code: Option<i32>,
     pub(super) heartbeats: &'a Heartbeats,
     pub(super) hang: Option<HangPolicy>,
+    pub(super) limit: Option<TimeLimit>,
 }
 
 /// An attempt that is over; some of its output may still wait for the screen.
@@ -148,6 +149,7 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
         shutdown_timeout: job.shutdown_timeout,
         requeue_code: job.requeue_code,
         hang: job.hang,
+        limit: job.limit,
     };
     let beats = supervisor.events_out.clone();
     let _watching = job

@@ -42,6 +42,10 @@ pub fn choose(run_dir: &RunDir, resume: &Resume) -> Result<Option<PathBuf>, RunD
     }
 }
 
-fn verify(folder: &Path) -> Result<(), ManifestError> {
+/// Whether every byte of the checkpoint is as it was written.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn verify(folder: &Path) -> Result<(), ManifestError> {
     Manifest::read(folder)?.verify(folder)
 }

@@ -1,10 +1,12 @@
 //! What rank 0 does when all parts of a checkpoint are written: the manifest, the folder's name, the links, and what is removed.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use dtrain_common::files::symlink_atomic;
+use dtrain_common::files::{remove_temporary, symlink_atomic};
+use dtrain_common::manifest::{BestSoFar, Manifest};
 use dtrain_common::run_dir::RunDir;
 
 use super::error::CheckpointError;
@@ -53,13 +55,27 @@ pub(super) fn commit(commit: Commit) -> Result<PathBuf, CheckpointError> {
     put_in_place(&partial, &folder)?;
     sync(&run_dir.checkpoints())?;
     point(&run_dir.latest(), &folder)?;
-    // Whoever removed it by hand has no best one until the next.
-    let best = manifest.best.map(|best| run_dir.checkpoint(best.step));
-    if let Some(best) = best.filter(|best| best.is_dir()) {
-        point(&run_dir.best(), &best)?;
-    }
+    point_to_best(&run_dir, manifest.best.as_ref())?;
     prune(&run_dir, keep)?;
     Ok(folder)
+}
+
+/// Completes the checkpoint of `step` by what an evaluation after it has found, and points `best` at the best one. Rank 0 calls it,
+/// while no checkpoint is under way.
+///
+/// # Errors
+/// Where the checkpoint is not there or the disk fails; the checkpoint is as it was then.
+pub fn amend(
+    run_dir: &RunDir,
+    step: u64,
+    metrics: BTreeMap<String, f64>,
+    best: Option<BestSoFar>,
+) -> Result<(), CheckpointError> {
+    let folder = run_dir.checkpoint(step);
+    let mut manifest = Manifest::read(&folder)?;
+    (manifest.metrics, manifest.best, manifest.evaluation_owed) = (metrics, best, false);
+    manifest.write(&folder)?;
+    point_to_best(run_dir, manifest.best.as_ref())
 }
 
 /// Removes what an attempt that ended in the middle of writing has left. Rank 0 calls it before any rank writes.
@@ -78,6 +94,9 @@ pub fn clear(run_dir: &RunDir) -> Result<(), CheckpointError> {
         if name.starts_with(PARTIAL) || name.starts_with(REMOVED) {
             remove_dir(&entry.path())?;
         }
+    }
+    for folder in [run_dir.root(), &parent] {
+        remove_temporary(folder).map_err(CheckpointError::io("tidy up", folder))?;
     }
     Ok(())
 }
@@ -110,6 +129,15 @@ fn point(link: &Path, folder: &Path) -> Result<(), CheckpointError> {
         return Ok(());
     }
     symlink_atomic(&name, link).map_err(CheckpointError::io("point the link to", folder))
+}
+
+fn point_to_best(run_dir: &RunDir, best: Option<&BestSoFar>) -> Result<(), CheckpointError> {
+    // Whoever removed it by hand has no best one until the next.
+    let folder = best.map(|best| run_dir.checkpoint(best.step));
+    match folder.filter(|folder| folder.is_dir()) {
+        Some(folder) => point(&run_dir.best(), &folder),
+        None => Ok(()),
+    }
 }
 
 fn prune(run_dir: &RunDir, keep: Keep) -> Result<(), CheckpointError> {

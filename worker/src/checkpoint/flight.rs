@@ -14,7 +14,7 @@ use super::commit::{self, Keep};
 use super::disk::{Disk, FaultyDisk, SystemDisk};
 use super::error::CheckpointError;
 use super::items::{self, Snapshot};
-use super::layout::{FileLayout, Item, layout};
+use super::layout::FileLayout;
 use super::staging;
 use super::writer::{Commit, DIGEST_BYTES, Done, Write, Writer};
 use crate::collectives::{Ranks, ReduceOp};
@@ -130,7 +130,7 @@ impl Checkpoints {
             return Ok(());
         }
         let files = items::files(snapshot, &self.ranks, self.device)?;
-        let (_, bytes) = staging::parts(&self.divide(&files)?, self.ranks.rank());
+        let (_, bytes) = staging::parts(&items::divide(&files, self.ranks.size())?, self.ranks.rank());
         self.writer.prepare(vec![0; bytes])
     }
 
@@ -148,7 +148,7 @@ impl Checkpoints {
         let begun = Instant::now();
         let rank = self.ranks.rank();
         let sources = items::files(snapshot, &self.ranks, self.device)?;
-        let files = self.divide(&sources)?;
+        let files = items::divide(&sources, self.ranks.size())?;
         let (parts, bytes) = staging::parts(&files, rank);
         let mut memory = self.take_memory(bytes)?;
         patiently(self.device, || {
@@ -170,18 +170,6 @@ impl Checkpoints {
             state: State::Writing,
         });
         Ok(())
-    }
-
-    /// Who writes what.
-    fn divide(&self, files: &[(String, Vec<items::Source>)]) -> Result<Vec<FileLayout>, CheckpointError> {
-        let items: Vec<(String, Vec<Item>)> = files
-            .iter()
-            .map(|(name, sources)| {
-                let items = sources.iter().map(|source| source.item.clone());
-                (name.clone(), items.collect())
-            })
-            .collect();
-        layout(&items, self.ranks.size()).map_err(CheckpointError::Unwritable)
     }
 
     fn take_memory(&mut self, bytes: usize) -> Result<Vec<u8>, CheckpointError> {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::error::CheckpointError;
-use super::layout::{Held, Item};
+use super::layout::{FileLayout, Held, Item, layout};
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, state};
 use crate::collectives::Ranks;
 use crate::engine::{Arena, Buffers, Resting, patiently};
@@ -104,6 +104,24 @@ pub(super) fn files(
         files.push((EMA_FILE.to_owned(), average));
     }
     Ok(files)
+}
+
+/// Who of so many ranks writes what of the files.
+///
+/// # Errors
+/// What the format has no form for.
+pub(super) fn divide(
+    files: &[(String, Vec<Source>)],
+    ranks: usize,
+) -> Result<Vec<FileLayout>, CheckpointError> {
+    let items: Vec<(String, Vec<Item>)> = files
+        .iter()
+        .map(|(name, sources)| {
+            let items = sources.iter().map(|source| source.item.clone());
+            (name.clone(), items.collect())
+        })
+        .collect();
+    layout(&items, ranks).map_err(CheckpointError::Unwritable)
 }
 
 /// Parameters as float32, or as float64 where the model computes in it, and buffers in their own type: what is loaded again is

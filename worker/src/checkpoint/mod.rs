@@ -14,6 +14,7 @@ mod commit;
 mod disk;
 mod error;
 mod flight;
+mod in_memory;
 mod items;
 mod layout;
 mod read;
@@ -21,13 +22,14 @@ mod staging;
 mod state;
 mod writer;
 
-pub use choose::choose;
-pub use commit::{Keep, clear};
+pub use choose::{choose, verify};
+pub use commit::{Keep, amend, clear};
 pub(crate) use disk::WRITE_FAULT;
 pub use error::CheckpointError;
 pub use flight::{Checkpoints, Progress, Written};
+pub use in_memory::{MemoryCopies, newest as newest_in_memory};
 pub use items::Snapshot;
-pub use read::{Target, restore};
+pub use read::{Target, restore, restore_weights};
 
 /// The model's tensors.
 pub const MODEL_FILE: &str = "model.safetensors";

@@ -10,6 +10,27 @@ use crate::engine::{Arena, Buffers, Ema, Resting, overlap};
 use crate::models::{LoadMode, ModelError, Registry, TensorFile, load_state};
 use crate::optim::Optimizer;
 
+/// Puts a checkpoint's weights alone into a model, by `average` those of its moving average where it has one. Returns its manifest and
+/// whether they are the average.
+///
+/// # Errors
+/// As [`restore`].
+pub fn restore_weights(
+    folder: &Path,
+    registry: &Registry,
+    average: bool,
+) -> Result<(Manifest, bool), CheckpointError> {
+    let manifest = Manifest::read(folder)?;
+    manifest.check_sizes(folder)?;
+    load_state(registry, &folder.join(MODEL_FILE), LoadMode::Strict)?;
+    let average = average && manifest.ema_updates.is_some();
+    if average {
+        // Of what was never trained there is none.
+        load_state(registry, &folder.join(EMA_FILE), LoadMode::Partial)?;
+    }
+    Ok((manifest, average))
+}
+
 /// What a checkpoint is put into.
 pub struct Target<'a> {
     /// The model's tensors.

@@ -31,9 +31,9 @@ pub use rendezvous::{Rendezvous, RendezvousError};
 pub use shared::{SharedGroup, Sharing};
 pub use single::SingleGroup;
 
-/// How long an operation waits for its peers unless the group was told otherwise. Long enough for one rank to write a
-/// checkpoint or to read a slow file system while the others wait.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// How long an operation waits for its peers unless the group was told otherwise. Long enough for one rank to read a slow file
+/// system, or to be late with its share of an evaluation, while the others wait.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// The ranks of a run and what they can do together.
 pub trait ProcessGroup: Send {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dtrain_common::env::{EnvError, Transport, WorkerEnv};
+use dtrain_common::env::{EnvError, Transport, WorkerEnv, collective_timeout};
 use dtrain_torch_shim::gloo;
 use dtrain_torch_shim::store::TcpStore;
 use dtrain_torch_shim::{ErrorKind, ShimError};
@@ -90,6 +90,8 @@ pub struct Rendezvous {
     env: WorkerEnv,
     /// The environment's choice of transport.
     wish: Transport,
+    /// How long operations of its groups wait.
+    timeout: Duration,
     /// None for a single process.
     store: Option<TcpStore>,
 }
@@ -99,13 +101,15 @@ impl Rendezvous {
     /// the launcher's agent serves the store (`TORCHELASTIC_USE_AGENT_STORE`), every rank is a client.
     ///
     /// # Errors
-    /// `Serve` or `Connect`; `Environment` where DTRAIN_TRANSPORT names no transport.
+    /// `Serve` or `Connect`; `Environment` where DTRAIN_TRANSPORT names no transport or DTRAIN_COLLECTIVE_TIMEOUT no time.
     pub fn open(env: WorkerEnv) -> Result<Self, RendezvousError> {
         let wish = Transport::from_process()?;
+        let timeout = collective_timeout(|name| std::env::var(name).ok())?.unwrap_or(super::DEFAULT_TIMEOUT);
         if env.world_size == 1 {
             return Ok(Self {
                 env,
                 wish,
+                timeout,
                 store: None,
             });
         }
@@ -131,6 +135,7 @@ impl Rendezvous {
         Ok(Self {
             env,
             wish,
+            timeout,
             store: Some(store),
         })
     }
@@ -218,7 +223,9 @@ impl Rendezvous {
         let Some(gloo) = self.gloo(None)? else {
             return Ok(Box::new(SingleGroup));
         };
-        share(gloo, Facts::new(wish, self.is_local()))
+        let mut group = share(gloo, Facts::new(wish, self.is_local()))?;
+        group.set_timeout(self.timeout);
+        Ok(group)
     }
 
     /// Connects all ranks once more, in a group of its own by TCP, for operations whose order is independent of those of the
@@ -228,7 +235,10 @@ impl Rendezvous {
     /// `Group` where a peer does not come.
     pub fn connect_beside(&self, name: &str) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
         Ok(match self.gloo(Some(name))? {
-            Some(gloo) => Box::new(gloo),
+            Some(mut gloo) => {
+                gloo.set_timeout(self.timeout);
+                Box::new(gloo)
+            }
             None => Box::new(SingleGroup),
         })
     }

@@ -3,70 +3,98 @@
 use std::time::Instant;
 
 use dtrain_common::batch::share;
+use dtrain_common::memory::Owners;
 use tch::{Device, Tensor};
 
 use super::error::TrainError;
-use super::replay::{Phase, Shortage, patiently, place, shielded};
+use super::fault::Fault;
+use super::precision::Precision;
+use super::replay::{Exhausted, Limits, Phase, Shortage, patiently, place, shielded};
 use super::status::{Status, Tally};
+use super::step::place_batch;
+use super::stop::StopFlag;
 use super::trainer::Trainer;
-use crate::collectives::ReduceOp;
+use crate::collectives::{Ranks, ReduceOp};
 use crate::data::{Loader, LoaderOptions, MicroBatch};
+use crate::heartbeat::Heartbeat;
 use crate::metrics::{EvalRecord, Figures, MicroBatches, OomRecord};
-use crate::tasks::{Mode, Totals};
+use crate::tasks::{Mode, Task, Totals};
 
-impl Trainer<'_> {
-    /// Evaluates the whole test set, with the moving average of the parameters where there is one: each rank its share, then
-    /// one reduction of the sums. Where memory runs out on a rank, all ranks begin again with half the batch.
-    pub(super) fn evaluate(&mut self) -> Result<EvalRecord, TrainError> {
-        self.model.swap_average()?;
-        let record = self.evaluate_live();
-        self.model.swap_average()?;
-        record
-    }
+/// What an evaluation needs: a model without its training.
+pub(crate) struct Evaluator<'a> {
+    pub(crate) task: &'a dyn Task,
+    pub(crate) ranks: &'a Ranks,
+    pub(crate) precision: &'a Precision,
+    pub(crate) loader_options: LoaderOptions,
+    pub(crate) device: Device,
+    pub(crate) limits: Limits,
+    pub(crate) stop: &'a StopFlag,
+    pub(crate) heartbeat: &'a Heartbeat,
+}
 
-    fn evaluate_live(&mut self) -> Result<EvalRecord, TrainError> {
-        let begun = Instant::now();
-        let status = loop {
-            let last = self.done.saturating_sub(1);
-            let largest = self.plan.stage(last).partition.micro_batch();
-            let batch = self
-                .replay
-                .evaluation
-                .map_or(largest, |fitting| fitting.min(largest));
-            let status = self.evaluate_in(batch)?;
+/// How an evaluation has ended, the same on every rank.
+pub(crate) enum Evaluated {
+    /// The sums over the whole test set.
+    Whole(Totals),
+    /// Some rank was asked to stop.
+    Stopped,
+    /// Some ranks had no memory for a batch of one sample.
+    Exhausted(Vec<Option<Shortage>>),
+}
+
+/// A batch that was too large.
+pub(crate) struct TooLarge<'a> {
+    /// By rank: where memory ran out.
+    pub(crate) shortages: &'a [Option<Shortage>],
+    pub(crate) from: usize,
+    /// The one that is tried next.
+    pub(crate) to: usize,
+}
+
+impl Evaluator<'_> {
+    /// Evaluates the whole test set in batches of at most so many samples: each rank its share, then one reduction of the sums. Where
+    /// memory runs out on a rank, all ranks say so through `smaller` and begin again with half the batch. Every rank calls it.
+    pub(crate) fn run(
+        &self,
+        mut batch: usize,
+        fault: &mut Fault,
+        step: u64,
+        mut smaller: impl FnMut(TooLarge<'_>) -> Result<(), TrainError>,
+    ) -> Result<Evaluated, TrainError> {
+        loop {
+            let status = self.attempt(batch, fault, step)?;
+            if status.stop > 0.0 {
+                return Ok(Evaluated::Stopped);
+            }
             if !status.ran_out() {
-                break status;
+                return Ok(Evaluated::Whole(status.totals));
             }
             if batch <= 1 {
-                return Err(self.exhausted(&status.shortages, batch, self.done));
+                return Ok(Evaluated::Exhausted(status.shortages));
             }
-            self.evaluate_smaller(&status.shortages, batch)?;
-        };
-        let totals = status.totals;
-        let metrics = self.model.task.metrics(&totals).into_iter();
-        Ok(EvalRecord {
-            step: self.done,
-            epoch: self.plan.position(self.done.saturating_sub(1)).epoch + 1,
-            loss: totals.loss(),
-            metrics: Figures(metrics.map(|(name, value)| (name.to_owned(), value)).collect()),
-            samples: self.model.task.test_set().len() as u64,
-            eval_ms: begun.elapsed().as_secs_f64() * 1e3,
-            best: None,
-        })
+            self.limits.free();
+            smaller(TooLarge {
+                shortages: &status.shortages,
+                from: batch,
+                to: batch / 2,
+            })?;
+            batch /= 2;
+        }
     }
 
     /// The sums over the test set in batches of so many samples, and on which ranks memory ran out.
-    fn evaluate_in(&mut self, batch: usize) -> Result<Status, TrainError> {
-        let mut status = Status::blank(self.model.task.sums(), self.ranks.size());
-        self.replay.fault.begin(Phase::Evaluate, self.done, 1);
+    fn attempt(&self, batch: usize, fault: &mut Fault, step: u64) -> Result<Status, TrainError> {
+        let mut status = Status::blank(self.task.sums(), self.ranks.size());
+        fault.begin(Phase::Evaluate, step, 1);
         let sums = shielded(|| self.sum_up(batch))
             .map_err(TrainError::from)
             .and_then(|sums| sums);
-        self.replay.fault.end();
-        match self.replay.survive(sums, Phase::Evaluate)? {
-            Ok(totals) => status.totals = totals,
+        fault.end();
+        match self.limits.survive(sums, Phase::Evaluate)? {
+            Ok(Some(totals)) => status.totals = totals,
+            Ok(None) => status.stop = 1.0,
             Err(shortage) => {
-                self.replay.free();
+                self.limits.free();
                 status.shortages[self.ranks.rank()] = Some(shortage);
             }
         }
@@ -75,9 +103,9 @@ impl Trainer<'_> {
         Ok(status.merge(&merged)?)
     }
 
-    /// This rank's share of the test set.
-    fn sum_up(&self, batch: usize) -> Result<Totals, TrainError> {
-        let test_set = self.model.task.test_set();
+    /// This rank's share of the test set; none where a request to stop comes before its end.
+    fn sum_up(&self, batch: usize) -> Result<Option<Totals>, TrainError> {
+        let test_set = self.task.test_set();
         let own = share(test_set.len(), self.ranks.size(), self.ranks.rank());
         let indices: Vec<u32> = own.map(|index| index as u32).collect();
         let work: Vec<MicroBatch> = indices
@@ -92,47 +120,126 @@ impl Trainer<'_> {
             ..self.loader_options
         };
         let mut loader = Loader::start(test_set, options, work.into_iter())?;
-        let task = self.model.task.as_ref();
         let mut tally = Tally::default();
         while let Some(decoded) = loader.next() {
-            let batch = self.place(decoded?, &loader)?;
+            if self.stop.is_asked() {
+                return Ok(None);
+            }
+            let batch = place_batch(decoded?, &loader, self.device)?;
             let loss = self
                 .precision
-                .run(|| tch::no_grad(|| task.loss(&batch, Mode::Evaluate)))??;
+                .run(|| tch::no_grad(|| self.task.loss(&batch, Mode::Evaluate)))??;
             tally.add(&loss)?;
             self.heartbeat.beat();
         }
-        Ok(tally.totals(task.sums())?)
+        Ok(Some(tally.totals(self.task.sums())?))
     }
 
-    /// Halves the batch of this and later evaluations, on all ranks.
-    fn evaluate_smaller(&mut self, shortages: &[Option<Shortage>], batch: usize) -> Result<(), TrainError> {
-        self.replay.free();
-        let smaller = batch / 2;
-        self.replay.evaluation = Some(smaller);
-        let Some((place, ranks, first)) = place(shortages) else {
-            return Ok(());
-        };
-        let step = self.done;
-        self.progress.note(format!(
-            "out of memory {place} after step {step}: {}; the test set is begun again in batches of {smaller} instead of {batch}",
-            first.bytes()
-        ));
-        let record = OomRecord {
+    /// The evaluation as it is written down.
+    pub(crate) fn record(&self, totals: &Totals, step: u64, epoch: u64, begun: Instant) -> EvalRecord {
+        let metrics = self.task.metrics(totals).into_iter();
+        EvalRecord {
             step,
-            ranks,
-            phase: first.phase.name(),
-            micro_batch: MicroBatches {
-                from: batch,
-                to: smaller,
-            },
-            grad_accum_steps: 1,
-            recompute: false,
-            agree_ms: first.elapsed_ms(),
-        };
-        match &mut self.metrics {
-            Some(metrics) => metrics.oom(&record).map_err(TrainError::Metrics),
-            None => Ok(()),
+            epoch,
+            loss: totals.loss(),
+            metrics: Figures(metrics.map(|(name, value)| (name.to_owned(), value)).collect()),
+            samples: self.task.test_set().len() as u64,
+            eval_ms: begun.elapsed().as_secs_f64() * 1e3,
+            best: None,
         }
     }
+}
+
+/// What ends a run whose model takes no batch of one sample.
+pub(crate) fn exhausted(
+    shortages: &[Option<Shortage>],
+    batch: usize,
+    step: u64,
+    owners: Owners,
+) -> TrainError {
+    let place = place(shortages).map_or_else(String::new, |(words, _, first)| {
+        format!("{words} at step {step}: {}", first.bytes())
+    });
+    TrainError::OutOfMemory(Box::new(Exhausted {
+        place,
+        batch,
+        owners,
+        predicted: false,
+    }))
+}
+
+/// What people are told of an evaluation in smaller batches.
+pub(crate) fn in_smaller_batches(too_large: &TooLarge<'_>, step: u64) -> Option<String> {
+    let (place, _, first) = place(too_large.shortages)?;
+    Some(format!(
+        "out of memory {place} after step {step}: {}; the test set is begun again in batches of {} instead of {}",
+        first.bytes(),
+        too_large.to,
+        too_large.from
+    ))
+}
+
+impl Trainer<'_> {
+    /// Evaluates the whole test set, with the moving average of the parameters where there is one. None where some rank was asked to
+    /// stop meanwhile.
+    pub(super) fn evaluate(&mut self) -> Result<Option<EvalRecord>, TrainError> {
+        self.model.swap_average()?;
+        let record = self.evaluate_live();
+        self.model.swap_average()?;
+        record
+    }
+
+    fn evaluate_live(&mut self) -> Result<Option<EvalRecord>, TrainError> {
+        let begun = Instant::now();
+        let step = self.done;
+        let last = step.saturating_sub(1);
+        let largest = self.plan.stage(last).partition.micro_batch();
+        let first = self
+            .replay
+            .evaluation
+            .map_or(largest, |fitting| fitting.min(largest));
+        let epoch = self.plan.position(last).epoch + 1;
+        let evaluator = Evaluator {
+            task: self.model.task.as_ref(),
+            ranks: &self.ranks,
+            precision: &self.precision,
+            loader_options: self.loader_options,
+            device: self.device,
+            limits: self.replay.limits,
+            stop: &self.stop,
+            heartbeat: &self.heartbeat,
+        };
+        let (progress, metrics, fitting) = (&self.progress, &mut self.metrics, &mut self.replay.evaluation);
+        let smaller = |too_large: TooLarge<'_>| {
+            *fitting = Some(too_large.to);
+            if let Some(words) = in_smaller_batches(&too_large, step) {
+                progress.note(words);
+            }
+            match (metrics.as_mut(), oom_record(&too_large, step)) {
+                (Some(metrics), Some(record)) => metrics.oom(&record).map_err(TrainError::Metrics),
+                _ => Ok(()),
+            }
+        };
+        match evaluator.run(first, &mut self.replay.fault, step, smaller)? {
+            Evaluated::Whole(totals) => Ok(Some(evaluator.record(&totals, step, epoch, begun))),
+            Evaluated::Stopped => Ok(None),
+            Evaluated::Exhausted(shortages) => Err(self.exhausted(&shortages, 1, step)),
+        }
+    }
+}
+
+fn oom_record(too_large: &TooLarge<'_>, step: u64) -> Option<OomRecord> {
+    let (_, ranks, first) = place(too_large.shortages)?;
+    Some(OomRecord {
+        step,
+        ranks,
+        phase: first.phase.name(),
+        micro_batch: MicroBatches {
+            from: too_large.from,
+            to: too_large.to,
+        },
+        grad_accum_steps: 1,
+        recompute: false,
+        agree_ms: first.elapsed_ms(),
+    })
 }

@@ -11,8 +11,8 @@ use super::error::TrainError;
 use super::model::Model;
 use super::status::Status;
 use super::trainer::Trainer;
-use crate::checkpoint::{CheckpointError, Keep, Progress, Snapshot, Written};
-use crate::metrics::{CheckpointRecord, EvalRecord};
+use crate::checkpoint::{self, CheckpointError, Keep, Progress, Snapshot, Written};
+use crate::metrics::{CheckpointRecord, EvalRecord, figure};
 
 /// The best checkpoint of a run, by the figure that `checkpoint.best` names; nothing without that setting.
 #[derive(Debug, Clone, Default)]
@@ -52,12 +52,45 @@ impl BestKeeper {
 }
 
 impl Trainer<'_> {
-    /// Evaluates, tells of it, and writes a checkpoint.
-    pub(super) fn evaluate_and_save(&mut self) -> Result<(), TrainError> {
-        let mut evaluation = self.evaluate()?;
+    /// Evaluates, tells of it, and writes a checkpoint. False where a request to stop came before the end of the evaluation: the
+    /// run that goes on makes it up.
+    pub(super) fn evaluate_and_save(&mut self) -> Result<bool, TrainError> {
+        let evaluation = self.evaluate()?;
+        self.owes_evaluation = evaluation.is_none();
+        let evaluation = evaluation.map(|evaluation| self.judge(evaluation)).transpose()?;
+        self.save(evaluation.as_ref())?;
+        Ok(!self.owes_evaluation)
+    }
+
+    /// Before the first step: makes the evaluation that the checkpoint owes which the run goes on from, and completes the
+    /// checkpoint by it. False where a request to stop came first.
+    pub(super) fn make_up(&mut self) -> Result<bool, TrainError> {
+        if !self.owes_evaluation {
+            return Ok(true);
+        }
+        let Some(evaluation) = self.evaluate()? else {
+            return Ok(false);
+        };
+        self.owes_evaluation = false;
+        let evaluation = self.judge(evaluation)?;
+        if self.from_memory {
+            self.save(Some(&evaluation))?;
+            return Ok(true);
+        }
+        // Another run's checkpoint stays as it is; this run's next one has the figures.
+        let own = self.run_dir.checkpoint(self.done);
+        if self.ranks.rank() == 0 && own.is_dir() {
+            let (metrics, best) = (figures_of(&evaluation), self.best.so_far().cloned());
+            checkpoint::amend(self.run_dir, self.done, metrics, best)
+                .map_err(|source| self.unwritten(self.done, source))?;
+        }
+        Ok(true)
+    }
+
+    fn judge(&mut self, mut evaluation: EvalRecord) -> Result<EvalRecord, TrainError> {
         evaluation.best = self.best.see(&figures_of(&evaluation), self.done);
         self.report_evaluation(&evaluation)?;
-        self.save(Some(&evaluation))
+        Ok(evaluation)
     }
 
     fn report_evaluation(&mut self, record: &EvalRecord) -> Result<(), TrainError> {
@@ -68,7 +101,7 @@ impl Trainer<'_> {
             .metrics
             .0
             .iter()
-            .map(|(name, value)| format!(", {}", figure(name, *value)))
+            .map(|(name, value)| format!(", {}", named(name, *value)))
             .collect();
         self.progress.note(format!(
             "after step {} (epoch {}): test loss {:.4}{figures} of {} samples{}",
@@ -95,10 +128,52 @@ impl Trainer<'_> {
             self.note_wait(begun.elapsed());
         }
         self.saved_at = Instant::now();
+        let manifest = self.manifest(evaluation, self.owes_evaluation);
+        let stage = &self.plan.stages()[self.phase.stage];
+        let settings = &self.recipe.checkpoint;
+        let keep = Keep {
+            newest: settings.keep,
+            every: settings
+                .keep_every
+                .map(|span| span.steps(stage.steps_per_epoch).max(1)),
+        };
+        let begun = self.checkpoints.begin(&snapshot(&self.model), manifest, keep);
+        begun.map_err(|source| self.unwritten(self.done, source))
+    }
+
+    /// After a step: begins a copy in memory, where one is kept.
+    pub(super) fn keep_in_memory(&mut self) -> Result<(), TrainError> {
+        if self.memory_copies.is_none() {
+            return Ok(());
+        }
+        // What comes behind the step was not done yet when this copy was made.
+        let owes = self.plan.is_checkpoint(self.done);
+        let manifest = self.manifest(None, owes);
+        let step = self.done;
+        let Some(copies) = &mut self.memory_copies else {
+            return Ok(());
+        };
+        let begun = copies.begin(&snapshot(&self.model), manifest);
+        begun.map_err(|source| TrainError::Checkpoint { step, source })
+    }
+
+    /// Before the ranks agree on a step: the copy in memory of the one before is whole.
+    pub(super) fn settle_memory(&mut self) -> Result<(), TrainError> {
+        let step = self.done;
+        match &mut self.memory_copies {
+            Some(copies) => copies
+                .settle()
+                .map_err(|source| TrainError::Checkpoint { step, source }),
+            None => Ok(()),
+        }
+    }
+
+    /// What a checkpoint after the last step is, but for its files.
+    fn manifest(&self, evaluation: Option<&EvalRecord>, evaluation_owed: bool) -> Manifest {
         let position = self.plan.position(self.done);
         let metrics = evaluation.map(figures_of).unwrap_or_default();
         let stage = &self.plan.stages()[self.phase.stage];
-        let manifest = Manifest {
+        Manifest {
             format: FORMAT,
             dtrain: env!("CARGO_PKG_VERSION").to_owned(),
             libtorch: dtrain_torch_shim::libtorch_version().to_owned(),
@@ -115,20 +190,13 @@ impl Trainer<'_> {
             loss_scale: self.precision.state(),
             ema_updates: self.model.ema.as_ref().map(Ema::updates),
             extra: self.model.task.extra(),
+            data: Some(self.data.clone()),
             recipe: self.recipe.clone(),
             metrics,
             best: self.best.so_far().cloned(),
+            evaluation_owed,
             files: Vec::new(),
-        };
-        let settings = &self.recipe.checkpoint;
-        let keep = Keep {
-            newest: settings.keep,
-            every: settings
-                .keep_every
-                .map(|span| span.steps(stage.steps_per_epoch).max(1)),
-        };
-        let begun = self.checkpoints.begin(&snapshot(&self.model), manifest, keep);
-        begun.map_err(|source| self.unwritten(self.done, source))
+        }
     }
 
     /// Has memory for the first checkpoint made ready while the training goes on.
@@ -239,7 +307,7 @@ impl Trainer<'_> {
         let Some(best) = self.best.so_far() else {
             return;
         };
-        let value = figure(&best.by.figure, best.value);
+        let value = named(&best.by.figure, best.value);
         self.progress.note(format!(
             "best checkpoint ({}): {value} after step {}",
             best.by, best.step
@@ -260,17 +328,12 @@ fn snapshot(model: &Model) -> Snapshot<'_> {
     }
 }
 
-/// A figure for people: shares in percent.
-fn figure(name: &str, value: f64) -> String {
-    match name {
-        "accuracy" | "pixel_accuracy" | "mean_iou" => {
-            format!("{} {:.2}%", name.replace('_', " "), value * 100.0)
-        }
-        _ => format!("{} {value:.4}", name.replace('_', " ")),
-    }
+/// A figure with its name, for people.
+fn named(name: &str, value: f64) -> String {
+    format!("{} {}", name.replace('_', " "), figure(name, value))
 }
 
-fn figures_of(record: &EvalRecord) -> BTreeMap<String, f64> {
+pub(crate) fn figures_of(record: &EvalRecord) -> BTreeMap<String, f64> {
     let mut figures: BTreeMap<String, f64> = record.metrics.0.iter().cloned().collect();
     figures.insert("loss".into(), record.loss);
     figures

@@ -28,8 +28,10 @@ pub use batch_sync::{JointSum, RankSync};
 pub use buffers::Buffers;
 pub use ema::{Ema, EmaError};
 pub use error::TrainError;
+pub(crate) use evaluate::{Evaluated, Evaluator, exhausted, in_smaller_batches};
 pub use fault::Fault;
 pub use keep::BestKeeper;
+pub(crate) use keep::figures_of;
 pub use model::{Model, live};
 pub use plan::{
     BatchNorms, Needs, PhaseFile, PhasePlan, Place, PlanError, PlanFile, Position, RunPlan, StageFile,
@@ -39,7 +41,7 @@ pub use precision::{Precision, PrecisionError};
 pub use reducer::{ReduceError, ReduceOptions, Reducer};
 pub(crate) use rehearse::rehearse;
 pub use replay::{Exhausted, Phase, SaveMore, Shortage};
-pub(crate) use replay::{patiently, shielded};
+pub(crate) use replay::{Limits, patiently, shielded};
 pub use scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
 pub use schedule::{Decay, Per, Schedule};
 pub use stages::{Resting, Stage, Stages, Trained};

@@ -22,6 +22,7 @@ pub(super) use self::shortage::place;
 pub use self::shortage::{Phase, Shortage};
 use super::batch_sync::RankSync;
 use super::error::TrainError;
+use super::evaluate::exhausted;
 use super::fault::Fault;
 use super::plan::RunPlan;
 use super::trainer::Trainer;
@@ -33,11 +34,17 @@ use crate::metrics::{MicroBatches, OomRecord};
 /// was one left: asked when the micro-batch is the smallest that the model takes.
 pub type SaveMore = Box<dyn FnMut() -> bool>;
 
-/// What a trainer needs to take a step again.
-pub(super) struct Replay {
+/// What a rank knows of the memory that it is refused.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
     device: Device,
     /// Bytes that tensors may take, where that is known.
     limit: Option<u64>,
+}
+
+/// What a trainer needs to take a step again.
+pub(super) struct Replay {
+    pub(super) limits: Limits,
     /// The largest micro-batch of every stage, with which the run began.
     first: Vec<usize>,
     /// The largest batch of an evaluation that has not run out of memory, where one has.
@@ -62,14 +69,8 @@ impl Replay {
         save_more: SaveMore,
         fault: Fault,
     ) -> Self {
-        let limit = match (device, budget) {
-            (_, Budget::Size(size)) => Some(size.0),
-            (Device::Cuda(_), Budget::Auto) => memory::device_memory(device).ok().map(|(_, total)| total),
-            _ => None,
-        };
         Self {
-            device,
-            limit,
+            limits: Limits::new(device, budget),
             first: plan
                 .stages()
                 .iter()
@@ -82,6 +83,36 @@ impl Replay {
             count: 0,
             fault,
         }
+    }
+
+    /// [`Limits::shortage`].
+    pub(super) fn shortage(&self, phase: Phase) -> Shortage {
+        self.limits.shortage(phase)
+    }
+
+    /// [`Limits::survive`].
+    pub(super) fn survive<T, E>(&self, outcome: Result<T, E>, phase: Phase) -> Result<Result<T, Shortage>, E>
+    where
+        E: OutOfMemory,
+    {
+        self.limits.survive(outcome, phase)
+    }
+
+    /// [`Limits::free`].
+    pub(super) fn free(&self) {
+        self.limits.free();
+    }
+}
+
+impl Limits {
+    /// For tensors on `device`.
+    pub(crate) fn new(device: Device, budget: Budget) -> Self {
+        let limit = match (device, budget) {
+            (_, Budget::Size(size)) => Some(size.0),
+            (Device::Cuda(_), Budget::Auto) => memory::device_memory(device).ok().map(|(_, total)| total),
+            _ => None,
+        };
+        Self { device, limit }
     }
 
     /// What this rank says of a refusal that it has just met.
@@ -151,15 +182,7 @@ impl Trainer<'_> {
         batch: usize,
         step: u64,
     ) -> TrainError {
-        let place = place(shortages).map_or_else(String::new, |(words, _, first)| {
-            format!("{words} at step {step}: {}", first.bytes())
-        });
-        TrainError::OutOfMemory(Box::new(Exhausted {
-            place,
-            batch,
-            owners: self.owners(),
-            predicted: false,
-        }))
+        exhausted(shortages, batch, step, self.owners())
     }
 
     /// At the beginning of an epoch, where the recipe asks for it: a micro-batch that memory has made smaller is doubled, up to

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rand_chacha::rand_core::Rng;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::arena::Arena;
 use super::error::TrainError;
@@ -125,6 +125,8 @@ impl Trainer<'_> {
                 Err(shortage) => short = Some(shortage),
             }
         }
+
+        self.settle_memory()?;
 
         // Agree: afterwards every rank holds the same gradient and the same status.
         let mut status = pass.status;
@@ -297,18 +299,22 @@ impl Trainer<'_> {
         let decoded = self.batches.next().ok_or(TrainError::LoaderEnded)??;
         pass.waited_for_data += asked.elapsed();
         pass.status.bad_samples += decoded.bad.len() as f64;
-        self.place(decoded, &self.batches)
+        place_batch(decoded, &self.batches, self.device)
     }
+}
 
-    /// A decoded batch on the device; what could not be read is named, and the memory goes back to its loader.
-    pub(super) fn place(&self, decoded: data::Batch, loader: &Loader) -> Result<Batch, TrainError> {
-        for bad in &decoded.bad {
-            tracing::warn!("{} cannot be read and is left out: {}", bad.path, bad.reason);
-        }
-        let batch = Batch::new(&decoded, self.device)?;
-        loader.recycle(decoded);
-        Ok(batch)
+/// A decoded batch on the device; what could not be read is named, and the memory goes back to its loader.
+pub(super) fn place_batch(
+    decoded: data::Batch,
+    loader: &Loader,
+    device: Device,
+) -> Result<Batch, TrainError> {
+    for bad in &decoded.bad {
+        tracing::warn!("{} cannot be read and is left out: {}", bad.path, bad.reason);
     }
+    let batch = Batch::new(&decoded, device)?;
+    loader.recycle(decoded);
+    Ok(batch)
 }
 
 /// `norm` is that of the mean gradient over the weight that counted; `missing` is the expected weight over that one.

@@ -1,10 +1,11 @@
 //! The training loop: steps, and between them evaluations, checkpoints and requests to stop.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use dtrain_common::manifest::DataMark;
 use dtrain_common::recipe::Recipe;
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
@@ -23,7 +24,7 @@ use super::replay::{Phase, Replay, SaveMore, patiently};
 use super::stages::Stages;
 use super::status::Status;
 use super::stop::StopFlag;
-use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{Checkpoints, MemoryCopies};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::{Loader, LoaderOptions, too_many_bad};
 use crate::heartbeat::Heartbeat;
@@ -66,14 +67,22 @@ pub struct Parts<'a> {
     pub done: u64,
     /// The figures of the evaluation before that checkpoint.
     pub earlier_metrics: BTreeMap<String, f64>,
+    /// What is trained on, for the checkpoints' manifests.
+    pub data: DataMark,
     /// The best checkpoint, by then.
     pub best: BestKeeper,
+    /// Whether the evaluation of that checkpoint is still to be made.
+    pub owes_evaluation: bool,
     /// metrics.jsonl, on rank 0.
     pub metrics: Option<MetricsLog>,
     /// What people see.
     pub progress: Progress,
     /// When the launch command was given, if it said so.
     pub launched: Option<SystemTime>,
+    /// Room for copies in memory, where they are kept.
+    pub memory_copies: Option<&'a Path>,
+    /// Whether the run goes on from such a copy.
+    pub from_memory: bool,
     /// Signs of life.
     pub heartbeat: Heartbeat,
     /// What the model's normalisations sum over the ranks by, where they do.
@@ -135,7 +144,13 @@ pub struct Trainer<'a> {
     bad_samples: u64,
     skipped_in_a_row: u64,
     pub(super) best: BestKeeper,
+    /// Whether the last evaluation was broken off.
+    pub(super) owes_evaluation: bool,
+    pub(super) run_dir: &'a RunDir,
+    pub(super) data: DataMark,
     pub(super) checkpoints: Checkpoints,
+    pub(super) memory_copies: Option<MemoryCopies>,
+    pub(super) from_memory: bool,
     /// Whether it was said that the training waits for checkpoints.
     pub(super) told_of_waiting: bool,
     /// When the last checkpoint was begun, or the training.
@@ -163,12 +178,16 @@ impl<'a> Trainer<'a> {
             parts.save_more,
             parts.fault,
         );
-        let checkpoints = Checkpoints::new(parts.run_dir, &parts.ranks, parts.device).map_err(|source| {
-            TrainError::Checkpoint {
-                step: parts.done,
-                source,
-            }
-        })?;
+        let failed = |source| TrainError::Checkpoint {
+            step: parts.done,
+            source,
+        };
+        let checkpoints = Checkpoints::new(parts.run_dir, &parts.ranks, parts.device).map_err(failed)?;
+        let memory_copies = parts
+            .memory_copies
+            .map(|place| MemoryCopies::new(place, &parts.ranks, parts.device))
+            .transpose()
+            .map_err(failed)?;
         let mut trainer = Self {
             replay,
             batches,
@@ -195,7 +214,12 @@ impl<'a> Trainer<'a> {
             bad_samples: 0,
             skipped_in_a_row: 0,
             best: parts.best,
+            owes_evaluation: parts.owes_evaluation,
+            run_dir: parts.run_dir,
+            data: parts.data,
             checkpoints,
+            memory_copies,
+            from_memory: parts.from_memory,
             told_of_waiting: false,
             saved_at: Instant::now(),
             summary,
@@ -218,7 +242,7 @@ impl<'a> Trainer<'a> {
             .and_then(|launched| launched.elapsed().ok())
             .map(|elapsed| elapsed.as_secs_f64() * 1e3);
         let mut training_s = 0.0;
-        let mut stopped = false;
+        let mut stopped = !self.make_up()?;
         while self.done < self.plan.total_steps && !stopped {
             self.enter_phase()?;
             self.grow()?;
@@ -231,9 +255,10 @@ impl<'a> Trainer<'a> {
             self.report(&record)?;
             self.watch(&record, &status)?;
             self.follow_checkpoint(&status)?;
+            self.keep_in_memory()?;
             stopped = status.stop > 0.0;
             if self.plan.is_checkpoint(self.done) {
-                self.evaluate_and_save()?;
+                stopped |= !self.evaluate_and_save()?;
             } else if stopped || status.due > 0.0 {
                 self.save(None)?;
             }
@@ -261,7 +286,7 @@ impl<'a> Trainer<'a> {
                 .micro_batch(),
         );
         tracing::debug!("trained for {:.3} s", begun.elapsed().as_secs_f64());
-        let unfinished = self.done < self.plan.total_steps;
+        let unfinished = self.done < self.plan.total_steps || self.owes_evaluation;
         Ok(if stopped && unfinished {
             Outcome::Stopped(self.summary)
         } else {

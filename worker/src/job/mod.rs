@@ -13,6 +13,7 @@ use dtrain_common::recipe::Recipe;
 use serde_json::Value;
 
 use crate::error::WorkerError;
+use crate::evaluation;
 use crate::memory::budget;
 use crate::setup::cores;
 use crate::tasks::{BuildTask, Console};
@@ -35,6 +36,10 @@ pub(crate) fn run<T: BuildTask + 'static>(
     env: &WorkerEnv,
     text: &str,
 ) -> Result<ExitStatus, WorkerError> {
+    let job = serde_json::from_str::<Job>(text);
+    if let Ok(Job::Eval(job)) = &job {
+        return evaluation::run::<T>(recipe, env, job);
+    }
     let mut console = Console {
         threads: cores(),
         say: &mut |sentence| tracing::warn!("{sentence}"),
@@ -50,9 +55,10 @@ pub(crate) fn run<T: BuildTask + 'static>(
         budget::prepare(device).map_err(crate::engine::TrainError::from)?;
         return attempt::run::<T>(subject, &attempt, device);
     }
-    match serde_json::from_str(text).map_err(WorkerError::Job)? {
+    match job.map_err(WorkerError::Job)? {
         Job::Plan(job) => plan::run::<T>(subject, &job),
         Job::Profile(job) => profile::run::<T>(subject, &job, crate::device::choose(env)?),
+        Job::Eval(job) => evaluation::run::<T>(recipe, env, &job),
     }
 }
 

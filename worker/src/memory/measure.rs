@@ -56,11 +56,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
         local_world_size: cut.ranks,
         ..WorkerEnv::single()
     };
-    let opening = Opening {
-        run_dir: Default::default(),
-        resume: None,
-        survey,
-    };
+    let opening = Opening::rehearsed(survey);
     let mut setup = Setup::build::<T>(&recipe, &opening, &env, device, Some(Place::last_of(stage)))?;
     let ranks = Ranks::new(Box::new(PhantomGroup::new(cut.ranks)));
     if let Some(sync) = &setup.batch_sync {

@@ -83,11 +83,7 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
         recipe.precision.amp = Amp::Off;
         // Their values do not matter.
         recipe.model.weights = None;
-        let opening = Opening {
-            run_dir: Default::default(),
-            resume: None,
-            survey: self.survey.clone(),
-        };
+        let opening = Opening::rehearsed(self.survey.clone());
         let env = WorkerEnv {
             world_size: build.ranks,
             local_world_size: build.ranks,

@@ -7,7 +7,7 @@ use std::path::Path;
 use dtrain_common::files::write_atomic;
 use serde::Serialize;
 
-use super::{CheckpointRecord, EvalRecord, OomRecord, StageRecord, StepRecord};
+use super::{CheckpointRecord, EvalRecord, OomRecord, StageRecord, StepRecord, TestRecord};
 
 /// The open file. Only rank 0 has one.
 #[derive(Debug)]
@@ -60,6 +60,18 @@ impl MetricsLog {
             eval: &'a EvalRecord,
         }
         self.append(&Line { eval: record })
+    }
+
+    /// Appends the test at the end of a run, as `{"test": {...}}`.
+    ///
+    /// # Errors
+    /// As [`MetricsLog::step`].
+    pub fn test(&mut self, record: &TestRecord) -> io::Result<()> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            test: &'a TestRecord,
+        }
+        self.append(&Line { test: record })
     }
 
     /// Appends the beginning of a stage or of a part of it, as `{"stage": {...}}`.

@@ -4,8 +4,17 @@ mod log;
 mod progress;
 mod record;
 
+/// A figure for people: shares in percent.
+pub(crate) fn figure(name: &str, value: f64) -> String {
+    match name {
+        "accuracy" | "pixel_accuracy" | "mean_iou" => format!("{:.2}%", value * 100.0),
+        _ => format!("{value:.4}"),
+    }
+}
+
 pub use log::MetricsLog;
 pub use progress::{Progress, Surface};
 pub use record::{
-    CheckpointRecord, EvalRecord, Figures, MicroBatches, OomRecord, StageRecord, StepRecord, WaitMs,
+    CheckpointRecord, EvalRecord, Figures, MicroBatches, OomRecord, StageRecord, StepRecord, TestRecord,
+    WaitMs,
 };

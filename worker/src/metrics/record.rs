@@ -69,6 +69,20 @@ pub struct EvalRecord {
     pub best: Option<bool>,
 }
 
+/// An evaluation of a checkpoint: at the end of a run with `[test]`, or by `dtrain eval`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TestRecord {
+    /// The checkpoint's folder.
+    pub checkpoint: String,
+    /// `average` or `raw`.
+    pub weights: &'static str,
+    /// Samples of a batch on each rank.
+    pub batch: usize,
+    /// What was found; the step and the epoch are the checkpoint's.
+    #[serde(flatten)]
+    pub eval: EvalRecord,
+}
+
 /// A stage that begins, or a part of it at which something is unfrozen.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StageRecord {

@@ -170,6 +170,22 @@ pub enum WeightsError {
         reason: String,
     },
 
+    /// Two tensors of the file come to have one name.
+    #[error(
+        "{}: model.weights_rename gives `{first}` and `{second}` one name, `{name}`; make its patterns narrower",
+        path.display()
+    )]
+    Renamed {
+        /// The file.
+        path: PathBuf,
+        /// A tensor in the file.
+        first: String,
+        /// Another one.
+        second: String,
+        /// The name that both would have.
+        name: String,
+    },
+
     /// The file holds two different tensors where the model has one under two names.
     #[error(
         "{}: `{second}` is not equal to `{first}`, and the model has one tensor for both. Weights of a model that was \

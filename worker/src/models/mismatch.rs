@@ -100,6 +100,14 @@ impl Mismatch {
             && self.types.is_empty()
     }
 
+    /// Whether the model's tensor of this name can be filled from the file.
+    pub(super) fn leaves(&self, name: &str) -> bool {
+        let missing = self.missing.iter().any(|(missing, _)| missing == name);
+        let shaped = self.shapes.iter().any(|shape| shape.name == name);
+        let typed = self.types.iter().any(|(typed, ..)| typed == name);
+        !(missing || shaped || typed)
+    }
+
     /// Takes out the head that tells classes apart where it differs in the number of classes and in nothing else.
     pub(super) fn take_head(&mut self) -> Vec<ShapeDifference> {
         let (head, rest) = std::mem::take(&mut self.shapes)
@@ -142,7 +150,7 @@ fn converts(from: Dtype, to: Kind) -> bool {
 }
 
 /// The first few of a list, and how many more there are.
-fn few<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
+pub(super) fn few<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
     const SHOWN: usize = 3;
     let shown: Vec<String> = items.iter().take(SHOWN).map(show).collect();
     match items.len().saturating_sub(SHOWN) {

@@ -21,6 +21,7 @@ mod mismatch;
 mod recognise;
 mod recompute;
 mod registry;
+mod rename;
 mod resnet;
 mod settings;
 mod tensor_file;
@@ -38,12 +39,13 @@ pub use layers::{
 pub use mismatch::{Mismatch, ShapeDifference};
 pub use recompute::{Recompute, Segment, is_recomputing};
 pub use registry::{Entry, Registry, Role, Scope};
+pub use rename::Renames;
 pub use tensor_file::TensorFile;
 pub use tensor_write::write_tensors;
 pub(crate) use tensor_write::{dtype_of, header, widest_first};
 pub use unet::UnetConfig;
 pub use vit::VitConfig;
-pub use weights::{LoadMode, LoadReport, load_state, save_state};
+pub use weights::{LoadMode, LoadReport, load_renamed, load_state, save_state};
 
 /// The classifiers that can be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::path::Path;
 
+use dtrain_common::recipe::WeightsMode;
 use tch::{Kind, Tensor};
 
 use super::error::{ModelError, WeightsError};
-use super::mismatch::{Found, ShapeDifference, Wanted, compare, is_batch_counter, is_head};
+use super::mismatch::{Found, Mismatch, ShapeDifference, Wanted, compare, few, is_batch_counter, is_head};
 use super::registry::Registry;
+use super::rename::Renames;
 use super::tensor_file::TensorFile;
 use super::tensor_write::write_tensors;
 
@@ -19,6 +21,18 @@ pub enum LoadMode {
     /// The same, but a head for another number of classes (`fc`, `head`, `outc.conv`) is left as it was initialised: to start
     /// from weights learnt on another data set.
     FineTune,
+    /// Whatever has the name and shape of one of the model's tensors, at least one: to start from a part of another model.
+    Partial,
+}
+
+impl From<WeightsMode> for LoadMode {
+    fn from(mode: WeightsMode) -> Self {
+        match mode {
+            WeightsMode::FineTune => Self::FineTune,
+            WeightsMode::Strict => Self::Strict,
+            WeightsMode::Partial => Self::Partial,
+        }
+    }
 }
 
 /// What [`load_state`] has done. Its `Display` is one sentence for the log.
@@ -32,6 +46,8 @@ pub struct LoadReport {
     pub counters_missing: usize,
     /// The tensors of a head for another number of classes, left as initialised. Empty when the head was loaded.
     pub head_kept: Vec<ShapeDifference>,
+    /// What of a file that is loaded in part was not used, and what of the model stays as initialised.
+    pub rest: Option<Box<Mismatch>>,
 }
 
 impl fmt::Display for LoadReport {
@@ -51,6 +67,34 @@ impl fmt::Display for LoadReport {
                 "; the classifier starts afresh ({file} classes in the file, {model} in the model)"
             )?;
         }
+        let Some(rest) = &self.rest else { return Ok(()) };
+        let name = |(name, _): &(String, Vec<usize>)| format!("`{name}`");
+        for (what, tensors) in [
+            ("not in the file and left as initialised", &rest.missing),
+            ("in the file alone", &rest.unexpected),
+        ] {
+            if !tensors.is_empty() {
+                write!(f, "; {} {what}: {}", tensors.len(), few(tensors, name))?;
+            }
+        }
+        if !rest.shapes.is_empty() {
+            let both = |d: &ShapeDifference| format!("`{}` {:?}, in the model {:?}", d.name, d.file, d.model);
+            write!(
+                f,
+                "; {} of another shape: {}",
+                rest.shapes.len(),
+                few(&rest.shapes, both)
+            )?;
+        }
+        if !rest.types.is_empty() {
+            let name = |(name, file, _): &(String, String, String)| format!("`{name}` ({file})");
+            write!(
+                f,
+                "; {} of another type: {}",
+                rest.types.len(),
+                few(&rest.types, name)
+            )?;
+        }
         Ok(())
     }
 }
@@ -62,7 +106,20 @@ impl fmt::Display for LoadReport {
 /// # Errors
 /// [`WeightsError`] for a file that cannot be read, is broken, or does not fit, and those of libtorch.
 pub fn load_state(registry: &Registry, path: &Path, mode: LoadMode) -> Result<LoadReport, ModelError> {
-    let file = TensorFile::open(path)?;
+    load_renamed(registry, path, mode, &Renames::default())
+}
+
+/// As [`load_state`], with the names in the file changed by `renames` first.
+///
+/// # Errors
+/// As there; also where two tensors of the file come to have one name.
+pub fn load_renamed(
+    registry: &Registry,
+    path: &Path,
+    mode: LoadMode,
+    renames: &Renames,
+) -> Result<LoadReport, ModelError> {
+    let file = renames.of(TensorFile::open(path)?)?;
     let mut names = file.names();
     // A tied weight may be there a second time. Alone it is reported, by the name that the model lacks.
     names.retain(|name| {
@@ -99,6 +156,10 @@ pub fn load_state(registry: &Registry, path: &Path, mode: LoadMode) -> Result<Lo
     if mode == LoadMode::FineTune {
         report.head_kept = mismatch.take_head();
     }
+    let fits = |entry: &Wanted<'_>| mismatch.leaves(entry.name) && file.info(entry.name).is_some();
+    if mode == LoadMode::Partial && wanted.iter().any(fits) {
+        report.rest = (!mismatch.is_empty()).then(|| Box::new(std::mem::take(&mut mismatch)));
+    }
     if !mismatch.is_empty() {
         return Err(WeightsError::Mismatch {
             path: path.to_owned(),
@@ -125,6 +186,13 @@ pub fn load_state(registry: &Registry, path: &Path, mode: LoadMode) -> Result<Lo
         }
         // A head is loaded whole or not at all.
         if is_head(entry.name()) && !report.head_kept.is_empty() {
+            continue;
+        }
+        if report
+            .rest
+            .as_ref()
+            .is_some_and(|rest| !rest.leaves(entry.name()))
+        {
             continue;
         }
         let value = file.read(entry.name())?;

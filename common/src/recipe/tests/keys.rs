@@ -11,6 +11,8 @@ fn every_key_is_of_the_experiment_or_free() {
         "data.cache",
         "model.file",
         "model.weights",
+        "model.weights_mode",
+        "model.weights_rename",
         "model.memory_format",
         "train.epochs",
         "train.steps",
@@ -29,7 +31,9 @@ fn every_key_is_of_the_experiment_or_free() {
         "checkpoint.keep",
         "checkpoint.best",
         "checkpoint.keep_every",
+        "checkpoint.in_memory",
         "checkpoint.on_failure",
+        "test.weights",
         "log.every_steps",
     ];
     let mut decided: Vec<String> = small(&[])

@@ -97,6 +97,8 @@ augment = "flip"
 [model]
 name = "resnet34"
 weights = "/w/resnet.safetensors"
+weights_mode = "partial"
+weights_rename = [['^module\.', ""], ["gamma$", "weight"]]
 freeze = ["conv1.*", "bn1.*"]
 batchnorm = "synced"
 memory_format = "channels-last"
@@ -151,8 +153,12 @@ warmup = false
 every = "500 steps"
 keep = 1
 keep_every = "2000 steps"
+in_memory = true
 on_failure = "continue"
 best = "max accuracy"
+
+[test]
+weights = "best"
 
 [log]
 every_steps = 1
@@ -177,6 +183,12 @@ fn every_setting_reads() {
     };
     assert_eq!(recipe.data, data);
     assert_eq!(recipe.model.weights, Some(PathBuf::from("/w/resnet.safetensors")));
+    assert_eq!(recipe.model.weights_mode, WeightsMode::Partial);
+    assert_eq!(
+        recipe.model.weights_rename[0],
+        (r"^module\.".to_owned(), String::new())
+    );
+    assert_eq!(recipe.test.map(|test| test.weights), Some(TestWeights::Best));
     assert_eq!(
         (recipe.train.epochs, recipe.train.steps, recipe.train.seed),
         (Some(10), Some(1000), 7)
@@ -233,6 +245,7 @@ fn every_setting_reads() {
             every: Every::Span(Span::Steps(500)),
             keep: 1,
             keep_every: Some(Span::Steps(2000)),
+            in_memory: true,
             on_failure: OnFailure::Continue,
             best: Some("max accuracy".parse().unwrap()),
         }

@@ -91,7 +91,7 @@ fn checkpoints_are_written_after_training_or_time() {
     );
     assert_eq!(every("checkpoint.every=2 epochs"), Every::Span(Span::Epochs(2.0)));
     for (set, part) in [
-        ("checkpoint.every=0 min", "is no length of time"),
+        ("checkpoint.every=0 min", "or a length of time"),
         ("checkpoint.every=0 steps", "is no time at all"),
         ("checkpoint.every=often", "epochs"),
         ("checkpoint.every=5", "a length of training or of time"),

@@ -9,7 +9,7 @@ use toml::Table;
 
 use super::load::given;
 use super::origin::Problem;
-use super::{DataKind, LastBatch, Recipe, Task};
+use super::{DataKind, LastBatch, Recipe, Task, TestWeights};
 
 /// Everything that does not fit together. `table` is the recipe as given, to tell what was stated from what is a
 /// default.
@@ -37,6 +37,7 @@ pub(super) fn check(recipe: &Recipe, table: &Table) -> Vec<Problem> {
     train(recipe, &mut problems);
     optim::check(recipe, table, &mut problems);
     stage::check(recipe, table, &mut problems);
+    test(recipe, &mut problems);
     problems
 }
 
@@ -60,6 +61,17 @@ fn train(recipe: &Recipe, problems: &mut Vec<Problem>) {
                 "\"drop\" leaves no step at all: the effective batch of {largest} is larger than the {samples} training \
                  samples"
             ),
+        ));
+    }
+}
+
+fn test(recipe: &Recipe, problems: &mut Vec<Problem>) {
+    let best = recipe.test.is_some_and(|test| test.weights == TestWeights::Best);
+    if best && recipe.checkpoint.best.is_none() {
+        problems.push(Problem::at(
+            "test.weights",
+            "\"best\" needs checkpoint.best to say by which figure, such as best = \"max accuracy\"; or test those of the last step, \
+             \"last\"",
         ));
     }
 }

@@ -21,6 +21,7 @@ fn running(workers: usize, requeue_code: Option<i32>) -> Agent {
         shutdown_timeout: TIMEOUT,
         requeue_code,
         hang: None,
+        limit: None,
     });
     let mut next = agent.begin();
     for rank in 0..workers {

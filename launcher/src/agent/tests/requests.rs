@@ -182,6 +182,7 @@ fn a_program_that_does_not_start_ends_the_run_with_the_others_killed() {
         shutdown_timeout: TIMEOUT,
         requeue_code: None,
         hang: None,
+        limit: None,
     });
     agent.begin();
     assert_eq!(
@@ -204,6 +205,7 @@ fn the_first_program_that_does_not_start_leaves_nothing_to_wait_for() {
         shutdown_timeout: TIMEOUT,
         requeue_code: None,
         hang: None,
+        limit: None,
     });
     agent.begin();
     let last = agent.on(&Event::NotStarted { rank: 0 }, ms(2));
@@ -218,6 +220,7 @@ fn a_stop_while_workers_are_being_started_reaches_the_one_in_the_making() {
         shutdown_timeout: TIMEOUT,
         requeue_code: None,
         hang: None,
+        limit: None,
     });
     agent.begin();
     agent.on(&Event::Started { rank: 0 }, ms(1));
@@ -254,10 +257,91 @@ fn an_endless_timeout_does_not_overflow() {
         shutdown_timeout: Duration::MAX,
         requeue_code: None,
         hang: None,
+        limit: None,
     };
     let mut agent = Agent::new(policy);
     agent.begin();
     agent.on(&Event::Started { rank: 0 }, ms(1));
     stop(&mut agent, TERM, 10);
     assert_eq!(agent.deadline(), Some(Duration::MAX));
+}
+
+/// A group of two whose workers are asked to stop at 100 ms, and killed at 150.
+fn limited(signal: i32, requeue_code: Option<i32>) -> Agent {
+    let mut agent = Agent::new(Policy {
+        workers: 2,
+        shutdown_timeout: TIMEOUT,
+        requeue_code,
+        hang: None,
+        limit: Some(TimeLimit {
+            ask: ms(100),
+            end: ms(150),
+            signal,
+        }),
+    });
+    agent.begin();
+    agent.on(&Event::Started { rank: 0 }, ms(0));
+    agent.on(&Event::Started { rank: 1 }, ms(0));
+    assert_eq!(agent.deadline(), Some(ms(100)));
+    assert_eq!(agent.on(&Event::Timer, ms(99)), []);
+    agent
+}
+
+#[test]
+fn before_its_time_limit_a_training_is_asked_to_stop_and_may_be_requeued() {
+    let mut agent = limited(USR1, Some(75));
+    let asked = agent.on(&Event::Timer, ms(100));
+    assert_eq!(signals_in(&asked), to(USR1, &[0, 1]));
+    assert!(asked.contains(&Action::Tell(Notice::TimeLimit {
+        workers: 2,
+        left: ms(50)
+    })));
+    exit(&mut agent, 0, 75, 120);
+    let last = exit(&mut agent, 1, 75, 121);
+    let verdict = verdict(&last);
+    assert_eq!(verdict.cause, Cause::Requeue);
+    assert!(verdict.asked_to_stop, "nothing is restarted");
+}
+
+#[test]
+fn what_runs_on_to_the_end_of_the_time_limit_is_killed() {
+    let mut agent = limited(USR1, Some(75));
+    agent.on(&Event::Timer, ms(100));
+    assert_eq!(agent.deadline(), Some(ms(150)));
+    exit(&mut agent, 0, 75, 120);
+    // The batch system's own signal, on the way there, is only passed on.
+    assert_eq!(signals_in(&stop(&mut agent, TERM, 130)), to(TERM, &[1]));
+    assert_eq!(signals_in(&agent.on(&Event::Timer, ms(150))), to(KILL, &[1]));
+    assert_eq!(verdict(&die(&mut agent, 1, KILL, 151)).cause, Cause::TimeIsUp);
+}
+
+#[test]
+fn a_program_that_ends_well_when_its_time_is_up_has_succeeded() {
+    let mut agent = limited(TERM, None);
+    agent.on(&Event::Timer, ms(101));
+    exit(&mut agent, 0, 0, 110);
+    assert_eq!(verdict(&exit(&mut agent, 1, 0, 111)).cause, Cause::Success);
+    let mut agent = limited(TERM, None);
+    agent.on(&Event::Timer, ms(101));
+    die(&mut agent, 0, TERM, 110);
+    assert_eq!(verdict(&die(&mut agent, 1, TERM, 111)).cause, Cause::TimeIsUp);
+}
+
+#[test]
+fn a_worker_in_the_making_is_told_of_the_time_limit_too() {
+    let mut agent = Agent::new(Policy {
+        workers: 2,
+        shutdown_timeout: TIMEOUT,
+        requeue_code: None,
+        hang: None,
+        limit: Some(TimeLimit {
+            ask: ms(10),
+            end: ms(20),
+            signal: USR1,
+        }),
+    });
+    agent.begin();
+    agent.on(&Event::Started { rank: 0 }, ms(5));
+    agent.on(&Event::Timer, ms(10));
+    assert_eq!(agent.on(&Event::Started { rank: 1 }, ms(11)), to(USR1, &[1]));
 }

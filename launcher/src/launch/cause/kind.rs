@@ -8,6 +8,8 @@ pub(in crate::launch) enum Kind {
     /// A signal from outside, and nothing says who sent it.
     Killed,
     CudaOutOfMemory,
+    /// An operation of our own trainer's ranks waited for one of them until its time was up.
+    CollectiveTimeout,
     Nccl,
     Gloo,
     /// torch's key-value store, which rank 0 serves.
@@ -33,6 +35,7 @@ impl Kind {
             Self::Hang => "hang",
             Self::Killed => "killed",
             Self::CudaOutOfMemory => "cuda-out-of-memory",
+            Self::CollectiveTimeout => "collective-timeout",
             Self::Nccl => "nccl",
             Self::Gloo => "gloo",
             Self::Store => "store",

@@ -33,7 +33,7 @@ const GONE: &[&str] = &[
     "pair closure",
 ];
 
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 14] = [
     rule(
         Kind::CudaOutOfMemory,
         &[
@@ -49,6 +49,14 @@ const RULES: [Rule; 13] = [
             "cudnn_status_alloc_failed",
         ],
     ),
+    // Our own trainer's. The rank that it waited for may have a cause of its own.
+    Rule {
+        peer_lost: true,
+        ..rule(
+            Kind::CollectiveTimeout,
+            &["than the others, or called another operation"],
+        )
+    },
     rule(Kind::PortInUse, &["eaddrinuse", "address already in use"]),
     rule(
         Kind::BusError,
@@ -220,6 +228,9 @@ fn text(rule: &Rule, line: &str, small: &str) -> String {
                 .map_or_else(String::new, |name| format!(" with {name}"));
             format!("NCCL failed{name}; set NCCL_DEBUG=INFO to see which call and why")
         }
+        Kind::CollectiveTimeout => "another rank did not come to an operation in time (--collective-timeout): it hangs or is much \
+                                    slower than the others; look at the other ranks' logs, and at what they do meanwhile"
+            .to_owned(),
         Kind::Gloo if rule.peer_lost => "another rank went away while this one waited for it (Gloo), usually because it \
                                          failed itself: look at the other ranks' logs"
             .to_owned(),

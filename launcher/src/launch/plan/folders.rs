@@ -3,7 +3,7 @@
 use super::Begun;
 use anyhow::{Context, bail};
 use dtrain_common::recipe::Recipe;
-use dtrain_common::run_dir::{Resume, RunDir, Start};
+use dtrain_common::run_dir::{Resume, RunDir, RunLock, Start};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ pub(super) fn prepare(
     resume: &Resume,
     named: Option<&Path>,
     begun: Begun,
-) -> anyhow::Result<(RunDir, Start)> {
+) -> anyhow::Result<(RunDir, Start, RunLock)> {
     if let Some(named) = named {
         let run_dir = RunDir::new(named);
-        let start = run_dir.prepare(recipe, resume)?;
-        return Ok((run_dir, start));
+        let (start, lock) = run_dir.begin(recipe, resume)?;
+        return Ok((run_dir, start, lock));
     }
     let root = RunDir::default_root(name, begun.wall);
     let parent = root.parent().unwrap_or(Path::new("."));
@@ -28,8 +28,8 @@ pub(super) fn prepare(
     let root = claim(&root)?;
     let run_dir = RunDir::new(&root);
     run_dir
-        .prepare(recipe, resume)
-        .map(|start| (run_dir, start))
+        .begin(recipe, resume)
+        .map(|(start, lock)| (run_dir, start, lock))
         .map_err(|error| {
             // Both only go if they are empty.
             let _ = fs::remove_dir(&root);

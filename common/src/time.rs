@@ -1,0 +1,135 @@
+//! Lengths of time as people and batch systems write them.
+
+use std::time::Duration;
+
+/// A century, beyond which nobody waits.
+const LONGEST_S: f64 = 100.0 * 365.25 * 86400.0;
+
+/// The units with the words for them, longest first.
+pub(crate) const UNITS: [(u64, &[&str]); 4] = [
+    (86400, &["d", "day", "days"]),
+    (3600, &["h", "hour", "hours"]),
+    (60, &["min", "minute", "minutes"]),
+    (1, &["s", "second", "seconds"]),
+];
+
+/// Reads `90 s`, `10 min`, `1.5 h`, `2h 30min`, `1 day`, and Slurm's `02:30:00` and `1-12:00:00`; none for anything else, a number
+/// without a unit, and no time at all. To the millisecond, and at least one.
+pub fn parse_time(text: &str) -> Option<Duration> {
+    let seconds = match text.contains(':') {
+        true => by_colons(text.trim())?,
+        false => by_units(text)?,
+    };
+    if !(seconds > 0.0 && seconds <= LONGEST_S) {
+        return None;
+    }
+    // What is shorter than a clock's tick is no time at all.
+    Some(Duration::from_millis((seconds * 1e3).round().max(1.0) as u64))
+}
+
+fn by_units(text: &str) -> Option<f64> {
+    let mut rest = text.trim();
+    let mut seconds = 0.0;
+    while !rest.is_empty() {
+        let unit_at = rest.find(|c: char| c.is_ascii_alphabetic())?;
+        let (number, behind) = rest.split_at(unit_at);
+        let end = behind
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(behind.len());
+        let (unit, after) = behind.split_at(end);
+        let (size, _) = UNITS.iter().find(|(_, words)| words.contains(&unit))?;
+        let number = number.trim();
+        // Neither a sign nor an exponent nor a name of infinity.
+        if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+            return None;
+        }
+        seconds += number.parse::<f64>().ok()? * *size as f64;
+        rest = after.trim_start();
+    }
+    Some(seconds)
+}
+
+/// `[days-]hours:minutes:seconds`.
+fn by_colons(text: &str) -> Option<f64> {
+    let (days, clock) = text.split_once('-').unwrap_or(("0", text));
+    let fields: Vec<&str> = clock.split(':').collect();
+    let [hours, minutes, seconds] = fields.as_slice() else {
+        return None;
+    };
+    let whole = |field: &str| field.parse::<u32>().ok().map(f64::from);
+    Some(whole(days)? * 86400.0 + whole(hours)? * 3600.0 + whole(minutes)? * 60.0 + whole(seconds)?)
+}
+
+/// The time in its largest whole unit, as text that [`parse_time`] reads: `90 min`, `2 h`, `0.25 s`.
+pub fn show_time(time: Duration) -> String {
+    let millis = time.as_millis() as u64;
+    let whole = |(seconds, words): &(u64, &[&'static str])| {
+        let size = seconds * 1000;
+        (millis >= size && millis.is_multiple_of(size)).then(|| (millis / size, words[0]))
+    };
+    match UNITS.iter().find_map(whole) {
+        Some((number, unit)) => format!("{number} {unit}"),
+        None => format!("{} s", time.as_secs_f64()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn times_read_and_show() {
+        for (text, seconds, shown) in [
+            ("90 s", 90.0, "90 s"),
+            (" 90minutes", 5400.0, "90 min"),
+            ("1.5 h", 5400.0, "90 min"),
+            ("2h30min", 9000.0, "150 min"),
+            ("1 day 12 h", 129_600.0, "36 h"),
+            ("2 days", 172_800.0, "2 d"),
+            ("0.25 s", 0.25, "0.25 s"),
+            ("02:30:05", 9005.0, "9005 s"),
+            ("1-12:00:00", 129_600.0, "36 h"),
+        ] {
+            let time = parse_time(text).unwrap();
+            assert_eq!(time, Duration::from_secs_f64(seconds), "{text}");
+            assert_eq!(show_time(time), shown);
+        }
+        for text in [
+            "",
+            "10",
+            "min",
+            "0 s",
+            "-1 h",
+            "+1 h",
+            "nan h",
+            "inf s",
+            "1e3 h",
+            "1.2.3 h",
+            "3 fortnights",
+            "00:00:00",
+            "10:00",
+            "1:2:3:4",
+            "-1:00:00",
+            "h 3",
+            "999999999 d",
+            "5 steps",
+        ] {
+            assert_eq!(parse_time(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_reads_or_is_refused(text: String) {
+            let _ = parse_time(&text);
+        }
+
+        #[test]
+        fn times_round_trip(millis in 1_u64..1 << 40) {
+            let time = Duration::from_millis(millis);
+            prop_assert_eq!(parse_time(&show_time(time)).unwrap(), time);
+        }
+    }
+}

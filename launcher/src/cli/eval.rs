@@ -1,0 +1,166 @@
+//! `dtrain eval`: its flags, and the launch that they stand for.
+
+use super::{LaunchArgs, Nproc, RecipeArgs, words};
+use crate::cli_gpus::GpuArgs;
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use dtrain_common::plan::{EvalJob, EvalWeights, Job};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  The newest whole checkpoint of a run, on every GPU:
+      dtrain eval recipe.toml --checkpoint runs/a
+  The best one, with the weights as they are trained instead of their moving average:
+      dtrain eval recipe.toml --checkpoint runs/a/checkpoints/best --weights raw
+  On other data:
+      dtrain eval recipe.toml --checkpoint runs/a --set data.test=holdout --json";
+
+/// What `dtrain eval` is to do.
+#[derive(Debug, Args)]
+pub(crate) struct EvalArgs {
+    #[command(flatten)]
+    pub(crate) recipe: RecipeArgs,
+
+    /// A checkpoint's folder, or that of a run, whose newest whole checkpoint is meant.
+    ///
+    /// Every byte of it is checked first.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) checkpoint: PathBuf,
+
+    /// Which of its weights: `auto` is the moving average where there is one.
+    #[arg(
+        long,
+        value_name = "auto|raw|average",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
+    weights: Weights,
+
+    /// Samples of a batch on each worker [default: as in training].
+    ///
+    /// It is halved where memory runs out.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Option<u32>,
+
+    /// Number of worker processes, as for `dtrain launch`.
+    #[arg(
+        long,
+        value_name = "N|auto|gpu|cpu",
+        default_value = "auto",
+        allow_negative_numbers = true
+    )]
+    nproc: String,
+
+    #[command(flatten)]
+    gpus: GpuArgs,
+
+    /// One object of JSON, in a line, instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Weights {
+    Auto,
+    Raw,
+    Average,
+}
+
+impl From<Weights> for EvalWeights {
+    fn from(weights: Weights) -> Self {
+        match weights {
+            Weights::Auto => Self::Auto,
+            Weights::Raw => Self::Raw,
+            Weights::Average => Self::Average,
+        }
+    }
+}
+
+impl EvalArgs {
+    /// The launch of `worker` that does it: rank 0 answers, and the others are heard only where they fail.
+    ///
+    /// # Errors
+    /// A number of workers that is none.
+    pub(crate) fn launch(&self, worker: &Path) -> anyhow::Result<LaunchArgs> {
+        self.nproc
+            .parse::<Nproc>()
+            .map_err(anyhow::Error::msg)
+            .with_context(|| format!("--nproc {}", self.nproc))?;
+        let job = Job::Eval(EvalJob {
+            checkpoint: self.checkpoint.clone(),
+            weights: self.weights.into(),
+            batch: self.batch.map(|batch| batch as usize),
+            json: self.json,
+        });
+        let mut line: Vec<OsString> = ["dtrain", "launch", "--nproc", &self.nproc]
+            .map(Into::into)
+            .into();
+        if let Some(ids) = &self.gpus.gpu_ids {
+            line.extend(["--gpu-ids".into(), ids.to_string().into()]);
+        }
+        line.extend(["--log-line-prefix-template=", "--local-ranks-filter=0", "--"].map(Into::into));
+        line.extend([worker.into(), OsString::from(&self.recipe.recipe)]);
+        for set in &self.recipe.set {
+            line.extend(["--set".into(), set.into()]);
+        }
+        line.extend(["--job".into(), serde_json::to_string(&job)?.into()]);
+        Ok(words::parse(line, |_| None)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::super::{Cli, Command, Form};
+    use super::*;
+    use clap::Parser;
+
+    fn parsed(line: &[&str]) -> EvalArgs {
+        let words = ["dtrain", "eval"].iter().chain(line);
+        match Cli::try_parse_from(words).unwrap().command {
+            Command::Eval(args) => *args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_evaluation_is_a_launch_of_the_worker() {
+        let args = parsed(&[
+            "r.toml",
+            "--checkpoint",
+            "runs/a",
+            "--nproc",
+            "2",
+            "--set",
+            "data.test=x",
+            "--json",
+        ]);
+        let launch = args.launch(Path::new("/bin/dtrain-worker")).unwrap();
+        assert_eq!(launch.nproc, Nproc::Count(2));
+        let target = launch.target().unwrap().unwrap();
+        assert_eq!(
+            (target.form, target.name),
+            (Form::Program, "/bin/dtrain-worker".as_ref())
+        );
+        assert_eq!(target.args[..4], ["r.toml", "--set", "data.test=x", "--job"]);
+        let job: Job = serde_json::from_str(target.args[4].to_str().unwrap()).unwrap();
+        let wanted = EvalJob {
+            checkpoint: "runs/a".into(),
+            weights: EvalWeights::Auto,
+            batch: None,
+            json: true,
+        };
+        assert_eq!(job, Job::Eval(wanted));
+    }
+
+    #[test]
+    fn wrong_numbers_are_refused() {
+        let args = parsed(&["r.toml", "--checkpoint", "a", "--nproc", "0"]);
+        assert!(args.launch(Path::new("w")).is_err());
+        assert!(Cli::try_parse_from(["dtrain", "eval", "r", "--checkpoint", "a", "--batch", "0"]).is_err());
+        assert!(Cli::try_parse_from(["dtrain", "eval", "r"]).is_err());
+    }
+}

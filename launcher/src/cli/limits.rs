@@ -1,0 +1,83 @@
+//! How long a run may take, and how long its workers wait for each other.
+
+use clap::Args;
+use dtrain_common::time::parse_time;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Limits in time.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LimitArgs {
+    /// Stop in good time before so long has passed, counted from the start of the launch: `90 min`, `2h30min`, `1-12:00:00`.
+    ///
+    /// Some time before its end (--time-margin) a training finishes its step, writes a checkpoint and ends with exit code 75;
+    /// a program gets SIGTERM. Whatever still runs at its end is killed, and nothing is restarted. In a Slurm job a training
+    /// heeds the end of the job by itself; `none`: not even that.
+    #[arg(long, value_name = "TIME|none")]
+    pub(crate) time_limit: Option<Limit>,
+
+    /// How long before the end of the time limit workers are asked to stop [default: a tenth of it, at most 2 min].
+    ///
+    /// It should be longer than a step and the writing of a checkpoint.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) time_margin: Option<Duration>,
+
+    /// How long a training's workers wait for each other in one operation [default: 10 min].
+    ///
+    /// Then all of them end with the name of the operation, which counts as a failure. Programs find the seconds in
+    /// DTRAIN_COLLECTIVE_TIMEOUT.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) collective_timeout: Option<Duration>,
+}
+
+/// A time limit as asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// None, whatever the batch system says.
+    None,
+    /// So long.
+    Time(Duration),
+}
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self::None),
+            text => time(text).map(Self::Time),
+        }
+    }
+}
+
+/// A number without a unit is one of seconds, as in the launcher's other flags.
+fn time(text: &str) -> Result<Duration, String> {
+    parse_time(text)
+        .or_else(|| parse_time(&format!("{text} s")))
+        .ok_or_else(|| {
+            "write a time such as `90 min`, `2h30min` or `1-12:00:00`, or a number of seconds".to_owned()
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn limits_read() {
+        for (text, limit) in [
+            ("none", Limit::None),
+            ("90", Limit::Time(Duration::from_secs(90))),
+            ("1.5", Limit::Time(Duration::from_millis(1500))),
+            ("90 min", Limit::Time(Duration::from_secs(5400))),
+            ("00:10:00", Limit::Time(Duration::from_secs(600))),
+        ] {
+            assert_eq!(text.parse::<Limit>().unwrap(), limit, "{text}");
+        }
+        for text in ["", "0", "-1", "soon", "1 epoch", "10:00"] {
+            assert!(text.parse::<Limit>().is_err(), "{text}");
+        }
+    }
+}

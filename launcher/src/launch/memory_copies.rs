@@ -1,0 +1,77 @@
+//! Room for copies of a training's state that outlive its workers.
+//!
+//! The memory has no name: it is gone with the last process that has it open, however that ends. Workers reach it by links to
+//! this process's open files, which the system lets processes of the same user open.
+
+use anyhow::Context;
+use dtrain_common::memory_copies::{FILES, SLOTS};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// The room of one run, over all its attempts.
+#[derive(Debug)]
+pub(super) struct MemoryCopies {
+    folder: TempDir,
+    _files: Vec<OwnedFd>,
+}
+
+impl MemoryCopies {
+    /// Makes it, empty.
+    ///
+    /// # Errors
+    /// The system has no memory files, or the temporary folder cannot be written to.
+    pub(super) fn new() -> anyhow::Result<Self> {
+        let parent = std::env::temp_dir();
+        let folder = tempfile::Builder::new()
+            .prefix("dtrain-copies-")
+            .tempdir_in(&parent)
+            .with_context(|| format!("cannot make a temporary folder in {}", parent.display()))?;
+        let mut files = Vec::new();
+        for slot in SLOTS {
+            let slot = folder.path().join(slot);
+            fs::create_dir(&slot).with_context(|| format!("cannot make the folder {}", slot.display()))?;
+            for name in FILES {
+                let file = memfd_create(name, MemfdFlags::CLOEXEC)
+                    .context("cannot make a file in memory for checkpoint.in_memory")?;
+                let target = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+                let link = slot.join(name);
+                symlink(target, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
+                files.push(file);
+            }
+        }
+        Ok(Self {
+            folder,
+            _files: files,
+        })
+    }
+
+    /// Where the workers find it.
+    pub(super) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use dtrain_common::memory_copies::{mark, step_of};
+
+    #[test]
+    fn what_is_written_through_the_links_is_there_until_the_end() {
+        let copies = MemoryCopies::new().unwrap();
+        let slot = copies.path().join(SLOTS[1]);
+        let file = slot.join(FILES[0]);
+        fs::write(&file, b"weights").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"weights");
+        mark(&slot, 0, 3).unwrap();
+        assert_eq!(step_of(&slot, 1), Some(3));
+        drop(copies);
+        assert!(!file.exists());
+    }
+}

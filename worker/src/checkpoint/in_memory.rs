@@ -1,0 +1,196 @@
+//! The state after every step, in memory that outlives the workers: the death of one of them then costs no step.
+//!
+//! Slots are used in turn. A rank writes step k while step k + 1 is computed, and ends before it takes part in the agreement on that
+//! step. Whoever writes step k + 1 therefore knows that all ranks have written step k, which is in the other slot: whenever the ranks
+//! die, one slot is whole. `dtrain_common::memory_copies` describes the place.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+
+use dtrain_common::manifest::{self, FileEntry, Manifest, Part};
+use dtrain_common::memory_copies::{SLOTS, mark, step_of};
+use tch::Device;
+
+use super::error::CheckpointError;
+use super::items::{self, Snapshot};
+use super::layout::FileLayout;
+use super::staging::{self, StagedPart};
+use crate::collectives::Ranks;
+use crate::engine::patiently;
+
+/// The copies of a run, on one of its ranks.
+pub struct MemoryCopies {
+    ranks: Ranks,
+    device: Device,
+    slots: [PathBuf; 2],
+    /// Where the next copy is staged; with the thread while one is written.
+    memory: Option<Vec<u8>>,
+    jobs: Option<Sender<Copy>>,
+    done: Receiver<(Vec<u8>, Result<(), CheckpointError>)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread writes.
+struct Copy {
+    slot: PathBuf,
+    rank: usize,
+    step: u64,
+    files: Vec<(String, u64)>,
+    parts: Vec<StagedPart>,
+    memory: Vec<u8>,
+    /// On rank 0.
+    manifest: Option<Manifest>,
+}
+
+impl MemoryCopies {
+    /// In the place that the launcher has made; every rank makes one.
+    ///
+    /// # Errors
+    /// Where the system refuses a thread.
+    pub fn new(place: &Path, ranks: &Ranks, device: Device) -> Result<Self, CheckpointError> {
+        let (jobs, queue) = mpsc::channel::<Copy>();
+        let (says, done) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("memory-copies".to_owned())
+            .spawn(move || {
+                for mut copy in queue {
+                    let written = write(&copy);
+                    // Fails only when the training is over.
+                    let _ = says.send((std::mem::take(&mut copy.memory), written));
+                }
+            })
+            .map_err(CheckpointError::io("start a thread for", place))?;
+        Ok(Self {
+            ranks: ranks.clone(),
+            device,
+            slots: SLOTS.map(|slot| place.join(slot)),
+            memory: Some(Vec::new()),
+            jobs: Some(jobs),
+            done,
+            thread: Some(thread),
+        })
+    }
+
+    /// Copies what this rank keeps of the state after `manifest.step`. Every rank calls it, between the same two steps.
+    ///
+    /// # Errors
+    /// Where a peer is lost or memory runs out.
+    pub fn begin(&mut self, snapshot: &Snapshot<'_>, mut manifest: Manifest) -> Result<(), CheckpointError> {
+        self.settle()?;
+        let rank = self.ranks.rank();
+        let sources = items::files(snapshot, &self.ranks, self.device)?;
+        let layouts = items::divide(&sources, self.ranks.size())?;
+        let (parts, bytes) = staging::parts(&layouts, rank);
+        let mut memory = self.memory.take().unwrap_or_default();
+        memory.resize(bytes, 0);
+        patiently(self.device, || {
+            staging::copy(&layouts, &sources, rank, &mut memory)
+        })?;
+        manifest.files = layouts.iter().map(entry).collect();
+        let copy = Copy {
+            slot: self.slots[(manifest.step % 2) as usize].clone(),
+            rank,
+            step: manifest.step,
+            files: layouts
+                .iter()
+                .map(|file| (file.name.clone(), file.bytes))
+                .collect(),
+            parts,
+            memory,
+            manifest: (rank == 0).then_some(manifest),
+        };
+        let jobs = self.jobs.as_ref().ok_or(CheckpointError::Writer)?;
+        jobs.send(copy).map_err(|_| CheckpointError::Writer)
+    }
+
+    /// Waits for the copy under way, if there is one. Every rank calls it before it agrees on the next step.
+    ///
+    /// # Errors
+    /// Where it could not be written.
+    pub fn settle(&mut self) -> Result<(), CheckpointError> {
+        if self.memory.is_none() {
+            let (memory, written) = self.done.recv().map_err(|_| CheckpointError::Writer)?;
+            self.memory = Some(memory);
+            written?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for MemoryCopies {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The newest slot that so many ranks have written whole, with its step.
+pub fn newest(place: &Path, ranks: usize) -> Option<(PathBuf, u64)> {
+    let whole = |slot: &str| {
+        let slot = place.join(slot);
+        let step = step_of(&slot, ranks)?;
+        let manifest = Manifest::read(&slot).ok()?;
+        (manifest.step == step && manifest.check_sizes(&slot).is_ok()).then_some((slot, step))
+    };
+    SLOTS.into_iter().filter_map(whole).max_by_key(|(_, step)| *step)
+}
+
+/// Nobody checks what is in memory; a manifest has no entry without a checksum all the same.
+fn entry(file: &FileLayout) -> FileEntry {
+    let part = Part {
+        bytes: file.bytes,
+        sha256: "0".repeat(64),
+    };
+    FileEntry {
+        name: file.name.clone(),
+        bytes: file.bytes,
+        parts: vec![part],
+    }
+}
+
+fn write(copy: &Copy) -> Result<(), CheckpointError> {
+    let slot = &copy.slot;
+    let failed = || CheckpointError::io("write", slot.clone());
+    mark(slot, copy.rank, 0).map_err(failed())?;
+    if let Some(manifest) = &copy.manifest {
+        write_manifest(slot, manifest).map_err(failed())?;
+    }
+    for (number, (name, bytes)) in copy.files.iter().enumerate() {
+        let path = slot.join(name);
+        let fail = || CheckpointError::io("write", path.clone());
+        let file = File::options().write(true).open(&path).map_err(fail())?;
+        file.set_len(*bytes).map_err(fail())?;
+        for part in copy.parts.iter().filter(|part| part.file == number) {
+            let content = &copy.memory[part.start..part.start + part.bytes];
+            file.write_all_at(content, part.offset).map_err(fail())?;
+        }
+    }
+    mark(slot, copy.rank, copy.step).map_err(failed())
+}
+
+fn write_manifest(slot: &Path, manifest: &Manifest) -> io::Result<()> {
+    let bytes = serde_json::to_vec(manifest)?;
+    let file = File::options().write(true).open(slot.join(manifest::FILE_NAME))?;
+    file.set_len(bytes.len() as u64)?;
+    file.write_all_at(&bytes, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use dtrain_common::memory_copies::FILES;
+
+    use super::super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE};
+
+    #[test]
+    fn the_launcher_knows_every_file() {
+        for name in [MODEL_FILE, OPTIMIZER_FILE, EMA_FILE] {
+            assert!(FILES.contains(&name), "{name}");
+        }
+    }
+}

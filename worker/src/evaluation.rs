@@ -1,0 +1,295 @@
+//! A checkpoint's model without its training: `dtrain eval`, and the test at the end of a run.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use dtrain_common::batch::Partition;
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::memory::Owners;
+use dtrain_common::plan::{EvalJob, EvalWeights};
+use dtrain_common::recipe::{MemoryFormat, Recipe};
+use dtrain_common::run_dir::{Resume, RunDir};
+use dtrain_common::units::ByteSize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tch::Device;
+
+use crate::checkpoint;
+use crate::collectives::{Ranks, Rendezvous};
+use crate::device;
+use crate::engine::{
+    Evaluated, Evaluator, Fault, Limits, Precision, StopFlag, TrainError, exhausted, figures_of,
+    in_smaller_batches, shielded,
+};
+use crate::error::WorkerError;
+use crate::heartbeat::Heartbeat;
+use crate::memory::{self, budget};
+use crate::metrics::{MetricsLog, Progress, Surface, TestRecord, figure};
+use crate::models::Registry;
+use crate::setup::{cores, loader_options, same_data};
+use crate::tasks::{BuildTask, Console, Site};
+use crate::worker::peak_memory;
+
+/// What rank 0 tells the others.
+#[derive(Debug, Serialize, Deserialize)]
+struct Opening {
+    checkpoint: PathBuf,
+    survey: Value,
+}
+
+/// Which model is evaluated.
+pub(crate) struct Subject<'a> {
+    pub(crate) recipe: &'a Recipe,
+    pub(crate) survey: &'a Value,
+    /// The checkpoint, which rank 0 has verified or written.
+    pub(crate) folder: &'a Path,
+    pub(crate) weights: EvalWeights,
+    /// Samples of a batch; without it what the recipe's training takes.
+    pub(crate) batch: Option<usize>,
+}
+
+/// Where it is.
+pub(crate) struct Place<'a> {
+    pub(crate) env: &'a WorkerEnv,
+    pub(crate) ranks: &'a Ranks,
+    pub(crate) device: Device,
+    pub(crate) stop: &'a StopFlag,
+    pub(crate) heartbeat: &'a Heartbeat,
+    pub(crate) progress: &'a Progress,
+}
+
+/// Does the job of `dtrain eval`; the answer goes to standard output. Every rank calls it.
+///
+/// # Errors
+/// A recipe, data or a checkpoint that is wrong or does not go with the others; memory that does not suffice for one sample.
+pub(crate) fn run<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    env: &WorkerEnv,
+    job: &EvalJob,
+) -> Result<ExitStatus, WorkerError> {
+    shielded(|| run_shielded::<T>(recipe, env, job))?
+}
+
+fn run_shielded<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    env: &WorkerEnv,
+    job: &EvalJob,
+) -> Result<ExitStatus, WorkerError> {
+    let device = device::choose(env)?;
+    budget::prepare(device).map_err(TrainError::from)?;
+    let allowed =
+        budget::bytes(recipe.memory.budget, device, env.local_world_size).map_err(TrainError::from)?;
+    budget::enforce(allowed, device);
+    let rendezvous = Rendezvous::open(env.clone())?;
+    let opening = if env.rank == 0 {
+        let opening = lead::<T>(recipe, job).inspect_err(|error| rendezvous.refuse(&error.to_string()))?;
+        rendezvous.announce(&serde_json::to_vec(&opening)?)?;
+        opening
+    } else {
+        serde_json::from_slice(&rendezvous.opening()?)?
+    };
+    let ranks = Ranks::new(rendezvous.connect()?);
+    let subject = Subject {
+        recipe,
+        survey: &opening.survey,
+        folder: &opening.checkpoint,
+        weights: job.weights,
+        batch: job.batch,
+    };
+    let progress = Progress::new(Surface::detect(env.rank), 0, 0, 1, 0);
+    let place = Place {
+        env,
+        ranks: &ranks,
+        device,
+        // Nothing is lost with an evaluation: signals end it at once.
+        stop: &StopFlag::default(),
+        heartbeat: &Heartbeat::from_env(),
+        progress: &progress,
+    };
+    let record = evaluate::<T>(&subject, &place)?;
+    let peaks = peak_memory(&ranks, memory::report(device).map_err(TrainError::from)?.peak)?;
+    ranks.shutdown().map_err(TrainError::from)?;
+    if let (0, Some(record)) = (env.rank, record) {
+        answer(&record, &peaks, job.json)?;
+    }
+    Ok(ExitStatus::Success)
+}
+
+/// Rank 0 before the others: the checkpoint and the data.
+fn lead<T: BuildTask>(recipe: &Recipe, job: &EvalJob) -> Result<Opening, WorkerError> {
+    let checkpoint = choose(&job.checkpoint)?;
+    let mut console = Console {
+        threads: cores(),
+        say: &mut |sentence| tracing::warn!("{sentence}"),
+    };
+    let survey = serde_json::to_value(T::survey(recipe, &mut console)?)?;
+    Ok(Opening { checkpoint, survey })
+}
+
+/// The checkpoint itself, or the newest whole one of a run.
+fn choose(named: &Path) -> Result<PathBuf, WorkerError> {
+    let run_dir = RunDir::new(named);
+    if run_dir.checkpoints().is_dir()
+        && let Some(newest) = checkpoint::choose(&run_dir, &Resume::Auto)?
+    {
+        return Ok(newest);
+    }
+    checkpoint::verify(named).map_err(|error| WorkerError::Evaluate(error.into()))?;
+    Ok(named.to_owned())
+}
+
+/// Builds the model, fills it from the checkpoint, and evaluates the whole test set. None where some rank was asked to stop. Every rank
+/// calls it.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn evaluate<T: BuildTask + 'static>(
+    subject: &Subject<'_>,
+    place: &Place<'_>,
+) -> Result<Option<TestRecord>, WorkerError> {
+    let begun = Instant::now();
+    let Subject { recipe, folder, .. } = *subject;
+    let mut registry = Registry::new(place.device);
+    registry.channels_last(recipe.model.memory_format == MemoryFormat::ChannelsLast);
+    let site = Site {
+        registry: &mut registry,
+        local_ranks: place.env.local_world_size,
+    };
+    let task = T::build(recipe, serde_json::from_value(subject.survey.clone())?, site)?;
+    let wants_average = subject.weights != EvalWeights::Raw;
+    let (manifest, average) =
+        checkpoint::restore_weights(folder, &registry, wants_average).map_err(WorkerError::Evaluate)?;
+    if subject.weights == EvalWeights::Average && !average {
+        let folder = folder.to_owned();
+        return Err(WorkerError::NoAverage { folder });
+    }
+    same_data(folder, &manifest, &task)?;
+    let precision = Precision::new(&recipe.precision, place.device)?;
+    let evaluator = Evaluator {
+        task: &task,
+        ranks: place.ranks,
+        precision: &precision,
+        loader_options: loader_options(recipe, place.env.local_world_size),
+        device: place.device,
+        limits: Limits::new(place.device, recipe.memory.budget),
+        stop: place.stop,
+        heartbeat: place.heartbeat,
+    };
+    let batch = match subject.batch {
+        Some(batch) => batch,
+        None => {
+            let limit = recipe.memory.micro_batch.limit();
+            let cut = Partition::new(recipe.train.effective_batch, place.ranks.size(), limit);
+            cut.map_or(1, |cut| cut.micro_batch())
+        }
+    };
+    let step = manifest.step;
+    let mut fitting = batch;
+    let ended = evaluator.run(batch, &mut Fault::from_env(place.env.rank)?, step, |too_large| {
+        fitting = too_large.to;
+        if let Some(words) = in_smaller_batches(&too_large, step) {
+            place.progress.note(words);
+        }
+        Ok(())
+    })?;
+    let totals = match ended {
+        Evaluated::Whole(totals) => totals,
+        Evaluated::Stopped => return Ok(None),
+        Evaluated::Exhausted(shortages) => {
+            return Err(exhausted(&shortages, 1, step, Owners::default()).into());
+        }
+    };
+    // Steps of an epoch that were taken belong to it.
+    let epoch = manifest.epoch + u64::from(manifest.step_in_epoch > 0);
+    Ok(Some(TestRecord {
+        checkpoint: folder.display().to_string(),
+        weights: if average { "average" } else { "raw" },
+        batch: fitting,
+        eval: evaluator.record(&totals, step, epoch, begun),
+    }))
+}
+
+/// The test at the end of a run, with the memory of its training free. Rank 0 names the run directory, and writes the result there. Its
+/// figures by name; None where some rank was asked to stop. Every rank calls it.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn test<T: BuildTask + 'static>(
+    subject: &Subject<'_>,
+    place: &Place<'_>,
+    run_dir: Option<&RunDir>,
+) -> Result<Option<BTreeMap<String, f64>>, WorkerError> {
+    // Neither failure would change what follows.
+    let _ = dtrain_torch_shim::memory::empty_cache(place.device);
+    let _ = dtrain_torch_shim::memory::reset_peak(place.device);
+    let free = memory::report(place.device).map_err(TrainError::from)?;
+    let Some(record) = evaluate::<T>(subject, place)? else {
+        return Ok(None);
+    };
+    if let Some(run_dir) = run_dir {
+        let path = run_dir.metrics();
+        MetricsLog::open(&path, u64::MAX)
+            .and_then(|mut log| log.test(&record))
+            .map_err(|source| WorkerError::Write { path, source })?;
+        let peak = memory::report(place.device).map_err(TrainError::from)?.peak;
+        place.progress.note(format_args!(
+            "test of {}\n  memory: {} when the training's was free, {} at most",
+            table(&record, &[peak]),
+            ByteSize(free.allocated),
+            ByteSize(peak)
+        ));
+    }
+    Ok(Some(figures_of(&record.eval)))
+}
+
+fn answer(record: &TestRecord, peaks: &[u64], json: bool) -> Result<(), WorkerError> {
+    let text = match json {
+        true => {
+            let mut value = serde_json::to_value(record)?;
+            value["peak_memory_bytes"] = serde_json::json!(peaks);
+            value.to_string()
+        }
+        false => table(record, peaks),
+    };
+    // A reader that has gone away is none to tell.
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+    Ok(())
+}
+
+fn table(record: &TestRecord, peaks: &[u64]) -> String {
+    let TestRecord {
+        checkpoint,
+        weights,
+        batch,
+        eval,
+    } = record;
+    let average = if *weights == "average" {
+        ", moving average"
+    } else {
+        ""
+    };
+    let mut lines = vec![
+        format!(
+            "{checkpoint}: after step {} (epoch {}){average}",
+            eval.step, eval.epoch
+        ),
+        format!("  {:<16}{}", "samples", eval.samples),
+        format!("  {:<16}{:.4}", "test loss", eval.loss),
+    ];
+    for (name, value) in &eval.metrics.0 {
+        lines.push(format!(
+            "  {:<16}{}",
+            name.replace('_', " "),
+            figure(name, *value)
+        ));
+    }
+    let peak = ByteSize(peaks.iter().copied().max().unwrap_or(0));
+    lines.push(format!(
+        "  in {:.1} s, in batches of {batch} per rank, with {peak} of memory at most",
+        eval.eval_ms / 1e3
+    ));
+    lines.join("\n")
+}
