@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::case::{Case, Network, Transport, Way};
 use super::figures::{self, Figures, RunFiles};
-use crate::process::{Signals, last_words};
+use crate::process::{Signals, last_words, quiet};
 
 /// Ranks or processes of every training.
 const RANKS: u64 = 2;
@@ -218,18 +218,6 @@ impl Runner<'_> {
             path.display()
         );
     }
-}
-
-/// A program on the CPU alone, with one thread for a rank as torchrun sets it, and with nothing of an outer run.
-pub(super) fn quiet(program: &Path) -> Command {
-    let mut command = Command::new(program);
-    command
-        .env("OMP_NUM_THREADS", "1")
-        .env("CUDA_VISIBLE_DEVICES", "")
-        .env_remove("RANK")
-        .env_remove("WORLD_SIZE")
-        .env_remove("RUST_LOG");
-    command
 }
 
 fn of_run(run_dir: &Path, network: Network, ranks: u64) -> Result<Figures> {
