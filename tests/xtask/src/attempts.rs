@@ -12,9 +12,9 @@ pub(crate) fn attempts(run: &RunDir) -> u32 {
         .unwrap_or_default()
 }
 
-/// What rank 0 of an attempt has printed.
-pub(crate) fn stdout(run: &RunDir, attempt: u32) -> PathBuf {
-    run.rank_logs(attempt, 0).join("stdout.log")
+/// What rank 0 of an attempt has said; its progress goes to standard error.
+pub(crate) fn stderr(run: &RunDir, attempt: u32) -> PathBuf {
+    run.rank_logs(attempt, 0).join("stderr.log")
 }
 
 /// Whether a step was made, by this log.
@@ -43,7 +43,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run = RunDir::new(folder.path());
         assert_eq!(attempts(&run), 0);
-        let path = stdout(&run, 0);
+        let path = stderr(&run, 0);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         assert_eq!(attempts(&run), 1);
         assert!(!has_step(&path) && resumed_after(&path) == 0);

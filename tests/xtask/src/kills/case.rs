@@ -10,7 +10,7 @@ use dtrain_common::run_dir::RunDir;
 use super::disk;
 use super::launched::{Launch, Launched};
 use super::plan::{Kind, Moment, Plan, Resume, STEPS};
-use crate::attempts::{attempts, resumed_after, stdout};
+use crate::attempts::{attempts, resumed_after, stderr};
 use crate::marked::{Mark, Process, Role};
 use crate::process::{Interrupted, Signals};
 
@@ -74,7 +74,7 @@ impl Bench<'_> {
         let run = RunDir::new(self.work.join(format!("reference-{ranks}")));
         let begun = Instant::now();
         let mut launched = Launched::start(&self.launch(&run, ranks, 0, false, 1_000_000 + ranks as u64))?;
-        let (code, _) = launched.wait(&stdout(&run, 0))?;
+        let (code, _) = launched.wait(&stderr(&run, 0))?;
         ensure!(
             code == 0,
             "the run of {ranks} ranks that nobody kills ends with exit code {code}"
@@ -129,7 +129,7 @@ impl Bench<'_> {
             return Ok(false);
         };
         look(run, outcome)?;
-        let log = stdout(run, killed.next);
+        let log = stderr(run, killed.next);
         let (code, step) = first.wait(&log)?;
         let again = plan.resume != Resume::Restart;
         if code == 0 && (again || restarted(run)? == 0) {
