@@ -104,30 +104,38 @@ impl Runner<'_> {
                 figures::of_loader(&read(&out)?)
             }
             Case::Launch(job, by) => self.launcher(job, by, folder),
+            Case::Checkpoint(saving) => self.checkpoint(saving, folder),
         }
     }
 
     /// A run of dtrain; its samples are those of so many ranks.
     fn launch(&self, network: Network, ranks: u64, run_dir: &Path) -> Command {
-        let mut launch = quiet(&self.programs.join("dtrain"));
+        let mut launch = self.dtrain(network.model());
         launch
-            .arg("launch")
             .args(["--nproc", &ranks.to_string(), "--run-dir"])
             .arg(run_dir)
-            .arg(self.sources.join(format!("{}.toml", network.model())))
             .args(["--set", &format!("train.steps={}", network.steps().all())])
             .args([
                 "--set",
                 &format!("train.effective_batch={}", ranks * network.batch()),
             ])
-            .env("DTRAIN_TRANSPORT", Transport::Shared.name())
-            // The worker that was just built, whatever the user has chosen for other runs.
-            .env_remove("DTRAIN_WORKER");
+            .env("DTRAIN_TRANSPORT", Transport::Shared.name());
         if let Network::Gpt { context, .. } = network {
             launch
                 .args(["--set", &format!("data.root={}", self.text.display())])
                 .args(["--set", &format!("model.context={context}")]);
         }
+        launch
+    }
+
+    /// `dtrain launch` of a recipe of ours; flags follow.
+    pub(super) fn dtrain(&self, recipe: &str) -> Command {
+        let mut launch = quiet(&self.programs.join("dtrain"));
+        launch
+            .arg("launch")
+            .arg(self.sources.join(format!("{recipe}.toml")))
+            // The worker that was just built, whatever the user has chosen for other runs.
+            .env_remove("DTRAIN_WORKER");
         launch
     }
 
@@ -161,7 +169,7 @@ impl Runner<'_> {
         figures::of_torch(&files, together, network.steps())
     }
 
-    fn python(&self, script: &str) -> Command {
+    pub(super) fn python(&self, script: &str) -> Command {
         let mut python = quiet(&self.python);
         python.arg(self.sources.join(script));
         // Both sides of the machine's own network; without it Gloo looks the host's name up.
