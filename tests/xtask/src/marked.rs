@@ -1,5 +1,6 @@
 //! The processes of a run, found by a mark in their environment, which whatever a launch starts inherits.
 
+use std::fmt;
 use std::fs;
 use std::process::Command;
 use std::thread;
@@ -32,6 +33,16 @@ pub(crate) enum Role {
 pub(crate) struct Process {
     pid: Pid,
     pub(crate) role: Role,
+}
+
+/// Its number and what it runs.
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pid = self.pid.as_raw_nonzero();
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).replace('\0', " ");
+        write!(f, "{pid} ({})", words.trim_end())
+    }
 }
 
 impl Process {

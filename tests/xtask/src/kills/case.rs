@@ -128,6 +128,7 @@ impl Bench<'_> {
         let Some(killed) = kill(&mut first, plan, run, reference)? else {
             return Ok(false);
         };
+        outcome.inside = killed.inside;
         look(run, outcome)?;
         let log = stderr(run, killed.next);
         let (code, step) = first.wait(&log)?;
@@ -154,7 +155,6 @@ impl Bench<'_> {
         } else {
             ensure!(code == 0, "the restarted run ends with exit code {code}");
         }
-        outcome.inside = killed.inside;
         outcome.lost = killed.last_step.saturating_sub(resumed_after(&log));
         disk::ended(run, STEPS)?;
         compare(plan, run, reference, outcome)?;
@@ -251,10 +251,12 @@ fn victims(launched: &mut Launched<'_>, plan: &Plan) -> Result<Option<Vec<Proces
 fn look(run: &RunDir, outcome: &mut Outcome) -> Result<()> {
     let (whole, damaged) = disk::verify(run)?;
     outcome.whole += whole;
-    outcome
-        .missed
-        .extend(damaged.iter().map(|text| format!("damaged: {text}")));
-    outcome.damaged.extend(damaged);
+    for text in damaged {
+        if !outcome.damaged.contains(&text) {
+            outcome.missed.push(format!("damaged: {text}"));
+            outcome.damaged.push(text);
+        }
+    }
     Ok(())
 }
 
@@ -265,7 +267,7 @@ fn leaves_nothing(mark: &Mark, after: &str) -> Result<()> {
     let left: Vec<String> = mark
         .processes()
         .iter()
-        .map(|process| format!("{process:?}"))
+        .map(|process| process.to_string())
         .collect();
     bail!(
         "{} s after {after} there are left: {}",

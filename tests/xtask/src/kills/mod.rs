@@ -155,11 +155,10 @@ fn finish(bench: &Bench<'_>, folder: &Path, plan: &Plan, outcome: &Outcome) -> R
         fs::remove_dir_all(&kept).with_context(|| format!("cannot remove {}", kept.display()))?;
     }
     fs::rename(&own, &kept).with_context(|| format!("cannot keep {}", own.display()))?;
-    eprintln!("MISSED, kept in {}: {plan:?}", kept.display());
-    for text in &outcome.missed {
-        eprintln!("  {text}");
-    }
-    Ok(())
+    let text = format!("{plan:?}\n  {}\n", outcome.missed.join("\n  "));
+    eprint!("MISSED, kept in {}: {text}", kept.display());
+    let path = kept.join("missed.txt");
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The folder in which runs write, removed at the end, also after a signal.
