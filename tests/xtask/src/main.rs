@@ -59,7 +59,7 @@ enum Command {
     /// Installs PyTorch and torchvision into target/parity-venv (5 GB on the disk) and runs the scripts make_*.py of
     /// tests/parity there. Only needed when one of them changes: the files are in the repository.
     Parity,
-    /// Measure dtrain beside PyTorch, in turn on this machine: takes about a quarter of an hour
+    /// Measure dtrain beside PyTorch, in turn on this machine: all of it takes about half an hour
     ///
     /// Prints medians over the rounds, ratios and goals, and writes all of it as JSON. Installs PyTorch and torchvision into
     /// target/bench-venv (5 GB on the disk) unless --python names a Python that has them. Leave the machine alone meanwhile.
