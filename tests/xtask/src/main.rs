@@ -2,9 +2,12 @@
 //!
 //! `setup` fetches libtorch; every other command does that first where it needs it. Messages go to standard error.
 
+mod attempts;
 mod bench;
 mod check;
 mod demo;
+mod kills;
+mod marked;
 mod memory;
 mod parity;
 mod process;
@@ -56,7 +59,7 @@ enum Command {
     /// Installs PyTorch and torchvision into target/parity-venv (5 GB on the disk) and runs the scripts make_*.py of
     /// tests/parity there. Only needed when one of them changes: the files are in the repository.
     Parity,
-    /// Measure dtrain beside PyTorch, in turn on this machine: takes about a quarter of an hour
+    /// Measure dtrain beside PyTorch, in turn on this machine: all of it takes about half an hour
     ///
     /// Prints medians over the rounds, ratios and goals, and writes all of it as JSON. Installs PyTorch and torchvision into
     /// target/bench-venv (5 GB on the disk) unless --python names a Python that has them. Leave the machine alone meanwhile.
@@ -65,6 +68,12 @@ enum Command {
     ///
     /// Prints tables in Markdown. The exit code is 1 where a prediction or a run misses its goal.
     Memory(memory::Args),
+    /// Kill trainings at random moments, resume them, and compare with runs that nobody killed: takes some minutes
+    ///
+    /// Kills a worker, all workers or the launcher, many of them while a checkpoint is written. Every checkpoint must be whole
+    /// after each, the resumed run must end with the same bits, and no process may be left. Prints a table in Markdown. The
+    /// exit code is 1 where something missed; what it left is kept in target/kills then.
+    Kills(kills::Args),
     /// Kill launchers, guardians and workers at many moments, and see that no process is left: takes some minutes
     ///
     /// Needs neither libtorch nor Python.
@@ -103,6 +112,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Parity => parity::run(&workspace, &signals),
         Command::Bench(args) => bench::run(&workspace, &signals, &args),
         Command::Memory(args) => memory::run(&workspace, &signals, &args),
+        Command::Kills(args) => kills::run(&workspace, &signals, &args),
         Command::Soak(args) => soak::run(&workspace, &signals, &args),
         Command::Torchrun(args) => torchrun::run(&workspace, &signals, &args),
     }

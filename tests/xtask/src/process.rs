@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -133,11 +134,13 @@ fn pass_on(signal: usize, child: &Child) {
     }
 }
 
-fn shown(command: &Command) -> String {
+/// What is started, for an error.
+pub(crate) fn shown(command: &Command) -> String {
     command.get_program().to_string_lossy().into_owned()
 }
 
-fn exit_code(status: ExitStatus) -> u8 {
+/// As a shell tells it: 128 + n where signal n ended the process.
+pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status
         .code()
         .or_else(|| status.signal().map(|signal| 128 + signal));
@@ -156,6 +159,18 @@ fn tee(pipe: impl io::Read) -> String {
         line.clear();
     }
     kept
+}
+
+/// A program on the CPU alone, with one thread for a rank as torchrun sets it, and with nothing of an outer run.
+pub(crate) fn quiet(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env("OMP_NUM_THREADS", "1")
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .env_remove("RANK")
+        .env_remove("WORLD_SIZE")
+        .env_remove("RUST_LOG");
+    command
 }
 
 /// The last lines that say anything, as one.

@@ -1,5 +1,6 @@
 //! What is run: the networks, the ways in which one is trained, and what else there is.
 
+use super::checkpoint::Saving;
 use super::launch::{By, Job};
 
 /// A network that both sides train, with the batch of one rank.
@@ -151,6 +152,8 @@ pub(super) enum Case {
     TorchLoader,
     /// A launch, or several of the same kind.
     Launch(Job, By),
+    /// Checkpoints, or the disk that they go to.
+    Checkpoint(Saving),
 }
 
 impl Case {
@@ -162,6 +165,7 @@ impl Case {
             Self::CachedLoader => "loader/dtrain-cached".to_owned(),
             Self::TorchLoader => "loader/torch".to_owned(),
             Self::Launch(job, by) => format!("{}/{}", job.name(), by.name()),
+            Self::Checkpoint(saving) => saving.name(),
         }
     }
 
@@ -173,6 +177,7 @@ impl Case {
             Self::CachedLoader => "dtrain, one thread, from the second epoch on",
             Self::TorchLoader => "DataLoader with torchvision, one worker",
             Self::Launch(_, by) => by.title(),
+            Self::Checkpoint(saving) => saving.title(),
         }
     }
 
@@ -182,6 +187,7 @@ impl Case {
             Self::Train(network, _) => network.name(),
             Self::Loader | Self::CachedLoader | Self::TorchLoader => "loader".to_owned(),
             Self::Launch(job, _) => job.name(),
+            Self::Checkpoint(saving) => saving.part(),
         }
     }
 }

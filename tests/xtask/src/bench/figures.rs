@@ -45,6 +45,32 @@ pub(super) enum Metric {
     RestartMs,
     /// Lines that are not on standard output, and lines that are in no log file.
     LinesLost,
+    /// Median of what the training waits for a checkpoint, from the second on.
+    BlockedMs,
+    /// The same of the first, which meets memory that was never touched.
+    FirstBlockedMs,
+    /// Bytes that are written and synced in a second, beside a training where that goes on.
+    WriteRate,
+    /// The same of the last checkpoint, beside which nothing goes on.
+    LastWriteRate,
+    /// Median from the beginning of a checkpoint until it is there.
+    TotalMs,
+    /// Median of the steps beside which nothing is written.
+    AloneStepMs,
+    /// Median of those beside which a checkpoint is written.
+    BesideStepMs,
+    /// The second of these over the first.
+    Slowdown,
+    /// What it takes to load model and optimizer; dtrain's is how much later its first step begins than without, and verifies them.
+    LoadMs,
+    /// From the command to the first step of a run that begins.
+    FreshStartMs,
+    /// The same of one that resumes.
+    ResumedStartMs,
+    /// From the death of the worker to the beginning of the next step.
+    DeathToStepMs,
+    /// The same without [`Metric::LoadMs`].
+    BeyondLoadMs,
 }
 
 /// The figures of one run.

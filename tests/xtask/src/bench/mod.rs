@@ -4,6 +4,7 @@
 //! slows the machine for a while slows both. Shown is the median over the rounds, with the lowest and the highest.
 
 mod case;
+mod checkpoint;
 mod figures;
 mod inputs;
 mod launch;
@@ -55,6 +56,9 @@ pub(crate) struct Args {
     /// A Python with torch 2.11.0 and torchvision, instead of one that is set up
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
+    /// A folder with the programs, built already, instead of those for release; their figures are of the way they were built
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["cpu", "cuda"])]
+    bin_dir: Option<PathBuf>,
     /// A folder of JPEG files in class folders for `loader`, instead of generated ones
     #[arg(long, value_name = "DIR")]
     images: Option<PathBuf>,
@@ -68,7 +72,9 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         "--images is for the benchmark loader, which is not asked for: leave it out, or name loader too"
     );
     // The launcher needs no libtorch, and so neither does its benchmark.
-    let ready = if benchmarks.iter().any(|benchmark| benchmark.needs_libtorch()) {
+    let ready = if args.bin_dir.is_some() {
+        Ready::without_libtorch()
+    } else if benchmarks.iter().any(|benchmark| benchmark.needs_libtorch()) {
         setup::run(workspace, signals, &args.set.clone().into())?
     } else {
         ensure!(
@@ -82,11 +88,19 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     make_folder(&folder)?;
     // Found out now and not after ten minutes.
     make_folder(out.parent().unwrap_or(Path::new("")))?;
-    let code = build(workspace, signals, &ready, &benchmarks)?;
-    if code != 0 {
-        eprintln!("bench failed: dtrain does not build");
-        return Ok(code);
-    }
+    let programs = match &args.bin_dir {
+        Some(programs) => programs
+            .canonicalize()
+            .with_context(|| format!("--bin-dir names {}, which cannot be opened", programs.display()))?,
+        None => {
+            let code = build(workspace, signals, &ready, &benchmarks)?;
+            if code != 0 {
+                eprintln!("bench failed: dtrain does not build");
+                return Ok(code);
+            }
+            ready.build_folder(workspace)?.join("release")
+        }
+    };
     let python = match &args.python {
         Some(python) => python.clone(),
         None => environment(
@@ -107,7 +121,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     let runner = Runner {
         signals,
         sources,
-        programs: ready.build_folder(workspace)?.join("release"),
+        programs,
         python,
         text: inputs::text(&folder)?,
         images,
@@ -263,8 +277,13 @@ fn command(args: &Args) -> String {
         words += &format!(" {}", name.name());
     }
     words += &format!(" --rounds {}", args.rounds);
-    if args.images.is_some() {
-        words += " --images DIR";
+    for (flag, given) in [
+        ("--images", args.images.is_some()),
+        ("--bin-dir", args.bin_dir.is_some()),
+    ] {
+        if given {
+            words += &format!(" {flag} DIR");
+        }
     }
     words
 }
@@ -284,7 +303,7 @@ mod tests {
     #[test]
     fn what_several_ask_for_is_run_once_and_ours_and_theirs_in_turn() {
         let parts = parts(&Benchmark::ALL);
-        assert_eq!(parts.len(), 10);
+        assert_eq!(parts.len(), 13);
         for part in &parts {
             let names: std::collections::BTreeSet<_> = part.iter().map(|case| case.name()).collect();
             assert_eq!(names.len(), part.len());

@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::case::{Case, DTRAIN, GPTS, Network, Transport, Way};
+use super::checkpoint;
 use super::figures::Metric;
 use super::launch::{By, Job};
 
@@ -23,6 +24,8 @@ pub(super) enum Benchmark {
     Overlap,
     /// Start-up, reaction to a death, restart and output of the launcher, beside torchrun
     Launch,
+    /// A gigabyte of state written beside a training and read again, beside torch.save, async_save and the disk alone
+    Checkpoint,
 }
 
 /// What a ratio or a figure should be.
@@ -72,13 +75,14 @@ pub(super) struct Table {
 }
 
 impl Benchmark {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Resnet18,
         Self::Gpt,
         Self::Memory,
         Self::Loader,
         Self::Overlap,
         Self::Launch,
+        Self::Checkpoint,
     ];
 
     /// Its name on the command line.
@@ -90,6 +94,7 @@ impl Benchmark {
             Self::Loader => "loader",
             Self::Overlap => "overlap",
             Self::Launch => "launch",
+            Self::Checkpoint => "checkpoint",
         }
     }
 
@@ -103,6 +108,7 @@ impl Benchmark {
             Self::Launch => [Job::NoOp(1), Job::NoOp(8), Job::Death, Job::Restart, Job::Lines]
                 .map(launch)
                 .to_vec(),
+            Self::Checkpoint => checkpoint::tables(),
         }
     }
 

@@ -307,6 +307,19 @@ fn heading(metric: Metric, unit: &str) -> String {
         Metric::DeathP99Ms => "until the others are told, 99th percentile, ms".to_owned(),
         Metric::RestartMs => "until all run again, median restart, ms".to_owned(),
         Metric::LinesLost => "lines lost".to_owned(),
+        Metric::BlockedMs => "the training waits for a checkpoint, ms".to_owned(),
+        Metric::FirstBlockedMs => "the same for the first one, ms".to_owned(),
+        Metric::WriteRate => "written and synced beside the training, MB/s".to_owned(),
+        Metric::LastWriteRate => "the same of the last one, beside nothing, MB/s".to_owned(),
+        Metric::TotalMs => "from its beginning until it is there, ms".to_owned(),
+        Metric::AloneStepMs => "step with nothing beside, ms".to_owned(),
+        Metric::BesideStepMs => "step beside a write, ms".to_owned(),
+        Metric::Slowdown => "step beside a write over one with nothing beside".to_owned(),
+        Metric::LoadMs => "loading, ms".to_owned(),
+        Metric::FreshStartMs => "from the command to the first step, ms".to_owned(),
+        Metric::ResumedStartMs => "the same of a run that resumes, ms".to_owned(),
+        Metric::DeathToStepMs => "from the death to the next step, ms".to_owned(),
+        Metric::BeyondLoadMs => "the same without loading, ms".to_owned(),
     }
 }
 
@@ -326,13 +339,33 @@ fn word(metric: Metric) -> &'static str {
         Metric::DeathMs | Metric::DeathP99Ms => "death",
         Metric::RestartMs => "restart",
         Metric::LinesLost => "lines lost",
+        Metric::BlockedMs | Metric::FirstBlockedMs => "waiting",
+        Metric::WriteRate => "writing",
+        Metric::LastWriteRate => "writing the last",
+        Metric::TotalMs => "until it is there",
+        Metric::AloneStepMs | Metric::BesideStepMs | Metric::Slowdown => "step",
+        Metric::LoadMs => "loading",
+        Metric::FreshStartMs | Metric::ResumedStartMs => "start",
+        Metric::DeathToStepMs | Metric::BeyondLoadMs => "restart",
     }
 }
 
 fn shown(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Rate | Metric::CpuRate | Metric::StepMs | Metric::WaitMs => format!("{value:.1}"),
-        Metric::WallMs | Metric::RestartMs => format!("{value:.1}"),
+        Metric::WallMs | Metric::RestartMs | Metric::BlockedMs | Metric::FirstBlockedMs => {
+            format!("{value:.1}")
+        }
+        Metric::TotalMs
+        | Metric::AloneStepMs
+        | Metric::BesideStepMs
+        | Metric::LoadMs
+        | Metric::FreshStartMs
+        | Metric::ResumedStartMs
+        | Metric::DeathToStepMs
+        | Metric::BeyondLoadMs => format!("{value:.0}"),
+        Metric::WriteRate | Metric::LastWriteRate => format!("{:.0}", value / 1e6),
+        Metric::Slowdown => format!("{value:.3}"),
         Metric::DeathMs | Metric::DeathP99Ms => format!("{value:.2}"),
         Metric::LauncherPeakBytes => format!("{:.1}", value / 1e6),
         Metric::WaitShare => format!("{:.1}%", 100.0 * value),

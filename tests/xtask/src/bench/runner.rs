@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::case::{Case, Network, Transport, Way};
 use super::figures::{self, Figures, RunFiles};
-use crate::process::{Signals, last_words};
+use crate::process::{Signals, last_words, quiet};
 
 /// Ranks or processes of every training.
 const RANKS: u64 = 2;
@@ -104,30 +104,38 @@ impl Runner<'_> {
                 figures::of_loader(&read(&out)?)
             }
             Case::Launch(job, by) => self.launcher(job, by, folder),
+            Case::Checkpoint(saving) => self.checkpoint(saving, folder),
         }
     }
 
     /// A run of dtrain; its samples are those of so many ranks.
     fn launch(&self, network: Network, ranks: u64, run_dir: &Path) -> Command {
-        let mut launch = quiet(&self.programs.join("dtrain"));
+        let mut launch = self.dtrain(network.model());
         launch
-            .arg("launch")
             .args(["--nproc", &ranks.to_string(), "--run-dir"])
             .arg(run_dir)
-            .arg(self.sources.join(format!("{}.toml", network.model())))
             .args(["--set", &format!("train.steps={}", network.steps().all())])
             .args([
                 "--set",
                 &format!("train.effective_batch={}", ranks * network.batch()),
             ])
-            .env("DTRAIN_TRANSPORT", Transport::Shared.name())
-            // The worker that was just built, whatever the user has chosen for other runs.
-            .env_remove("DTRAIN_WORKER");
+            .env("DTRAIN_TRANSPORT", Transport::Shared.name());
         if let Network::Gpt { context, .. } = network {
             launch
                 .args(["--set", &format!("data.root={}", self.text.display())])
                 .args(["--set", &format!("model.context={context}")]);
         }
+        launch
+    }
+
+    /// `dtrain launch` of a recipe of ours; flags follow.
+    pub(super) fn dtrain(&self, recipe: &str) -> Command {
+        let mut launch = quiet(&self.programs.join("dtrain"));
+        launch
+            .arg("launch")
+            .arg(self.sources.join(format!("{recipe}.toml")))
+            // The worker that was just built, whatever the user has chosen for other runs.
+            .env_remove("DTRAIN_WORKER");
         launch
     }
 
@@ -161,7 +169,7 @@ impl Runner<'_> {
         figures::of_torch(&files, together, network.steps())
     }
 
-    fn python(&self, script: &str) -> Command {
+    pub(super) fn python(&self, script: &str) -> Command {
         let mut python = quiet(&self.python);
         python.arg(self.sources.join(script));
         // Both sides of the machine's own network; without it Gloo looks the host's name up.
@@ -218,18 +226,6 @@ impl Runner<'_> {
             path.display()
         );
     }
-}
-
-/// A program on the CPU alone, with one thread for a rank as torchrun sets it, and with nothing of an outer run.
-pub(super) fn quiet(program: &Path) -> Command {
-    let mut command = Command::new(program);
-    command
-        .env("OMP_NUM_THREADS", "1")
-        .env("CUDA_VISIBLE_DEVICES", "")
-        .env_remove("RANK")
-        .env_remove("WORLD_SIZE")
-        .env_remove("RUST_LOG");
-    command
 }
 
 fn of_run(run_dir: &Path, network: Network, ranks: u64) -> Result<Figures> {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod errors;
+mod kills;
 mod launch_bench;
 mod machine;
 mod runs;

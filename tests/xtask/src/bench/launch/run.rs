@@ -9,11 +9,12 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::super::figures::{Figures, Metric};
-use super::super::runner::{Runner, quiet, read};
+use super::super::runner::{Runner, read};
 use super::super::stats::median;
 use super::command::Launch;
 use super::lines::Seen;
 use super::{By, Job, LINES, WORKERS, notes};
+use crate::process::quiet;
 
 /// The exit code of a launch in which a worker has failed: torchrun's own is that of our program.
 const FAILED: u8 = 1;
