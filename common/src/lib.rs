@@ -14,10 +14,12 @@ pub mod gpu;
 pub mod lr;
 pub mod manifest;
 pub mod memory;
+pub mod names;
 pub mod plan;
 pub mod recipe;
 pub mod result;
 pub mod run_dir;
+pub mod tensors;
 pub mod text;
 pub mod units;
 
