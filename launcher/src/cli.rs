@@ -1,11 +1,13 @@
 //! The command line.
 
+mod ckpt;
 mod contract;
 mod gpu;
 mod plan;
 mod twins;
 mod words;
 
+pub(crate) use ckpt::{CkptCommand, Dtype, ExportArgs, LsArgs, PruneArgs, ShowArgs, VerifyArgs, Weights};
 pub(crate) use contract::{Binding, ContractArgs};
 pub(crate) use gpu::{GpuCommand, InfoArgs, KillArgs, MonitorArgs};
 pub(crate) use plan::{PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
@@ -49,6 +51,9 @@ pub(crate) enum Command {
     /// Measure real steps, and find the largest micro-batch that fits.
     #[command(after_help = plan::PROFILE_HELP)]
     Profile(ProfileArgs),
+    /// The checkpoints of a run: list, show, check, remove and export them.
+    #[command(subcommand, after_help = ckpt::EXAMPLES)]
+    Ckpt(CkptCommand),
     /// The GPUs of this machine: what they do, what fits on them, and ending what holds them.
     #[command(subcommand, after_help = gpu::EXAMPLES)]
     Gpu(GpuCommand),
