@@ -122,6 +122,10 @@ fn keep(args: &PruneArgs, run_dir: &RunDir) -> anyhow::Result<(Keep, String)> {
     // Not needed where both are given.
     let settings = match (args.keep, args.keep_every) {
         (Some(_), Some(_)) => None,
+        _ if !path.exists() => bail!(
+            "cannot tell what the run keeps, since there is no {}; give --keep and --keep-every (0: none) to say what stays",
+            path.display()
+        ),
         _ => match Recipe::load(&path.to_string_lossy(), &[]) {
             Ok(recipe) => Some(recipe.checkpoint),
             Err(error) => bail!(
