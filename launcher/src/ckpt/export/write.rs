@@ -7,6 +7,11 @@ use dtrain_common::tensors::{TensorFile, convert};
 
 /// What is read at a time; a multiple of every type's size.
 const CHUNK: u64 = 4 << 20;
+/// What is held of a matrix that is transposed. More than [`CHUNK`]: its rows are read in pieces of a strip's width, and every piece is
+/// a call of the system.
+const STRIP: u64 = 32 << 20;
+/// The rows of a matrix that are transposed together, so that values that lie side by side are written side by side.
+const ROWS: usize = 32;
 
 /// Reads the values of an output's source and puts them in their new form and type, in order. Returns how many finite numbers became
 /// infinite.
@@ -57,7 +62,7 @@ fn range(
     Ok(())
 }
 
-/// A matrix by its columns: as many at a time as [`CHUNK`] holds, or one that is longer.
+/// A matrix by its columns: as many at a time as [`STRIP`] holds, or one that is longer.
 fn transposed(
     file: &TensorFile,
     output: &Output,
@@ -71,19 +76,27 @@ fn transposed(
     }
     let wide = output.source.dtype.bytes();
     let (element, height) = (wide as usize, rows as usize);
-    let most = (CHUNK / (rows * wide)).clamp(1, columns);
+    let most = (STRIP / (rows * wide)).clamp(1, columns);
     let mut strip = vec![0; (most * rows * wide) as usize];
-    let mut line = vec![0; (most * wide) as usize];
+    let mut lines = vec![0; (most * wide) as usize * ROWS];
     let mut column = 0;
     while column < columns {
         let width = most.min(columns - column);
-        let line = &mut line[..(width * wide) as usize];
-        for row in 0..height {
-            read(file, output, (row as u64 * columns + column) * wide, line)?;
-            for (at, value) in line.chunks_exact(element).enumerate() {
-                let place = (at * height + row) * element;
-                strip[place..place + element].copy_from_slice(value);
+        let line = (width * wide) as usize;
+        let mut row = 0;
+        while row < height {
+            let many = ROWS.min(height - row);
+            for (at, line) in (row as u64..).zip(lines[..many * line].chunks_exact_mut(line)) {
+                read(file, output, (at * columns + column) * wide, line)?;
             }
+            for at in 0..width as usize {
+                let place = (at * height + row) * element;
+                let values = strip[place..place + many * element].chunks_exact_mut(element);
+                for (value, line) in values.zip(lines.chunks_exact(line)) {
+                    value.copy_from_slice(&line[at * element..(at + 1) * element]);
+                }
+            }
+            row += many;
         }
         each(&strip[..(width * rows * wide) as usize])?;
         column += width;
@@ -147,9 +160,8 @@ mod tests {
     /// Also where it is read in several strips, and where the last strip is narrower.
     #[test]
     fn a_large_matrix_is_transposed_in_strips() {
-        expect_transposed(1 << 18, 9);
-        expect_transposed((1 << 20) + 1, 2);
-        expect_transposed(3, 700_001);
+        expect_transposed((1 << 20) + 1, 9);
+        expect_transposed(3, 2_800_001);
     }
 
     #[test]
