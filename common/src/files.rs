@@ -32,6 +32,19 @@ pub fn remove_temporary(folder: &Path) -> io::Result<()> {
 /// # Errors
 /// The first operation that fails; `path` is then as it was and no temporary file stays.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_atomic_with(path, true, |file| file.write_all(bytes))
+}
+
+/// As [`write_atomic`], of a file too large to be in memory: `write` writes it. Unless `replace` is set, a file that is there by the
+/// end is an error of the kind [`io::ErrorKind::AlreadyExists`].
+///
+/// # Errors
+/// The first operation that fails; `path` is then as it was and no temporary file stays.
+pub fn write_atomic_with<E: From<io::Error>>(
+    path: &Path,
+    replace: bool,
+    write: impl FnOnce(&mut File) -> Result<(), E>,
+) -> Result<(), E> {
     let folder = folder_of(path)?;
     let mut temporary = tempfile::Builder::new()
         .prefix(PREFIX)
@@ -40,10 +53,14 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
         // are shared.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)?;
-    temporary.write_all(bytes)?;
+    write(temporary.as_file_mut())?;
     temporary.as_file().sync_all()?;
-    temporary.persist(path).map_err(|error| error.error)?;
-    sync_folder(folder)
+    if replace {
+        temporary.persist(path).map_err(|error| error.error)?;
+    } else {
+        temporary.persist_noclobber(path).map_err(|error| error.error)?;
+    }
+    Ok(sync_folder(folder)?)
 }
 
 /// Makes `link` a symbolic link to `target`, replacing an earlier link in one step. `target` is stored as given:
@@ -106,6 +123,26 @@ mod tests {
         write_atomic(&path, b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(names(folder.path()), [PathBuf::from("a.json")]);
+    }
+
+    #[test]
+    fn what_is_there_is_replaced_only_where_that_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let write = |replace, text: &'static str| {
+            write_atomic_with(&path, replace, |file| file.write_all(text.as_bytes()))
+        };
+        write(false, "one").unwrap();
+        assert_eq!(
+            write(false, "two").unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        write(true, "two").unwrap();
+        let stop = |_: &mut File| Err(io::Error::other("stopped"));
+        write_atomic_with(&path, true, stop).unwrap_err();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(names(folder.path()), [PathBuf::from("a")]);
     }
 
     #[test]

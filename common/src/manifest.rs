@@ -8,6 +8,7 @@ mod entry;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -208,10 +209,18 @@ pub enum ManifestError {
         got: u64,
     },
     /// A file's content is not what was written.
-    #[error("{} does not have the checksum of its manifest; the checkpoint is damaged, use an earlier one", path.display())]
+    #[error(
+        "{} does not have the checksum of its manifest{}; the checkpoint is damaged, use an earlier one",
+        path.display(),
+        place(range, *whole)
+    )]
     Checksum {
         /// The file.
         path: PathBuf,
+        /// The bytes that the checksum is of.
+        range: Range<u64>,
+        /// Whether these are all of the file.
+        whole: bool,
         /// SHA-256 by the manifest.
         expected: String,
         /// SHA-256 found.
@@ -301,7 +310,31 @@ impl Manifest {
     /// [`ManifestError`] naming the first file that is not as it was written.
     pub fn verify(&self, dir: &Path) -> Result<(), ManifestError> {
         self.check_sizes(dir)?;
-        entry::verify(&self.files, dir)
+        entry::verify(&self.files, dir, |_| ())
+    }
+
+    /// All that is wrong with the files that `wanted` names: an entry for each file that is missing, unreadable or of another
+    /// size, and for each part of the others whose checksum differs. `read` is called with the bytes just read, from several
+    /// threads.
+    pub fn damage(
+        &self,
+        dir: &Path,
+        wanted: impl Fn(&str) -> bool,
+        read: impl Fn(u64) + Sync,
+    ) -> Vec<ManifestError> {
+        if let Err(error) = self.check_entries(&dir.join(FILE_NAME)) {
+            return vec![error];
+        }
+        let mut found = Vec::new();
+        let mut sized = Vec::new();
+        for entry in self.files.iter().filter(|entry| wanted(&entry.name)) {
+            match entry.check_size(dir) {
+                Ok(()) => sized.push(entry.clone()),
+                Err(error) => found.push(error),
+            }
+        }
+        found.extend(entry::damage(&sized, dir, read));
+        found
     }
 
     fn check_entries(&self, path: &Path) -> Result<(), ManifestError> {
@@ -322,6 +355,15 @@ impl Manifest {
             entry.check(path)?;
         }
         Ok(())
+    }
+}
+
+/// Which bytes, where they are not all.
+fn place(range: &Range<u64>, whole: bool) -> String {
+    if whole {
+        String::new()
+    } else {
+        format!(" in bytes {} to {}", range.start, range.end)
     }
 }
 

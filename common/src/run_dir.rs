@@ -3,6 +3,7 @@
 //! Invariant: a refusal writes nothing, and no run ever overwrites another's.
 
 mod error;
+mod keep;
 mod lock;
 
 use std::fs;
@@ -23,6 +24,7 @@ use crate::result::RunResult;
 use lock::is_lock;
 
 pub use error::{Differences, RunDirError};
+pub use keep::Keep;
 pub use lock::RunLock;
 
 /// The folder of one run. Cheap; makes and reads nothing by itself.
@@ -65,6 +67,10 @@ pub enum Start {
 }
 
 const STEP_PREFIX: &str = "step-";
+/// Begins the names of folders of checkpoints that are being written.
+pub const PARTIAL: &str = ".partial-";
+/// Begins the names of folders of checkpoints that are being removed: a checkpoint is there whole or not at all.
+pub const REMOVED: &str = ".removed-";
 
 impl RunDir {
     /// The run directory at `root`.
@@ -304,7 +310,7 @@ impl RunDir {
         let steps = self
             .steps()
             .map_err(|source| io_error("list the folder", &self.checkpoints(), source))?;
-        let latest = self.latest_target();
+        let latest = self.linked(&self.latest()).map(|step| self.checkpoint(step));
         let others = steps
             .into_iter()
             .rev()
@@ -347,13 +353,13 @@ impl RunDir {
         Ok(steps)
     }
 
-    /// The checkpoint that `latest` points to, as a path without the link, when it lies in this run's folder.
-    fn latest_target(&self) -> Option<PathBuf> {
-        let target = fs::read_link(self.latest()).ok()?;
+    /// The step of the checkpoint that `link`, which is [`RunDir::latest`] or [`RunDir::best`], points to, when it lies in this
+    /// run's folder; none where there is no such link, or it points elsewhere or nowhere.
+    pub fn linked(&self, link: &Path) -> Option<u64> {
+        let target = fs::read_link(link).ok()?;
         let step = step_of(target.file_name()?.to_str()?)?;
-        let checkpoint = self.checkpoint(step);
-        let same = fs::canonicalize(self.latest()).ok()? == fs::canonicalize(&checkpoint).ok()?;
-        same.then_some(checkpoint)
+        let same = fs::canonicalize(link).ok()? == fs::canonicalize(self.checkpoint(step)).ok()?;
+        same.then_some(step)
     }
 
     /// Refuses a checkpoint that is not among this run's.
@@ -370,7 +376,7 @@ impl RunDir {
 }
 
 /// The step of a checkpoint folder's name, when it is spelt as [`RunDir::checkpoint`] spells it.
-fn step_of(name: &str) -> Option<u64> {
+pub fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix(STEP_PREFIX)?.parse().ok()?;
     (name == format!("{STEP_PREFIX}{step:08}")).then_some(step)
 }

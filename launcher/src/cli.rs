@@ -1,5 +1,6 @@
 //! The command line.
 
+mod ckpt;
 mod contract;
 mod eval;
 mod gpu;
@@ -8,6 +9,7 @@ mod plan;
 mod twins;
 mod words;
 
+pub(crate) use ckpt::{CkptCommand, Dtype, ExportArgs, LsArgs, PruneArgs, ShowArgs, VerifyArgs, Weights};
 pub(crate) use contract::{Binding, ContractArgs};
 pub(crate) use eval::EvalArgs;
 pub(crate) use gpu::{GpuCommand, InfoArgs, KillArgs, MonitorArgs};
@@ -56,6 +58,9 @@ pub(crate) enum Command {
     /// Evaluate a checkpoint on the whole test set.
     #[command(after_help = eval::EXAMPLES)]
     Eval(Box<EvalArgs>),
+    /// The checkpoints of a run: list, show, check, remove and export them.
+    #[command(subcommand, after_help = ckpt::EXAMPLES)]
+    Ckpt(CkptCommand),
     /// The GPUs of this machine: what they do, what fits on them, and ending what holds them.
     #[command(subcommand, after_help = gpu::EXAMPLES)]
     Gpu(GpuCommand),

@@ -1,13 +1,15 @@
 //! The `dtrain` command: starts data-parallel training, or any program, as one process per GPU.
 //!
 //! `cli` reads the command line. Of a launch, `guardian` stands behind the rest, `launch` checks the command and runs it, `agent`
-//! decides, `process` and `output` act. `ask` has the worker program plan and profile, `gpus` is the commands about GPUs.
+//! decides, `process` and `output` act. `ask` has the worker program plan and profile, `gpus` is the commands about GPUs,
+//! `ckpt` those about checkpoints.
 //! Architecture invariant: the launcher links no libtorch and knows of what it launches only the environment
 //! contract of `dtrain_common::env`.
 #![deny(unsafe_code)]
 
 mod agent;
 mod ask;
+mod ckpt;
 mod cli;
 mod cli_gpus;
 mod cli_output;
@@ -16,6 +18,7 @@ mod guardian;
 mod launch;
 mod output;
 mod process;
+mod stdout;
 
 use cli::{Command, LaunchArgs};
 use dtrain_common::exit::ExitStatus;
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         },
         Command::Plan(args) => ask::plan(&args).unwrap_or_else(|error| refuse(&error, &[])),
         Command::Profile(args) => ask::profile(&args).unwrap_or_else(|error| refuse(&error, &[])),
+        Command::Ckpt(command) => ckpt::run(&command).unwrap_or_else(|error| refuse(&error, &[])),
         Command::Gpu(command) => gpus::run(&command).unwrap_or_else(|error| refuse(&error, &[])),
     }
 }
@@ -72,7 +76,7 @@ fn refuse(error: &anyhow::Error, from_environment: &[String]) -> ExitCode {
 }
 
 /// The error and its causes, each said once: the errors of `dtrain_common` name their cause themselves.
-fn in_one_line(error: &anyhow::Error) -> String {
+pub(crate) fn in_one_line(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |mut said, cause| {
         let cause = cause.to_string();
         if said.is_empty() {

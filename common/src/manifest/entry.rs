@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -135,63 +135,107 @@ impl FileEntry {
     }
 }
 
-/// Checks the content of all files in `dir`, several parts at a time.
-pub(super) fn verify(files: &[FileEntry], dir: &Path) -> Result<(), ManifestError> {
-    let mut parts = Vec::new();
+/// Checks the content of all files in `dir`, several parts at a time. `read` is told of the bytes read.
+pub(super) fn verify(
+    files: &[FileEntry],
+    dir: &Path,
+    read: impl Fn(u64) + Sync,
+) -> Result<(), ManifestError> {
+    let failed = AtomicBool::new(false);
+    let check = |slice: &Slice<'_>| {
+        // Nobody asks any more what the others are like.
+        if failed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let checked = slice.check(dir, &read);
+        failed.fetch_or(checked.is_err(), Ordering::Relaxed);
+        checked
+    };
+    for_each_slice(files, check).into_iter().collect()
+}
+
+/// Everything that is wrong with the content of these files, in their order.
+pub(super) fn damage(files: &[FileEntry], dir: &Path, read: impl Fn(u64) + Sync) -> Vec<ManifestError> {
+    let checked = for_each_slice(files, |slice| slice.check(dir, &read));
+    checked.into_iter().filter_map(Result::err).collect()
+}
+
+/// The outcomes of `check` for all parts of these files, in their order; it runs for several at a time.
+fn for_each_slice<T: Send>(files: &[FileEntry], check: impl Fn(&Slice<'_>) -> T + Sync) -> Vec<T> {
+    let mut slices = Vec::new();
     for entry in files {
         let mut offset = 0;
         for part in &entry.parts {
-            parts.push((entry, part, offset));
+            slices.push(Slice { entry, part, offset });
             offset += part.bytes;
         }
     }
     let threads = std::thread::available_parallelism()
         .map_or(1, usize::from)
-        .min(parts.len());
+        .min(slices.len());
     let next = AtomicUsize::new(0);
-    let check_some = || -> Result<(), ManifestError> {
-        while let Some((entry, part, offset)) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
-            check(entry, part, *offset, dir)?;
+    let check_some = || {
+        let mut outcomes = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(slice) = slices.get(at) else {
+                return outcomes;
+            };
+            outcomes.push((at, check(slice)));
         }
-        Ok(())
     };
-    std::thread::scope(|scope| {
+    let mut outcomes = std::thread::scope(|scope| {
         let threads: Vec<_> = (1..threads).map(|_| scope.spawn(check_some)).collect();
-        let own = check_some();
-        threads
-            .into_iter()
-            .map(|thread| {
+        let mut outcomes = check_some();
+        for thread in threads {
+            outcomes.extend(
                 thread
                     .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-            .fold(own, Result::and)
-    })
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            );
+        }
+        outcomes
+    });
+    outcomes.sort_unstable_by_key(|(at, _)| *at);
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-fn check(entry: &FileEntry, part: &Part, offset: u64, dir: &Path) -> Result<(), ManifestError> {
-    let path = dir.join(&entry.name);
-    let read = || {
-        let mut file = File::open(&path)?;
-        file.seek(SeekFrom::Start(offset))?;
-        digest(file.take(part.bytes))
-    };
-    let (bytes, sha256) = read().map_err(|source| io_error("read", &path, source))?;
-    if bytes != part.bytes {
-        return Err(ManifestError::Size {
-            path,
-            expected: entry.bytes,
-            got: offset + bytes,
-        });
+/// One part of one file.
+struct Slice<'a> {
+    entry: &'a FileEntry,
+    part: &'a Part,
+    /// Where it begins in the file.
+    offset: u64,
+}
+
+impl Slice<'_> {
+    fn check(&self, dir: &Path, read: &(impl Fn(u64) + Sync)) -> Result<(), ManifestError> {
+        let Self { entry, part, offset } = *self;
+        let path = dir.join(&entry.name);
+        let digest = || {
+            let mut file = File::open(&path)?;
+            file.seek(SeekFrom::Start(offset))?;
+            digest(file.take(part.bytes), read)
+        };
+        let (bytes, sha256) = digest().map_err(|source| io_error("read", &path, source))?;
+        if bytes != part.bytes {
+            return Err(ManifestError::Size {
+                path,
+                expected: entry.bytes,
+                got: offset + bytes,
+            });
+        }
+        if sha256 != part.sha256 {
+            return Err(ManifestError::Checksum {
+                path,
+                range: offset..offset + bytes,
+                whole: bytes == entry.bytes,
+                expected: part.sha256.clone(),
+                got: sha256,
+            });
+        }
+        Ok(())
     }
-    if sha256 != part.sha256 {
-        return Err(ManifestError::Checksum {
-            path,
-            expected: part.sha256.clone(),
-            got: sha256,
-        });
-    }
-    Ok(())
 }
 
 /// Size in bytes and SHA-256 (lower-case hexadecimal) of a file's content.
@@ -199,11 +243,11 @@ fn check(entry: &FileEntry, part: &Part, offset: u64, dir: &Path) -> Result<(), 
 /// # Errors
 /// When the file cannot be read.
 pub fn sha256_file(path: impl AsRef<Path>) -> io::Result<(u64, String)> {
-    digest(File::open(path)?)
+    digest(File::open(path)?, |_| ())
 }
 
-/// Size in bytes and SHA-256 of what `source` has left.
-fn digest(mut source: impl Read) -> io::Result<(u64, String)> {
+/// Size in bytes and SHA-256 of what `source` has left. `read` is told of the bytes read.
+fn digest(mut source: impl Read, read: impl Fn(u64)) -> io::Result<(u64, String)> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 18];
     let mut bytes = 0;
@@ -213,6 +257,7 @@ fn digest(mut source: impl Read) -> io::Result<(u64, String)> {
             Ok(count) => {
                 hasher.update(&buffer[..count]);
                 bytes += count as u64;
+                read(count as u64);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

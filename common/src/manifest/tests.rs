@@ -251,6 +251,44 @@ fn parts_are_checked_one_by_one() {
     assert!(matches!(none.write(dir.path()), Err(ManifestError::Parts { .. })));
 }
 
+/// All of it is told, file by file and part by part, and how far the reading is.
+#[test]
+fn all_damage_is_listed() {
+    let (dir, mut manifest) = checkpoint();
+    let part = |bytes: &[u8]| {
+        fs::write(dir.path().join("part"), bytes).unwrap();
+        FileEntry::of(&dir.path().join("part"), "part")
+            .unwrap()
+            .parts
+            .remove(0)
+    };
+    fs::write(dir.path().join("two"), b"abcdef").unwrap();
+    manifest.files.push(FileEntry {
+        name: "two".into(),
+        bytes: 6,
+        parts: vec![part(b"abc"), part(b"def")],
+    });
+    let read = std::sync::atomic::AtomicU64::new(0);
+    let damage = |wanted: &dyn Fn(&str) -> bool| {
+        let count = |bytes| {
+            read.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+        };
+        let found = manifest.damage(dir.path(), wanted, count);
+        found.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(damage(&|_| true), [""; 0]);
+    assert_eq!(read.load(std::sync::atomic::Ordering::Relaxed), 9);
+    fs::write(dir.path().join("two"), b"abcdeX").unwrap();
+    fs::remove_file(dir.path().join("model.safetensors")).unwrap();
+    let found = damage(&|_| true);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].contains("cannot read") && found[0].contains("model.safetensors"));
+    assert!(found[1].contains("in bytes 3 to 6;"), "{found:?}");
+    assert_eq!(damage(&|name| name == "two").len(), 1);
+    fs::write(dir.path().join("two"), b"XbcdeX").unwrap();
+    assert_eq!(damage(&|name| name == "two").len(), 2);
+}
+
 /// What was written when one rank wrote all.
 #[test]
 fn the_first_format_is_read() {

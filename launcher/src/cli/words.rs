@@ -146,7 +146,7 @@ fn read(command: &mut clap::Command, argv: &[OsString]) -> Result<LaunchArgs, cl
     let cli = Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(command))?;
     match cli.command {
         Command::Launch(args) => Ok(*args),
-        Command::Plan(_) | Command::Profile(_) | Command::Eval(_) | Command::Gpu(_) => {
+        Command::Plan(_) | Command::Profile(_) | Command::Eval(_) | Command::Ckpt(_) | Command::Gpu(_) => {
             Err(usage_error(command, "this is no launch".into()))
         }
     }

@@ -8,8 +8,8 @@ mod owner;
 
 use crate::ask;
 use crate::cli::GpuCommand;
+use crate::stdout::say;
 use dtrain_common::gpu::Nvidia;
-use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 /// Runs the command.
@@ -23,18 +23,6 @@ pub(crate) fn run(command: &GpuCommand) -> anyhow::Result<ExitCode> {
         GpuCommand::SuggestBatchSize(args) => ask::suggest(args),
         GpuCommand::Clear => clear::run(),
         GpuCommand::Kill(args) => kill::run(&mut Nvidia::open()?, args),
-    }
-}
-
-/// Writes to standard output. Whether somebody is still there to read it.
-///
-/// # Errors
-/// The output cannot be written, as on a full disk.
-fn say(text: &str) -> io::Result<bool> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        other => other.map(|()| true),
     }
 }
 

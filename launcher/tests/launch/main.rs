@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod causes;
+mod ckpt;
 mod contract;
 mod exit_codes;
 mod faults;

@@ -189,6 +189,13 @@ fn the_help_is_what_its_file_says() {
     for words in [
         &["plan"][..],
         &["profile"],
+        &["eval"],
+        &["ckpt"],
+        &["ckpt", "ls"],
+        &["ckpt", "show"],
+        &["ckpt", "verify"],
+        &["ckpt", "prune"],
+        &["ckpt", "export"],
         &["gpu"],
         &["gpu", "info"],
         &["gpu", "monitor"],

@@ -7,34 +7,11 @@ use std::path::{Path, PathBuf};
 
 use dtrain_common::files::{remove_temporary, symlink_atomic};
 use dtrain_common::manifest::{BestSoFar, Manifest};
-use dtrain_common::run_dir::RunDir;
+pub use dtrain_common::run_dir::Keep;
+use dtrain_common::run_dir::{PARTIAL, REMOVED, RunDir};
 
 use super::error::CheckpointError;
 use super::writer::Commit;
-
-/// Which checkpoints stay when another is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keep {
-    /// The newest of this number; at least 1.
-    pub newest: usize,
-    /// The last one of every so many steps, where that is asked for; at least 1.
-    pub every: Option<u64>,
-}
-
-impl Keep {
-    /// Which of these steps, in rising order, are removed.
-    fn excess(self, steps: &[u64]) -> impl Iterator<Item = u64> {
-        let older = steps.len().saturating_sub(self.newest.max(1));
-        let window = move |step: u64| self.every.map(|every| step.saturating_sub(1) / every.max(1));
-        let stays = move |at: usize| {
-            self.every.is_some()
-                && steps
-                    .get(at + 1)
-                    .is_none_or(|next| window(*next) != window(steps[at]))
-        };
-        (0..older).filter(move |&at| !stays(at)).map(|at| steps[at])
-    }
-}
 
 /// Makes the partial folder the checkpoint of its step, points `latest` and `best` at theirs, and removes what is not kept.
 /// Returns the folder. Rank 0 calls it when every rank has written and synced its part.
@@ -100,11 +77,6 @@ pub fn clear(run_dir: &RunDir) -> Result<(), CheckpointError> {
     }
     Ok(())
 }
-
-/// Begins the names of folders that are being written.
-const PARTIAL: &str = ".partial-";
-/// Begins the names of folders that are being removed: a checkpoint is there whole or not at all.
-const REMOVED: &str = ".removed-";
 
 /// Where a checkpoint is written before it is one.
 pub(super) fn partial(run_dir: &RunDir, step: u64) -> PathBuf {
@@ -178,25 +150,4 @@ fn sync(path: &Path) -> Result<(), CheckpointError> {
     File::open(path)
         .and_then(|file| file.sync_all())
         .map_err(CheckpointError::io("sync", path))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn removed(newest: usize, every: Option<u64>, steps: &[u64]) -> Vec<u64> {
-        Keep { newest, every }.excess(steps).collect()
-    }
-
-    #[test]
-    fn the_newest_stay_and_the_last_of_every_window() {
-        let steps = [10, 20, 30, 40, 50, 60];
-        assert_eq!(removed(2, None, &steps), [10, 20, 30, 40]);
-        assert_eq!(removed(0, None, &steps), [10, 20, 30, 40, 50]);
-        assert_eq!(removed(9, None, &steps), [0; 0]);
-        assert_eq!(removed(1, Some(30), &steps), [10, 20, 40, 50]);
-        // Between two of them by time: the last one before the end of every 25 steps.
-        assert_eq!(removed(1, Some(25), &[7, 24, 25, 31, 49, 52]), [7, 24, 31]);
-        assert_eq!(removed(1, Some(1), &steps), [0; 0]);
-    }
 }

@@ -1,0 +1,106 @@
+//! Vision transformers, whose names are timm's, and GPTs, whose names are nanoGPT's.
+
+use super::{Form, Piece, numbered, piece};
+
+/// The name in torchvision's `VisionTransformer` of timm's tensor. The rows of queries, keys and values lie alike in both.
+pub(super) fn vit_torchvision(name: &str) -> Option<String> {
+    if let Some(rest) = name.strip_prefix("blocks.") {
+        let (block, layer) = numbered(rest)?;
+        let (layer, kind) = layer.rsplit_once('.')?;
+        let theirs = match layer {
+            "norm1" => format!("ln_1.{kind}"),
+            "norm2" => format!("ln_2.{kind}"),
+            "attn.qkv" => format!("self_attention.in_proj_{kind}"),
+            "attn.proj" => format!("self_attention.out_proj.{kind}"),
+            "mlp.fc1" => format!("mlp.0.{kind}"),
+            "mlp.fc2" => format!("mlp.3.{kind}"),
+            _ => return None,
+        };
+        return Some(format!("encoder.layers.encoder_layer_{block}.{theirs}"));
+    }
+    around(
+        name,
+        [
+            "class_token",
+            "encoder.pos_embedding",
+            "conv_proj",
+            "encoder.ln",
+            "heads.head",
+        ],
+    )
+}
+
+/// The tensors of `ViTForImageClassification` that timm's makes.
+pub(super) fn vit_huggingface(name: &str) -> Option<Vec<Piece>> {
+    let Some(rest) = name.strip_prefix("blocks.") else {
+        let names = [
+            "vit.embeddings.cls_token",
+            "vit.embeddings.position_embeddings",
+            "vit.embeddings.patch_embeddings.projection",
+            "vit.layernorm",
+            "classifier",
+        ];
+        return around(name, names).map(|name| vec![piece(name, Form::Same)]);
+    };
+    let (block, layer) = numbered(rest)?;
+    let (layer, kind) = layer.rsplit_once('.')?;
+    let place = format!("vit.encoder.layer.{block}");
+    let theirs = match layer {
+        "attn.qkv" => {
+            let parts = (0_u8..).zip(["query", "key", "value"]);
+            let part = |(third, part)| {
+                piece(
+                    format!("{place}.attention.attention.{part}.{kind}"),
+                    Form::Third(third),
+                )
+            };
+            return Some(parts.map(part).collect());
+        }
+        "norm1" => "layernorm_before",
+        "norm2" => "layernorm_after",
+        "attn.proj" => "attention.output.dense",
+        "mlp.fc1" => "intermediate.dense",
+        "mlp.fc2" => "output.dense",
+        _ => return None,
+    };
+    Some(vec![piece(format!("{place}.{theirs}.{kind}"), Form::Same)])
+}
+
+/// What lies around the blocks: class token, positions, patches, the last normalisation, the head.
+fn around(name: &str, theirs: [&str; 5]) -> Option<String> {
+    let [class, positions, patches, norm, head] = theirs;
+    match name {
+        "cls_token" => return Some(class.into()),
+        "pos_embed" => return Some(positions.into()),
+        _ => {}
+    }
+    let (layer, kind) = name.rsplit_once('.')?;
+    let layer = match layer {
+        "patch_embed.proj" => patches,
+        "norm" => norm,
+        "head" => head,
+        _ => return None,
+    };
+    Some(format!("{layer}.{kind}"))
+}
+
+/// The tensors of `GPT2LMHeadModel`, whose names are the same. Its linear layers hold their weights input x output, and its file
+/// has the table of tokens a second time, as the head.
+pub(super) fn gpt_huggingface(name: &str) -> Option<Vec<Piece>> {
+    const TOKENS: &str = "transformer.wte.weight";
+    if name == TOKENS {
+        let pieces = [TOKENS, "lm_head.weight"].map(|name| piece(name, Form::Same));
+        return Some(pieces.into());
+    }
+    let inner = name.strip_prefix("transformer.")?;
+    let form = match inner.strip_prefix("h.") {
+        None => matches!(inner, "wpe.weight" | "ln_f.weight" | "ln_f.bias").then_some(Form::Same)?,
+        Some(rest) => match numbered(rest)?.1.rsplit_once('.')? {
+            ("ln_1" | "ln_2", "weight" | "bias") => Form::Same,
+            ("attn.c_attn" | "attn.c_proj" | "mlp.c_fc" | "mlp.c_proj", "weight") => Form::Transposed,
+            ("attn.c_attn" | "attn.c_proj" | "mlp.c_fc" | "mlp.c_proj", "bias") => Form::Same,
+            _ => return None,
+        },
+    };
+    Some(vec![piece(name, form)])
+}

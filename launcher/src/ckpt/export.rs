@@ -1,0 +1,180 @@
+//! `dtrain ckpt export`: a checkpoint's model in one file, for other programs.
+
+mod plan;
+mod write;
+
+use self::plan::{Output, Plan};
+use super::progress::Progress;
+use super::{Failed, failed};
+use crate::cli::{ExportArgs, Weights};
+use crate::process::signals;
+use crate::stdout::say;
+use anyhow::{Context, bail};
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::files::write_atomic_with;
+use dtrain_common::manifest::FILE_NAME;
+use dtrain_common::tensors::header;
+use dtrain_common::text::{counted, size};
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// Writes it.
+///
+/// # Errors
+/// Wrong usage, or [`Failed`] for a checkpoint that is damaged and a file that cannot be written.
+pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
+    check_out(&args.out, args.force)?;
+    let plan = Plan::new(args)?;
+    plan.verify()?;
+    write(&plan, &args.out, args.force)?;
+    let bytes = plan.outputs.iter().map(|output| output.target.bytes()).sum();
+    let count = counted(plan.outputs.len(), "tensor");
+    let mut said = format!("{}: {count}, {}\n", args.out.display(), size(bytes));
+    let manifest = &plan.manifest;
+    let weights = match (plan.average, args.weights) {
+        (true, _) => "the moving average",
+        (false, Weights::Raw) => "as trained",
+        (false, _) => "as trained; the run has no moving average",
+    };
+    let types: Vec<_> = plan
+        .types()
+        .iter()
+        .map(|(name, number)| format!("{name} ({number})"))
+        .collect();
+    for (name, value) in [
+        ("checkpoint", plan.folder.display().to_string()),
+        ("model", format!("{}, step {}", manifest.model, manifest.step)),
+        ("weights", weights.to_owned()),
+        ("names", plan.names.to_string()),
+        ("types", types.join(", ")),
+    ] {
+        said.push_str(&format!("  {name:<10}  {value}\n"));
+    }
+    say(&said)?;
+    Ok(ExitStatus::Success.into())
+}
+
+/// Refuses a place that cannot be meant, before anything is read.
+fn check_out(out: &Path, force: bool) -> anyhow::Result<()> {
+    if out.is_dir() {
+        bail!("{} is a folder; name the file to write", out.display());
+    }
+    if !force && out.symlink_metadata().is_ok() {
+        bail!("{} is there already; --force overwrites it", out.display());
+    }
+    let folder = match out.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => bail!("{} names no file", out.display()),
+    };
+    if !folder.is_dir() {
+        bail!(
+            "there is no folder {} to write {} into",
+            folder.display(),
+            out.display()
+        );
+    }
+    if folder.join(FILE_NAME).exists() {
+        bail!(
+            "{} is a checkpoint, whose files are not to be touched; name a file elsewhere",
+            folder.display()
+        );
+    }
+    Ok(())
+}
+
+/// Why the file was not written.
+#[derive(Debug)]
+enum Unwritten {
+    /// The file system refused, also in making it.
+    Io(io::Error),
+    /// By this signal.
+    Stopped(i32),
+    /// Anything else, in words.
+    Other(anyhow::Error),
+}
+
+impl From<io::Error> for Unwritten {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
+    let stop = Arc::new(AtomicI32::new(0));
+    let signal = Arc::clone(&stop);
+    // From here on the file that is not finished has to be removed.
+    signals::listen(&signals::STOP, move |number| {
+        let _ = signal.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
+    })
+    .context("cannot receive signals")?;
+    let total = plan.outputs.iter().map(|output| output.target.bytes()).sum();
+    let progress = Progress::new(format!("writing {}", out.display()), total);
+    let targets: Vec<_> = plan.outputs.iter().map(|output| output.target.clone()).collect();
+    let head = header(&targets).map_err(failed)?;
+    let mut overflows = Vec::new();
+    let written = write_atomic_with(out, force, |file: &mut File| {
+        file.write_all(&head)?;
+        for output in &plan.outputs {
+            let mut put = |bytes: &[u8]| {
+                match stop.load(Ordering::Relaxed) {
+                    0 => {}
+                    signal => return Err(Unwritten::Stopped(signal)),
+                }
+                file.write_all(bytes)?;
+                progress.add(bytes.len() as u64);
+                Ok(())
+            };
+            let source = &plan.files[output.file];
+            let number = write::tensor(source, output, &mut put)?;
+            if number > 0 {
+                overflows.push((output, number));
+            }
+        }
+        match too_large(&overflows) {
+            None => Ok(()),
+            Some(said) => Err(Unwritten::Other(anyhow::Error::msg(said))),
+        }
+    });
+    drop(progress);
+    let error = match written {
+        Ok(()) => return Ok(()),
+        Err(error) => error,
+    };
+    Err(match error {
+        Unwritten::Io(error) if error.kind() == ErrorKind::AlreadyExists => failed(anyhow::anyhow!(
+            "{} has come to be there meanwhile; --force overwrites it",
+            out.display()
+        )),
+        Unwritten::Io(error) => {
+            failed(anyhow::Error::new(error).context(format!("cannot write {}", out.display())))
+        }
+        Unwritten::Stopped(signal) => Failed {
+            said: format!(
+                "stopped by {}; {} was not written",
+                signals::name(signal),
+                out.display()
+            ),
+            status: ExitStatus::Signal(signal),
+        }
+        .into(),
+        Unwritten::Other(error) => failed(error),
+    })
+}
+
+/// What is said of finite numbers that the type cannot hold; nothing where there are none.
+fn too_large(overflows: &[(&Output, u64)]) -> Option<String> {
+    let (first, _) = overflows.first()?;
+    let number = overflows.iter().map(|(_, number)| number).sum::<u64>();
+    Some(format!(
+        "{} in {} (the first is {:?}) would become infinite in {}; bf16 has the range of float32, and --dtype keep changes nothing",
+        counted(number as usize, "number"),
+        counted(overflows.len(), "tensor"),
+        first.source.name,
+        first.target.dtype.torch_name()
+    ))
+}

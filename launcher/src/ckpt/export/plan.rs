@@ -1,0 +1,193 @@
+//! What is written where, before anything is written.
+
+use crate::ckpt::find::checkpoint;
+use crate::ckpt::progress::Progress;
+use crate::ckpt::{failed, sentence};
+use crate::cli::{Dtype, ExportArgs, Weights};
+use anyhow::bail;
+use dtrain_common::manifest::Manifest;
+use dtrain_common::names::{Form, Names, rename};
+use dtrain_common::tensors::{Floats, Tensor, TensorFile};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+const MODEL: &str = "model.safetensors";
+const EMA: &str = "ema.safetensors";
+
+/// One tensor of the file to be written.
+#[derive(Debug)]
+pub(super) struct Output {
+    /// Which of [`Plan::files`] the values come from.
+    pub(super) file: usize,
+    pub(super) source: Tensor,
+    pub(super) form: Form,
+    /// The type that the values get; none where they keep theirs.
+    pub(super) floats: Option<Floats>,
+    pub(super) target: Tensor,
+}
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) folder: PathBuf,
+    pub(super) manifest: Manifest,
+    pub(super) names: Names,
+    /// Whether the moving average is written where it has a tensor.
+    pub(super) average: bool,
+    pub(super) files: Vec<TensorFile>,
+    /// In the order in which they are written: those of wider elements first, so that each is aligned to its type.
+    pub(super) outputs: Vec<Output>,
+}
+
+impl Plan {
+    /// Reads manifest and headers.
+    ///
+    /// # Errors
+    /// Wrong usage, or a failure where the checkpoint is damaged.
+    pub(super) fn new(args: &ExportArgs) -> anyhow::Result<Self> {
+        let folder = checkpoint(&args.checkpoint)?;
+        let manifest = Manifest::read(&folder).map_err(failed)?;
+        let has = |name: &str| manifest.files.iter().any(|entry| entry.name == name);
+        if !has(MODEL) {
+            bail!(
+                "{} lists no {MODEL}; there is nothing to export",
+                folder.display()
+            );
+        }
+        if args.weights == Weights::Ema && !has(EMA) {
+            bail!(
+                "{} has no {EMA}: the run keeps no moving average; --weights raw exports what was trained",
+                folder.display()
+            );
+        }
+        let average = args.weights != Weights::Raw && has(EMA);
+        let mut files = Vec::new();
+        for name in [Some(MODEL), average.then_some(EMA)].into_iter().flatten() {
+            files.push(TensorFile::open(&folder.join(name)).map_err(failed)?);
+        }
+        let names = args.names.into();
+        let floats = match args.dtype {
+            Dtype::Keep => None,
+            Dtype::F32 => Some(Floats::F32),
+            Dtype::Bf16 => Some(Floats::Bf16),
+            Dtype::F16 => Some(Floats::F16),
+        };
+        let outputs = outputs(&files, names, &manifest.model, floats)?;
+        Ok(Self {
+            folder,
+            manifest,
+            names,
+            average,
+            files,
+            outputs,
+        })
+    }
+
+    /// Reads every byte of the files once, to compare their checksums.
+    ///
+    /// # Errors
+    /// One of them is damaged.
+    pub(super) fn verify(&self) -> anyhow::Result<()> {
+        let wanted = |name: &str| name == MODEL || self.average && name == EMA;
+        let entries = self.manifest.files.iter();
+        let bytes = entries
+            .filter(|entry| wanted(&entry.name))
+            .map(|entry| entry.bytes)
+            .sum();
+        let progress = Progress::new(format!("checking {}", self.folder.display()), bytes);
+        let damage = self
+            .manifest
+            .damage(&self.folder, wanted, |bytes| progress.add(bytes));
+        drop(progress);
+        if damage.is_empty() {
+            return Ok(());
+        }
+        let said: Vec<_> = damage.iter().map(sentence).collect();
+        Err(failed(anyhow::anyhow!(
+            "the checkpoint {} is damaged, use another one: {}",
+            self.folder.display(),
+            said.join("; ")
+        )))
+    }
+
+    /// How many tensors of each type are written, by PyTorch's names.
+    pub(super) fn types(&self) -> BTreeMap<&'static str, usize> {
+        let mut types = BTreeMap::new();
+        for output in &self.outputs {
+            *types.entry(output.target.dtype.torch_name()).or_default() += 1;
+        }
+        types
+    }
+}
+
+/// Every tensor of the model, from the last file that has it, under its new names.
+fn outputs(
+    files: &[TensorFile],
+    names: Names,
+    model: &str,
+    floats: Option<Floats>,
+) -> anyhow::Result<Vec<Output>> {
+    let Some((first, others)) = files.split_first() else {
+        return Ok(Vec::new());
+    };
+    let mut newer: BTreeMap<&str, (usize, &Tensor)> = BTreeMap::new();
+    for (number, file) in (1..).zip(others) {
+        for tensor in file.tensors() {
+            newer.insert(&tensor.name, (number, tensor));
+        }
+    }
+    let mut outputs = Vec::new();
+    for own in first.tensors() {
+        let (file, source) = newer.remove(own.name.as_str()).unwrap_or((0, own));
+        if source.shape != own.shape {
+            bail!(
+                "{} has {:?} in the shape {:?} and {} in {:?}; they are not of one model",
+                first.path().display(),
+                own.name,
+                own.shape,
+                files[file].path().display(),
+                source.shape
+            );
+        }
+        let floats = floats.filter(|_| source.dtype.is_float());
+        for piece in rename(names, model, &own.name)? {
+            let shape = shape(piece.form, &own.shape);
+            let dtype = floats.map_or(source.dtype, Floats::dtype);
+            let Some(target) = shape.and_then(|shape| Tensor::new(piece.name, dtype, shape)) else {
+                bail!(
+                    "{:?} has the shape {:?}, which does not fit {names}'s {model}; --names pytorch keeps it as it is",
+                    own.name,
+                    own.shape
+                );
+            };
+            outputs.push(Output {
+                file,
+                source: source.clone(),
+                form: piece.form,
+                floats,
+                target,
+            });
+        }
+    }
+    if let Some((name, (file, _))) = newer.first_key_value() {
+        bail!(
+            "{} has {name:?} and {} has not; they are not of one model",
+            files[*file].path().display(),
+            first.path().display()
+        );
+    }
+    // A stable sort: otherwise the model's order stays.
+    outputs.sort_by_key(|output| std::cmp::Reverse(output.target.dtype.bytes()));
+    Ok(outputs)
+}
+
+/// The shape of a tensor in another form; none where it cannot have it.
+fn shape(form: Form, own: &[u64]) -> Option<Vec<u64>> {
+    match (form, own) {
+        (Form::Same, _) => Some(own.to_vec()),
+        (Form::Transposed, [rows, columns]) => Some(vec![*columns, *rows]),
+        (Form::Third(_), [rows, rest @ ..]) if rows.is_multiple_of(3) => {
+            Some(std::iter::once(rows / 3).chain(rest.iter().copied()).collect())
+        }
+        _ => None,
+    }
+}

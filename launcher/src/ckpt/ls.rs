@@ -1,0 +1,188 @@
+//! `dtrain ckpt ls`: the checkpoints of a run.
+
+use super::find::run_dir;
+use super::inventory::{Entry, Leftover, entries, leftovers};
+use super::{kind, sentence};
+use crate::cli::LsArgs;
+use crate::stdout::say;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::manifest::Manifest;
+use dtrain_common::run_dir::RunDir;
+use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, size};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+/// Lists them.
+///
+/// # Errors
+/// There is no such run, or its folder cannot be read.
+pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
+    let run_dir = run_dir(&args.run_dir)?;
+    let entries = entries(&run_dir)?;
+    let leftovers = leftovers(&run_dir, SystemTime::now())?;
+    if args.json {
+        say(&format!("{}\n", object(&run_dir, &entries, &leftovers)))?;
+    } else {
+        say(&text(&run_dir, &entries, &leftovers))?;
+    }
+    Ok(ExitStatus::Success.into())
+}
+
+fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover]) -> String {
+    let bytes = entries.iter().map(|entry| entry.bytes).sum();
+    let mut out = format!(
+        "{}: {}, {}\n",
+        run_dir.checkpoints().display(),
+        counted(entries.len(), "checkpoint"),
+        size(bytes)
+    );
+    if !entries.is_empty() {
+        out.push('\n');
+        table(&mut out, entries);
+    }
+    let mut notes = Vec::new();
+    for entry in entries {
+        notes.extend(
+            entry
+                .problem
+                .as_ref()
+                .map(|problem| format!("{}: {}", entry.name(), sentence(problem))),
+        );
+    }
+    for (name, link) in [("latest", run_dir.latest()), ("best", run_dir.best())] {
+        if let (Ok(target), None) = (fs::read_link(&link), run_dir.linked(&link)) {
+            notes.push(format!(
+                "{name} points to {}, which is no checkpoint of this run",
+                target.display()
+            ));
+        }
+    }
+    notes.extend(leftovers.iter().map(|leftover| {
+        format!(
+            "{}: {}, {}; a run may be at it, or `dtrain ckpt prune` removes it",
+            leftover.name(),
+            if leftover.is_partial() {
+                "not finished"
+            } else {
+                "not wholly removed"
+            },
+            size(leftover.bytes)
+        )
+    }));
+    if !notes.is_empty() {
+        out.push_str(&format!("\n{}\n", notes.join("\n")));
+    }
+    out
+}
+
+fn table(out: &mut String, entries: &[Entry]) {
+    let manifests = entries.iter().filter_map(|entry| entry.manifest.as_ref());
+    let figures: BTreeSet<&str> = manifests
+        .flat_map(|manifest| manifest.metrics.keys().map(String::as_str))
+        .collect();
+    let known = |manifest: Option<&Manifest>, show: &dyn Fn(&Manifest) -> String| {
+        manifest.map_or_else(|| "-".to_owned(), show)
+    };
+    let mut title = vec!["step", "epochs", "samples", "size", "written"];
+    title.extend(&figures);
+    title.push("marks");
+    let mut rows: Vec<Vec<String>> = vec![title.into_iter().map(str::to_owned).collect()];
+    for entry in entries {
+        let manifest = entry.manifest.as_ref();
+        let mut row = vec![
+            entry.step.to_string(),
+            known(manifest, &epochs),
+            known(manifest, &|manifest| grouped(manifest.samples)),
+            size(entry.bytes),
+            entry.written.map_or_else(|| "-".to_owned(), local_time),
+        ];
+        row.extend(figures.iter().map(|figure| {
+            let value = manifest.and_then(|manifest| manifest.metrics.get(*figure));
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.4}"))
+        }));
+        row.push(marks(entry).join(" "));
+        rows.push(row);
+    }
+    let mut align = vec![Right, Right, Right, Right, Left];
+    align.extend(figures.iter().map(|_| Right));
+    align.push(Left);
+    columns(out, 2, &align, &rows);
+}
+
+/// Whole epochs, and the steps of the one that is under way.
+pub(super) fn epochs(manifest: &Manifest) -> String {
+    match manifest.step_in_epoch {
+        0 => manifest.epoch.to_string(),
+        steps => format!("{} + {}", manifest.epoch, counted(steps as usize, "step")),
+    }
+}
+
+fn marks(entry: &Entry) -> Vec<&'static str> {
+    let state = if entry.is_whole() {
+        None
+    } else if entry.is_newer() {
+        Some("newer-format")
+    } else {
+        Some("damaged")
+    };
+    let marks = [
+        entry.latest.then_some("latest"),
+        entry.best.then_some("best"),
+        state,
+    ];
+    marks.into_iter().flatten().collect()
+}
+
+/// `2026-11-22 03:10:12`
+pub(super) fn local_time(time: SystemTime) -> String {
+    match Timestamp::try_from(time) {
+        Ok(time) => Zoned::new(time, TimeZone::system())
+            .strftime("%Y-%m-%d %H:%M:%S")
+            .to_string(),
+        Err(_) => "-".into(),
+    }
+}
+
+/// RFC 3339; null outside the years that a calendar has.
+pub(super) fn time_value(time: Option<SystemTime>) -> Value {
+    let time = time.and_then(|time| Timestamp::try_from(time).ok());
+    time.map_or(Value::Null, |time| {
+        Value::String(time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+    })
+}
+
+fn object(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover]) -> Value {
+    let entry = |entry: &Entry| {
+        let manifest = entry.manifest.as_ref();
+        json!({
+            "step": entry.step,
+            "path": entry.folder,
+            "bytes": entry.bytes,
+            "written": time_value(entry.written),
+            "epoch": manifest.map(|manifest| manifest.epoch),
+            "step_in_epoch": manifest.map(|manifest| manifest.step_in_epoch),
+            "samples": manifest.map(|manifest| manifest.samples),
+            // JSON has no NaN: it becomes null.
+            "metrics": manifest.map(|manifest| &manifest.metrics),
+            "latest": entry.latest,
+            "best": entry.best,
+            "whole": entry.is_whole(),
+            "problem": entry.problem.as_ref().map(|problem| {
+                json!({"kind": kind(problem), "message": sentence(problem)})
+            }),
+        })
+    };
+    let leftover = |leftover: &Leftover| json!({"path": leftover.path, "bytes": leftover.bytes, "age_s": leftover.age.as_secs()});
+    let path: PathBuf = run_dir.checkpoints();
+    json!({
+        "path": path,
+        "checkpoints": entries.iter().map(entry).collect::<Vec<_>>(),
+        "leftovers": leftovers.iter().map(leftover).collect::<Vec<_>>(),
+    })
+}

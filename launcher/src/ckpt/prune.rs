@@ -1,0 +1,219 @@
+//! `dtrain ckpt prune`: removes older checkpoints by the rule by which a training does, and what a crash has left.
+
+use super::failed;
+use super::find::run_dir;
+use super::inventory::{Entry, Leftover, entries, leftovers};
+use crate::cli::PruneArgs;
+use crate::stdout::say;
+use anyhow::{Context, bail};
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::recipe::Recipe;
+use dtrain_common::run_dir::{Keep, REMOVED, RunDir};
+use dtrain_common::text::{counted, size};
+use dtrain_common::units::Span;
+use serde::Deserialize;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+/// A partial checkpoint that changed since may be one that a run is writing.
+const YOUNG: Duration = Duration::from_secs(600);
+
+/// Removes, or says what it would.
+///
+/// # Errors
+/// There is no such run, what is to stay is not known, or a folder cannot be removed.
+pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
+    let run_dir = run_dir(&args.run_dir)?;
+    let _claim = (!args.dry_run).then(|| run_dir.claim()).transpose()?;
+    let entries = entries(&run_dir)?;
+    let (keep, why) = keep(args, &run_dir)?;
+    say(&format!("{}: {why}\n", run_dir.checkpoints().display()))?;
+    let mut notes = Vec::new();
+    let mut doomed: Vec<_> = chosen(&entries, keep, args.damaged, &mut notes)
+        .into_iter()
+        .map(|entry| (entry.folder.clone(), entry.bytes))
+        .collect();
+    for leftover in leftovers(&run_dir, SystemTime::now())? {
+        if leftover.is_partial() && leftover.age < YOUNG && !args.force {
+            notes.push(young(&leftover));
+        } else {
+            doomed.push((leftover.path, leftover.bytes));
+        }
+    }
+    let mut freed = 0;
+    for (path, bytes) in &doomed {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if args.dry_run {
+            say(&format!("would remove {name}, {}\n", size(*bytes)))?;
+        } else {
+            remove(path).map_err(failed)?;
+            say(&format!("removed {name}, {}\n", size(*bytes)))?;
+        }
+        freed += bytes;
+    }
+    for note in notes {
+        say(&format!("{note}\n"))?;
+    }
+    let total = match (doomed.len(), args.dry_run) {
+        (0, _) => "nothing to remove\n".to_owned(),
+        (number, true) => format!(
+            "{} and {} would go; nothing was touched\n",
+            counted(number, "folder"),
+            size(freed)
+        ),
+        (number, false) => format!("{} removed, {} freed\n", counted(number, "folder"), size(freed)),
+    };
+    say(&total)?;
+    Ok(ExitStatus::Success.into())
+}
+
+fn young(leftover: &Leftover) -> String {
+    format!(
+        "kept {}: it changed {} s ago, so a run may be writing it; --force removes it",
+        leftover.name(),
+        leftover.age.as_secs()
+    )
+}
+
+/// The checkpoints that go: of the whole ones what the rule leaves out, and the damaged ones where that is asked for. Neither what
+/// `latest` and `best` point to, nor the newest whole one, nor what a newer dtrain wrote.
+fn chosen<'a>(entries: &'a [Entry], keep: Keep, damaged: bool, notes: &mut Vec<String>) -> Vec<&'a Entry> {
+    let whole: Vec<_> = entries
+        .iter()
+        .filter(|entry| entry.is_whole())
+        .map(|entry| entry.step)
+        .collect();
+    let excess: Vec<_> = keep.excess(&whole).collect();
+    let mut chosen = Vec::new();
+    for entry in entries {
+        let wanted = if entry.is_whole() {
+            excess.contains(&entry.step)
+        } else if entry.is_newer() {
+            notes.push(format!("kept {}: a newer dtrain wrote it", entry.name()));
+            false
+        } else {
+            if !damaged {
+                notes.push(format!(
+                    "kept {}: it is damaged and does not count; --damaged removes it",
+                    entry.name()
+                ));
+            }
+            damaged
+        };
+        let link = match entry {
+            Entry { latest: true, .. } => Some("latest"),
+            Entry { best: true, .. } => Some("best"),
+            _ => None,
+        };
+        match link {
+            Some(link) if wanted => notes.push(format!("kept {}: `{link}` points to it", entry.name())),
+            _ if wanted => chosen.push(entry),
+            _ => {}
+        }
+    }
+    chosen
+}
+
+/// What stays, and why in words.
+fn keep(args: &PruneArgs, run_dir: &RunDir) -> anyhow::Result<(Keep, String)> {
+    let path = run_dir.recipe();
+    // Not needed where both are given.
+    let settings = match (args.keep, args.keep_every) {
+        (Some(_), Some(_)) => None,
+        _ if !path.exists() => bail!(
+            "cannot tell what the run keeps, since there is no {}; give --keep and --keep-every (0: none) to say what stays",
+            path.display()
+        ),
+        _ => match Recipe::load(&path.to_string_lossy(), &[]) {
+            Ok(recipe) => Some(recipe.checkpoint),
+            Err(error) => bail!(
+                "cannot tell what the run keeps: {error}; give --keep and --keep-every (0: none) to say what stays"
+            ),
+        },
+    };
+    let recipes = |setting: &str| format!(" ({setting} of {})", path.display());
+    let (newest, mut why) = match (args.keep, &settings) {
+        (None, Some(settings)) => (
+            settings.keep,
+            format!(
+                "keeping the newest {}{}",
+                settings.keep,
+                recipes("checkpoint.keep")
+            ),
+        ),
+        (keep, _) => {
+            let keep = keep.unwrap_or(1) as usize;
+            (keep, format!("keeping the newest {keep}"))
+        }
+    };
+    let every = match (args.keep_every, settings.and_then(|settings| settings.keep_every)) {
+        (Some(0), _) | (None, None) => None,
+        (Some(steps), _) => {
+            why.push_str(&format!(
+                " and the last of every {}",
+                counted(steps as usize, "step")
+            ));
+            Some(steps)
+        }
+        (None, Some(span)) => {
+            why.push_str(&format!(
+                " and the last of every {span}{}",
+                recipes("checkpoint.keep_every")
+            ));
+            Some(span.steps(steps_per_epoch(run_dir, span)?).max(1))
+        }
+    };
+    Ok((Keep { newest, every }, why))
+}
+
+/// From plan.json. A span of steps needs none.
+fn steps_per_epoch(run_dir: &RunDir, span: Span) -> anyhow::Result<u64> {
+    #[derive(Deserialize)]
+    struct Plan {
+        steps_per_epoch: u64,
+        #[serde(default)]
+        stages: Vec<Stage>,
+    }
+    #[derive(Deserialize)]
+    struct Stage {
+        steps_per_epoch: u64,
+    }
+    if matches!(span, Span::Steps(_)) {
+        return Ok(1);
+    }
+    let path = run_dir.plan();
+    let way_out = "so `checkpoint.keep_every` cannot be told in steps; give --keep-every";
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}, {way_out}", path.display()))?;
+    let plan: Plan = serde_json::from_str(&text)
+        .with_context(|| format!("{} is no plan of a run, {way_out}", path.display()))?;
+    // Stages of shorter epochs keep more; of several lengths the shortest removes least.
+    let shortest = plan.stages.iter().map(|stage| stage.steps_per_epoch).min();
+    Ok(shortest.unwrap_or(plan.steps_per_epoch).max(1))
+}
+
+/// Removes a folder so that a checkpoint is there whole or not at all.
+fn remove(path: &Path) -> anyhow::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let hidden: PathBuf = if name.starts_with('.') {
+        path.into()
+    } else {
+        let hidden = path.with_file_name(format!("{REMOVED}{name}"));
+        remove_all(&hidden)?;
+        fs::rename(path, &hidden).with_context(|| format!("cannot remove {}", path.display()))?;
+        hidden
+    };
+    remove_all(&hidden)
+}
+
+fn remove_all(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,226 @@
+//! `dtrain ckpt show`: what a checkpoint holds.
+
+mod sizes;
+
+use self::sizes::{Share, Sizes};
+use super::find::{Found, checkpoint, find};
+use super::inventory;
+use super::ls::{epochs, local_time, time_value};
+use super::{failed, sentence};
+use crate::cli::ShowArgs;
+use crate::stdout::say;
+use anyhow::Context;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::manifest::{FILE_NAME, Manifest};
+use dtrain_common::recipe::Recipe;
+use dtrain_common::run_dir::Differences;
+use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, size};
+use serde_json::{Value, json};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The settings of the experiment that differ from another recipe's.
+struct Comparison {
+    with: PathBuf,
+    /// Key, here, there.
+    differences: Differences,
+}
+
+/// Shows it.
+///
+/// # Errors
+/// There is no such checkpoint or recipe, or the checkpoint cannot be read.
+pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
+    let folder = checkpoint(&args.checkpoint)?;
+    let manifest = Manifest::read(&folder).map_err(failed)?;
+    let comparison = compare(&manifest, &folder, args.against.as_deref())?;
+    let problem = manifest.check_sizes(&folder).err();
+    let sizes = match &problem {
+        None => Some(Sizes::of(&folder, &manifest).map_err(failed)?),
+        Some(_) => None,
+    };
+    let problem = problem.as_ref().map(sentence);
+    if args.json {
+        let object = object(
+            &folder,
+            &manifest,
+            sizes.as_ref(),
+            comparison.as_ref(),
+            problem.as_deref(),
+        )?;
+        say(&format!("{object}\n"))?;
+    } else {
+        say(&text(
+            &folder,
+            &manifest,
+            sizes.as_ref(),
+            comparison.as_ref(),
+            problem.as_deref(),
+        ))?;
+    }
+    Ok(ExitStatus::Success.into())
+}
+
+/// The recipe beside the run's checkpoints, or the one asked for; none where there is none beside it.
+fn compare(manifest: &Manifest, folder: &Path, against: Option<&Path>) -> anyhow::Result<Option<Comparison>> {
+    let (with, recipe) = match against {
+        Some(path) if path.extension() == Some(OsStr::new("toml")) => (path.to_owned(), load(path)?),
+        Some(path) => {
+            // What is neither is told with both of its meanings.
+            let found =
+                find(path).context("--against names no checkpoint, and no recipe, which ends in .toml")?;
+            let other = match found {
+                Found::Checkpoint(folder) => folder,
+                Found::Run(_) => checkpoint(path)?,
+            };
+            let recipe = Manifest::read(&other).map_err(failed)?.recipe;
+            (other, recipe)
+        }
+        None => {
+            let real =
+                fs::canonicalize(folder).with_context(|| format!("cannot find {}", folder.display()))?;
+            // As the user writes it, where that tells.
+            let Some(path) = [folder, &real].into_iter().find_map(recipe_beside) else {
+                return Ok(None);
+            };
+            let recipe = load(&path)?;
+            (path, recipe)
+        }
+    };
+    let differences = manifest.recipe.differences(&recipe);
+    Ok(Some(Comparison { with, differences }))
+}
+
+/// The recipe of the run in whose folder of checkpoints this one lies.
+fn recipe_beside(checkpoint: &Path) -> Option<PathBuf> {
+    let checkpoints = checkpoint.parent()?;
+    let path = checkpoints.parent()?.join("recipe.toml");
+    (checkpoints.file_name() == Some(OsStr::new("checkpoints")) && path.exists()).then_some(path)
+}
+
+fn load(path: &Path) -> anyhow::Result<Recipe> {
+    Ok(Recipe::load(&path.to_string_lossy(), &[])?)
+}
+
+fn text(
+    folder: &Path,
+    manifest: &Manifest,
+    sizes: Option<&Sizes>,
+    comparison: Option<&Comparison>,
+    problem: Option<&str>,
+) -> String {
+    let mut out = format!("{}\n", folder.display());
+    if let Some(problem) = problem {
+        out.push_str(&format!("damaged: {problem}\n"));
+    }
+    out.push('\n');
+    columns(&mut out, 2, &[Left, Left], &facts(folder, manifest));
+    if let Some(sizes) = sizes {
+        out.push('\n');
+        let title = ["", "tensors", "elements", "size"];
+        let mut rows = vec![title.map(str::to_owned).to_vec()];
+        for (indent, name, share) in sizes.rows() {
+            rows.push(row(&format!("{}{name}", " ".repeat(indent)), share));
+        }
+        columns(&mut out, 2, &[Left, Right, Right, Right], &rows);
+    }
+    match comparison {
+        None => out.push_str("\nThere is no recipe.toml beside it to compare its recipe with.\n"),
+        Some(Comparison { with, differences }) if differences.is_empty() => {
+            out.push_str(&format!("\nThe same experiment as {}.\n", with.display()));
+        }
+        Some(Comparison { with, differences }) => {
+            let count = counted(differences.len(), "setting");
+            out.push_str(&format!("\n{count} other than in {}:\n", with.display()));
+            let mut rows = vec![["key", "here", "there"].map(str::to_owned).to_vec()];
+            rows.extend(
+                differences
+                    .iter()
+                    .map(|(key, here, there)| vec![key.clone(), here.clone(), there.clone()]),
+            );
+            columns(&mut out, 2, &[Left, Left, Left], &rows);
+        }
+    }
+    out
+}
+
+/// What the manifest says, by name.
+fn facts(folder: &Path, manifest: &Manifest) -> Vec<Vec<String>> {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut fact = |name: &str, value: String| rows.push(vec![name.to_owned(), value]);
+    fact("task", manifest.task.clone());
+    fact("model", manifest.model.clone());
+    fact("classes", grouped(manifest.classes as u64));
+    fact("step", manifest.step.to_string());
+    if let Some(stage) = &manifest.stage {
+        fact("stage", stage.clone());
+    }
+    fact("epochs", epochs(manifest));
+    fact("samples", grouped(manifest.samples));
+    fact("written by", counted(manifest.world_size, "rank"));
+    if let Ok(time) = fs::metadata(folder.join(FILE_NAME)).and_then(|about| about.modified()) {
+        fact("written", local_time(time));
+    }
+    fact(
+        "versions",
+        format!(
+            "dtrain {}, libtorch {}, format {}",
+            manifest.dtrain, manifest.libtorch, manifest.format
+        ),
+    );
+    for (figure, value) in &manifest.metrics {
+        fact(figure, format!("{value}"));
+    }
+    if let Some(best) = &manifest.best {
+        fact(
+            "best so far",
+            format!("{} {} at step {}", best.by, best.value, best.step),
+        );
+    }
+    if let Some(scale) = manifest.loss_scale {
+        let steps = counted(scale.clean_steps as usize, "step");
+        fact("loss scale", format!("{}, for {steps}", scale.scale));
+    }
+    if let Some(updates) = manifest.ema_updates {
+        fact("average", counted(updates as usize, "move"));
+    }
+    rows
+}
+
+fn row(name: &str, share: &Share) -> Vec<String> {
+    vec![
+        name.to_owned(),
+        grouped(share.tensors),
+        grouped(share.elements),
+        size(share.bytes),
+    ]
+}
+
+fn object(
+    folder: &Path,
+    manifest: &Manifest,
+    sizes: Option<&Sizes>,
+    comparison: Option<&Comparison>,
+    problem: Option<&str>,
+) -> anyhow::Result<Value> {
+    let written = fs::metadata(folder.join(FILE_NAME)).and_then(|about| about.modified());
+    let differences = |comparison: &Comparison| {
+        let difference =
+            |(key, here, there): &(String, String, String)| json!({"key": key, "here": here, "there": there});
+        json!({
+            "with": comparison.with,
+            "differences": comparison.differences.iter().map(difference).collect::<Vec<_>>(),
+        })
+    };
+    Ok(json!({
+        "path": folder,
+        "bytes": inventory::size(folder),
+        "written": time_value(written.ok()),
+        "problem": problem,
+        "manifest": serde_json::to_value(manifest)?,
+        "sizes": sizes.map(Sizes::object),
+        "recipe": comparison.map(differences),
+    }))
+}

@@ -1,0 +1,120 @@
+//! Whose the bytes of a checkpoint are, by the headers of its files.
+
+use dtrain_common::manifest::Manifest;
+use dtrain_common::tensors::{Tensor, TensorFile, TensorFileError};
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+/// Of several tensors together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) tensors: u64,
+    pub(super) elements: u64,
+    pub(super) bytes: u64,
+}
+
+impl Share {
+    fn add(&mut self, tensor: &Tensor) {
+        self.tensors += 1;
+        self.elements += tensor.elements();
+        self.bytes += tensor.bytes();
+    }
+}
+
+/// By owner, and within each by kind.
+#[derive(Debug, Default)]
+pub(super) struct Sizes {
+    owners: Vec<(&'static str, Share, BTreeMap<String, Share>)>,
+}
+
+impl Sizes {
+    /// Reads the headers of the files that the manifest lists.
+    ///
+    /// # Errors
+    /// A header cannot be read.
+    pub(super) fn of(folder: &Path, manifest: &Manifest) -> Result<Self, TensorFileError> {
+        let open = |wanted: &dyn Fn(&str) -> bool| -> Result<Vec<Tensor>, TensorFileError> {
+            let mut tensors = Vec::new();
+            for entry in manifest.files.iter().filter(|entry| wanted(&entry.name)) {
+                tensors.extend_from_slice(TensorFile::open(&folder.join(&entry.name))?.tensors());
+            }
+            Ok(tensors)
+        };
+        let is_optimizer = |name: &str| name.starts_with("optimizer") && name.ends_with(".safetensors");
+        let optimizer = open(&is_optimizer)?;
+        let trained: HashSet<&str> = optimizer
+            .iter()
+            .filter_map(|tensor| tensor.name.strip_prefix("step."))
+            .collect();
+        let kind_in_model = |tensor: &Tensor| kind_in_model(tensor, &trained).to_owned();
+        let mut sizes = Self::default();
+        sizes.add(
+            "model",
+            &open(&|name| name == "model.safetensors")?,
+            kind_in_model,
+        );
+        sizes.add("optimizer", &optimizer, |tensor| {
+            let kind = tensor.name.split_once('.').map(|(kind, _)| kind);
+            kind.unwrap_or(&tensor.name).to_owned()
+        });
+        sizes.add(
+            "moving average",
+            &open(&|name| name == "ema.safetensors")?,
+            kind_in_model,
+        );
+        Ok(sizes)
+    }
+
+    fn add(&mut self, owner: &'static str, tensors: &[Tensor], kind: impl Fn(&Tensor) -> String) {
+        if tensors.is_empty() {
+            return;
+        }
+        let mut all = Share::default();
+        let mut kinds: BTreeMap<String, Share> = BTreeMap::new();
+        for tensor in tensors {
+            all.add(tensor);
+            kinds.entry(kind(tensor)).or_default().add(tensor);
+        }
+        self.owners.push((owner, all, kinds));
+    }
+
+    /// Indentation, name and share of every owner and kind.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &str, &Share)> {
+        self.owners.iter().flat_map(|(owner, all, kinds)| {
+            let kinds = kinds.iter().map(|(kind, share)| (2, kind.as_str(), share));
+            std::iter::once((0, *owner, all)).chain(kinds)
+        })
+    }
+
+    /// The same for scripts.
+    pub(super) fn object(&self) -> Value {
+        let share = |share: &Share| json!({"tensors": share.tensors, "elements": share.elements, "bytes": share.bytes});
+        let mut object = Map::new();
+        for (owner, all, kinds) in &self.owners {
+            let mut value = share(all);
+            value["kinds"] = kinds
+                .iter()
+                .map(|(kind, of_kind)| (kind.clone(), share(of_kind)))
+                .collect::<Map<_, _>>()
+                .into();
+            object.insert(owner.replace(' ', "_"), value);
+        }
+        object.into()
+    }
+}
+
+/// A parameter that is trained has a state of the optimizer. Of the others only names and types tell: running statistics and
+/// counters are buffers, what is left is taken to be a parameter that this stage does not train.
+fn kind_in_model(tensor: &Tensor, trained: &HashSet<&str>) -> &'static str {
+    let last = tensor.name.rsplit('.').next().unwrap_or_default();
+    if trained.contains(tensor.name.as_str()) {
+        "trained"
+    } else if !tensor.dtype.is_float()
+        || matches!(last, "running_mean" | "running_var" | "num_batches_tracked")
+    {
+        "buffers"
+    } else {
+        "not trained"
+    }
+}

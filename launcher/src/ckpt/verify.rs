@@ -1,0 +1,186 @@
+//! `dtrain ckpt verify`: whether every byte of a checkpoint is as it was written.
+
+use super::find::{Found, find};
+use super::progress::Progress;
+use super::{kind, sentence};
+use crate::cli::VerifyArgs;
+use crate::stdout::say;
+use anyhow::bail;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::manifest::Manifest;
+use dtrain_common::tensors::{TensorFile, TensorFileError};
+use dtrain_common::text::{counted, size};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// One thing that is wrong.
+#[derive(Debug)]
+struct Problem {
+    kind: &'static str,
+    message: String,
+}
+
+/// What a checkpoint is like.
+#[derive(Debug)]
+struct Report {
+    folder: PathBuf,
+    files: usize,
+    bytes: u64,
+    step: Option<u64>,
+    problems: Vec<Problem>,
+}
+
+/// Checks all of them, and says of each what it is like as soon as that is known.
+///
+/// # Errors
+/// A path names nothing that could be checked. Damage is no error, but exit code 1.
+pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
+    let folders = folders(&args.paths)?;
+    let mut reports = Vec::new();
+    for folder in folders {
+        let report = check(folder);
+        if !args.json && !say(&text(&report))? {
+            break;
+        }
+        reports.push(report);
+    }
+    let damaged = reports
+        .iter()
+        .filter(|report| !report.problems.is_empty())
+        .count();
+    if args.json {
+        say(&format!("{}\n", object(&reports, damaged)))?;
+    } else if reports.len() > 1 {
+        let count = counted(reports.len(), "checkpoint");
+        say(&format!(
+            "{count}: {} whole, {damaged} not\n",
+            reports.len() - damaged
+        ))?;
+    }
+    Ok(if damaged == 0 {
+        ExitStatus::Success.into()
+    } else {
+        ExitStatus::Program(1).into()
+    })
+}
+
+/// The folders of the checkpoints that are meant, each once.
+fn folders(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
+    for path in paths {
+        match find(path)? {
+            Found::Checkpoint(folder) => folders.push(folder),
+            Found::Run(run_dir) => {
+                let steps = run_dir.steps()?;
+                if steps.is_empty() {
+                    bail!("there is no checkpoint in {}", run_dir.checkpoints().display());
+                }
+                folders.extend(steps.into_iter().map(|step| run_dir.checkpoint(step)));
+            }
+        }
+    }
+    let mut seen = HashSet::new();
+    folders.retain(|folder| seen.insert(fs::canonicalize(folder).unwrap_or_else(|_| folder.clone())));
+    Ok(folders)
+}
+
+fn check(folder: PathBuf) -> Report {
+    let mut report = Report {
+        folder,
+        files: 0,
+        bytes: 0,
+        step: None,
+        problems: Vec::new(),
+    };
+    let folder = &report.folder;
+    let manifest = match Manifest::read(folder) {
+        Ok(manifest) => manifest,
+        Err(error) => {
+            report.problems.push(Problem {
+                kind: kind(&error),
+                message: sentence(&error),
+            });
+            return report;
+        }
+    };
+    report.step = Some(manifest.step);
+    report.files = manifest.files.len();
+    report.bytes = manifest.files.iter().map(|entry| entry.bytes).sum();
+    let progress = Progress::new(format!("checking {}", folder.display()), report.bytes);
+    let damage = manifest.damage(folder, |_| true, |bytes| progress.add(bytes));
+    drop(progress);
+    report.problems.extend(damage.iter().map(|error| Problem {
+        kind: kind(error),
+        message: sentence(error),
+    }));
+    if report.problems.is_empty() {
+        // A file whose bytes are damaged has been named; what its header says is no news then.
+        report.problems = headers(folder, &manifest);
+    }
+    report
+}
+
+/// What is wrong with the headers of the tensor files.
+fn headers(folder: &Path, manifest: &Manifest) -> Vec<Problem> {
+    let names = manifest.files.iter().map(|entry| &entry.name);
+    let tensors = names.filter(|name| name.ends_with(".safetensors"));
+    let wrong = tensors.filter_map(|name| {
+        let error = TensorFile::open(&folder.join(name)).err()?;
+        let message = match &error {
+            TensorFileError::Header { source, .. } => {
+                format!("{name} is no sound safetensors file: {source}")
+            }
+            other => other.to_string(),
+        };
+        let kind = "header";
+        Some(Problem { kind, message })
+    });
+    wrong.collect()
+}
+
+fn text(report: &Report) -> String {
+    let folder = report.folder.display();
+    if report.problems.is_empty() {
+        return format!(
+            "{folder}: whole ({}, {})\n",
+            counted(report.files, "file"),
+            size(report.bytes)
+        );
+    }
+    let state = if report
+        .problems
+        .iter()
+        .any(|problem| problem.kind == "newer-format")
+    {
+        "of a newer dtrain"
+    } else {
+        "damaged"
+    };
+    let mut out = format!("{folder}: {state}\n");
+    for problem in &report.problems {
+        out.push_str(&format!("  {}\n", problem.message));
+    }
+    out
+}
+
+fn object(reports: &[Report], damaged: usize) -> Value {
+    let report = |report: &Report| {
+        let problem = |problem: &Problem| json!({"kind": problem.kind, "message": problem.message});
+        json!({
+            "path": report.folder,
+            "step": report.step,
+            "whole": report.problems.is_empty(),
+            "files": report.files,
+            "bytes": report.bytes,
+            "problems": report.problems.iter().map(problem).collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "checkpoints": reports.iter().map(report).collect::<Vec<_>>(),
+        "whole": reports.len() - damaged,
+        "damaged": damaged,
+    })
+}

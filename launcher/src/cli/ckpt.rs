@@ -1,0 +1,233 @@
+//! The flags of `dtrain ckpt`.
+
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// What is to be done about checkpoints.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CkptCommand {
+    /// List the checkpoints of a run.
+    #[command(after_help = LS)]
+    Ls(LsArgs),
+    /// Show what a checkpoint holds, and how its recipe differs from another.
+    #[command(after_help = SHOW)]
+    Show(ShowArgs),
+    /// Check every byte of checkpoints against their checksums.
+    #[command(after_help = VERIFY)]
+    Verify(VerifyArgs),
+    /// Remove older checkpoints of a run, and what a crash has left.
+    #[command(after_help = PRUNE)]
+    Prune(PruneArgs),
+    /// Write a checkpoint's model into one file, for other programs.
+    #[command(after_help = EXPORT)]
+    Export(ExportArgs),
+}
+
+/// What `dtrain ckpt ls` is to do.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    /// The run directory, or the folder `checkpoints` in it.
+    #[arg(value_name = "RUN_DIR")]
+    pub(crate) run_dir: PathBuf,
+
+    /// One object of JSON, in a line, instead of the table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What `dtrain ckpt show` is to do.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The checkpoint.
+    #[arg(value_name = "CHECKPOINT")]
+    pub(crate) checkpoint: PathBuf,
+
+    /// Compare the recipe with that of another checkpoint, or with a recipe [default: the run's own recipe.toml].
+    #[arg(long, value_name = "CHECKPOINT|RECIPE.toml")]
+    pub(crate) against: Option<PathBuf>,
+
+    /// One object of JSON, in a line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What `dtrain ckpt verify` is to do.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// Checkpoints, or run directories for all of theirs.
+    #[arg(value_name = "PATH", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+
+    /// One object of JSON, in a line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What `dtrain ckpt prune` is to do.
+#[derive(Debug, Args)]
+pub(crate) struct PruneArgs {
+    /// The run directory, or the folder `checkpoints` in it.
+    #[arg(value_name = "RUN_DIR")]
+    pub(crate) run_dir: PathBuf,
+
+    /// How many of the newest whole checkpoints stay [default: checkpoint.keep of the run's recipe].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep: Option<u32>,
+
+    /// The last one of every so many steps stays too; 0: none does [default: checkpoint.keep_every of the run's recipe].
+    #[arg(long, value_name = "STEPS", allow_negative_numbers = true)]
+    pub(crate) keep_every: Option<u64>,
+
+    /// Also remove checkpoints that are damaged.
+    #[arg(long)]
+    pub(crate) damaged: bool,
+
+    /// Also remove partial checkpoints of the last ten minutes, which a run may be writing.
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Only say what would be removed.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// What `dtrain ckpt export` is to do.
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// The checkpoint.
+    #[arg(value_name = "CHECKPOINT")]
+    pub(crate) checkpoint: PathBuf,
+
+    /// The safetensors file to write.
+    #[arg(value_name = "OUT.safetensors")]
+    pub(crate) out: PathBuf,
+
+    /// Which weights: those of the moving average or those that are trained.
+    #[arg(long, value_enum, default_value_t = Weights::Auto, hide_possible_values = true, value_name = "auto|raw|ema")]
+    pub(crate) weights: Weights,
+
+    /// The type of floating-point numbers; integers stay as they are.
+    #[arg(long, value_enum, default_value_t = Dtype::Keep, hide_possible_values = true, value_name = "keep|f32|bf16|f16")]
+    pub(crate) dtype: Dtype,
+
+    /// Whose names the tensors get.
+    #[arg(long, value_enum, default_value_t = Names::Pytorch, hide_possible_values = true,
+          value_name = "pytorch|torchvision|timm|huggingface")]
+    pub(crate) names: Names,
+
+    /// Overwrite the file if it is there.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// The value of `--weights`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Weights {
+    Auto,
+    Raw,
+    Ema,
+}
+
+/// The value of `--dtype`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Dtype {
+    Keep,
+    F32,
+    Bf16,
+    F16,
+}
+
+/// The value of `--names`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Names {
+    Pytorch,
+    Torchvision,
+    Timm,
+    Huggingface,
+}
+
+impl From<Names> for dtrain_common::names::Names {
+    fn from(names: Names) -> Self {
+        match names {
+            Names::Pytorch => Self::Pytorch,
+            Names::Torchvision => Self::Torchvision,
+            Names::Timm => Self::Timm,
+            Names::Huggingface => Self::Huggingface,
+        }
+    }
+}
+
+pub(super) const EXAMPLES: &str = "\
+CHECKPOINT is a folder such as RUN_DIR/checkpoints/step-00000120, one of the links latest
+and best beside it, a run directory for its latest, or RUN_DIR@120, RUN_DIR@best.
+
+Examples:
+  What there is, and which is the best:
+      dtrain ckpt ls runs/a
+  What the latest one holds:
+      dtrain ckpt show runs/a
+  Whether all are as they were written:
+      dtrain ckpt verify runs/a
+  What could be removed:
+      dtrain ckpt prune runs/a --keep 1 --dry-run
+  The best model for timm, half as large:
+      dtrain ckpt export runs/a@best model.safetensors --names timm --dtype bf16";
+
+const LS: &str = "\
+The figures are those of the last evaluation before the checkpoint. Whether a checkpoint
+is whole is told by its manifest and the sizes of its files; `dtrain ckpt verify` reads
+every byte.
+
+Examples:
+  dtrain ckpt ls runs/a
+  dtrain ckpt ls runs/a --json";
+
+const SHOW: &str = "\
+CHECKPOINT is a folder such as RUN_DIR/checkpoints/step-00000120, one of the links latest
+and best beside it, a run directory for its latest, or RUN_DIR@120, RUN_DIR@best.
+
+Examples:
+  dtrain ckpt show runs/a
+  dtrain ckpt show runs/a@120 --against runs/b@best
+  dtrain ckpt show runs/a --against recipe.toml";
+
+const VERIFY: &str = "\
+Exit codes: 0 all are whole; 1 one is damaged or cannot be read; 2 wrong usage, or there
+is no such checkpoint.
+
+Examples:
+  dtrain ckpt verify runs/a
+  dtrain ckpt verify runs/a@120 runs/b/checkpoints/best --json";
+
+const PRUNE: &str = "\
+What `latest` and `best` point to always stays, and so does the newest whole checkpoint.
+Damaged checkpoints do not count and stay unless --damaged is given; those that a newer
+dtrain wrote always stay. What a crash has left (.partial-..., .removed-...) is removed.
+A run prunes its own checkpoints: do not prune while one is going on.
+
+Examples:
+  dtrain ckpt prune runs/a --dry-run
+  dtrain ckpt prune runs/a --keep 1 --keep-every 1000";
+
+const EXPORT: &str = "\
+CHECKPOINT is a folder such as RUN_DIR/checkpoints/step-00000120, one of the links latest
+and best beside it, a run directory for its latest, or RUN_DIR@120, RUN_DIR@best.
+
+--weights auto  the moving average where the run has one, else what was trained
+          raw   what was trained
+          ema   the moving average, an error where there is none
+--dtype   a number that is too large for the type is an error
+--names   pytorch      as in the checkpoint: torchvision's for a ResNet, timm's for a vit,
+                       nanoGPT's for a gpt
+          torchvision  ResNets and vit
+          timm         ResNets and vit
+          huggingface  ResNets, vit and gpt, for transformers
+
+The checksums of what is read are checked first. OUT is there whole or not at all.
+
+Exit codes: 0 written; 1 the checkpoint is damaged, a number does not fit, or the file
+cannot be written; 2 wrong usage; 128+n stopped by signal n.
+
+Examples:
+  dtrain ckpt export runs/a model.safetensors
+  dtrain ckpt export runs/a@best model.safetensors --names huggingface --dtype bf16";
