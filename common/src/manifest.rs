@@ -4,6 +4,7 @@
 //! reads and whose files have their sizes is a whole checkpoint. [`Manifest::verify`] checks the content too.
 
 mod entry;
+mod seal;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,9 +19,13 @@ pub use self::entry::{FileEntry, Part, hex, sha256_file};
 use crate::files::write_atomic;
 use crate::numbers;
 use crate::recipe::{Best, Recipe};
+use crate::run_dir::step_of;
+use seal::Seal;
 
 /// The newest format this version reads, and the one it writes.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
+/// The first format whose manifests have a checksum of their own.
+const SEALED: u32 = 3;
 /// The oldest format that this version reads.
 const OLDEST: u32 = 1;
 /// Name of the manifest within a checkpoint's folder.
@@ -151,6 +156,20 @@ pub enum ManifestError {
         /// What is wrong and where.
         source: serde_json::Error,
     },
+    /// The manifest is not what was written.
+    #[error("{} does not have its own checksum; the checkpoint is damaged, use an earlier one", path.display())]
+    Altered {
+        /// The manifest.
+        path: PathBuf,
+    },
+    /// The folder has the name of another checkpoint.
+    #[error("{} holds the checkpoint of step {step}; it was renamed or overwritten, and is not used", dir.display())]
+    OtherStep {
+        /// The folder.
+        dir: PathBuf,
+        /// The step by its manifest.
+        step: u64,
+    },
     /// The checkpoint was written by a newer dtrain.
     #[error(
         "{} has format {format} and this dtrain reads formats up to {FORMAT}; use the newer dtrain that wrote it",
@@ -246,7 +265,15 @@ impl Manifest {
         if bytes.len() as u64 > MAX_BYTES {
             return Err(ManifestError::TooLarge { path });
         }
-        Self::parse(&bytes, &path)
+        let manifest = Self::parse(&bytes, &path)?;
+        let named = dir.file_name().and_then(|name| name.to_str()).and_then(step_of);
+        match named {
+            Some(named) if named != manifest.step => Err(ManifestError::OtherStep {
+                dir: dir.into(),
+                step: manifest.step,
+            }),
+            _ => Ok(manifest),
+        }
     }
 
     fn parse(bytes: &[u8], path: &Path) -> Result<Self, ManifestError> {
@@ -275,9 +302,27 @@ impl Manifest {
                 });
             }
         }
+        match seal::check(bytes) {
+            Seal::Whole => {}
+            Seal::None if format < SEALED => {}
+            Seal::Broken | Seal::None => return Err(ManifestError::Altered { path: path.into() }),
+        }
         let manifest: Self = serde_json::from_slice(bytes).map_err(json)?;
         manifest.check_entries(path)?;
         Ok(manifest)
+    }
+
+    /// The content of the file that is written, with its checksum.
+    ///
+    /// # Errors
+    /// [`ManifestError`] for entries that would not read back, naming `path`.
+    pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>, ManifestError> {
+        self.check_entries(path)?;
+        let json = serde_json::to_vec_pretty(self).map_err(|source| ManifestError::Json {
+            path: path.into(),
+            source,
+        })?;
+        Ok(seal::seal(json))
     }
 
     /// Writes the manifest into `dir`, whole or not at all.
@@ -286,13 +331,8 @@ impl Manifest {
     /// [`ManifestError`] for entries that would not read back, or when the file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<(), ManifestError> {
         let path = dir.join(FILE_NAME);
-        self.check_entries(&path)?;
-        let mut json = serde_json::to_vec_pretty(self).map_err(|source| ManifestError::Json {
-            path: path.clone(),
-            source,
-        })?;
-        json.push(b'\n');
-        write_atomic(&path, &json).map_err(|source| io_error("write", &path, source))
+        let bytes = self.to_bytes(&path)?;
+        write_atomic(&path, &bytes).map_err(|source| io_error("write", &path, source))
     }
 
     /// Checks that every file is there with its size, which takes no time.

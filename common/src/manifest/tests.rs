@@ -142,9 +142,9 @@ fn what_is_no_checkpoint_is_told() {
 
 #[test]
 fn a_newer_format_is_its_own_error() {
-    let error = parse(r#"{"format": 3, "shape": "unknown"}"#).unwrap_err();
+    let error = parse(r#"{"format": 4, "shape": "unknown"}"#).unwrap_err();
     assert!(
-        matches!(error, ManifestError::NewerFormat { format: 3, .. }),
+        matches!(error, ManifestError::NewerFormat { format: 4, .. }),
         "{error}"
     );
     assert!(matches!(
@@ -183,7 +183,9 @@ fn names_that_lead_elsewhere_are_refused() {
             matches!(manifest.verify(dir.path()), Err(ManifestError::FileName { .. })),
             "{name:?}"
         );
-        let text = serde_json::to_string(&manifest).unwrap();
+        // Also one whose checksum somebody took the trouble to make anew.
+        let text = seal::seal(serde_json::to_vec_pretty(&manifest).unwrap());
+        let text = String::from_utf8(text).unwrap();
         assert!(
             matches!(parse(&text), Err(ManifestError::FileName { .. })),
             "{name:?}"
@@ -301,6 +303,39 @@ fn the_first_format_is_read() {
     read.verify(dir.path()).unwrap();
 }
 
+/// What says where a run stood is worth as much as its tensors: not a bit of it may change unseen.
+#[test]
+fn every_bit_of_a_manifest_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("step-00000120");
+    fs::create_dir(&folder).unwrap();
+    let mut manifest = sample();
+    manifest.step = 120;
+    manifest.write(&folder).unwrap();
+    assert_eq!(Manifest::read(&folder).unwrap(), manifest);
+    let bytes = fs::read(folder.join(FILE_NAME)).unwrap();
+    let read = |bytes: &[u8]| Manifest::parse(bytes, Path::new("manifest.json"));
+    for place in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut damaged = bytes.clone();
+            damaged[place] ^= 1 << bit;
+            assert!(read(&damaged).is_err(), "bit {bit} of byte {place}");
+        }
+        assert!(read(&bytes[..place]).is_err(), "the first {place} bytes");
+        let without = [&bytes[..place], &bytes[place + 1..]].concat();
+        assert!(read(&without).is_err(), "without byte {place}");
+    }
+    assert!(read(&[&bytes[..], b" "].concat()).is_err());
+    // The checkpoint of another step in its place.
+    let other = dir.path().join("step-00000121");
+    fs::rename(&folder, &other).unwrap();
+    let error = Manifest::read(&other).unwrap_err();
+    assert!(
+        matches!(error, ManifestError::OtherStep { step: 120, .. }),
+        "{error}"
+    );
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
@@ -313,7 +348,7 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
         keep in any::<prop::sample::Index>(),
     ) {
-        let mut bytes = serde_json::to_vec(&sample()).unwrap();
+        let mut bytes = sample().to_bytes(Path::new("manifest.json")).unwrap();
         for (index, byte) in &changes {
             let index = index.index(bytes.len());
             bytes[index] = *byte;

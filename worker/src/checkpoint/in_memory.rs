@@ -175,8 +175,9 @@ fn write(copy: &Copy) -> Result<(), CheckpointError> {
 }
 
 fn write_manifest(slot: &Path, manifest: &Manifest) -> io::Result<()> {
-    let bytes = serde_json::to_vec(manifest)?;
-    let file = File::options().write(true).open(slot.join(manifest::FILE_NAME))?;
+    let path = slot.join(manifest::FILE_NAME);
+    let bytes = manifest.to_bytes(&path).map_err(io::Error::other)?;
+    let file = File::options().write(true).open(path)?;
     file.set_len(bytes.len() as u64)?;
     file.write_all_at(&bytes, 0)
 }
