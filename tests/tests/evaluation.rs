@@ -96,7 +96,6 @@ fn what_cannot_be_evaluated_is_refused() {
     refused(&["--weights", "average"], "run", "holds no moving average");
     refused(&["--set", "model.name=resnet34"], "run", "does not fit the model");
     refused(&["--set", "data.classes=5"], "run", "does not fit the model");
-    refused(&["--nproc", "0"], "run", "at least 1 worker");
     let model = run.0.checkpoint(1).join("model.safetensors");
     let mut bytes = fs::read(&model).unwrap();
     let last = bytes.len() - 1;

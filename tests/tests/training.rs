@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dtrain_tests::programs::{self, worker};
 use dtrain_tests::ranks::said;

@@ -3,41 +3,31 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use dtrain_common::env::{DTRAIN_MEMORY_COPIES, DTRAIN_START_UNIX_NS, WorkerEnv};
+use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::files::write_atomic;
-use dtrain_common::manifest::Manifest;
-use dtrain_common::memory::state_bytes;
-use dtrain_common::plan::{Cut, EvalWeights, Prediction};
+use dtrain_common::plan::{Cut, EvalWeights};
 use dtrain_common::recipe::{self, Recipe, Task, TestWeights};
-use dtrain_common::run_dir::{Resume, RunDir, RunLock};
-use dtrain_common::units::ByteSize;
+use dtrain_common::run_dir::{Resume, RunDir};
 use tch::{Device, Tensor};
 
 use super::device;
 use super::error::WorkerError;
-use super::setup::{Opening, Setup, cores, loader_options};
-use crate::checkpoint;
+use super::setup::{Opening, Setup, loader_options};
 use crate::collectives::{Ranks, Rendezvous};
 use crate::control::Control;
-use crate::data_mark;
 use crate::engine::{
-    Fault, Outcome, Parts, PlanFile, SaveMore, StopFlag, Summary, TrainError, Trainer, live, shielded,
+    Fault, Outcome, Parts, SaveMore, StopFlag, Summary, TrainError, Trainer, live, shielded,
 };
 use crate::evaluation::{self, Subject};
 use crate::heartbeat::Heartbeat;
+use crate::introduce::introduce;
 use crate::job;
-use crate::memory::start::{self, Chosen};
-use crate::memory::{self, budget};
-use crate::metrics::{MetricsLog, Progress, Surface};
+use crate::lead::{lead, memory_copies};
+use crate::memory::budget;
+use crate::memory::start;
+use crate::metrics::{Progress, Surface};
 use crate::models::Recompute;
-use crate::tasks::{BuildTask, Classify, Console, Lm, Segment, TorchScript};
-
-/// A rank 0 whose launcher was killed has so long to end.
-const TAKE_OVER: Duration = Duration::from_secs(60);
-
-/// Parameters are float32.
-const BYTES_PER_PARAMETER: u64 = 4;
+use crate::tasks::{BuildTask, Classify, Lm, Segment, TorchScript};
 
 /// What a worker is asked to do.
 #[derive(Debug, Clone)]
@@ -271,135 +261,6 @@ fn train_shielded<T: BuildTask + 'static>(
     Ok(status)
 }
 
-/// Rank 0 writes the plan, opens the metrics, and says what begins.
-fn introduce(
-    recipe: &Recipe,
-    setup: &Setup,
-    env: &WorkerEnv,
-    run_dir: &RunDir,
-    device: Device,
-    progress: &Progress,
-    (chosen, limit): (&[Option<Chosen>], u64),
-) -> Result<MetricsLog, WorkerError> {
-    let Setup {
-        model,
-        plan,
-        done,
-        notes,
-        ..
-    } = setup;
-    let parameters = model.arena.parameters();
-    let moments = model.optimizer.moments().len() as u64;
-    let test_samples = model.task.test_set().len();
-    let first = plan.stage(0);
-    let file = PlanFile {
-        effective_batch: first.partition.effective_batch(),
-        nproc: env.world_size,
-        micro_batch: first.partition.micro_batch(),
-        grad_accum_steps: first.partition.grad_accum_steps(),
-        partition: first.partition.to_string(),
-        warnings: plan.warnings.clone(),
-        device: device::name(device),
-        learning_rate: first.schedule.peak,
-        warmup_steps: first.schedule.warmup_steps,
-        steps_per_epoch: first.steps_per_epoch,
-        total_steps: plan.total_steps,
-        train_samples: plan.train_samples,
-        test_samples: test_samples as u64,
-        parameters,
-        stages: setup.stages.files(plan, &model.registry),
-        predicted_bytes: {
-            let frozen = model.registry.parameter_count() as u64 - parameters;
-            let mut state = state_bytes(parameters, frozen, BYTES_PER_PARAMETER, moments);
-            state.optimizer /= model.arena.shards() as u64;
-            state
-        },
-        budget_bytes: (limit < u64::MAX).then_some(limit),
-        predictions: chosen.iter().flatten().map(|chosen| chosen.prediction).collect(),
-    };
-    let path = run_dir.plan();
-    write_atomic(&path, &serde_json::to_vec_pretty(&file)?)
-        .map_err(|source| WorkerError::Write { path, source })?;
-    let path = run_dir.metrics();
-    let metrics = MetricsLog::open(&path, *done).map_err(|source| WorkerError::Write { path, source })?;
-
-    // Of stages each says what it trains.
-    let told = match recipe.stage.is_empty() {
-        true => parameters,
-        false => model.registry.parameter_count() as u64,
-    };
-    progress.note(format!(
-        "{} on {} x {} in {}: {told} parameters, {} training and {test_samples} test samples, {}",
-        recipe.model_name(),
-        env.world_size,
-        device::name(device),
-        setup.precision.describe(),
-        plan.train_samples,
-        model.task.describe(),
-    ));
-    progress.note(plan);
-    for warning in &plan.warnings {
-        progress.note(format_args!("warning: {warning}"));
-    }
-    for note in notes {
-        progress.note(note);
-    }
-    if recipe.checkpoint.in_memory && memory_copies(recipe, env).is_none() {
-        progress.note(
-            "warning: no copies are kept in memory: checkpoint.in_memory needs `dtrain launch` and all workers on one machine",
-        );
-    }
-    if *done >= plan.total_steps {
-        let longer = match recipe.stage.is_empty() {
-            true => "raise train.epochs or train.steps",
-            false => "make the last stage longer",
-        };
-        progress.note(format!(
-            "all {} steps have been taken; to train on, {longer}",
-            plan.total_steps
-        ));
-    }
-    for (stage, chosen) in plan.stages().iter().zip(chosen) {
-        if let Some(chosen) = chosen {
-            progress.note(predicted(
-                stage.name.as_deref(),
-                chosen,
-                model.recompute.segments(),
-                limit,
-            ));
-        }
-    }
-    let memory = memory::report(device).map_err(TrainError::from)?;
-    progress.note(memory.line(device::kind(device)));
-    Ok(metrics)
-}
-
-/// What a stage is predicted to take, for people.
-fn predicted(stage: Option<&str>, chosen: &Chosen, segments: usize, limit: u64) -> String {
-    let Prediction {
-        cut, peak, owners, ..
-    } = chosen.prediction;
-    let of = stage.map_or_else(String::new, |name| format!(" of stage {name:?}"));
-    let again = match cut.recompute {
-        0 => String::new(),
-        count => format!(", {count} of {segments} segments computed again in backward"),
-    };
-    let within = match (chosen.fits, limit) {
-        (false, _) => format!(
-            ", more than the {} there are: nothing smaller is left",
-            ByteSize(limit)
-        ),
-        (true, u64::MAX) => String::new(),
-        (true, _) => format!(" of {}", ByteSize(limit)),
-    };
-    format!(
-        "predicted memory{of}: {}{within} per rank, {} of it activations of micro-batches of {}{again}",
-        ByteSize(peak),
-        ByteSize(owners.activations),
-        cut.micro_batch,
-    )
-}
-
 /// When memory is short at the smallest micro-batch: all segments, unless the recipe forbids it.
 fn save_more(recipe: &Recipe, recompute: &Recompute) -> SaveMore {
     let allowed = recipe.memory.recompute != recipe::Recompute::Off;
@@ -411,84 +272,6 @@ fn save_more(recipe: &Recipe, recompute: &Recompute) -> SaveMore {
         }
         more
     })
-}
-
-/// Rank 0 before the others: the run directory, the data, and everything built once.
-fn lead<T: BuildTask + 'static>(
-    request: &Request,
-    recipe: &Recipe,
-    env: &WorkerEnv,
-    device: Device,
-    allowed: u64,
-) -> Result<(Opening, Setup, Vec<RunLock>), WorkerError> {
-    let mut console = Console {
-        threads: cores(),
-        say: &mut |sentence| tracing::warn!("{sentence}"),
-    };
-    let survey = T::survey(recipe, &mut console)?;
-    let root = request
-        .run_dir
-        .clone()
-        .unwrap_or_else(|| RunDir::default_root(&request.recipe, SystemTime::now()));
-    let run_dir = RunDir::new(root);
-    let mut claims = Vec::new();
-    if !request.prepared {
-        claims.push(run_dir.begin(recipe, &request.resume)?.1);
-    }
-    claims.push(run_dir.claim_training(TAKE_OVER)?);
-    let (resume, from_memory) = where_to_begin(recipe, request, env, &run_dir)?;
-    if let Err(error) = checkpoint::clear(&run_dir) {
-        // It only takes room; a folder that cannot be written to says so when it is.
-        tracing::warn!("what an earlier attempt left half written stays: {error}");
-    }
-    let survey = serde_json::to_value(survey)?;
-    let opening = Opening {
-        run_dir: run_dir.root().to_owned(),
-        resume,
-        from_memory,
-        data: data_mark::digest(&survey),
-        survey,
-    };
-    let setup = Setup::build::<T>(recipe, &opening, env, device, None).map_err(|error| {
-        start::explained::<T>(error, request, recipe, &opening.survey, env.world_size, allowed)
-    })?;
-    Ok((opening, setup, claims))
-}
-
-/// The checkpoint to go on from, and whether it is a copy in memory: the one that has lost least.
-fn where_to_begin(
-    recipe: &Recipe,
-    request: &Request,
-    env: &WorkerEnv,
-    run_dir: &RunDir,
-) -> Result<(Option<PathBuf>, bool), WorkerError> {
-    // Before a restart there is none of this run.
-    let copies = memory_copies(recipe, env).filter(|_| env.restart_count > 0);
-    let copy = copies.and_then(|place| checkpoint::newest_in_memory(&place, env.world_size));
-    let chosen = match checkpoint::choose(run_dir, &request.resume) {
-        // The copy is whole, whatever has become of the disk.
-        Err(_) if copy.is_some() => None,
-        chosen => chosen?,
-    };
-    let on_disk = match &chosen {
-        Some(folder) => {
-            Manifest::read(folder)
-                .map_err(|error| WorkerError::Resume(error.into()))?
-                .step
-        }
-        None => 0,
-    };
-    Ok(match copy {
-        Some((copy, step)) if step > on_disk => (Some(copy), true),
-        _ => (chosen, false),
-    })
-}
-
-/// Where copies in memory are kept: on one machine, by a launcher, for a recipe that asks for it.
-fn memory_copies(recipe: &Recipe, env: &WorkerEnv) -> Option<PathBuf> {
-    let place = std::env::var_os(DTRAIN_MEMORY_COPIES).map(PathBuf::from);
-    let local = env.local_world_size == env.world_size;
-    place.filter(|_| recipe.checkpoint.in_memory && local)
 }
 
 /// Sends rank 0's parameters and buffers to all: whatever the ranks read or drew, they begin alike.

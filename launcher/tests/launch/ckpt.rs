@@ -260,7 +260,7 @@ fn verify_names_all_that_is_wrong() {
     let text = fs::read_to_string(folder(20).join("manifest.json")).unwrap();
     fs::write(
         folder(20).join("manifest.json"),
-        text.replace("\"format\": 2", "\"format\": 9"),
+        text.replace(&format!("\"format\": {FORMAT}"), "\"format\": 9"),
     )
     .unwrap();
     fs::write(folder(30).join("manifest.json"), "{").unwrap();

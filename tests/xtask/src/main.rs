@@ -6,6 +6,7 @@ mod attempts;
 mod bench;
 mod check;
 mod demo;
+mod fuzz;
 mod kills;
 mod marked;
 mod memory;
@@ -78,6 +79,10 @@ enum Command {
     ///
     /// Needs neither libtorch nor Python.
     Soak(soak::Args),
+    /// Have the readers of checkpoints read a million changed files: takes some minutes
+    ///
+    /// None may be read as whole, panic, or take more memory than files of that length do.
+    Fuzz(fuzz::Args),
     /// Run a PyTorch script under dtrain and dtrain's worker under torchrun, and compare the results
     ///
     /// The script trains by DistributedDataParallel over Gloo, in two processes: by torchrun, by `dtrain launch -- python
@@ -113,6 +118,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Bench(args) => bench::run(&workspace, &signals, &args),
         Command::Memory(args) => memory::run(&workspace, &signals, &args),
         Command::Kills(args) => kills::run(&workspace, &signals, &args),
+        Command::Fuzz(args) => fuzz::run(&workspace, &signals, &args),
         Command::Soak(args) => soak::run(&workspace, &signals, &args),
         Command::Torchrun(args) => torchrun::run(&workspace, &signals, &args),
     }

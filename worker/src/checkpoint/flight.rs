@@ -159,6 +159,7 @@ impl Checkpoints {
             files: files.iter().map(|file| (file.name.clone(), file.bytes)).collect(),
             parts,
             memory,
+            hashers: hashers(self.ranks.size()),
         })?;
         self.flight = Some(Flight {
             files,
@@ -345,6 +346,14 @@ impl Flight {
             took: self.begun.elapsed(),
         }
     }
+}
+
+/// Threads for the checksums of a rank's parts: its share of the machine's cores, of which the training leaves what it leaves.
+fn hashers(ranks: usize) -> usize {
+    /// More are faster than any disk.
+    const MOST: usize = 4;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores / ranks.max(1)).clamp(1, MOST)
 }
 
 type Digests = Vec<[u8; DIGEST_BYTES]>;

@@ -42,7 +42,7 @@ pub(super) struct FileLayout {
     pub(super) header: Vec<u8>,
     /// Its size.
     pub(super) bytes: u64,
-    /// Who writes what, end to end: bytes and rank; two that follow each other are of different ranks.
+    /// Who writes what, end to end: bytes and rank, at most [`PART_BYTES`].
     pub(super) parts: Vec<(u64, usize)>,
     /// The pieces of all ranks, end to end.
     pieces: Vec<Piece>,
@@ -175,9 +175,20 @@ pub(super) fn layout(files: &[(String, Vec<Item>)], ranks: usize) -> Result<Vec<
                 }
             }
         }
+        file.parts = file.parts.into_iter().flat_map(pieces_of).collect();
         layouts.push(file);
     }
     Ok(layouts)
+}
+
+/// What is larger is divided: each part has a checksum of its own, and several are computed at once.
+pub(super) const PART_BYTES: u64 = 256 << 20;
+
+/// A rank's part in as few equal ones as there may be.
+fn pieces_of((bytes, rank): (u64, usize)) -> impl Iterator<Item = (u64, usize)> {
+    let count = bytes.div_ceil(PART_BYTES).max(1);
+    let at = move |number: u64| (u128::from(bytes) * u128::from(number) / u128::from(count)) as u64;
+    (0..count).map(move |number| (at(number + 1) - at(number), rank))
 }
 
 /// What each rank may still write before the next one's turn comes, so that all write equally much.

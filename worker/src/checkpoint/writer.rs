@@ -3,12 +3,14 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::Manifest;
 use dtrain_common::run_dir::RunDir;
+use sha2::{Digest, Sha256};
 
 use super::commit::{self, Keep};
 use super::disk::Disk;
@@ -34,6 +36,14 @@ pub(super) struct Write {
     pub(super) files: Vec<(String, u64)>,
     pub(super) parts: Vec<StagedPart>,
     pub(super) memory: Vec<u8>,
+    /// Threads for the checksums.
+    pub(super) hashers: usize,
+}
+
+impl Write {
+    fn bytes_of(&self, part: &StagedPart) -> &[u8] {
+        &self.memory[part.start..part.start + part.bytes]
+    }
 }
 
 /// What makes the files of a folder a checkpoint.
@@ -160,15 +170,44 @@ fn run(job: Job, disk: &dyn Disk) -> Done {
     }
 }
 
+/// Writes and hashes at the same time, one part after the other to the disk and several at once for their checksums.
 fn write_parts(write: &Write, disk: &dyn Disk) -> Result<Vec<[u8; DIGEST_BYTES]>, CheckpointError> {
+    let next = AtomicUsize::new(0);
+    let hash = || {
+        stand_back();
+        let mut own = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(part) = write.parts.get(number) else {
+                return own;
+            };
+            let digest: [u8; DIGEST_BYTES] = Sha256::digest(write.bytes_of(part)).into();
+            own.push((number, digest));
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = write.hashers.clamp(1, write.parts.len().max(1));
+        let hashing: Vec<_> = (0..threads).map(|_| scope.spawn(hash)).collect();
+        let written = write_files(write, disk);
+        let mut digests = vec![[0; DIGEST_BYTES]; write.parts.len()];
+        for thread in hashing {
+            for (number, digest) in thread.join().map_err(|_| CheckpointError::Writer)? {
+                digests[number] = digest;
+            }
+        }
+        written.map(|()| digests)
+    })
+}
+
+fn write_files(write: &Write, disk: &dyn Disk) -> Result<(), CheckpointError> {
     let folder = &write.folder;
     fs::create_dir_all(folder).map_err(CheckpointError::io("make the folder", folder))?;
-    let mut digests = Vec::with_capacity(write.parts.len());
+    let sync = |path: &Path, file: &File| disk.sync(file).map_err(CheckpointError::io("sync", path));
     let mut open: Option<(usize, PathBuf, File)> = None;
     for part in &write.parts {
         if open.as_ref().is_none_or(|(file, ..)| *file != part.file) {
             if let Some((_, path, file)) = open.take() {
-                disk.sync(&file).map_err(CheckpointError::io("sync", path))?;
+                sync(&path, &file)?;
             }
             let (name, bytes) = &write.files[part.file];
             let path = folder.join(name);
@@ -178,32 +217,11 @@ fn write_parts(write: &Write, disk: &dyn Disk) -> Result<Vec<[u8; DIGEST_BYTES]>
             open = Some((part.file, path, file));
         }
         let Some((_, path, file)) = &open else { continue };
-        let bytes = &write.memory[part.start..part.start + part.bytes];
-        digests.push(write_part(file, path, bytes, part.offset, disk)?);
+        disk.write_at(file, write.bytes_of(part), part.offset)
+            .map_err(CheckpointError::io("write", path))?;
     }
-    if let Some((_, path, file)) = open {
-        disk.sync(&file).map_err(CheckpointError::io("sync", path))?;
+    match open {
+        Some((_, path, file)) => sync(&path, &file),
+        None => Ok(()),
     }
-    Ok(digests)
-}
-
-/// Writes and hashes at the same time.
-fn write_part(
-    file: &File,
-    path: &Path,
-    bytes: &[u8],
-    offset: u64,
-    disk: &dyn Disk,
-) -> Result<[u8; DIGEST_BYTES], CheckpointError> {
-    use sha2::{Digest, Sha256};
-    std::thread::scope(|scope| {
-        let hashing = scope.spawn(|| -> [u8; DIGEST_BYTES] {
-            stand_back();
-            Sha256::digest(bytes).into()
-        });
-        let written = disk.write_at(file, bytes, offset);
-        let digest = hashing.join().map_err(|_| CheckpointError::Writer)?;
-        written.map_err(CheckpointError::io("write", path))?;
-        Ok(digest)
-    })
 }

@@ -113,3 +113,14 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #[test]
+    fn large_parts_are_divided_evenly(bytes in prop_oneof![0u64..3 * PART_BYTES, any::<u64>().prop_map(|bytes| bytes % (1 << 40))]) {
+        let parts: Vec<(u64, usize)> = pieces_of((bytes, 3)).collect();
+        prop_assert_eq!(parts.iter().map(|(bytes, _)| bytes).sum::<u64>(), bytes);
+        prop_assert!(parts.iter().all(|&(bytes, rank)| bytes <= PART_BYTES && rank == 3));
+        let sizes = parts.iter().map(|(bytes, _)| *bytes);
+        prop_assert!(sizes.clone().max().unwrap() - sizes.min().unwrap() <= 1);
+    }
+}

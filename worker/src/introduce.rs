@@ -1,0 +1,151 @@
+//! What a run says of itself before its first step: plan.json, and sentences for people.
+
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::files::write_atomic;
+use dtrain_common::memory::state_bytes;
+use dtrain_common::plan::Prediction;
+use dtrain_common::recipe::Recipe;
+use dtrain_common::run_dir::RunDir;
+use dtrain_common::units::ByteSize;
+use tch::Device;
+
+use crate::device;
+use crate::engine::{PlanFile, TrainError};
+use crate::error::WorkerError;
+use crate::lead::memory_copies;
+use crate::memory;
+use crate::memory::start::Chosen;
+use crate::metrics::{MetricsLog, Progress};
+use crate::setup::Setup;
+
+/// Parameters are float32.
+const BYTES_PER_PARAMETER: u64 = 4;
+
+/// Rank 0 writes the plan, opens the metrics, and says what begins.
+pub(crate) fn introduce(
+    recipe: &Recipe,
+    setup: &Setup,
+    env: &WorkerEnv,
+    run_dir: &RunDir,
+    device: Device,
+    progress: &Progress,
+    (chosen, limit): (&[Option<Chosen>], u64),
+) -> Result<MetricsLog, WorkerError> {
+    let Setup {
+        model,
+        plan,
+        done,
+        notes,
+        ..
+    } = setup;
+    let parameters = model.arena.parameters();
+    let moments = model.optimizer.moments().len() as u64;
+    let test_samples = model.task.test_set().len();
+    let first = plan.stage(0);
+    let file = PlanFile {
+        effective_batch: first.partition.effective_batch(),
+        nproc: env.world_size,
+        micro_batch: first.partition.micro_batch(),
+        grad_accum_steps: first.partition.grad_accum_steps(),
+        partition: first.partition.to_string(),
+        warnings: plan.warnings.clone(),
+        device: device::name(device),
+        learning_rate: first.schedule.peak,
+        warmup_steps: first.schedule.warmup_steps,
+        steps_per_epoch: first.steps_per_epoch,
+        total_steps: plan.total_steps,
+        train_samples: plan.train_samples,
+        test_samples: test_samples as u64,
+        parameters,
+        stages: setup.stages.files(plan, &model.registry),
+        predicted_bytes: {
+            let frozen = model.registry.parameter_count() as u64 - parameters;
+            let mut state = state_bytes(parameters, frozen, BYTES_PER_PARAMETER, moments);
+            state.optimizer /= model.arena.shards() as u64;
+            state
+        },
+        budget_bytes: (limit < u64::MAX).then_some(limit),
+        predictions: chosen.iter().flatten().map(|chosen| chosen.prediction).collect(),
+    };
+    let path = run_dir.plan();
+    write_atomic(&path, &serde_json::to_vec_pretty(&file)?)
+        .map_err(|source| WorkerError::Write { path, source })?;
+    let path = run_dir.metrics();
+    let metrics = MetricsLog::open(&path, *done).map_err(|source| WorkerError::Write { path, source })?;
+
+    // Of stages each says what it trains.
+    let told = match recipe.stage.is_empty() {
+        true => parameters,
+        false => model.registry.parameter_count() as u64,
+    };
+    progress.note(format!(
+        "{} on {} x {} in {}: {told} parameters, {} training and {test_samples} test samples, {}",
+        recipe.model_name(),
+        env.world_size,
+        device::name(device),
+        setup.precision.describe(),
+        plan.train_samples,
+        model.task.describe(),
+    ));
+    progress.note(plan);
+    for warning in &plan.warnings {
+        progress.note(format_args!("warning: {warning}"));
+    }
+    for note in notes {
+        progress.note(note);
+    }
+    if recipe.checkpoint.in_memory && memory_copies(recipe, env).is_none() {
+        progress.note(
+            "warning: no copies are kept in memory: checkpoint.in_memory needs `dtrain launch` and all workers on one machine",
+        );
+    }
+    if *done >= plan.total_steps {
+        let longer = match recipe.stage.is_empty() {
+            true => "raise train.epochs or train.steps",
+            false => "make the last stage longer",
+        };
+        progress.note(format!(
+            "all {} steps have been taken; to train on, {longer}",
+            plan.total_steps
+        ));
+    }
+    for (stage, chosen) in plan.stages().iter().zip(chosen) {
+        if let Some(chosen) = chosen {
+            progress.note(predicted(
+                stage.name.as_deref(),
+                chosen,
+                model.recompute.segments(),
+                limit,
+            ));
+        }
+    }
+    let memory = memory::report(device).map_err(TrainError::from)?;
+    progress.note(memory.line(device::kind(device)));
+    Ok(metrics)
+}
+
+/// What a stage is predicted to take, for people.
+fn predicted(stage: Option<&str>, chosen: &Chosen, segments: usize, limit: u64) -> String {
+    let Prediction {
+        cut, peak, owners, ..
+    } = chosen.prediction;
+    let of = stage.map_or_else(String::new, |name| format!(" of stage {name:?}"));
+    let again = match cut.recompute {
+        0 => String::new(),
+        count => format!(", {count} of {segments} segments computed again in backward"),
+    };
+    let within = match (chosen.fits, limit) {
+        (false, _) => format!(
+            ", more than the {} there are: nothing smaller is left",
+            ByteSize(limit)
+        ),
+        (true, u64::MAX) => String::new(),
+        (true, _) => format!(" of {}", ByteSize(limit)),
+    };
+    format!(
+        "predicted memory{of}: {}{within} per rank, {} of it activations of micro-batches of {}{again}",
+        ByteSize(peak),
+        ByteSize(owners.activations),
+        cut.micro_batch,
+    )
+}

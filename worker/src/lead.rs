@@ -1,0 +1,99 @@
+//! What rank 0 does before the others: it looks at the data, claims the run directory, and decides where the run begins.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
+use dtrain_common::manifest::Manifest;
+use dtrain_common::recipe::Recipe;
+use dtrain_common::run_dir::{RunDir, RunLock};
+use tch::Device;
+
+use crate::checkpoint;
+use crate::data_mark;
+use crate::error::WorkerError;
+use crate::memory::start;
+use crate::setup::{Opening, Setup, cores};
+use crate::tasks::{BuildTask, Console};
+use crate::worker::Request;
+
+/// A rank 0 whose launcher was killed has so long to end.
+const TAKE_OVER: Duration = Duration::from_secs(60);
+
+/// Rank 0 before the others: the run directory, the data, and everything built once.
+pub(crate) fn lead<T: BuildTask + 'static>(
+    request: &Request,
+    recipe: &Recipe,
+    env: &WorkerEnv,
+    device: Device,
+    allowed: u64,
+) -> Result<(Opening, Setup, Vec<RunLock>), WorkerError> {
+    let mut console = Console {
+        threads: cores(),
+        say: &mut |sentence| tracing::warn!("{sentence}"),
+    };
+    let survey = T::survey(recipe, &mut console)?;
+    let root = request
+        .run_dir
+        .clone()
+        .unwrap_or_else(|| RunDir::default_root(&request.recipe, SystemTime::now()));
+    let run_dir = RunDir::new(root);
+    let mut claims = Vec::new();
+    if !request.prepared {
+        claims.push(run_dir.begin(recipe, &request.resume)?.1);
+    }
+    claims.push(run_dir.claim_training(TAKE_OVER)?);
+    let (resume, from_memory) = where_to_begin(recipe, request, env, &run_dir)?;
+    if let Err(error) = checkpoint::clear(&run_dir) {
+        // It only takes room; a folder that cannot be written to says so when it is.
+        tracing::warn!("what an earlier attempt left half written stays: {error}");
+    }
+    let survey = serde_json::to_value(survey)?;
+    let opening = Opening {
+        run_dir: run_dir.root().to_owned(),
+        resume,
+        from_memory,
+        data: data_mark::digest(&survey),
+        survey,
+    };
+    let setup = Setup::build::<T>(recipe, &opening, env, device, None).map_err(|error| {
+        start::explained::<T>(error, request, recipe, &opening.survey, env.world_size, allowed)
+    })?;
+    Ok((opening, setup, claims))
+}
+
+/// The checkpoint to go on from, and whether it is a copy in memory: the one that has lost least.
+fn where_to_begin(
+    recipe: &Recipe,
+    request: &Request,
+    env: &WorkerEnv,
+    run_dir: &RunDir,
+) -> Result<(Option<PathBuf>, bool), WorkerError> {
+    // Before a restart there is none of this run.
+    let copies = memory_copies(recipe, env).filter(|_| env.restart_count > 0);
+    let copy = copies.and_then(|place| checkpoint::newest_in_memory(&place, env.world_size));
+    let chosen = match checkpoint::choose(run_dir, &request.resume) {
+        // The copy is whole, whatever has become of the disk.
+        Err(_) if copy.is_some() => None,
+        chosen => chosen?,
+    };
+    let on_disk = match &chosen {
+        Some(folder) => {
+            Manifest::read(folder)
+                .map_err(|error| WorkerError::Resume(error.into()))?
+                .step
+        }
+        None => 0,
+    };
+    Ok(match copy {
+        Some((copy, step)) if step > on_disk => (Some(copy), true),
+        _ => (chosen, false),
+    })
+}
+
+/// Where copies in memory are kept: on one machine, by a launcher, for a recipe that asks for it.
+pub(crate) fn memory_copies(recipe: &Recipe, env: &WorkerEnv) -> Option<PathBuf> {
+    let place = std::env::var_os(DTRAIN_MEMORY_COPIES).map(PathBuf::from);
+    let local = env.local_world_size == env.world_size;
+    place.filter(|_| recipe.checkpoint.in_memory && local)
+}
