@@ -15,6 +15,9 @@ const METADATA: &str = "__metadata__";
 /// What is wrong with a header.
 #[derive(Debug, thiserror::Error)]
 pub enum HeaderError {
+    /// It is not UTF-8.
+    #[error("its header is not UTF-8")]
+    NotText,
     /// There is no room for the length of a header.
     #[error("it has {bytes} bytes, fewer than the {PREFIX_BYTES} of its length field")]
     TooShort {
@@ -143,7 +146,9 @@ pub(super) fn length(prefix: [u8; PREFIX_BYTES as usize], length: u64) -> Result
 
 /// The tensors of a header, in the order of their places, which are end to end in `data_bytes`.
 pub(super) fn parse(text: &[u8], data_bytes: u64) -> Result<Vec<Tensor>, HeaderError> {
-    let Entries(entries) = serde_json::from_slice(text)?;
+    // As text: what is skipped in bytes need not be UTF-8, and other readers would refuse it.
+    let text = std::str::from_utf8(text).map_err(|_| HeaderError::NotText)?;
+    let Entries(entries) = serde_json::from_str(text)?;
     let mut tensors = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
         let Entry {
