@@ -64,7 +64,9 @@ pub const DTRAIN_COLLECTIVE_TIMEOUT: &str = "DTRAIN_COLLECTIVE_TIMEOUT";
 /// A folder with room in memory for copies of a training's state, which the launcher makes for `checkpoint.in_memory`; see
 /// [`crate::memory_copies`].
 pub const DTRAIN_MEMORY_COPIES: &str = "DTRAIN_MEMORY_COPIES";
-/// Slurm's: when the job ends, in seconds since the Unix epoch.
+/// Slurm's: the number of the job that a process belongs to.
+pub const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
+/// Slurm's: when the job ends, in seconds since the Unix epoch. Versions before 23 do not set it.
 pub const SLURM_JOB_END_TIME: &str = "SLURM_JOB_END_TIME";
 /// Process id of the process that stands behind a launcher, for the launcher alone; see the launcher's `guardian` module.
 pub const DTRAIN_GUARDIAN: &str = "DTRAIN_GUARDIAN";

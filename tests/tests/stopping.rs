@@ -102,6 +102,7 @@ fn the_end_of_a_slurm_job_is_a_time_limit() {
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();
     let mut command = sandbox.command(1, "run", &LONG, &["--time-margin", "10s"]);
+    command.env("SLURM_JOB_ID", "1");
     command.env("SLURM_JOB_END_TIME", (now.as_secs() + 15).to_string());
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(75), "{}", said(&output));

@@ -11,6 +11,8 @@ use super::{RunDir, RunDirError, io_error};
 const RUN: &str = ".lock";
 /// Held by rank 0 itself: it may outlive a launcher that was killed by a moment.
 const TRAINER: &str = ".trainer.lock";
+/// A launcher that was killed a moment ago is still ending.
+const ENDING: Duration = Duration::from_secs(1);
 /// How often a lock that is waited for is tried.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -22,12 +24,12 @@ pub struct RunLock {
 }
 
 impl RunDir {
-    /// Claims the folder, which is there, for a run that begins or goes on.
+    /// Claims the folder, which is there, for a run that begins or goes on; waits a moment for one that is ending.
     ///
     /// # Errors
     /// [`RunDirError::InUse`] while another run has it.
     pub fn claim(&self) -> Result<RunLock, RunDirError> {
-        self.lock(RUN, Duration::ZERO)
+        self.lock(RUN, ENDING)
     }
 
     /// Claims the folder for rank 0 of a training, and waits so long for the end of one whose launcher is gone.

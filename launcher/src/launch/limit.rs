@@ -1,13 +1,12 @@
 //! The time limit of a run: the user's, or that of the batch system's job.
 
-use super::Begun;
+use super::{Begun, slurm};
 use crate::agent::TimeLimit;
 use crate::cli::{Limit, LimitArgs};
 use crate::process::signals;
 use anyhow::bail;
-use dtrain_common::env::SLURM_JOB_END_TIME;
 use dtrain_common::time::show_time;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 /// The longest time that a run is asked to stop before its limit, unless it says so itself.
 const LONGEST_MARGIN: Duration = Duration::from_secs(120);
@@ -39,7 +38,7 @@ pub(super) fn limit(
     let job = match args.time_limit {
         Some(Limit::None) => None,
         _ if !training => None,
-        _ => inherited(SLURM_JOB_END_TIME).and_then(|end| left_of_job(&end, begun)),
+        _ => slurm::left(begun, inherited),
     };
     let (end, whose) = match (own, job) {
         (Some(own), Some(job)) if job < own => (job, "the Slurm job's"),
@@ -84,18 +83,13 @@ fn whole_seconds(time: Duration) -> Duration {
     }
 }
 
-/// What is left until the job ends; none where the text says no time to come, as of a job that was over before.
-fn left_of_job(end: &str, begun: Begun) -> Option<Duration> {
-    let end = UNIX_EPOCH.checked_add(Duration::from_secs(end.trim().parse().ok()?))?;
-    end.duration_since(begun.wall).ok().filter(|left| !left.is_zero())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use std::time::Instant;
+    use dtrain_common::env::{SLURM_JOB_END_TIME, SLURM_JOB_ID};
+    use std::time::{Instant, UNIX_EPOCH};
 
     fn begun() -> Begun {
         Begun {
@@ -113,7 +107,11 @@ mod tests {
     }
 
     fn found(args: &LimitArgs, training: bool, slurm: Option<&str>) -> Option<(u64, u64, i32)> {
-        let get = |name: &str| slurm.filter(|_| name == SLURM_JOB_END_TIME).map(str::to_owned);
+        let get = |name: &str| match name {
+            SLURM_JOB_ID => slurm.map(|_| "7".to_owned()),
+            SLURM_JOB_END_TIME => slurm.map(str::to_owned),
+            _ => None,
+        };
         let limited = limit(args, training, begun(), get).unwrap()?;
         let TimeLimit { ask, end, signal } = limited.limit;
         Some((ask.as_secs(), end.as_secs(), signal))

@@ -14,6 +14,7 @@ mod plan;
 mod port;
 mod report;
 mod size;
+mod slurm;
 mod streams;
 mod supervise;
 
