@@ -1,10 +1,10 @@
 //! When the Slurm job ends in which this process runs.
 
 use super::Begun;
+use crate::process::output;
 use dtrain_common::env::{SLURM_JOB_END_TIME, SLURM_JOB_ID};
-use std::io::Read;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// A controller that does not answer is not waited for any longer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,25 +27,9 @@ fn until(end: &str, begun: Begun) -> Option<Duration> {
 
 /// squeue's answer to how much is left.
 fn ask(job: &str) -> Option<String> {
-    let mut squeue = Command::new("squeue")
-        .args(["--noheader", "--jobs", job, "--format=%L"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let begun = Instant::now();
-    while squeue.try_wait().ok()?.is_none() {
-        if begun.elapsed() > PATIENCE {
-            let _ = squeue.kill();
-            let _ = squeue.wait();
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let mut answer = String::new();
-    squeue.stdout.take()?.read_to_string(&mut answer).ok()?;
-    Some(answer)
+    let mut squeue = Command::new("squeue");
+    squeue.args(["--noheader", "--jobs", job, "--format=%L"]);
+    output(&mut squeue, PATIENCE)
 }
 
 /// `[days-][[hours:]minutes:]seconds`; none for words such as UNLIMITED, and for nothing.

@@ -3,12 +3,15 @@
 //! Invariant: a worker's process is not reaped before [`Worker::sweep`]. Until then its pid, which is also the id
 //! of its process group, cannot be given to another process, so a signal never reaches a stranger.
 
+mod answer;
 pub(crate) mod descendants;
 pub(crate) mod memory_kill;
 pub(crate) mod program;
 pub(crate) mod python;
 pub(crate) mod signals;
 pub(crate) mod stacks;
+
+pub(crate) use answer::output;
 
 use crate::agent::Outcome;
 use dtrain_common::env::DTRAIN_GUARDIAN;
