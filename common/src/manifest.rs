@@ -3,6 +3,7 @@
 //! The manifest is written last, into a folder that is renamed into place afterwards, so a folder whose manifest
 //! reads and whose files have their sizes is a whole checkpoint. [`Manifest::verify`] checks the content too.
 
+mod checksum;
 mod entry;
 mod seal;
 
@@ -15,7 +16,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use self::entry::{FileEntry, Part, hex, sha256_file};
+pub use self::checksum::{CHECKSUM_BYTES, Checksum, hex};
+pub use self::entry::{FileEntry, Part};
 use crate::files::write_atomic;
 use crate::numbers;
 use crate::recipe::{Best, Recipe};
@@ -23,7 +25,7 @@ use crate::run_dir::step_of;
 use seal::Seal;
 
 /// The newest format this version reads, and the one it writes.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 /// The first format whose manifests have a checksum of their own.
 const SEALED: u32 = 3;
 /// The oldest format that this version reads.
@@ -197,15 +199,15 @@ pub enum ManifestError {
         /// The name.
         name: String,
     },
-    /// An entry's checksum is no SHA-256.
-    #[error("{} lists {sha256:?} as the checksum of {name:?}; expected 64 lower-case hexadecimal digits", path.display())]
+    /// An entry's checksum is none.
+    #[error("{} lists {checksum:?} as the checksum of {name:?}; expected 64 lower-case hexadecimal digits", path.display())]
     ChecksumForm {
         /// The manifest.
         path: PathBuf,
         /// The file.
         name: String,
         /// The text in the checksum's place.
-        sha256: String,
+        checksum: String,
     },
     /// What the parts of a file add up to is not the file.
     #[error("{} lists {bytes} bytes of {name:?}, and parts or a checksum of another number of them", path.display())]
@@ -240,9 +242,9 @@ pub enum ManifestError {
         range: Range<u64>,
         /// Whether these are all of the file.
         whole: bool,
-        /// SHA-256 by the manifest.
+        /// The checksum by the manifest.
         expected: String,
-        /// SHA-256 found.
+        /// The one found.
         got: String,
     },
 }

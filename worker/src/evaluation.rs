@@ -30,7 +30,7 @@ use crate::memory::{self, budget};
 use crate::metrics::{MetricsLog, Progress, Surface, TestRecord, figure};
 use crate::models::Registry;
 use crate::setup::{cores, loader_options, same_data};
-use crate::tasks::{BuildTask, Console, Site};
+use crate::tasks::{BuildTask, Console, Site, build_to_fill};
 use crate::worker::peak_memory;
 
 /// What rank 0 tells the others.
@@ -158,7 +158,7 @@ pub(crate) fn evaluate<T: BuildTask + 'static>(
         registry: &mut registry,
         local_ranks: place.env.local_world_size,
     };
-    let task = T::build(recipe, serde_json::from_value(subject.survey.clone())?, site)?;
+    let task: T = build_to_fill(recipe, serde_json::from_value(subject.survey.clone())?, site)?;
     let wants_average = subject.weights != EvalWeights::Raw;
     let (manifest, average) =
         checkpoint::restore_weights(folder, &registry, wants_average).map_err(WorkerError::Evaluate)?;

@@ -22,7 +22,7 @@ use crate::engine::{
     Stage, Stages, TrainError, Trained, live,
 };
 use crate::models::{self, BatchSync, LoadReport, Registry, Renames};
-use crate::tasks::{BATCH_NORM, BuildTask, Site, Task, Totals, has_batch_norm};
+use crate::tasks::{BATCH_NORM, BuildTask, Site, Task, Totals, build_to_fill, has_batch_norm};
 
 /// What rank 0 tells the others before the run begins.
 #[derive(Debug, Serialize, Deserialize)]
@@ -105,7 +105,11 @@ impl Setup {
             registry: &mut registry,
             local_ranks: env.local_world_size,
         };
-        let task = Box::new(T::build(recipe, survey, site)?);
+        let resume = opening.resume.as_deref().filter(|_| only.is_none());
+        let task: Box<T> = Box::new(match resume {
+            Some(_) => build_to_fill(recipe, survey, site)?,
+            None => T::build(recipe, survey, site)?,
+        });
         if let Some(best) = &recipe.checkpoint.best {
             has_figure(task.as_ref(), &best.figure)?;
         }
@@ -117,7 +121,6 @@ impl Setup {
             sha256: opening.data.clone(),
         };
         let plan = RunPlan::new(recipe, ranks, samples, &needs(task.as_ref(), &registry))?;
-        let resume = opening.resume.as_deref().filter(|_| only.is_none());
         if let (Some(weights), None) = (&recipe.model.weights, resume) {
             let report = import(recipe, weights, &registry)?;
             notes.push(format!("weights from {}: {report}", weights.display()));
@@ -302,7 +305,7 @@ fn needs(task: &dyn Task, registry: &Registry) -> Needs {
 pub(crate) fn loader_options(recipe: &Recipe, local_world_size: usize) -> LoaderOptions {
     /// Beyond this, more threads rarely help one rank.
     const MOST_THREADS: usize = 8;
-    let own_share = (cores() / local_world_size.max(1)).clamp(1, MOST_THREADS);
+    let own_share = share_of_cores(local_world_size).min(MOST_THREADS);
     LoaderOptions {
         threads: recipe.data.workers.count().unwrap_or(own_share),
         prefetch_batches: 4,
@@ -310,6 +313,11 @@ pub(crate) fn loader_options(recipe: &Recipe, local_world_size: usize) -> Loader
         // What a data set of the user's own makes of random numbers is its own affair.
         augment: recipe.data.augment != Augment::None || recipe.task == recipe::Task::Custom,
     }
+}
+
+/// What one of so many ranks on this machine has of its cores; at least one.
+pub(crate) fn share_of_cores(local_world_size: usize) -> usize {
+    (cores() / local_world_size.max(1)).max(1)
 }
 
 /// The machine's cores that this process may use.

@@ -12,7 +12,7 @@ use tch::{Device, Tensor};
 
 use super::device;
 use super::error::WorkerError;
-use super::setup::{Opening, Setup, loader_options};
+use super::setup::{Opening, Setup, loader_options, share_of_cores};
 use crate::collectives::{Ranks, Rendezvous};
 use crate::control::Control;
 use crate::engine::{
@@ -209,6 +209,7 @@ fn train_shielded<T: BuildTask + 'static>(
         stop: stop.clone(),
         done: setup.done,
         earlier_metrics: setup.earlier_metrics,
+        cores: share_of_cores(env.local_world_size),
         data: setup.data,
         best: setup.best,
         owes_evaluation: setup.owes_evaluation,

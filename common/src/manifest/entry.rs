@@ -5,14 +5,13 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-
+use super::checksum::{Checksum, Fields, blake3_of};
 use super::{ManifestError, io_error};
+use serde::{Deserialize, Serialize};
 
-/// One file of a checkpoint. In JSON it has `sha256`, where one rank has written all of it, or `parts`.
+/// One file of a checkpoint. In JSON it has a checksum, where one rank has written all of it, or `parts`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Written", into = "Written")]
+#[serde(try_from = "Written", into = "Written")]
 pub struct FileEntry {
     /// Plain file name within the checkpoint's folder.
     pub name: String,
@@ -24,11 +23,41 @@ pub struct FileEntry {
 
 /// So many bytes of a file and their checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "WrittenPart", into = "WrittenPart")]
 pub struct Part {
     /// Size in bytes.
     pub bytes: u64,
-    /// SHA-256 of the content, in lower-case hexadecimal.
-    pub sha256: String,
+    /// Checksum of the content.
+    pub checksum: Checksum,
+}
+
+/// [`Part`] as it is in JSON.
+#[derive(Serialize, Deserialize)]
+struct WrittenPart {
+    bytes: u64,
+    #[serde(flatten)]
+    checksum: Fields,
+}
+
+impl TryFrom<WrittenPart> for Part {
+    type Error = &'static str;
+
+    fn try_from(written: WrittenPart) -> Result<Self, Self::Error> {
+        let checksum = written.checksum.checksum()?;
+        Ok(Self {
+            bytes: written.bytes,
+            checksum: checksum.ok_or("missing field `blake3` of a part")?,
+        })
+    }
+}
+
+impl From<Part> for WrittenPart {
+    fn from(part: Part) -> Self {
+        Self {
+            bytes: part.bytes,
+            checksum: part.checksum.into(),
+        }
+    }
 }
 
 /// [`FileEntry`] as it is in JSON.
@@ -36,23 +65,25 @@ pub struct Part {
 struct Written {
     name: String,
     bytes: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    sha256: Option<String>,
+    #[serde(flatten)]
+    checksum: Fields,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     parts: Vec<Part>,
 }
 
-impl From<Written> for FileEntry {
-    fn from(written: Written) -> Self {
+impl TryFrom<Written> for FileEntry {
+    type Error = &'static str;
+
+    fn try_from(written: Written) -> Result<Self, Self::Error> {
         let Written {
             name,
             bytes,
-            sha256,
+            checksum,
             mut parts,
         } = written;
         // Both together do not add up to the file, which is refused.
-        parts.extend(sha256.map(|sha256| Part { bytes, sha256 }));
-        Self { name, bytes, parts }
+        parts.extend(checksum.checksum()?.map(|checksum| Part { bytes, checksum }));
+        Ok(Self { name, bytes, parts })
     }
 }
 
@@ -64,15 +95,11 @@ impl From<FileEntry> for Written {
             mut parts,
         } = entry;
         let whole = parts.len() == 1 && parts[0].bytes == bytes;
-        let sha256 = if whole {
-            parts.pop().map(|part| part.sha256)
-        } else {
-            None
-        };
+        let own = if whole { parts.pop() } else { None };
         Self {
             name,
             bytes,
-            sha256,
+            checksum: own.map(|part| part.checksum.into()).unwrap_or_default(),
             parts,
         }
     }
@@ -84,11 +111,11 @@ impl FileEntry {
     /// # Errors
     /// When the file cannot be read.
     pub fn of(path: &Path, name: &str) -> io::Result<Self> {
-        let (bytes, sha256) = sha256_file(path)?;
+        let (bytes, checksum) = blake3_of(File::open(path)?, |_| ())?;
         Ok(Self {
             name: name.into(),
             bytes,
-            parts: vec![Part { bytes, sha256 }],
+            parts: vec![Part { bytes, checksum }],
         })
     }
 
@@ -105,14 +132,12 @@ impl FileEntry {
                 bytes: *bytes,
             });
         }
-        let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        let malformed = |part: &&Part| part.sha256.len() != 64 || !part.sha256.bytes().all(digit);
-        match parts.iter().find(malformed) {
+        match parts.iter().find(|part| !part.checksum.is_well_formed()) {
             None => Ok(()),
             Some(part) => Err(ManifestError::ChecksumForm {
                 path: path.into(),
                 name: name.clone(),
-                sha256: part.sha256.clone(),
+                checksum: part.checksum.digits().to_owned(),
             }),
         }
     }
@@ -215,9 +240,9 @@ impl Slice<'_> {
         let digest = || {
             let mut file = File::open(&path)?;
             file.seek(SeekFrom::Start(offset))?;
-            digest(file.take(part.bytes), read)
+            part.checksum.again(file.take(part.bytes), read)
         };
-        let (bytes, sha256) = digest().map_err(|source| io_error("read", &path, source))?;
+        let (bytes, checksum) = digest().map_err(|source| io_error("read", &path, source))?;
         if bytes != part.bytes {
             return Err(ManifestError::Size {
                 path,
@@ -225,48 +250,15 @@ impl Slice<'_> {
                 got: offset + bytes,
             });
         }
-        if sha256 != part.sha256 {
+        if checksum != part.checksum {
             return Err(ManifestError::Checksum {
                 path,
                 range: offset..offset + bytes,
                 whole: bytes == entry.bytes,
-                expected: part.sha256.clone(),
-                got: sha256,
+                expected: part.checksum.digits().to_owned(),
+                got: checksum.digits().to_owned(),
             });
         }
         Ok(())
     }
-}
-
-/// Size in bytes and SHA-256 (lower-case hexadecimal) of a file's content.
-///
-/// # Errors
-/// When the file cannot be read.
-pub fn sha256_file(path: impl AsRef<Path>) -> io::Result<(u64, String)> {
-    digest(File::open(path)?, |_| ())
-}
-
-/// Size in bytes and SHA-256 of what `source` has left. `read` is told of the bytes read.
-fn digest(mut source: impl Read, read: impl Fn(u64)) -> io::Result<(u64, String)> {
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 18];
-    let mut bytes = 0;
-    loop {
-        match source.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(count) => {
-                hasher.update(&buffer[..count]);
-                bytes += count as u64;
-                read(count as u64);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok((bytes, hex(&hasher.finalize())))
-}
-
-/// A checksum in lower-case hexadecimal, as manifests have it.
-pub fn hex(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! It is of all bytes before the comma in front of it, so it can be checked without knowing how JSON was written.
 
-use super::entry::hex;
+use super::checksum::hex;
 use sha2::{Digest, Sha256};
 
 const BEFORE: &str = ",\n  \"checksum\": \"";

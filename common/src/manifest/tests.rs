@@ -48,24 +48,15 @@ fn checkpoint() -> (tempfile::TempDir, Manifest) {
     (dir, manifest)
 }
 
-fn parse(text: &str) -> Result<Manifest, ManifestError> {
-    Manifest::parse(text.as_bytes(), Path::new("manifest.json"))
+/// What `FileEntry::of` says of these bytes.
+fn part(dir: &Path, bytes: &[u8]) -> Part {
+    let path = dir.join("part");
+    fs::write(&path, bytes).unwrap();
+    FileEntry::of(&path, "part").unwrap().parts.remove(0)
 }
 
-#[test]
-fn sha256_is_the_standard_one() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("x");
-    fs::write(&path, b"abc").unwrap();
-    let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-    assert_eq!(sha256_file(&path).unwrap(), (3, abc.to_string()));
-    fs::write(&path, b"").unwrap();
-    let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-    assert_eq!(sha256_file(&path).unwrap(), (0, empty.to_string()));
-    // Longer than the buffer: a million times "a".
-    fs::write(&path, vec![b'a'; 1_000_000]).unwrap();
-    let million = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
-    assert_eq!(sha256_file(&path).unwrap(), (1_000_000, million.to_string()));
+fn parse(text: &str) -> Result<Manifest, ManifestError> {
+    Manifest::parse(text.as_bytes(), Path::new("manifest.json"))
 }
 
 #[test]
@@ -142,9 +133,9 @@ fn what_is_no_checkpoint_is_told() {
 
 #[test]
 fn a_newer_format_is_its_own_error() {
-    let error = parse(r#"{"format": 4, "shape": "unknown"}"#).unwrap_err();
+    let error = parse(r#"{"format": 5, "shape": "unknown"}"#).unwrap_err();
     assert!(
-        matches!(error, ManifestError::NewerFormat { format: 4, .. }),
+        matches!(error, ManifestError::NewerFormat { format: 5, .. }),
         "{error}"
     );
     assert!(matches!(
@@ -197,15 +188,15 @@ fn names_that_lead_elsewhere_are_refused() {
         twice.write(dir.path()),
         Err(ManifestError::FileName { .. })
     ));
-    for sha256 in ["", "abc", &"A".repeat(64), &"g".repeat(64), &"0".repeat(65)] {
+    for digits in ["", "abc", &"A".repeat(64), &"g".repeat(64), &"0".repeat(65)] {
         let mut manifest = manifest.clone();
-        manifest.files[0].parts[0].sha256 = sha256.into();
+        manifest.files[0].parts[0].checksum = Checksum::Blake3(digits.into());
         assert!(
             matches!(
                 manifest.write(dir.path()),
                 Err(ManifestError::ChecksumForm { .. })
             ),
-            "{sha256:?}"
+            "{digits:?}"
         );
     }
     assert_eq!(
@@ -223,12 +214,7 @@ fn parts_are_checked_one_by_one() {
     let content: Vec<u8> = (0..1000_u32).map(|at| (at * 7) as u8).collect();
     fs::write(&path, &content).unwrap();
     let ends = [0, 1, 400, 400, 999, 1000];
-    let part = |range: &[usize]| {
-        let bytes = &content[range[0]..range[1]];
-        fs::write(dir.path().join("part"), bytes).unwrap();
-        let (bytes, sha256) = sha256_file(dir.path().join("part")).unwrap();
-        Part { bytes, sha256 }
-    };
+    let part = |range: &[usize]| part(dir.path(), &content[range[0]..range[1]]);
     manifest.files[0].bytes = 1000;
     manifest.files[0].parts = ends.windows(2).map(part).collect();
     manifest.write(dir.path()).unwrap();
@@ -257,13 +243,7 @@ fn parts_are_checked_one_by_one() {
 #[test]
 fn all_damage_is_listed() {
     let (dir, mut manifest) = checkpoint();
-    let part = |bytes: &[u8]| {
-        fs::write(dir.path().join("part"), bytes).unwrap();
-        FileEntry::of(&dir.path().join("part"), "part")
-            .unwrap()
-            .parts
-            .remove(0)
-    };
+    let part = |bytes: &[u8]| part(dir.path(), bytes);
     fs::write(dir.path().join("two"), b"abcdef").unwrap();
     manifest.files.push(FileEntry {
         name: "two".into(),
@@ -291,16 +271,46 @@ fn all_damage_is_listed() {
     assert_eq!(damage(&|name| name == "two").len(), 2);
 }
 
-/// What was written when one rank wrote all.
+/// What was written when one rank wrote all, and up to format 3 when several did.
 #[test]
-fn the_first_format_is_read() {
-    let (dir, manifest) = checkpoint();
+fn earlier_formats_are_read() {
+    let (dir, mut manifest) = checkpoint();
+    let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let entry = &mut manifest.files[0];
+    entry.parts[0].checksum = Checksum::Sha256(abc.into());
     let text = serde_json::to_string(&manifest).unwrap();
     assert!(text.contains("\"sha256\"") && !text.contains("parts"), "{text}");
     let first = text.replace(&format!("\"format\":{FORMAT}"), "\"format\":1");
     let read = parse(&first).unwrap();
     assert_eq!((read.format, &read.files), (1, &manifest.files));
     read.verify(dir.path()).unwrap();
+    let parts = format!("\"parts\":[{{\"bytes\":3,\"sha256\":\"{abc}\"}}]");
+    let second = text
+        .replace(&format!("\"format\":{FORMAT}"), "\"format\":2")
+        .replace(&format!("\"sha256\":\"{abc}\""), &parts);
+    assert_eq!(parse(&second).unwrap().files, manifest.files);
+    fs::write(dir.path().join("model.safetensors"), b"abd").unwrap();
+    assert!(matches!(
+        read.verify(dir.path()),
+        Err(ManifestError::Checksum { .. })
+    ));
+}
+
+#[test]
+fn two_checksums_or_none_are_refused() {
+    let (_dir, manifest) = checkpoint();
+    let text = serde_json::to_string(&manifest).unwrap();
+    let old = text.replace(&format!("\"format\":{FORMAT}"), "\"format\":1");
+    parse(&old).unwrap();
+    let two = old.replace("\"blake3\"", "\"sha256\":\"0\",\"blake3\"");
+    assert!(
+        parse(&two)
+            .unwrap_err()
+            .to_string()
+            .contains("expected one of them")
+    );
+    let none = old.replace("\"blake3\"", "\"other\"");
+    assert!(matches!(parse(&none), Err(ManifestError::Parts { .. })));
 }
 
 /// What says where a run stood is worth as much as its tensors: not a bit of it may change unseen.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dtrain_common::manifest::{FileEntry, Manifest, Part, hex};
+use dtrain_common::manifest::{CHECKSUM_BYTES, Checksum, FileEntry, Manifest, Part};
 use dtrain_common::run_dir::RunDir;
 use tch::{Device, Tensor};
 
@@ -15,8 +15,8 @@ use super::disk::{Disk, FaultyDisk, SystemDisk};
 use super::error::CheckpointError;
 use super::items::{self, Snapshot};
 use super::layout::FileLayout;
-use super::staging;
-use super::writer::{Commit, DIGEST_BYTES, Done, Write, Writer};
+use super::staging::{self, Memory};
+use super::writer::{Commit, Digest, Done, Write, Writer};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::engine::patiently;
 
@@ -73,9 +73,13 @@ pub struct Checkpoints {
     run_dir: RunDir,
     ranks: Ranks,
     device: Device,
+    /// Of the machine's cores this rank's share.
+    cores: usize,
     writer: Writer,
     /// Where the copy lies; lent to the writer while it writes.
-    memory: Option<Vec<u8>>,
+    memory: Option<Memory>,
+    /// Whether the writer has it to make it ready.
+    is_preparing: bool,
     flight: Option<Flight>,
 }
 
@@ -93,7 +97,7 @@ enum State {
     /// Every rank writes its part.
     Writing,
     /// This rank has written its part, or has not.
-    Wrote(Result<Vec<[u8; DIGEST_BYTES]>, CheckpointError>),
+    Wrote(Result<Vec<Digest>, CheckpointError>),
     /// All have, and rank 0 makes it a checkpoint.
     Committing,
     /// What rank 0 has to say of that.
@@ -101,11 +105,17 @@ enum State {
 }
 
 impl Checkpoints {
-    /// For a run in `run_dir` of tensors on `device`; every rank makes one, after rank 0 has called [`super::clear`].
+    /// For a run in `run_dir` of tensors on `device`, where `cores` of the machine are this rank's share; every rank makes one,
+    /// after rank 0 has called [`super::clear`].
     ///
     /// # Errors
     /// Where the system refuses a thread, or `DTRAIN_FAULT` asks for what there is not.
-    pub fn new(run_dir: &RunDir, ranks: &Ranks, device: Device) -> Result<Self, CheckpointError> {
+    pub fn new(
+        run_dir: &RunDir,
+        ranks: &Ranks,
+        device: Device,
+        cores: usize,
+    ) -> Result<Self, CheckpointError> {
         let disk: Arc<dyn Disk> = match FaultyDisk::from_env(ranks.rank())? {
             Some(faulty) => Arc::new(faulty),
             None => Arc::new(SystemDisk),
@@ -115,8 +125,10 @@ impl Checkpoints {
             run_dir: run_dir.clone(),
             ranks: ranks.clone(),
             device,
+            cores,
             writer,
             memory: None,
+            is_preparing: false,
             flight: None,
         })
     }
@@ -126,12 +138,14 @@ impl Checkpoints {
     /// # Errors
     /// As [`Checkpoints::begin`].
     pub fn prepare(&mut self, snapshot: &Snapshot<'_>) -> Result<(), CheckpointError> {
-        if self.memory.is_some() || self.flight.is_some() {
+        if self.memory.is_some() || self.is_preparing || self.flight.is_some() {
             return Ok(());
         }
         let files = items::files(snapshot, &self.ranks, self.device)?;
         let (_, bytes) = staging::parts(&items::divide(&files, self.ranks.size())?, self.ranks.rank());
-        self.writer.prepare(vec![0; bytes])
+        self.writer.prepare(Memory::of(bytes)?, self.cores)?;
+        self.is_preparing = true;
+        Ok(())
     }
 
     /// Copies what this rank writes of a checkpoint, and begins to write it. Every rank calls it, between the same two steps,
@@ -152,14 +166,15 @@ impl Checkpoints {
         let (parts, bytes) = staging::parts(&files, rank);
         let mut memory = self.take_memory(bytes)?;
         patiently(self.device, || {
-            staging::copy(&files, &sources, rank, &mut memory[..bytes])
+            staging::copy(&files, &sources, (rank, &parts), &mut memory, self.cores)
         })?;
         self.writer.write(Write {
             folder: commit::partial(&self.run_dir, manifest.step),
             files: files.iter().map(|file| (file.name.clone(), file.bytes)).collect(),
             parts,
             memory,
-            hashers: hashers(self.ranks.size()),
+            // More are faster than any disk.
+            hashers: self.cores.min(4),
         })?;
         self.flight = Some(Flight {
             files,
@@ -173,18 +188,13 @@ impl Checkpoints {
         Ok(())
     }
 
-    fn take_memory(&mut self, bytes: usize) -> Result<Vec<u8>, CheckpointError> {
-        // Made ready before, perhaps.
-        while let Some(done) = self.writer.poll()? {
+    fn take_memory(&mut self, bytes: usize) -> Result<Memory, CheckpointError> {
+        // What is nearly ready is ready sooner than new memory, and the cores are free for it now.
+        while self.is_preparing {
+            let done = self.writer.wait()?;
             self.take(done);
         }
-        let mut memory = self.memory.take().unwrap_or_default();
-        if memory.len() < bytes {
-            // Not resized: what is there need not be copied, and zeroed memory comes for nothing.
-            drop(memory);
-            memory = vec![0; bytes];
-        }
-        Ok(memory)
+        Memory::at_least(bytes, self.memory.take())
     }
 
     /// The step of the one under way.
@@ -298,7 +308,7 @@ impl Checkpoints {
 
     fn take(&mut self, done: Done) {
         match done {
-            Done::Prepared(memory) => self.memory = Some(memory),
+            Done::Prepared(memory) => (self.memory, self.is_preparing) = (Some(memory), false),
             Done::Written(memory, written) => {
                 self.memory = Some(memory);
                 if let Some(flight) = &mut self.flight {
@@ -348,33 +358,23 @@ impl Flight {
     }
 }
 
-/// Threads for the checksums of a rank's parts: its share of the machine's cores, of which the training leaves what it leaves.
-fn hashers(ranks: usize) -> usize {
-    /// More are faster than any disk.
-    const MOST: usize = 4;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    (cores / ranks.max(1)).clamp(1, MOST)
-}
-
-type Digests = Vec<[u8; DIGEST_BYTES]>;
-
 /// Tells all ranks how the others have written, and the checksums of all parts of all files, in their order.
 fn exchange(
     ranks: &Ranks,
     files: &[FileLayout],
-    own: &Result<Digests, CheckpointError>,
-) -> Result<(Vec<Progress>, Digests), CheckpointError> {
+    own: &Result<Vec<Digest>, CheckpointError>,
+) -> Result<(Vec<Progress>, Vec<Digest>), CheckpointError> {
     let owners: Vec<usize> = files
         .iter()
         .flat_map(|file| file.parts.iter().map(|(_, owner)| *owner))
         .collect();
     // A byte of progress for each rank, then the checksums; each byte is set by one rank, so that the sum is what they say.
-    let mut bytes = vec![0u8; ranks.size() + owners.len() * DIGEST_BYTES];
+    let mut bytes = vec![0u8; ranks.size() + owners.len() * CHECKSUM_BYTES];
     let (progress, digests) = bytes.split_at_mut(ranks.size());
     match own {
         Err(_) => progress[ranks.rank()] = Progress::Failed.figure() as u8,
         Ok(own) => {
-            let places = digests.chunks_exact_mut(DIGEST_BYTES).zip(&owners);
+            let places = digests.chunks_exact_mut(CHECKSUM_BYTES).zip(&owners);
             let mine = places.filter(|(_, owner)| **owner == ranks.rank());
             for ((place, _), digest) in mine.zip(own) {
                 place.copy_from_slice(digest);
@@ -395,7 +395,7 @@ fn exchange(
 }
 
 /// What the manifest says of the files.
-fn entries(files: &[FileLayout], digests: &[[u8; DIGEST_BYTES]]) -> Vec<FileEntry> {
+fn entries(files: &[FileLayout], digests: &[Digest]) -> Vec<FileEntry> {
     let mut digests = digests.iter();
     let entry = |file: &FileLayout| FileEntry {
         name: file.name.clone(),
@@ -406,7 +406,7 @@ fn entries(files: &[FileLayout], digests: &[[u8; DIGEST_BYTES]]) -> Vec<FileEntr
             .zip(digests.by_ref())
             .map(|(&(bytes, _), digest)| Part {
                 bytes,
-                sha256: hex(digest),
+                checksum: Checksum::of_bytes(digest),
             })
             .collect(),
     };

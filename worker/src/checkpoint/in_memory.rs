@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
-use dtrain_common::manifest::{self, FileEntry, Manifest, Part};
+use dtrain_common::manifest::{self, CHECKSUM_BYTES, Checksum, FileEntry, Manifest, Part};
 use dtrain_common::memory_copies::{SLOTS, mark, step_of};
 use tch::Device;
 
 use super::error::CheckpointError;
 use super::items::{self, Snapshot};
 use super::layout::FileLayout;
-use super::staging::{self, StagedPart};
+use super::staging::{self, Memory, StagedPart};
 use crate::collectives::Ranks;
 use crate::engine::patiently;
 
@@ -26,11 +26,13 @@ use crate::engine::patiently;
 pub struct MemoryCopies {
     ranks: Ranks,
     device: Device,
+    /// Of the machine's cores this rank's share.
+    cores: usize,
     slots: [PathBuf; 2],
     /// Where the next copy is staged; with the thread while one is written.
-    memory: Option<Vec<u8>>,
+    memory: Option<Memory>,
     jobs: Option<Sender<Copy>>,
-    done: Receiver<(Vec<u8>, Result<(), CheckpointError>)>,
+    done: Receiver<(Memory, Result<(), CheckpointError>)>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -41,34 +43,35 @@ struct Copy {
     step: u64,
     files: Vec<(String, u64)>,
     parts: Vec<StagedPart>,
-    memory: Vec<u8>,
+    memory: Memory,
     /// On rank 0.
     manifest: Option<Manifest>,
 }
 
 impl MemoryCopies {
-    /// In the place that the launcher has made; every rank makes one.
+    /// In the place that the launcher has made, where `cores` of the machine are this rank's share; every rank makes one.
     ///
     /// # Errors
     /// Where the system refuses a thread.
-    pub fn new(place: &Path, ranks: &Ranks, device: Device) -> Result<Self, CheckpointError> {
+    pub fn new(place: &Path, ranks: &Ranks, device: Device, cores: usize) -> Result<Self, CheckpointError> {
         let (jobs, queue) = mpsc::channel::<Copy>();
         let (says, done) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("memory-copies".to_owned())
             .spawn(move || {
-                for mut copy in queue {
+                for copy in queue {
                     let written = write(&copy);
                     // Fails only when the training is over.
-                    let _ = says.send((std::mem::take(&mut copy.memory), written));
+                    let _ = says.send((copy.memory, written));
                 }
             })
             .map_err(CheckpointError::io("start a thread for", place))?;
         Ok(Self {
             ranks: ranks.clone(),
             device,
+            cores,
             slots: SLOTS.map(|slot| place.join(slot)),
-            memory: Some(Vec::new()),
+            memory: Some(Memory::of(0)?),
             jobs: Some(jobs),
             done,
             thread: Some(thread),
@@ -85,10 +88,9 @@ impl MemoryCopies {
         let sources = items::files(snapshot, &self.ranks, self.device)?;
         let layouts = items::divide(&sources, self.ranks.size())?;
         let (parts, bytes) = staging::parts(&layouts, rank);
-        let mut memory = self.memory.take().unwrap_or_default();
-        memory.resize(bytes, 0);
+        let mut memory = Memory::at_least(bytes, self.memory.take())?;
         patiently(self.device, || {
-            staging::copy(&layouts, &sources, rank, &mut memory)
+            staging::copy(&layouts, &sources, (rank, &parts), &mut memory, self.cores)
         })?;
         manifest.files = layouts.iter().map(entry).collect();
         let copy = Copy {
@@ -145,7 +147,7 @@ pub fn newest(place: &Path, ranks: usize) -> Option<(PathBuf, u64)> {
 fn entry(file: &FileLayout) -> FileEntry {
     let part = Part {
         bytes: file.bytes,
-        sha256: "0".repeat(64),
+        checksum: Checksum::of_bytes(&[0; CHECKSUM_BYTES]),
     };
     FileEntry {
         name: file.name.clone(),

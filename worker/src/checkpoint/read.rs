@@ -6,7 +6,9 @@ use dtrain_common::manifest::Manifest;
 
 use super::error::CheckpointError;
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
-use crate::engine::{Arena, Buffers, Ema, Resting, overlap};
+use tch::Tensor;
+
+use crate::engine::{Arena, Buffers, Ema, Part, Resting, Slot, overlap};
 use crate::models::{LoadMode, ModelError, Registry, TensorFile, load_state};
 use crate::optim::Optimizer;
 
@@ -68,61 +70,83 @@ pub fn restore(folder: &Path, target: Target<'_>) -> Result<Manifest, Checkpoint
 
     let path = folder.join(OPTIMIZER_FILE);
     let file = TensorFile::open(&path).map_err(ModelError::from)?;
-    let refuse = |reason: String| CheckpointError::Tensors {
-        path: path.clone(),
-        reason,
+    let same_shape = |file: &TensorFile, name: &str, slot: &Slot| -> Result<(), CheckpointError> {
+        let shape = file.shape(name)?;
+        if shape == slot.shape {
+            return Ok(());
+        }
+        Err(CheckpointError::Tensors {
+            path: file.path().to_owned(),
+            reason: format!("{name} has the shape {shape:?}, the model's is {:?}", slot.shape),
+        })
     };
-    // Read everything before anything is changed.
+    let kinds: Vec<&str> = optimizer.moments().iter().map(|(kind, _)| *kind).collect();
+    // Whether it fits is seen before anything is changed.
     let mut steps = vec![0; arena.leaves().len()];
-    let mut copies = Vec::new();
-    for (number, buffer) in arena.buffers().iter().enumerate() {
-        for slot in &buffer.slots {
-            let name = format!("{STEPS}.{}", slot.name);
-            let count = i64::try_from(file.read(&name)?)?;
-            steps[slot.parameter] =
-                u64::try_from(count).map_err(|_| refuse(format!("{name} is negative")))?;
-        }
-        for (kind, parts) in optimizer.moments() {
-            for slot in &buffer.slots {
-                let name = format!("{kind}.{}", slot.name);
-                let tensor = file.read(&name)?;
-                if tensor.size() != slot.shape {
-                    return Err(refuse(format!(
-                        "{name} has the shape {:?}, the model's is {:?}",
-                        tensor.size(),
-                        slot.shape
-                    )));
-                }
-                let flat = slot.flat(&tensor)?;
-                for (part, held) in arena
-                    .parts()
-                    .iter()
-                    .zip(parts)
-                    .filter(|(part, _)| part.buffer == number)
-                {
-                    copies.extend(overlap(slot, part, &flat, held)?);
-                }
-            }
+    for slot in arena.buffers().iter().flat_map(|buffer| &buffer.slots) {
+        let name = format!("{STEPS}.{}", slot.name);
+        let count = i64::try_from(file.read(&name)?)?;
+        steps[slot.parameter] = u64::try_from(count).map_err(|_| CheckpointError::Tensors {
+            path: path.clone(),
+            reason: format!("{name} is negative"),
+        })?;
+        for kind in &kinds {
+            same_shape(&file, &format!("{kind}.{}", slot.name), slot)?;
         }
     }
-    if let Some(ema) = &ema {
-        let path = folder.join(EMA_FILE);
-        let file = TensorFile::open(&path).map_err(ModelError::from)?;
-        let parameters = arena.buffers().iter().map(|buffer| buffer.slots.as_slice());
-        let at_rest = resting.iter().map(|resting| std::slice::from_ref(&resting.slot));
-        for (slots, flat) in parameters.chain(buffers.slots()).chain(at_rest).zip(ema.flats()) {
-            for slot in slots {
-                copies.push((slot.view(flat)?, file.read(&slot.name)?));
+    let average = match &ema {
+        Some(ema) => {
+            let file = TensorFile::open(&folder.join(EMA_FILE)).map_err(ModelError::from)?;
+            let parameters = arena.buffers().iter().map(|buffer| buffer.slots.as_slice());
+            let at_rest = resting.iter().map(|resting| std::slice::from_ref(&resting.slot));
+            let slots = parameters.chain(buffers.slots()).chain(at_rest);
+            let places: Vec<(&Slot, &Tensor)> = slots
+                .zip(ema.flats())
+                .flat_map(|(slots, flat)| slots.iter().map(move |slot| (slot, flat)))
+                .collect();
+            for (slot, _) in &places {
+                same_shape(&file, &slot.name, slot)?;
             }
+            Some((file, places))
         }
-    }
+        None => None,
+    };
     load_state(registry, &folder.join(MODEL_FILE), LoadMode::Strict)?;
-    for (mut to, from) in copies {
-        tch::no_grad(|| to.f_copy_(&from))?;
+    for (kind, parts) in optimizer.moments() {
+        for (part, held) in arena.parts().iter().zip(parts) {
+            for slot in &arena.buffers()[part.buffer].slots {
+                restore_moment(&file, &format!("{kind}.{}", slot.name), slot, part, held)?;
+            }
+        }
+    }
+    if let Some((file, places)) = average {
+        for (slot, flat) in places {
+            file.read_into(&slot.name, &slot.view(flat)?)?;
+        }
     }
     optimizer.resume(steps);
     if let (Some(ema), Some(updates)) = (ema, manifest.ema_updates) {
         ema.restore(updates);
     }
     Ok(manifest)
+}
+
+/// Reads what `part` has of a parameter's moment into `held`, the memory of that part.
+fn restore_moment(
+    file: &TensorFile,
+    name: &str,
+    slot: &Slot,
+    part: &Part,
+    held: &Tensor,
+) -> Result<(), CheckpointError> {
+    if let Some(whole) = part.whole(slot, held)? {
+        return Ok(file.read_into(name, &whole)?);
+    }
+    if part.meets(slot) {
+        let flat = slot.flat(&file.read(name)?)?;
+        if let Some((mut to, from)) = overlap(slot, part, &flat, held)? {
+            tch::no_grad(|| to.f_copy_(&from))?;
+        }
+    }
+    Ok(())
 }

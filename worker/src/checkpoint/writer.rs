@@ -1,6 +1,6 @@
 //! The thread that writes this rank's part of a checkpoint beside the training, and on rank 0 makes the whole a checkpoint.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,22 +8,21 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use dtrain_common::manifest::Manifest;
+use dtrain_common::manifest::{CHECKSUM_BYTES, Manifest};
 use dtrain_common::run_dir::RunDir;
-use sha2::{Digest, Sha256};
 
 use super::commit::{self, Keep};
-use super::disk::Disk;
+use super::disk::{Disk, Output};
 use super::error::CheckpointError;
-use super::staging::StagedPart;
+use super::staging::{Memory, StagedPart};
 
-/// Bytes of a SHA-256.
-pub(super) const DIGEST_BYTES: usize = 32;
+/// BLAKE3 of a part.
+pub(super) type Digest = [u8; CHECKSUM_BYTES];
 
 /// What is done beside the training.
 enum Job {
-    /// Memory is touched for the first time, which takes as long as writing into it.
-    Prepare(Vec<u8>),
+    /// Memory is touched for the first time, by so many threads.
+    Prepare(Memory, usize),
     Write(Box<Write>),
     Commit(Box<Commit>),
 }
@@ -35,7 +34,7 @@ pub(super) struct Write {
     /// The files' names and sizes.
     pub(super) files: Vec<(String, u64)>,
     pub(super) parts: Vec<StagedPart>,
-    pub(super) memory: Vec<u8>,
+    pub(super) memory: Memory,
     /// Threads for the checksums.
     pub(super) hashers: usize,
 }
@@ -56,17 +55,17 @@ pub(super) struct Commit {
 
 /// What has become of a job.
 pub(super) enum Done {
-    Prepared(Vec<u8>),
+    Prepared(Memory),
     /// The memory, and the checksums of the parts or why there are none.
-    Written(Vec<u8>, Result<Written, CheckpointError>),
+    Written(Memory, Result<Written, CheckpointError>),
     /// The folder of the checkpoint.
     Committed(Result<PathBuf, CheckpointError>),
 }
 
 /// What was written.
 pub(super) struct Written {
-    /// The SHA-256 of every part.
-    pub(super) digests: Vec<[u8; DIGEST_BYTES]>,
+    /// The checksum of every part.
+    pub(super) digests: Vec<Digest>,
     pub(super) took: Duration,
 }
 
@@ -99,8 +98,8 @@ impl Writer {
         })
     }
 
-    pub(super) fn prepare(&self, memory: Vec<u8>) -> Result<(), CheckpointError> {
-        self.give(Job::Prepare(memory))
+    pub(super) fn prepare(&self, memory: Memory, threads: usize) -> Result<(), CheckpointError> {
+        self.give(Job::Prepare(memory, threads))
     }
 
     pub(super) fn write(&self, write: Write) -> Result<(), CheckpointError> {
@@ -152,10 +151,8 @@ fn stand_back() {
 
 fn run(job: Job, disk: &dyn Disk) -> Done {
     match job {
-        Job::Prepare(mut memory) => {
-            /// The smallest page of any machine.
-            const PAGE: usize = 4096;
-            memory.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+        Job::Prepare(mut memory, threads) => {
+            memory.touch(threads, stand_back);
             Done::Prepared(memory)
         }
         Job::Write(write) => {
@@ -171,7 +168,7 @@ fn run(job: Job, disk: &dyn Disk) -> Done {
 }
 
 /// Writes and hashes at the same time, one part after the other to the disk and several at once for their checksums.
-fn write_parts(write: &Write, disk: &dyn Disk) -> Result<Vec<[u8; DIGEST_BYTES]>, CheckpointError> {
+fn write_parts(write: &Write, disk: &dyn Disk) -> Result<Vec<Digest>, CheckpointError> {
     let next = AtomicUsize::new(0);
     let hash = || {
         stand_back();
@@ -181,15 +178,14 @@ fn write_parts(write: &Write, disk: &dyn Disk) -> Result<Vec<[u8; DIGEST_BYTES]>
             let Some(part) = write.parts.get(number) else {
                 return own;
             };
-            let digest: [u8; DIGEST_BYTES] = Sha256::digest(write.bytes_of(part)).into();
-            own.push((number, digest));
+            own.push((number, blake3::hash(write.bytes_of(part)).into()));
         }
     };
     std::thread::scope(|scope| {
         let threads = write.hashers.clamp(1, write.parts.len().max(1));
         let hashing: Vec<_> = (0..threads).map(|_| scope.spawn(hash)).collect();
         let written = write_files(write, disk);
-        let mut digests = vec![[0; DIGEST_BYTES]; write.parts.len()];
+        let mut digests = vec![Digest::default(); write.parts.len()];
         for thread in hashing {
             for (number, digest) in thread.join().map_err(|_| CheckpointError::Writer)? {
                 digests[number] = digest;
@@ -202,8 +198,8 @@ fn write_parts(write: &Write, disk: &dyn Disk) -> Result<Vec<[u8; DIGEST_BYTES]>
 fn write_files(write: &Write, disk: &dyn Disk) -> Result<(), CheckpointError> {
     let folder = &write.folder;
     fs::create_dir_all(folder).map_err(CheckpointError::io("make the folder", folder))?;
-    let sync = |path: &Path, file: &File| disk.sync(file).map_err(CheckpointError::io("sync", path));
-    let mut open: Option<(usize, PathBuf, File)> = None;
+    let sync = |path: &Path, file: &Output| disk.sync(file).map_err(CheckpointError::io("sync", path));
+    let mut open: Option<(usize, PathBuf, Output)> = None;
     for part in &write.parts {
         if open.as_ref().is_none_or(|(file, ..)| *file != part.file) {
             if let Some((_, path, file)) = open.take() {

@@ -67,6 +67,8 @@ pub struct Parts<'a> {
     pub done: u64,
     /// The figures of the evaluation before that checkpoint.
     pub earlier_metrics: BTreeMap<String, f64>,
+    /// Of the machine's cores this rank's share.
+    pub cores: usize,
     /// What is trained on, for the checkpoints' manifests.
     pub data: DataMark,
     /// The best checkpoint, by then.
@@ -182,10 +184,11 @@ impl<'a> Trainer<'a> {
             step: parts.done,
             source,
         };
-        let checkpoints = Checkpoints::new(parts.run_dir, &parts.ranks, parts.device).map_err(failed)?;
+        let checkpoints =
+            Checkpoints::new(parts.run_dir, &parts.ranks, parts.device, parts.cores).map_err(failed)?;
         let memory_copies = parts
             .memory_copies
-            .map(|place| MemoryCopies::new(place, &parts.ranks, parts.device))
+            .map(|place| MemoryCopies::new(place, &parts.ranks, parts.device, parts.cores))
             .transpose()
             .map_err(failed)?;
         let mut trainer = Self {

@@ -32,6 +32,7 @@ mod weights;
 
 pub use error::{ModelError, WeightsError};
 pub use gpt::{Gpt, GptConfig};
+pub(crate) use layers::without_drawing;
 pub use layers::{
     BatchNorm2d, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions, ConvTranspose2d, Embedding,
     Gelu, Init, LayerNorm, Linear, Mlp, SelfAttention, channels_last, is_channels_last,

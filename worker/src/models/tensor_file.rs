@@ -7,9 +7,10 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use dtrain_torch_shim::copy::fill;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::error::{ModelError, WeightsError};
 
@@ -119,38 +120,76 @@ impl TensorFile {
         self.metadata.info(name)
     }
 
-    /// Reads one tensor to the CPU, in the file's own type.
+    /// The shape of a tensor.
     ///
     /// # Errors
-    /// [`WeightsError::NoTensor`], [`WeightsError::Dtype`], [`WeightsError::Read`], and those of libtorch.
-    pub fn read(&self, name: &str) -> Result<Tensor, ModelError> {
+    /// [`WeightsError::NoTensor`], and [`WeightsError::Format`] for sizes that no tensor has.
+    pub fn shape(&self, name: &str) -> Result<Vec<i64>, ModelError> {
+        self.described(name).map(|(_, shape)| shape)
+    }
+
+    fn described(&self, name: &str) -> Result<(&TensorInfo, Vec<i64>), ModelError> {
         let path = || self.path.clone();
         let info = self.info(name).ok_or_else(|| WeightsError::NoTensor {
             path: path(),
             name: name.to_owned(),
         })?;
-        let unreadable = || WeightsError::Dtype {
-            path: path(),
-            name: name.to_owned(),
-            dtype: info.dtype.to_string(),
-        };
-        let kind = kind_of(info.dtype).ok_or_else(unreadable)?;
-        let shape: Vec<i64> = info
-            .shape
-            .iter()
-            .map(|&size| i64::try_from(size))
+        let sizes = info.shape.iter().map(|&size| i64::try_from(size));
+        let shape = sizes
             .collect::<Result<_, _>>()
             .map_err(|_| WeightsError::Format {
                 path: path(),
                 reason: format!("`{name}` has the shape {:?}", info.shape),
             })?;
-        let (start, end) = info.data_offsets;
-        let mut bytes = vec![0u8; end - start];
-        self.file
-            .read_exact_at(&mut bytes, self.data_start + start as u64)
-            .map_err(|source| WeightsError::Read { path: path(), source })?;
-        // `f_from_data_size` copies as many bytes as shape and type ask for: `open` has checked that they are these.
-        Ok(Tensor::f_from_data_size(&bytes, &shape, kind)?)
+        Ok((info, shape))
+    }
+
+    /// Reads one tensor to the CPU, in the file's own type.
+    ///
+    /// # Errors
+    /// [`WeightsError::NoTensor`], [`WeightsError::Dtype`], [`WeightsError::Read`], and those of libtorch.
+    pub fn read(&self, name: &str) -> Result<Tensor, ModelError> {
+        let (info, shape) = self.described(name)?;
+        let unreadable = || WeightsError::Dtype {
+            path: self.path.clone(),
+            name: name.to_owned(),
+            dtype: info.dtype.to_string(),
+        };
+        let kind = kind_of(info.dtype).ok_or_else(unreadable)?;
+        let mut value = Tensor::f_empty(shape, (kind, Device::Cpu))?;
+        if !self.fill(info, &mut value)? {
+            return Err(TchError::Convert(format!("new memory for `{name}` is not in order")).into());
+        }
+        Ok(value)
+    }
+
+    /// Reads one tensor into `target`, which has its shape, converted to its type. Nothing is recorded for backward. Where types and
+    /// places agree it goes there straight from the file.
+    ///
+    /// # Errors
+    /// As [`TensorFile::read`]; where the shape is another.
+    pub fn read_into(&self, name: &str, target: &Tensor) -> Result<(), ModelError> {
+        let (info, shape) = self.described(name)?;
+        let mut target = target.f_detach()?;
+        let agrees = kind_of(info.dtype) == Some(target.f_kind()?) && target.size() == shape;
+        if !(agrees && self.fill(info, &mut target)?) {
+            tch::no_grad(|| target.f_copy_(&self.read(name)?).map_err(ModelError::from))?;
+        }
+        Ok(())
+    }
+
+    /// Fills a tensor of the same type and number of elements; false where its memory is not one piece in order.
+    fn fill(&self, info: &TensorInfo, tensor: &mut Tensor) -> Result<bool, ModelError> {
+        let start = self.data_start + info.data_offsets.0 as u64;
+        // `open` has checked that the file has as many bytes as shape and type ask for.
+        let filled = fill(tensor, |bytes| self.file.read_exact_at(bytes, start));
+        filled
+            .transpose()
+            .map(|filled| filled.is_some())
+            .map_err(|source| {
+                let path = self.path.clone();
+                WeightsError::Read { path, source }.into()
+            })
     }
 }
 
@@ -247,6 +286,34 @@ mod tests {
             TensorFile::open(&folder.path().join("none")),
             Err(WeightsError::Read { .. })
         ));
+    }
+
+    #[test]
+    fn a_tensor_is_read_into_any_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file.safetensors");
+        let values = Tensor::from_slice(&[0.5f64, 1.0, 2.0, 3.0, 4.0, 5.0]).view([2, 3]);
+        write_tensors(&path, &[("a", values.shallow_clone())]).unwrap();
+        let file = TensorFile::open(&path).unwrap();
+        assert!(file.read("a").unwrap().equal(&values));
+        for kind in [Kind::Double, Kind::Float] {
+            let room = Tensor::full([3, 4], -1.0, (kind, Device::Cpu));
+            // In order, in another order, and with gaps.
+            for target in [
+                room.narrow(0, 1, 2).view([8]).narrow(0, 1, 6).view([2, 3]),
+                room.narrow(1, 1, 2).transpose(0, 1),
+            ] {
+                let _ = tch::no_grad(|| room.shallow_clone().fill_(-1.0));
+                file.read_into("a", &target).unwrap();
+                assert!(target.to_kind(Kind::Double).equal(&values));
+                assert_eq!((&room + 1.0).count_nonzero(None::<i64>).int64_value(&[]), 6);
+            }
+        }
+        let leaf = Tensor::zeros([2, 3], (Kind::Double, Device::Cpu)).set_requires_grad(true);
+        file.read_into("a", &leaf).unwrap();
+        assert!(leaf.equal(&values) && leaf.is_leaf());
+        assert!(file.read_into("a", &values.view([-1])).is_err());
+        assert_eq!(file.shape("a").unwrap(), [2, 3]);
     }
 
     #[test]

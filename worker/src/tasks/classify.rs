@@ -23,6 +23,7 @@ pub struct Classify {
 
 impl BuildTask for Classify {
     type Survey = images::Survey;
+    const DRAWS_WEIGHTS_ALONE: bool = true;
 
     fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError> {
         images::survey(recipe, console)

@@ -29,6 +29,7 @@ pub struct Lm {
 
 impl BuildTask for Lm {
     type Survey = Text;
+    const DRAWS_WEIGHTS_ALONE: bool = true;
 
     fn survey(recipe: &Recipe, _: &mut Console<'_>) -> Result<Text, TaskError> {
         if recipe.data.kind == DataKind::Generated {

@@ -19,7 +19,7 @@ pub use segment::Segment;
 pub use torchscript::{ScriptError, TorchScript};
 
 use crate::data::{self, Column, DataError, Dataset, Field, FieldKind};
-use crate::models::{ModelError, Registry};
+use crate::models::{ModelError, Registry, without_drawing};
 
 /// A micro-batch of N samples on its device.
 #[derive(Debug)]
@@ -267,6 +267,11 @@ pub trait BuildTask: Task + Sized {
     /// What is found out about the data once and told to all ranks: lists of files, a vocabulary.
     type Survey: Serialize + DeserializeOwned;
 
+    /// Whether [`BuildTask::build`] draws random numbers for nothing but registered weights, and by [`Init`](crate::models::Init)
+    /// alone. A run that goes on from a checkpoint need not draw what the checkpoint then replaces; where something else is drawn
+    /// too, it is drawn as in the beginning.
+    const DRAWS_WEIGHTS_ALONE: bool = false;
+
     /// Looks at the data.
     ///
     /// # Errors
@@ -278,6 +283,21 @@ pub trait BuildTask: Task + Sized {
     /// # Errors
     /// Settings that the model does not take.
     fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError>;
+}
+
+/// [`BuildTask::build`] for a model that is filled from a checkpoint next.
+///
+/// # Errors
+/// As it.
+pub(crate) fn build_to_fill<T: BuildTask>(
+    recipe: &Recipe,
+    survey: T::Survey,
+    site: Site<'_>,
+) -> Result<T, TaskError> {
+    if T::DRAWS_WEIGHTS_ALONE {
+        return without_drawing(|| T::build(recipe, survey, site));
+    }
+    T::build(recipe, survey, site)
 }
 
 /// What a survey may use.

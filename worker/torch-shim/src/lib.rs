@@ -5,6 +5,7 @@
 //!
 //! - [`store`]: c10d's TCPStore, by which ranks find each other
 //! - [`gloo`]: c10d's Gloo process group and its asynchronous work handles
+//! - [`copy`]: large copies in the memory of the host
 //! - [`cuda`]: CUDA loaded at run time, never linked
 //! - [`rng`]: the state of libtorch's generators
 //! - [`autocast`]: regions of mixed precision
@@ -20,6 +21,7 @@
 
 pub mod autocast;
 pub mod blob;
+pub mod copy;
 pub mod cuda;
 mod error;
 mod ffi;

@@ -23,6 +23,28 @@ impl Part {
     pub fn of(&self, flat: &Tensor) -> Result<Tensor, TchError> {
         narrow(flat, &self.range)
     }
+
+    /// Whether a parameter of the same buffer lies in this part, with one element at least.
+    pub(crate) fn meets(&self, slot: &Slot) -> bool {
+        let slot = slot.range();
+        slot.start.max(self.range.start) < slot.end.min(self.range.end)
+    }
+
+    /// The memory of a parameter that lies in this part whole, in the parameter's shape and strides, within `held`, the memory of this
+    /// part; none for other parameters.
+    ///
+    /// # Errors
+    /// Where `held` is shorter than the part.
+    pub(crate) fn whole(&self, slot: &Slot, held: &Tensor) -> Result<Option<Tensor>, TchError> {
+        let range = slot.range();
+        if range.start < self.range.start || self.range.end < range.end {
+            return Ok(None);
+        }
+        let start = range.start - self.range.start;
+        let own = narrow(held, &(start..start + range.end - range.start))?;
+        own.f_as_strided(slot.shape.as_slice(), slot.strides.as_slice(), None)
+            .map(Some)
+    }
 }
 
 /// The elements of a flat tensor in `range`.

@@ -18,6 +18,7 @@ pub use batch_sync::BatchSync;
 pub(super) use batch_sync::SyncHandle;
 pub use conv::{Conv2d, ConvOptions, ConvTranspose2d};
 pub use init::Init;
+pub(crate) use init::without_drawing;
 pub(super) use layout::input_layout;
 pub use layout::{channels_last, is_channels_last};
 pub use linear::{Embedding, Linear};

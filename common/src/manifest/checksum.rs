@@ -1,0 +1,159 @@
+//! The checksums of a checkpoint's files.
+
+use std::io::{self, Read};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Bytes of a checksum, of either kind.
+pub const CHECKSUM_BYTES: usize = 32;
+
+/// What is read at once: enough for all lanes of a processor, and little enough to stay in its cache.
+const READ_BYTES: usize = 1 << 18;
+
+/// The checksum of so many bytes, in 64 lower-case hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Checksum {
+    /// BLAKE3 with 256 bits, which one core computes as fast as a disk writes.
+    Blake3(String),
+    /// SHA-256, in checkpoints up to format 3.
+    Sha256(String),
+}
+
+/// [`Checksum`] as it is in JSON, within an object that has other fields.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Fields {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    blake3: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sha256: Option<String>,
+}
+
+impl Fields {
+    /// The one there is, if there is one.
+    ///
+    /// # Errors
+    /// In words, where there are two.
+    pub(super) fn checksum(self) -> Result<Option<Checksum>, &'static str> {
+        match (self.blake3, self.sha256) {
+            (Some(_), Some(_)) => Err("both `blake3` and `sha256`; expected one of them"),
+            (Some(digits), None) => Ok(Some(Checksum::Blake3(digits))),
+            (None, Some(digits)) => Ok(Some(Checksum::Sha256(digits))),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+impl From<Checksum> for Fields {
+    fn from(checksum: Checksum) -> Self {
+        match checksum {
+            Checksum::Blake3(digits) => Self {
+                blake3: Some(digits),
+                sha256: None,
+            },
+            Checksum::Sha256(digits) => Self {
+                blake3: None,
+                sha256: Some(digits),
+            },
+        }
+    }
+}
+
+impl Checksum {
+    /// From the bytes of BLAKE3.
+    pub fn of_bytes(bytes: &[u8; CHECKSUM_BYTES]) -> Self {
+        Self::Blake3(hex(bytes))
+    }
+
+    /// Its digits.
+    pub fn digits(&self) -> &str {
+        match self {
+            Self::Blake3(digits) | Self::Sha256(digits) => digits,
+        }
+    }
+
+    /// Whether the digits are such.
+    pub(super) fn is_well_formed(&self) -> bool {
+        let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        self.digits().len() == 2 * CHECKSUM_BYTES && self.digits().bytes().all(digit)
+    }
+
+    /// The checksum of the same kind of what `source` has left, and how many bytes that is. `read` is told of the bytes read.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(super) fn again(&self, source: impl Read, read: impl Fn(u64)) -> io::Result<(u64, Self)> {
+        match self {
+            Self::Blake3(_) => blake3_of(source, read),
+            Self::Sha256(_) => {
+                let mut hasher = Sha256::new();
+                let bytes = for_each_read(source, |some| {
+                    hasher.update(some);
+                    read(some.len() as u64);
+                })?;
+                Ok((bytes, Self::Sha256(hex(&hasher.finalize()))))
+            }
+        }
+    }
+}
+
+/// How many bytes `source` has left, and their BLAKE3. `read` is told of the bytes read.
+pub(super) fn blake3_of(source: impl Read, read: impl Fn(u64)) -> io::Result<(u64, Checksum)> {
+    let mut hasher = blake3::Hasher::new();
+    let bytes = for_each_read(source, |some| {
+        hasher.update(some);
+        read(some.len() as u64);
+    })?;
+    Ok((bytes, Checksum::of_bytes(hasher.finalize().as_bytes())))
+}
+
+fn for_each_read(mut source: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<u64> {
+    let mut buffer = vec![0; READ_BYTES];
+    let mut bytes = 0;
+    loop {
+        match source.read(&mut buffer) {
+            Ok(0) => return Ok(bytes),
+            Ok(count) => {
+                take(&buffer[..count]);
+                bytes += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Bytes in lower-case hexadecimal, as manifests have them.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// The test vectors of FIPS 180 and of the BLAKE3 team (an input of 102400 bytes 0, 1, ... 250, 0, ...).
+    #[test]
+    fn both_kinds_are_the_standard_ones() {
+        let sha256 = |bytes: &[u8]| Checksum::Sha256(String::new()).again(bytes, |_| ()).unwrap();
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(sha256(b"abc"), (3, Checksum::Sha256(abc.to_owned())));
+        // Longer than what is read at once: a million times "a".
+        let million = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
+        assert_eq!(
+            sha256(&vec![b'a'; 1_000_000]),
+            (1_000_000, Checksum::Sha256(million.to_owned()))
+        );
+        let blake3 = |bytes: &[u8]| Checksum::Blake3(String::new()).again(bytes, |_| ()).unwrap();
+        let empty = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
+        assert_eq!(blake3(b""), (0, Checksum::Blake3(empty.to_owned())));
+        let counted: Vec<u8> = (0..102_400_u32).map(|at| (at % 251) as u8).collect();
+        let of_counted = "bc3e3d41a1146b069abffad3c0d44860cf664390afce4d9661f7902e7943e085";
+        assert_eq!(
+            blake3(&counted),
+            (102_400, Checksum::Blake3(of_counted.to_owned()))
+        );
+    }
+}
