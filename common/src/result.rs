@@ -90,6 +90,9 @@ pub struct RunResult {
     /// From the launch command to the start of the first step, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub startup_ms: Option<f64>,
+    /// How much of that rank 0 took to check the checkpoint that the run went on from and to read it; none in a run that began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume_ms: Option<f64>,
     /// Highest memory use in bytes, by rank.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peak_memory_bytes: Vec<u64>,
@@ -171,6 +174,7 @@ mod tests {
             }),
             samples_per_s: Some(1000.25),
             startup_ms: Some(812.0),
+            resume_ms: Some(51.5),
             peak_memory_bytes: vec![1 << 40, 7],
             skipped_images: Some(3),
             oom_replays: Some(1),

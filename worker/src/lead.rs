@@ -1,7 +1,7 @@
 //! What rank 0 does before the others: it looks at the data, claims the run directory, and decides where the run begins.
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
 use dtrain_common::manifest::Manifest;
@@ -43,7 +43,9 @@ pub(crate) fn lead<T: BuildTask + 'static>(
         claims.push(run_dir.begin(recipe, &request.resume)?.1);
     }
     claims.push(run_dir.claim_training(TAKE_OVER)?);
+    let begun = Instant::now();
     let (resume, from_memory) = where_to_begin(recipe, request, env, &run_dir)?;
+    let chosen_in = begun.elapsed();
     if let Err(error) = checkpoint::clear(&run_dir) {
         // It only takes room; a folder that cannot be written to says so when it is.
         tracing::warn!("what an earlier attempt left half written stays: {error}");
@@ -56,9 +58,11 @@ pub(crate) fn lead<T: BuildTask + 'static>(
         data: data_mark::digest(&survey),
         survey,
     };
-    let setup = Setup::build::<T>(recipe, &opening, env, device, None).map_err(|error| {
+    let mut setup = Setup::build::<T>(recipe, &opening, env, device, None).map_err(|error| {
         start::explained::<T>(error, request, recipe, &opening.survey, env.world_size, allowed)
     })?;
+    // Choosing it is checking it.
+    setup.resumed_in = setup.resumed_in.map(|read| chosen_in + read);
     Ok((opening, setup, claims))
 }
 

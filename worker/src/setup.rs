@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::manifest::{DataMark, Manifest};
@@ -71,6 +72,8 @@ pub(crate) struct Setup {
     pub(crate) best: BestKeeper,
     /// Whether the evaluation of that checkpoint is still to be made.
     pub(crate) owes_evaluation: bool,
+    /// How long the checkpoint took to read.
+    pub(crate) resumed_in: Option<Duration>,
     /// What is trained on.
     pub(crate) data: DataMark,
     /// A sentence for people: what was loaded besides the recipe's plain meaning.
@@ -148,8 +151,9 @@ impl Setup {
             .transpose()?;
         let mut precision = Precision::new(&recipe.precision, device)?;
         let (mut done, mut earlier_metrics, mut earlier_best) = (0, BTreeMap::new(), None);
-        let mut owes_evaluation = false;
+        let (mut owes_evaluation, mut resumed_in) = (false, None);
         if let Some((folder, _)) = resume {
+            let begun = Instant::now();
             let into = checkpoint::Target {
                 registry: &registry,
                 arena: &arena,
@@ -159,6 +163,7 @@ impl Setup {
                 resting: &resting,
             };
             let manifest = checkpoint::restore(folder, into).map_err(WorkerError::Resume)?;
+            resumed_in = Some(begun.elapsed());
             precision.resume(manifest.loss_scale).map_err(TrainError::from)?;
             done = manifest.step;
             earlier_metrics = manifest.metrics;
@@ -193,6 +198,7 @@ impl Setup {
             earlier_metrics,
             best: BestKeeper::new(recipe.checkpoint.best.clone(), earlier_best),
             owes_evaluation,
+            resumed_in,
             data,
             notes,
         })

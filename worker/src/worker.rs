@@ -192,6 +192,7 @@ fn train_shielded<T: BuildTask + 'static>(
         )?),
         _ => None,
     };
+    let resumed_in = setup.resumed_in;
     let heartbeat = Heartbeat::from_env();
     let copies = memory_copies(recipe, env);
     let trainer = Trainer::new(Parts {
@@ -257,6 +258,7 @@ fn train_shielded<T: BuildTask + 'static>(
     ranks.shutdown().map_err(TrainError::from)?;
     if env.rank == 0 {
         summary.result.peak_memory_bytes = peaks;
+        summary.result.resume_ms = resumed_in.map(|took| 1e3 * took.as_secs_f64());
         conclude(&summary, status, env, &run_dir, began.elapsed())?;
     }
     Ok(status)

@@ -173,8 +173,7 @@ impl Checkpoints {
             files: files.iter().map(|file| (file.name.clone(), file.bytes)).collect(),
             parts,
             memory,
-            // More are faster than any disk.
-            hashers: self.cores.min(4),
+            hashers: hashers(self.cores),
         })?;
         self.flight = Some(Flight {
             files,
@@ -356,6 +355,14 @@ impl Flight {
             took: self.begun.elapsed(),
         }
     }
+}
+
+/// Threads for the checksums of a rank with so many cores. One keeps up with most disks, and takes none from the training where a core
+/// is free.
+fn hashers(cores: usize) -> usize {
+    /// More are faster than any disk.
+    const MOST: usize = 4;
+    (cores / 4).clamp(1, MOST)
 }
 
 /// Tells all ranks how the others have written, and the checksums of all parts of all files, in their order.

@@ -142,7 +142,7 @@ impl Drop for Writer {
 
 /// The training goes first where there are fewer cores than threads.
 fn stand_back() {
-    const NICE: i32 = 10;
+    const NICE: i32 = 15;
     let thread = rustix::thread::gettid();
     if let Err(error) = rustix::process::setpriority_process(Some(thread), NICE) {
         tracing::debug!("the thread that writes checkpoints keeps its priority: {error}");

@@ -49,10 +49,9 @@ impl Runner<'_> {
                     Metric::Parameters,
                     parameters.context("plan.json names no parameters")?,
                 );
-                let fresh = startup_ms(&run)?;
                 // Resumed, it loads before its first step.
                 self.ending(0, self.training(&run, threads, STEPS + 1), 1, folder)?;
-                figures.insert(Metric::LoadMs, startup_ms(&run)? - fresh);
+                figures.insert(Metric::LoadMs, of_result(&run, |result| result.resume_ms)?);
                 Ok(figures)
             }
             Saving::Beside(by, threads) => {
@@ -96,9 +95,8 @@ impl Runner<'_> {
         let mut starts = Vec::new();
         for (number, end) in ENDS.into_iter().enumerate() {
             self.ending(0, self.training(&run, THREADS, end), number, folder)?;
-            starts.push(startup_ms(&run)?);
+            starts.push(of_result(&run, |result| result.startup_ms)?);
         }
-        let load = starts[1] - starts[0];
         let mark = Mark::new(0);
         let mut command = self.training(&run, THREADS, EVERY);
         mark.put(&mut command).args(["--max-restarts", "1"]);
@@ -133,6 +131,7 @@ impl Runner<'_> {
         })?;
         let first = ENDS[1] + 1;
         let step = step_ms(&run, first).with_context(|| format!("there is no step {first}"))?;
+        let load = of_result(&run, |result| result.resume_ms)?;
         let begins = to_step - step;
         Ok([
             (Metric::FreshStartMs, starts[0]),
@@ -145,10 +144,11 @@ impl Runner<'_> {
     }
 }
 
-fn startup_ms(run: &RunDir) -> Result<f64> {
+fn of_result(run: &RunDir, figure: fn(RunResult) -> Option<f64>) -> Result<f64> {
     let result = RunResult::read(&run.result()).context("result.json")?;
-    let startup = result.and_then(|result| result.startup_ms);
-    startup.context("result.json names no startup_ms")
+    result
+        .and_then(figure)
+        .context("result.json lacks a figure of the start")
 }
 
 /// The duration of a step, if it has been made.
