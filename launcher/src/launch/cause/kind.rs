@@ -8,6 +8,18 @@ pub(in crate::launch) enum Kind {
     /// A signal from outside, and nothing says who sent it.
     Killed,
     CudaOutOfMemory,
+    /// The driver is too old for the program's CUDA, or does not fit itself.
+    CudaDriver,
+    /// A kernel failed by what the program did, as far as is known.
+    CudaKernel,
+    /// The program holds no code for this kind of GPU.
+    GpuUnsupported,
+    /// The GPU is there, or should be, and cannot be used.
+    GpuUnavailable,
+    /// The driver does not reach it any more.
+    GpuLost,
+    /// Its memory or a link of it is broken.
+    GpuHardware,
     /// An operation of our own trainer's ranks waited for one of them until its time was up.
     CollectiveTimeout,
     Nccl,
@@ -35,6 +47,12 @@ impl Kind {
             Self::Hang => "hang",
             Self::Killed => "killed",
             Self::CudaOutOfMemory => "cuda-out-of-memory",
+            Self::CudaDriver => "cuda-driver",
+            Self::CudaKernel => "cuda-kernel",
+            Self::GpuUnsupported => "gpu-unsupported",
+            Self::GpuUnavailable => "gpu-unavailable",
+            Self::GpuLost => "gpu-lost",
+            Self::GpuHardware => "gpu-hardware",
             Self::CollectiveTimeout => "collective-timeout",
             Self::Nccl => "nccl",
             Self::Gloo => "gloo",

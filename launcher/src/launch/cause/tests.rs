@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod gpu_words;
 mod last_words;
 
 use super::*;

@@ -1,0 +1,267 @@
+//! What CUDA, libtorch, the driver and NCCL say of GPUs, in their words, and what only sounds like it.
+
+use super::*;
+
+/// What torch adds to every error of CUDA.
+const ADDED: &str = "\nSearch for `cudaErrorX' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more information.\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n";
+
+#[test]
+fn errors_of_cuda_have_names_and_remedies() {
+    for (words, kind, says) in [
+        (
+            "CUDA error: CUDA driver version is insufficient for CUDA runtime version",
+            Kind::CudaDriver,
+            "CUDA 13 needs 580",
+        ),
+        (
+            "CUDA error: the provided PTX was compiled with an unsupported toolchain.",
+            Kind::CudaDriver,
+            "install a newer driver",
+        ),
+        (
+            "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 804: forward compatibility was attempted on non supported HW",
+            Kind::CudaDriver,
+            "cuda-compat",
+        ),
+        (
+            "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 803: system has unsupported display driver / cuda driver combination",
+            Kind::CudaDriver,
+            "reboot",
+        ),
+        (
+            "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 802: system not yet initialized",
+            Kind::GpuUnavailable,
+            "nvidia-fabricmanager",
+        ),
+        (
+            "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            Kind::GpuUnavailable,
+            "nvidia-smi -q -d COMPUTE",
+        ),
+        (
+            "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?",
+            Kind::GpuUnavailable,
+            "--nproc gpu",
+        ),
+        (
+            "CUDA error: no CUDA-capable device is detected",
+            Kind::GpuUnavailable,
+            "CUDA_VISIBLE_DEVICES",
+        ),
+        (
+            "CUDA error: no kernel image is available for execution on the device",
+            Kind::GpuUnsupported,
+            "compute capability 7.5",
+        ),
+        (
+            "CUDA error: unspecified launch failure",
+            Kind::CudaKernel,
+            "CUDA_LAUNCH_BLOCKING=1",
+        ),
+        (
+            "CUDA error: an illegal memory access was encountered",
+            Kind::CudaKernel,
+            "CUDA_LAUNCH_BLOCKING=1",
+        ),
+        ("CUDA error: misaligned address", Kind::CudaKernel, "a bug"),
+        (
+            "CUDA error: device-side assert triggered",
+            Kind::CudaKernel,
+            "number of classes",
+        ),
+        (
+            "CUDA error: the launch timed out and was terminated",
+            Kind::CudaKernel,
+            "drives a display",
+        ),
+        (
+            "CUDA error: uncorrectable ECC error encountered",
+            Kind::GpuHardware,
+            "nvidia-smi -r",
+        ),
+        (
+            "CUDA error: uncorrectable NVLink error detected during the execution",
+            Kind::GpuHardware,
+            "--gpu-ids",
+        ),
+        (
+            "CUDA error: unknown error",
+            Kind::GpuLost,
+            "a restart takes the same GPUs again unless --gpu-ids names others",
+        ),
+    ] {
+        let python = raised(&format!("torch.AcceleratorError: {words}{ADDED}"));
+        let native = format!(
+            "terminate called after throwing an instance of 'c10::AcceleratorError'\n  what():  {words}{ADDED}\nException raised \
+             from c10_cuda_check_implementation at /pytorch/c10/cuda/CUDAException.cpp:44 (most recent call first):\n"
+        );
+        let ours = format!("error: rank 1 on GPU 1: {words}{ADDED}");
+        for (outcome, text) in [(EXIT_1, &python), (ABORTED, &native), (EXIT_1, &ours)] {
+            let cause = found(outcome, text).unwrap_or_else(|| panic!("{words}"));
+            assert_eq!(cause.kind, kind, "{words}");
+            assert!(cause.text.contains(says), "{}", cause.text);
+            assert!(!cause.peer_lost, "{words}");
+        }
+    }
+}
+
+#[test]
+fn words_without_an_error_of_cuda() {
+    for (words, kind, says) in [
+        (
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver by downloading and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx",
+            Kind::CudaDriver,
+            "dtrain gpu info",
+        ),
+        (
+            "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+            Kind::CudaDriver,
+            "--gpus all",
+        ),
+        (
+            "RuntimeError: No CUDA GPUs are available",
+            Kind::GpuUnavailable,
+            "finds no GPU",
+        ),
+        (
+            "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable CUDA_VISIBLE_DEVICES after program start. Setting the available devices to be zero.",
+            Kind::GpuLost,
+            "dmesg",
+        ),
+        (
+            "Failed to initialize NVML: Driver/library version mismatch",
+            Kind::CudaDriver,
+            "reboot",
+        ),
+        (
+            "pynvml.NVMLError_GpuIsLost: GPU is lost",
+            Kind::GpuLost,
+            "drain the node",
+        ),
+        (
+            "Unable to determine the device handle for GPU0000:17:00.0: GPU is lost.  Reboot the system to recover this GPU",
+            Kind::GpuLost,
+            "nvidia-smi -r",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:17:00): 79, pid=4711, GPU has fallen off the bus.",
+            Kind::GpuLost,
+            "cannot reach a GPU",
+        ),
+        (
+            "[ 1843.3] NVRM: Xid (PCI:0000:17:00): 119, pid=4711, Timeout after 6s of waiting for RPC response from GPU0 GSP!",
+            Kind::GpuLost,
+            "cannot reach a GPU",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:17:00): 48, pid=4711, DBE (double bit error)",
+            Kind::GpuHardware,
+            "ECC",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:17:00): 31, pid=4711, name=python, Ch 00000008, MMU Fault: FAULT_PDE ACCESS_TYPE_READ",
+            Kind::CudaKernel,
+            "not its own",
+        ),
+        (
+            "DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"an illegal memory access was encountered\")",
+            Kind::CudaKernel,
+            "compute-sanitizer",
+        ),
+    ] {
+        let cause = found(EXIT_1, &format!("{words}\n")).unwrap_or_else(|| panic!("{words}"));
+        assert_eq!(cause.kind, kind, "{words}");
+        assert!(cause.text.contains(says), "{}", cause.text);
+    }
+}
+
+#[test]
+fn errors_of_nccl_have_remedies() {
+    let torch = "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, ";
+    let run_with = "(run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9";
+    for (words, says) in [
+        (
+            format!(
+                "{torch}invalid usage {run_with}\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
+            ),
+            "two ranks compute on the same GPU",
+        ),
+        (
+            format!(
+                "{torch}invalid usage {run_with}\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nMismatched NCCL version detected : rank 0 version 22809 rank 1 version 22703"
+            ),
+            "the same libtorch on all nodes",
+        ),
+        (
+            format!(
+                "{torch}invalid usage {run_with}\nncclInvalidUsage: This usually reflects invalid usage of NCCL library."
+            ),
+            "the same operations",
+        ),
+        (
+            format!(
+                "{torch}unhandled system error {run_with}\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error."
+            ),
+            "NCCL_SOCKET_IFNAME",
+        ),
+        (
+            format!("{torch}internal error {run_with}\nncclInternalError: Internal check failed."),
+            "the same NCCL",
+        ),
+        (
+            format!(
+                "{torch}unhandled cuda error {run_with}\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 'invalid argument'"
+            ),
+            "whether the GPU is well",
+        ),
+        (
+            "ImportError: /v/lib/libtorch_cuda.so: undefined symbol: ncclCommWindowRegister".to_owned(),
+            "libnccl.so.2",
+        ),
+        (
+            "node1:71:90 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found".to_owned(),
+            "NCCL_SOCKET_IFNAME",
+        ),
+        (
+            "error: NCCL 2.28 and 2.27: version mismatch between rank 0 and rank 1".to_owned(),
+            "NCCL_DEBUG=VERSION",
+        ),
+    ] {
+        let cause = found(EXIT_1, &format!("{words}\n")).unwrap_or_else(|| panic!("{words}"));
+        assert_eq!(cause.kind, Kind::Nccl, "{words}");
+        assert!(cause.text.contains(says), "{}", cause.text);
+    }
+    // What CUDA says of the GPU is more than that NCCL failed of it.
+    let lost = format!(
+        "{torch}unhandled cuda error {run_with}\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 719 'unspecified launch failure'\n"
+    );
+    assert_eq!(found(EXIT_1, &lost).unwrap().kind, Kind::CudaKernel);
+}
+
+#[test]
+fn what_only_sounds_like_it_is_no_cause() {
+    for text in [
+        "NCCL version 2.28.9+cuda13.0\n",
+        "node1:71:90 [0] NCCL INFO Using network Socket\n",
+        "node1:71:90 [0] NCCL INFO NCCL version 2.28.9 compiled with CUDA 13.0\n",
+        "NVIDIA driver 580.65, CUDA up to 13.0\n",
+        "ECC errors: 0 corrected, 0 uncorrected\n",
+        "taxid (PCI: 3) of 4 records\n",
+        "unknown error in the parser\n",
+        "error: the shape does not fit: version mismatch of the checkpoint\n",
+        "a system that is not initialized yet\n",
+        "CUDA_LAUNCH_BLOCKING=1 is set\n",
+        "compiled with device-side assertions\n",
+        " WARN training on the CPU: CUDA driver version is insufficient for CUDA runtime version\n",
+        "\u{1b}[33m WARN\u{1b}[0m training on the CPU: no CUDA-capable device is detected\n",
+        "2026-11-21T13:00:00Z  WARN worker: GPU is lost on another node\n",
+        "[W1121 05:20:00.1 CUDAFunctions.cpp:109] Warning: CUDA initialization: Error 804: forward compatibility was attempted on non supported HW (function operator())\n",
+    ] {
+        assert_eq!(found(EXIT_1, text), None, "{text}");
+    }
+    let other = format!(
+        "/venv/torch/cuda/__init__.py:180: UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 12040).\n{}",
+        raised("ValueError: bad sample 17")
+    );
+    assert_eq!(found(EXIT_1, &other).unwrap().kind, Kind::PythonException);
+}
