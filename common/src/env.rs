@@ -10,7 +10,7 @@ use std::env::VarError;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use devices::{CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES};
+pub use devices::{CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, DTRAIN_CUDA};
 pub use transport::Transport;
 
 /// Rank of this worker among all workers, from 0.

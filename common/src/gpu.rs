@@ -8,9 +8,9 @@ mod driver;
 #[cfg(test)]
 mod fixtures;
 mod status;
+mod versions;
 mod visible;
 
-use nvml_wrapper::error::NvmlError;
 use serde::{Deserialize, Serialize};
 
 use crate::units::ByteSize;
@@ -18,7 +18,10 @@ use crate::units::ByteSize;
 pub use choice::{ChoiceError, GpuId, GpuIdError};
 pub use driver::{Nvidia, all_compute_in_bf16, inventory};
 pub use status::{Driver, GpuProcess, GpuStatus, Status};
+pub use versions::{Versions, oldest_driver};
 pub use visible::Visible;
+
+pub use nvml_wrapper::error::NvmlError;
 
 /// One GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,6 +126,12 @@ impl Inventory {
     pub fn total_bytes(&self, place: Place) -> u64 {
         self.instance(place)
             .map_or(self.gpus[place.gpu].total_bytes, |instance| instance.total_bytes)
+    }
+
+    /// The memory that nobody uses at the moment, in bytes.
+    pub fn free_bytes(&self, place: Place) -> u64 {
+        self.instance(place)
+            .map_or(self.gpus[place.gpu].free_bytes, |instance| instance.free_bytes)
     }
 
     /// What CUDA_VISIBLE_DEVICES calls it; none where the driver gives no UUID.

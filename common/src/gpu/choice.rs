@@ -168,6 +168,30 @@ impl Visible {
         Ok(chosen)
     }
 
+    /// The devices on which workers compute that are told no other list and take each the one of its local rank, below `count`;
+    /// none where CUDA may count otherwise than NVML, or chooses one of several MIG instances itself.
+    pub fn of_the_first(
+        &self,
+        inventory: &Inventory,
+        count: usize,
+        cuda_device_order: Option<&str>,
+    ) -> Option<Vec<Place>> {
+        self.is_clear(inventory, cuda_device_order).ok()?;
+        let instances: Vec<_> = self.instances(inventory).collect();
+        if !instances.is_empty() {
+            return (instances.len() == 1 && count == 1).then_some(instances);
+        }
+        let is_whole = |place: &Place| inventory.gpus[place.gpu].mig.is_none();
+        let mut usable: Vec<_> = self.places().iter().copied().filter(is_whole).collect();
+        let in_order =
+            self.list().is_some() || !inventory.is_mixed() || is_order_of_the_bus(cuda_device_order);
+        if count > usable.len() || (count < usable.len() && !in_order) {
+            return None;
+        }
+        usable.truncate(count);
+        Some(usable)
+    }
+
     /// Whether it is known which devices an inherited list of numbers means.
     fn is_clear(&self, inventory: &Inventory, order: Option<&str>) -> Result<(), ChoiceError> {
         let (true, Some(list)) = (self.is_by_index(), self.list()) else {
@@ -175,7 +199,7 @@ impl Visible {
         };
         let (why, remedy) = if inventory.has_mig() {
             ("GPUs in MIG mode, which CUDA counts in a way of its own", "")
-        } else if inventory.is_mixed() && order.map(str::trim) != Some(PCI_BUS_ID) {
+        } else if inventory.is_mixed() && !is_order_of_the_bus(order) {
             (
                 "GPUs of several kinds, which CUDA counts from the fastest on",
                 ", or count as nvidia-smi does with CUDA_DEVICE_ORDER=PCI_BUS_ID",
@@ -274,6 +298,11 @@ impl Visible {
         }
         lines.join("\n")
     }
+}
+
+/// Whether this value of CUDA_DEVICE_ORDER has CUDA count as NVML does, also among GPUs of several kinds.
+fn is_order_of_the_bus(order: Option<&str>) -> bool {
+    order.map(str::trim) == Some(PCI_BUS_ID)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
-use super::{Driver, GpuError, GpuInfo, GpuProcess, GpuStatus, Inventory, MigInfo, Status};
+use super::{Driver, GpuError, GpuInfo, GpuProcess, GpuStatus, Inventory, MigInfo, Status, Versions};
 
 /// The driver of this machine, kept open between questions.
 #[derive(Debug)]
@@ -23,24 +23,44 @@ impl Nvidia {
     pub fn open() -> Result<Self, GpuError> {
         load().map(Self)
     }
-}
 
-impl Driver for Nvidia {
-    fn status(&mut self) -> Result<Status, GpuError> {
-        let nvml = &self.0;
-        let driver = nvml
-            .sys_driver_version()
-            .map_err(|source| failed("tell its version", source))?;
-        let cuda = nvml.sys_cuda_driver_version().ok().map(|version| {
+    /// Every GPU of the machine.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`] when the driver fails.
+    pub fn inventory(&self) -> Result<Inventory, GpuError> {
+        let count = count(&self.0)?;
+        let gpus = (0..count).map(|index| gpu(&self.0, index));
+        Ok(Inventory {
+            gpus: gpus.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The versions of the driver and of its CUDA.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`] when the driver fails.
+    pub fn versions(&self) -> Result<Versions, GpuError> {
+        let driver = self.0.sys_driver_version();
+        let cuda = self.0.sys_cuda_driver_version().ok().map(|version| {
             format!(
                 "{}.{}",
                 cuda_driver_version_major(version),
                 cuda_driver_version_minor(version)
             )
         });
-        let count = nvml
-            .device_count()
-            .map_err(|source| failed("count the GPUs", source))?;
+        Ok(Versions {
+            driver: driver.map_err(|source| failed("tell its version", source))?,
+            cuda,
+        })
+    }
+}
+
+impl Driver for Nvidia {
+    fn status(&mut self) -> Result<Status, GpuError> {
+        let nvml = &self.0;
+        let Versions { driver, cuda } = self.versions()?;
+        let count = count(nvml)?;
         let gpus = (0..count).map(|index| status(nvml, index));
         Ok(Status {
             driver,
@@ -106,14 +126,12 @@ pub fn all_compute_in_bf16() -> bool {
 /// # Errors
 /// [`GpuError::NoDriver`] without a driver; [`GpuError::Driver`] when it fails.
 pub fn inventory() -> Result<Inventory, GpuError> {
-    let nvml = load()?;
-    let count = nvml
-        .device_count()
-        .map_err(|source| failed("count the GPUs", source))?;
-    let gpus = (0..count).map(|index| gpu(&nvml, index));
-    Ok(Inventory {
-        gpus: gpus.collect::<Result<_, _>>()?,
-    })
+    Nvidia::open()?.inventory()
+}
+
+fn count(nvml: &Nvml) -> Result<u32, GpuError> {
+    nvml.device_count()
+        .map_err(|source| failed("count the GPUs", source))
 }
 
 fn gpu(nvml: &Nvml, index: u32) -> Result<GpuInfo, GpuError> {

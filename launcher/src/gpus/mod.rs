@@ -4,7 +4,7 @@ mod clear;
 mod info;
 mod kill;
 mod monitor;
-mod owner;
+pub(crate) mod owner;
 
 use crate::ask;
 use crate::cli::GpuCommand;

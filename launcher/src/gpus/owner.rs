@@ -9,17 +9,17 @@ const COMMAND: usize = 60;
 
 /// A process that is there and can be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Owner {
+pub(crate) struct Owner {
     /// The user's number.
-    pub(super) uid: u32,
+    pub(crate) uid: u32,
     /// The user's name, or the number where it has none.
-    pub(super) user: String,
+    pub(crate) user: String,
     /// The command line, in short.
-    pub(super) command: String,
+    pub(crate) command: String,
 }
 
 /// What is known of a process; none where it has ended, or belongs to another container.
-pub(super) fn owner(pid: u32) -> Option<Owner> {
+pub(crate) fn owner(pid: u32) -> Option<Owner> {
     let folder = PathBuf::from(format!("/proc/{pid}"));
     let uid = fs::metadata(&folder).ok()?.uid();
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();

@@ -4,7 +4,7 @@ use super::size::plural;
 use crate::cli_gpus::GpuIds;
 use anyhow::Context;
 use dtrain_common::env::{CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, LOCAL_RANK};
-use dtrain_common::gpu::{self, GpuError, Inventory, Place, Visible};
+use dtrain_common::gpu::{GpuError, Inventory, Nvidia, Place, Versions, Visible};
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
@@ -13,6 +13,8 @@ use std::path::Path;
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) inventory: Result<Inventory, GpuError>,
+    /// The driver's; none where it does not tell.
+    pub(super) versions: Option<Versions>,
     /// CUDA_VISIBLE_DEVICES.
     pub(super) list: Option<String>,
     /// CUDA_DEVICE_ORDER.
@@ -30,9 +32,20 @@ pub(super) enum Devices {
     Chosen(Chosen),
 }
 
+/// The GPUs on which the workers compute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct InUse {
+    pub(super) inventory: Inventory,
+    /// In the order of the workers; empty where it is not certain which of the visible ones they are.
+    pub(super) places: Vec<Place>,
+    /// The driver's.
+    pub(super) versions: Option<Versions>,
+}
+
 /// GPUs that the user has named, in the order of the workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chosen {
+    places: Vec<Place>,
     /// As CUDA_VISIBLE_DEVICES names them.
     entries: Vec<String>,
     /// They are named by their numbers in the order of the PCI bus.
@@ -47,8 +60,11 @@ impl Machine {
     /// Asks the driver and the environment.
     pub(super) fn look() -> Self {
         let var = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let driver = Nvidia::open();
+        let versions = driver.as_ref().ok().and_then(|driver| driver.versions().ok());
         Self {
-            inventory: gpu::inventory(),
+            inventory: driver.and_then(|driver| driver.inventory()),
+            versions,
             list: var(CUDA_VISIBLE_DEVICES),
             order: var(CUDA_DEVICE_ORDER),
         }
@@ -103,6 +119,39 @@ impl Machine {
         format!("{count} GPU{} ({names})", plural(count))
     }
 
+    /// What is wrong with a driver that is there and does not answer as it should.
+    pub(super) fn failure(&self) -> Option<String> {
+        match &self.inventory {
+            Err(error @ GpuError::Driver { .. }) => Some(error.to_string()),
+            Err(GpuError::NoDriver) | Ok(_) => None,
+        }
+    }
+
+    /// The GPUs of so many workers under the launcher's environment, where there are any.
+    pub(super) fn in_use(self, workers: usize) -> Option<InUse> {
+        let (list, order) = (self.list, self.order);
+        let (inventory, versions) = (self.inventory.ok()?, self.versions);
+        let visible = Visible::new(&inventory, list.as_deref());
+        if visible.count(&inventory) == 0 {
+            return None;
+        }
+        let places = visible.of_the_first(&inventory, workers, order.as_deref());
+        Some(InUse {
+            places: places.unwrap_or_default(),
+            inventory,
+            versions,
+        })
+    }
+
+    /// The GPUs of workers that get these.
+    pub(super) fn in_use_as(self, chosen: &Chosen) -> Option<InUse> {
+        Some(InUse {
+            places: chosen.places.clone(),
+            inventory: self.inventory.ok()?,
+            versions: self.versions,
+        })
+    }
+
     /// The GPUs that the user has named.
     ///
     /// # Errors
@@ -149,6 +198,7 @@ impl Chosen {
         };
         let instances = places.iter().any(|place| place.is_instance());
         Self {
+            places: places.to_vec(),
             entries,
             by_index,
             alone: instances && places.len() > 1,

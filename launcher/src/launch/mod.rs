@@ -4,6 +4,7 @@ mod cause;
 mod devices;
 mod environment;
 mod files;
+mod gpu_check;
 mod heartbeats;
 mod limit;
 mod meeting;

@@ -4,6 +4,7 @@ mod folders;
 
 use super::Begun;
 use super::devices::{self, Devices, Machine};
+use super::gpu_check;
 use super::limit::{Limited, limit};
 use super::placement::Placement;
 use super::size::{self, Asked, Host, Size, plural};
@@ -140,8 +141,17 @@ impl Plan {
             devices,
             place,
             note,
+            gpus,
         } = measure(args, Kind::Recipe)?;
-        let routing = Routing::plan(&args.output, nproc, &args.contract.role, Home::Recipe)?;
+        // A flag may name a worker that is not started: the note says why.
+        let with_note = |error: anyhow::Error| match &note {
+            Some(note) => error.context(note.clone()),
+            None => error,
+        };
+        let routing =
+            Routing::plan(&args.output, nproc, &args.contract.role, Home::Recipe).map_err(with_note)?;
+        let checked = gpus.as_ref().map(gpu_check::check).transpose()?;
+        let notes = note.into_iter().chain(checked.into_iter().flatten()).collect();
         let partition = partition(&recipe, nproc)?;
         let placement = Placement::new(&args.contract, nproc, &devices)?;
         let worker = find_worker()?;
@@ -172,7 +182,7 @@ impl Plan {
             recipe: Some(recipe),
             limit: limited.as_ref().map(|limited| limited.limit),
             routing,
-            headline: headline(note, summary, &placement, limited),
+            headline: headline(notes, summary, &placement, limited),
             placement,
         })
     }
@@ -201,6 +211,7 @@ impl Plan {
             devices,
             place,
             note,
+            ..
         } = measure(args, Kind::Program)?;
         let home = if args.run_dir.is_some() {
             Home::RunDir
@@ -231,7 +242,7 @@ impl Plan {
             recipe: None,
             limit: limited.as_ref().map(|limited| limited.limit),
             routing,
-            headline: headline(note, summary, &placement, limited),
+            headline: headline(note.into_iter().collect(), summary, &placement, limited),
             placement,
         })
     }
@@ -309,14 +320,15 @@ impl Plan {
 
 /// What the user is told first.
 fn headline(
-    note: Option<String>,
+    notes: Vec<String>,
     summary: String,
     placement: &Placement,
     limited: Option<Limited>,
 ) -> Vec<String> {
     let bound = placement.bound.note();
     let limit = limited.map(|limited| limited.note);
-    note.into_iter()
+    notes
+        .into_iter()
         .chain([summary])
         .chain(bound)
         .chain(limit)

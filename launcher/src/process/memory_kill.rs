@@ -174,14 +174,18 @@ fn unescaped(path: &str) -> PathBuf {
 /// The kernel's log, positioned behind its last record; none without the right to read it, or where the log's
 /// process ids are not those that the launcher sees.
 fn log_from_now_on() -> Option<File> {
-    let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
-    if namespace != Path::new(FIRST_PID_NAMESPACE) {
+    if !sees_the_kernels_pids() {
         return None;
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let log = rustix::fs::open("/dev/kmsg", flags, Mode::empty()).ok()?;
     rustix::fs::seek(&log, SeekFrom::End(0)).ok()?;
     Some(log.into())
+}
+
+/// Whether a process id that the kernel or a driver tells means the same process here: not so in a container.
+pub(crate) fn sees_the_kernels_pids() -> bool {
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|namespace| namespace == Path::new(FIRST_PID_NAMESPACE))
 }
 
 /// The processes that the rest of the kernel's log says were killed for memory.

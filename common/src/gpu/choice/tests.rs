@@ -260,3 +260,44 @@ proptest! {
         prop_assert_eq!(seen.count(&inventory), count);
     }
 }
+
+#[test]
+fn what_the_first_workers_compute_on_is_only_told_where_it_is_certain() {
+    let of = |inventory: &Inventory, list, count, order| {
+        let places = Visible::new(inventory, list).of_the_first(inventory, count, order)?;
+        Some(
+            places
+                .into_iter()
+                .map(|place| inventory.title(place))
+                .collect::<Vec<_>>()
+                .join(", "),
+        )
+    };
+    let bus = Some(PCI_BUS_ID);
+    for (inventory, list, count, order, expected) in [
+        (gpus(4), None, 2, None, Some("GPU 0, GPU 1")),
+        (gpus(4), Some("3,1,0"), 2, None, Some("GPU 3, GPU 1")),
+        (gpus(2), None, 3, None, None),
+        // All of them are used, whatever their order.
+        (mixed(), None, 2, None, Some("GPU 0, GPU 1")),
+        (mixed(), None, 1, None, None),
+        (mixed(), None, 1, bus, Some("GPU 0")),
+        (mixed(), Some("1"), 1, None, None),
+        (mixed(), Some("1"), 1, bus, Some("GPU 1")),
+        (mixed(), Some("GPU-11aa-0001"), 1, None, Some("GPU 1")),
+        // CUDA chooses one of the two.
+        (divided(), None, 1, None, None),
+        (
+            divided(),
+            Some("MIG-1c-77"),
+            1,
+            None,
+            Some("MIG instance 1 of GPU 1"),
+        ),
+        (divided(), Some("0"), 1, None, None),
+        (divided(), Some("GPU-00aa-0001"), 1, None, Some("GPU 0")),
+    ] {
+        let found = of(&inventory, list, count, order);
+        assert_eq!(found.as_deref(), expected, "{list:?} {count} {order:?}");
+    }
+}

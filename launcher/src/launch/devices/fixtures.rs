@@ -1,13 +1,32 @@
 //! Machines for the tests.
 
 use super::Machine;
-use dtrain_common::gpu::{GpuInfo, Inventory, MigInfo};
+use dtrain_common::gpu::{GpuError, GpuInfo, Inventory, MigInfo, Versions};
 
 /// A machine under this value of CUDA_VISIBLE_DEVICES.
 pub(in crate::launch) fn machine(inventory: Inventory, list: Option<&str>) -> Machine {
     Machine {
         inventory: Ok(inventory),
+        versions: Some(versions("580.65.06", "13.0")),
         list: list.map(str::to_owned),
+        order: None,
+    }
+}
+
+/// A driver and its CUDA.
+pub(in crate::launch) fn versions(driver: &str, cuda: &str) -> Versions {
+    Versions {
+        driver: driver.to_owned(),
+        cuda: Some(cuda.to_owned()),
+    }
+}
+
+/// A machine without a driver.
+pub(in crate::launch) fn no_driver() -> Machine {
+    Machine {
+        inventory: Err(GpuError::NoDriver),
+        versions: None,
+        list: None,
         order: None,
     }
 }

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use super::fixtures::{divided, gpus, machine};
+use super::fixtures::{divided, gpus, machine, no_driver};
 use super::*;
 use std::collections::BTreeMap;
 
@@ -119,13 +119,8 @@ fn chosen_gpus_in_words() {
 
 #[test]
 fn a_choice_without_gpus_is_refused_with_the_remedy() {
-    let no_driver = Machine {
-        inventory: Err(GpuError::NoDriver),
-        list: None,
-        order: None,
-    };
     assert_eq!(
-        refused(no_driver, "0"),
+        refused(no_driver(), "0"),
         "--gpu-ids 0: no NVIDIA driver is loaded on this machine, so no GPU can be used; leave the flag out, or give --gpu-ids \
          none, for workers on the CPU"
     );
