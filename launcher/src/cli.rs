@@ -73,6 +73,7 @@ pub(crate) struct LaunchArgs {
     ///
     /// `auto`: one per visible GPU, or one on the CPU where there is none. `gpu`: one per visible GPU, an error
     /// where there is none. `cpu`: one per CPU core. CUDA_VISIBLE_DEVICES is honoured. With --gpu-ids: one per GPU named.
+    /// Where fewer GPUs are visible than a number asks for, a recipe gets one worker on each.
     #[arg(
         long,
         value_name = "N|auto|gpu|cpu",

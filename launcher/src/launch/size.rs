@@ -121,11 +121,14 @@ fn fewer(nproc: Nproc, asked: usize, machine: &Machine) -> anyhow::Result<Size> 
     } else {
         "use"
     };
+    let started = match gpus {
+        1 => "1 worker instead".to_owned(),
+        _ => format!("{gpus} workers instead, one on each"),
+    };
     let note = format!(
-        "--nproc {asked}, and what is visible is {described}: starting {gpus} worker{} instead, one on each; the result is \
-         the same, since effective batch and learning rate stay those of the recipe and each worker takes a larger share \
-         of every step, in more micro-batches; {more} --gpu-ids none for {asked} workers on the CPU",
-        plural(gpus)
+        "--nproc {asked}, and what is visible is {described}: starting {started}; the result is the same, since effective \
+         batch and learning rate stay those of the recipe and each worker takes a larger share of every step, in more \
+         micro-batches; {more} --gpu-ids none for {asked} workers on the CPU"
     );
     Ok(Size::inherited(gpus, on_visible(&described), Some(note)))
 }
