@@ -3,7 +3,7 @@
 use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::plan::{Cut, Prediction, Predictor, Subject, Way};
-use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
+use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute, Switch};
 use dtrain_torch_shim::symbolic::Symbolic;
 use serde_json::Value;
 use tch::Device;
@@ -81,6 +81,9 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
         recipe.memory.micro_batch = MicroBatch::Auto;
         recipe.memory.recompute = Recompute::Auto;
         recipe.precision.amp = Amp::Off;
+        // They move no tensor, and where symbolic tensors are they could not be had.
+        recipe.precision.tf32 = Switch::Auto;
+        recipe.model.cudnn_benchmark = Switch::Auto;
         // Their values do not matter.
         recipe.model.weights = None;
         let opening = Opening::rehearsed(self.survey.clone());
