@@ -7,6 +7,7 @@ mod ema;
 mod error;
 mod evaluate;
 mod fault;
+mod feed;
 mod keep;
 mod kernels;
 mod model;
