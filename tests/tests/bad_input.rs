@@ -139,7 +139,9 @@ fn optimizers_schedules_and_precisions_that_there_are_not() {
     for (set, words) in on_the_cpu {
         let mut command = sandbox.command(2, "run", &[set], &[]);
         command.env("CUDA_VISIBLE_DEVICES", "");
-        refused_by(&mut command, &[words, &["needs a GPU"]].concat());
+        let mut words = words.to_vec();
+        words.push("needs a GPU");
+        refused_by(&mut command, &words);
     }
 }
 

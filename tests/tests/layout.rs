@@ -56,8 +56,8 @@ fn the_worker_names_libtorch_cpu_and_c10_alone() {
     assert_eq!(libraries, ["libc10.so", "libtorch_cpu.so"]);
 }
 
-/// What only a machine with a GPU needs is loaded there and then. The CUDA runtime and CUPTI are no such libraries: libtorch_cpu.so of
-/// the wheel names them itself, and they come with it and need no driver.
+/// What only a machine with a GPU needs is loaded there and then. The CUDA runtime and CUPTI are no such libraries: the wheel's
+/// libtorch_cpu.so names them itself, and they come with it and need no driver.
 #[test]
 fn ldd_shows_no_library_of_a_gpu() {
     const OF_GPUS: &[&str] = &[

@@ -22,8 +22,8 @@ pub(super) struct Fed {
 ///
 /// On a GPU the next micro-batch is copied while the device still computes what it was given before. It is copied in the order
 /// of that work, once the memory of the micro-batch before is free, so that forward and backward find one in memory and no more;
-/// the rest of a step finds the first one of the next. The pinned memory that it is copied from belongs to libtorch, which gives it to nobody
-/// else before the copy is done. On a CPU nothing is fetched ahead.
+/// the rest of a step finds the first one of the next. The pinned memory that it is copied from belongs to libtorch, which gives
+/// it to nobody else before the copy is done. On a CPU nothing is fetched ahead.
 pub(super) struct Feed {
     loader: Loader,
     device: Device,
@@ -78,8 +78,8 @@ impl Feed {
         Ok(Fed { batch, bad, waited })
     }
 
-    /// Gives the device the copy of the next micro-batch, where it has work before that and the micro-batch is decoded. What goes wrong is told
-    /// by [`Feed::next`], in the step that it is of. Call it when the last micro-batch is no longer in memory.
+    /// Gives a GPU the copy of the next micro-batch behind its other work, where the micro-batch is decoded. What goes wrong is
+    /// told by [`Feed::next`], in the step that it is of. Call it when the last micro-batch is no longer in memory.
     pub(super) fn fetch_ahead(&mut self) {
         if self.device.is_cuda() {
             self.fetch();

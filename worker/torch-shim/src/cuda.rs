@@ -52,7 +52,7 @@ pub fn set_device(index: usize) -> Result<(), ShimError> {
 }
 
 /// Whether matrix products and convolutions of float32 tensors on GPUs compute in TF32, which has 10 bits of mantissa instead of 23
-/// and is several times as fast where the GPU has it; others ignore it. It holds for the process, and for what is computed from
+/// and is faster where the GPU has it; others ignore it. It holds for the process, and for what is computed from
 /// then on.
 ///
 /// # Errors
