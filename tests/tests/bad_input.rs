@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use dtrain_common::gpu::{GpuError, inventory};
 use dtrain_tests::programs::finish;
 use dtrain_tests::ranks::said;
 use dtrain_tests::runs::{Sandbox, TINY, contents};
@@ -130,10 +131,36 @@ fn optimizers_schedules_and_precisions_that_there_are_not() {
         refused(&sandbox, 2, &[set], &[], words);
     }
     // What only the trainer can know: no GPU is there to compute in float16.
-    let mut command = sandbox.command(2, "run", &["precision.amp=\"fp16\""], &[]);
+    let on_the_cpu: [(&str, &[&str]); 3] = [
+        ("precision.amp=\"fp16\"", &["precision.amp", "fp16", "bf16"]),
+        ("precision.tf32=true", &["precision.tf32", "auto"]),
+        ("model.cudnn_benchmark=true", &["model.cudnn_benchmark", "auto"]),
+    ];
+    for (set, words) in on_the_cpu {
+        let mut command = sandbox.command(2, "run", &[set], &[]);
+        command.env("CUDA_VISIBLE_DEVICES", "");
+        let mut words = words.to_vec();
+        words.push("needs a GPU");
+        refused_by(&mut command, &words);
+    }
+}
+
+#[test]
+fn a_gpu_on_a_machine_without_a_driver() {
+    if !matches!(inventory(), Err(GpuError::NoDriver)) {
+        return;
+    }
+    let sandbox = Sandbox::new(TINY);
+    let mut command = sandbox.command(1, "run", &[], &[]);
+    command.env("CUDA_VISIBLE_DEVICES", "0");
     refused_by(
-        command.env("CUDA_VISIBLE_DEVICES", ""),
-        &["precision.amp", "fp16", "needs a GPU", "bf16"],
+        &mut command,
+        &[
+            "CUDA_VISIBLE_DEVICES=0 asks for a GPU",
+            "no NVIDIA driver",
+            "R580",
+            "--gpu-ids none",
+        ],
     );
 }
 

@@ -56,6 +56,38 @@ fn the_worker_names_libtorch_cpu_and_c10_alone() {
     assert_eq!(libraries, ["libc10.so", "libtorch_cpu.so"]);
 }
 
+/// What only a machine with a GPU needs is loaded there and then. The CUDA runtime and CUPTI are no such libraries: the wheel's
+/// libtorch_cpu.so names them itself, and they come with it and need no driver.
+#[test]
+fn ldd_shows_no_library_of_a_gpu() {
+    const OF_GPUS: &[&str] = &[
+        "libcuda.",
+        "libnvidia",
+        "torch_cuda",
+        "c10_cuda",
+        "cublas",
+        "cudnn",
+        "cufft",
+        "curand",
+        "cusolver",
+        "cusparse",
+        "nvrtc",
+        "nvshmem",
+        "nccl",
+    ];
+    for program in [dtrain(), worker()] {
+        let output = Command::new("ldd").arg(&program).output().unwrap();
+        let listed = said(&output);
+        assert!(listed.contains("libc.so"), "{listed}");
+        // The names: where a library lies may hold any words.
+        let names = listed.lines().filter_map(|line| line.split_whitespace().next());
+        let of_gpus: Vec<&str> = names
+            .filter(|name| OF_GPUS.iter().any(|word| name.contains(word)))
+            .collect();
+        assert_eq!(of_gpus, [] as [&str; 0], "{}", program.display());
+    }
+}
+
 #[test]
 fn a_moved_worker_finds_its_libraries() {
     let folder = tempfile::tempdir_in(build_folder()).unwrap();

@@ -44,6 +44,11 @@ impl Control {
         let ended = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&ended);
         let serve = move || {
+            // Freed blocks go back to CUDA from this thread, which else would begin with a context on GPU 0.
+            if let Err(error) = device::enter(device) {
+                tracing::debug!("no control socket: {error}");
+                return;
+            }
             while !over.load(Ordering::Acquire) {
                 if let Err(error) = listener.serve(|ask| answer(ask, rank, device)) {
                     tracing::debug!("the control socket: {error}");

@@ -1,42 +1,172 @@
-//! Which device a rank trains on.
+//! Which device a rank trains on, and why not on the one that it was given.
 
-use dtrain_common::env::WorkerEnv;
+use dtrain_common::env::{CUDA_VISIBLE_DEVICES, WorkerEnv};
+use dtrain_common::gpu::Visible;
 use dtrain_torch_shim::{ErrorKind, ShimError, cuda};
 use tch::Device;
+use thiserror::Error;
 
-use super::error::WorkerError;
+/// A rank that was to train on a GPU and cannot.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// A GPU was asked for on a machine without a driver.
+    #[error(
+        "CUDA_VISIBLE_DEVICES={list} asks for a GPU, and there is no NVIDIA driver here ({reason}); install driver R580 or newer, \
+         which CUDA 13.0 needs, and in a container pass it through (`--gpus all`), or train on the CPU with --gpu-ids none"
+    )]
+    NoDriver {
+        /// What asks for it.
+        list: String,
+        /// The loader's words.
+        reason: String,
+    },
+    /// A GPU was asked for, and libtorch is the one for CPUs.
+    #[error(
+        "CUDA_VISIBLE_DEVICES={list} asks for a GPU, and libtorch's CUDA set is not here ({reason}); fetch it with `cargo xtask \
+         setup --cuda`, or train on the CPU with --gpu-ids none"
+    )]
+    NoCudaSet {
+        /// What asks for it.
+        list: String,
+        /// The loader's words.
+        reason: String,
+    },
+    /// The driver knows only an older CUDA than libtorch's.
+    #[error(
+        "CUDA_VISIBLE_DEVICES={list} asks for a GPU, and the NVIDIA driver is too old for CUDA 13.0: {reason} Install driver R580 \
+         or newer, or train on the CPU with --gpu-ids none"
+    )]
+    OldDriver {
+        /// What asks for it.
+        list: String,
+        /// CUDA's words, a sentence.
+        reason: String,
+    },
+    /// None of the GPUs that were asked for is there.
+    #[error(
+        "CUDA_VISIBLE_DEVICES={list} asks for a GPU, and CUDA finds none of these here; `dtrain gpu info` lists what there is, a \
+         container must be given its GPUs (`--gpus all`), and --gpu-ids none trains on the CPU"
+    )]
+    NoneVisible {
+        /// What asks for them.
+        list: String,
+    },
+    /// Fewer GPUs than workers.
+    #[error(
+        "rank {rank} is worker {local_rank} of its machine, which shows it {visible} GPU(s); start at most {visible} worker(s) \
+         there, or train on the CPU with --gpu-ids none"
+    )]
+    TooFew {
+        /// This rank.
+        rank: usize,
+        /// Its number on its machine.
+        local_rank: usize,
+        /// GPUs that it sees.
+        visible: usize,
+    },
+    /// CUDA does not start, or not on this GPU.
+    #[error(
+        "rank {rank} cannot use its GPU: {source}; check it with `nvidia-smi`: another process may have it for itself, or it needs \
+         a reset"
+    )]
+    Failed {
+        /// This rank.
+        rank: usize,
+        /// CUDA's words.
+        source: ShimError,
+    },
+}
 
-/// The GPU with the rank's local number among those visible, or the CPU where there is no NVIDIA driver.
+impl DeviceError {
+    /// Whether the GPU has no memory left for a context.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Failed { source, .. } if source.is_out_of_memory())
+    }
+}
+
+/// The GPU with the rank's local number among those visible, which becomes the current one of the calling thread; or the CPU
+/// where GPUs are hidden, or where none was asked for and none can be used. Called once, on the main thread, before anything
+/// else uses libtorch.
 ///
 /// # Errors
-/// `NoGpu` where a machine has GPUs, but fewer than workers.
-pub(crate) fn choose(env: &WorkerEnv) -> Result<Device, WorkerError> {
-    let visible = match cuda::load().and_then(|()| cuda::device_count()) {
-        Ok(visible) => visible,
-        Err(error) => {
-            explain(env, &error);
-            0
-        }
-    };
-    match visible {
-        0 => Ok(Device::Cpu),
-        _ if env.local_rank < visible => Ok(Device::Cuda(env.local_rank)),
-        _ => Err(WorkerError::NoGpu {
+/// Where a GPU was asked for (CUDA_VISIBLE_DEVICES names one, as the launcher has it do for `--gpu-ids`) and cannot be used,
+/// and where there are fewer than workers.
+pub(crate) fn choose(env: &WorkerEnv) -> Result<Device, DeviceError> {
+    let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
+    if list.as_deref().is_some_and(|list| !Visible::asks_for_one(list)) {
+        // A run on the CPU does not wait for CUDA to load.
+        return Ok(Device::Cpu);
+    }
+    let found = cuda::load().and_then(|()| cuda::device_count());
+    let (device, why_not) = decide(env, list, found)?;
+    if let Some(why) = why_not {
+        explain(env, &why);
+    }
+    enter(device).map_err(|source| failed(env, source))?;
+    Ok(device)
+}
+
+/// Makes the device the current one of the calling thread: nothing that this thread does may touch another GPU. Every thread that
+/// uses tensors on the device begins with it.
+///
+/// # Errors
+/// Where the GPU cannot be used.
+pub(crate) fn enter(device: Device) -> Result<(), ShimError> {
+    match device {
+        Device::Cuda(index) => cuda::set_device(index),
+        _ => Ok(()),
+    }
+}
+
+/// The device, and why it is the CPU where it is that for want of something. `list` asks for GPUs; without one any that there are
+/// will do. `found` is how many CUDA shows.
+fn decide(
+    env: &WorkerEnv,
+    list: Option<String>,
+    found: Result<usize, ShimError>,
+) -> Result<(Device, Option<ShimError>), DeviceError> {
+    match (found, list) {
+        (Ok(visible), _) if env.local_rank < visible => Ok((Device::Cuda(env.local_rank), None)),
+        (Ok(0), None) => Ok((Device::Cpu, None)),
+        (Ok(0), Some(list)) => Err(DeviceError::NoneVisible { list }),
+        (Ok(visible), _) => Err(DeviceError::TooFew {
             rank: env.rank,
             local_rank: env.local_rank,
             visible,
         }),
+        (Err(error), None) => Ok((Device::Cpu, Some(error))),
+        (Err(error), Some(list)) => {
+            let reason = error.message.clone();
+            Err(match error.kind {
+                ErrorKind::DriverMissing => DeviceError::NoDriver { list, reason },
+                ErrorKind::LibraryMissing => DeviceError::NoCudaSet { list, reason },
+                ErrorKind::DriverTooOld => DeviceError::OldDriver { list, reason },
+                _ => failed(env, error),
+            })
+        }
     }
 }
 
-/// A machine without a driver is an ordinary one; a driver without libtorch's CUDA set is worth a sentence.
+fn failed(env: &WorkerEnv, source: ShimError) -> DeviceError {
+    DeviceError::Failed {
+        rank: env.rank,
+        source,
+    }
+}
+
+/// A machine without a driver is an ordinary one; a driver that cannot be used is worth a sentence.
 fn explain(env: &WorkerEnv, error: &ShimError) {
-    if error.kind == ErrorKind::LibraryMissing && error.message.starts_with("no NVIDIA driver") {
-        tracing::debug!("{error}");
-    } else if env.rank == 0 {
-        tracing::warn!(
-            "training on the CPU: {error}; `cargo xtask setup --cuda` fetches libtorch's CUDA set"
-        );
+    let remedy = match error.kind {
+        ErrorKind::DriverMissing => {
+            tracing::debug!("training on the CPU: {error}");
+            return;
+        }
+        ErrorKind::LibraryMissing => "`cargo xtask setup --cuda` fetches libtorch's CUDA set",
+        ErrorKind::DriverTooOld => "CUDA 13.0 needs driver R580 or newer",
+        _ => "`nvidia-smi` may say more",
+    };
+    if env.rank == 0 {
+        tracing::warn!("training on the CPU: {error}; {remedy}");
     }
 }
 
@@ -53,5 +183,98 @@ pub(crate) fn name(device: Device) -> String {
     match device {
         Device::Cuda(index) => format!("GPU {index}"),
         _ => "CPU".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn worker(local_rank: usize) -> WorkerEnv {
+        WorkerEnv {
+            rank: local_rank + 4,
+            local_rank,
+            ..WorkerEnv::single()
+        }
+    }
+
+    fn error(kind: ErrorKind) -> ShimError {
+        ShimError {
+            op: "load CUDA",
+            kind,
+            message: "the reason.".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_rank_has_the_gpu_of_its_local_number() {
+        for list in [None, Some("6,4".to_owned())] {
+            let (device, why) = decide(&worker(1), list, Ok(2)).unwrap();
+            assert_eq!(device, Device::Cuda(1));
+            assert!(why.is_none());
+        }
+    }
+
+    #[test]
+    fn without_a_wish_the_cpu_will_do_and_the_reason_is_kept() {
+        let (device, why) = decide(&worker(0), None, Ok(0)).unwrap();
+        assert!(device == Device::Cpu && why.is_none());
+        for kind in [
+            ErrorKind::DriverMissing,
+            ErrorKind::LibraryMissing,
+            ErrorKind::DriverTooOld,
+            ErrorKind::Other,
+        ] {
+            let (device, why) = decide(&worker(0), None, Err(error(kind))).unwrap();
+            assert_eq!((device, why.unwrap().kind), (Device::Cpu, kind));
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_was_asked_for_is_had_or_an_error_with_a_remedy() {
+        let asked = |found| decide(&worker(2), Some("GPU-7,3".to_owned()), found).unwrap_err();
+        let cases = [
+            (asked(Err(error(ErrorKind::DriverMissing))), "R580"),
+            (asked(Err(error(ErrorKind::LibraryMissing))), "setup --cuda"),
+            (asked(Err(error(ErrorKind::DriverTooOld))), "R580"),
+            (asked(Ok(0)), "dtrain gpu info"),
+        ];
+        for (error, remedy) in cases {
+            let text = error.to_string();
+            assert!(text.contains("CUDA_VISIBLE_DEVICES=GPU-7,3"), "{text}");
+            assert!(text.contains(remedy) && text.contains("--gpu-ids none"), "{text}");
+            assert!(!error.is_out_of_memory());
+            let status = crate::WorkerError::from(error).exit_status();
+            assert_eq!(status, dtrain_common::exit::ExitStatus::Usage);
+        }
+        let few = asked(Ok(2)).to_string();
+        assert!(
+            few.contains("rank 6 is worker 2") && few.contains("at most 2"),
+            "{few}"
+        );
+        // The same without a list: the machine has GPUs, and not enough.
+        assert!(matches!(
+            decide(&worker(2), None, Ok(2)),
+            Err(DeviceError::TooFew { visible: 2, .. })
+        ));
+    }
+
+    #[test]
+    fn a_gpu_that_fails_is_no_mistake_of_the_user_s() {
+        let failed = decide(&worker(0), Some("0".to_owned()), Err(error(ErrorKind::Device))).unwrap_err();
+        assert!(failed.to_string().contains("nvidia-smi"), "{failed}");
+        let status = crate::WorkerError::from(failed).exit_status();
+        assert_eq!(status, dtrain_common::exit::ExitStatus::Program(1));
+        let full = DeviceError::Failed {
+            rank: 0,
+            source: error(ErrorKind::OutOfMemory),
+        };
+        assert!(full.is_out_of_memory());
+    }
+
+    #[test]
+    fn the_cpu_needs_no_entering() {
+        assert!(enter(Device::Cpu).is_ok());
     }
 }

@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::OutOfMemory;
 use crate::checkpoint::CheckpointError;
 use crate::collectives::RendezvousError;
+use crate::device::DeviceError;
 use crate::engine::{ArenaError, EmaError, PlanError, PrecisionError, TrainError};
 use crate::models::ModelError;
 use crate::optim::GroupError;
@@ -125,19 +126,9 @@ pub enum WorkerError {
     /// The model or its weights.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Fewer GPUs than workers.
-    #[error(
-        "rank {rank} is worker {local_rank} of its machine, which shows it {visible} GPU(s); start at most {visible} worker(s) \
-         there, or set CUDA_VISIBLE_DEVICES= (empty) to train on the CPU"
-    )]
-    NoGpu {
-        /// This rank.
-        rank: usize,
-        /// Its number on its machine.
-        local_rank: usize,
-        /// GPUs that it sees.
-        visible: usize,
-    },
+    /// The GPU that this rank was to train on.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The ranks did not find each other.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
@@ -214,7 +205,13 @@ impl WorkerError {
             | Self::Resume(_)
             | Self::OtherData { .. }
             | Self::Model(_)
-            | Self::NoGpu { .. }
+            | Self::Device(
+                DeviceError::NoDriver { .. }
+                | DeviceError::NoCudaSet { .. }
+                | DeviceError::OldDriver { .. }
+                | DeviceError::NoneVisible { .. }
+                | DeviceError::TooFew { .. },
+            )
             | Self::Job(_)
             | Self::NoStage { .. }
             | Self::Attempt(_)
@@ -241,6 +238,7 @@ impl WorkerError {
             Self::Model(error) => error.is_out_of_memory(),
             Self::Task(error) => error.is_out_of_memory(),
             Self::Ema(error) => error.is_out_of_memory(),
+            Self::Device(error) => error.is_out_of_memory(),
             Self::Resume(error) | Self::Evaluate(error) => error.is_out_of_memory(),
             Self::Rendezvous(RendezvousError::Group(error)) => error.is_out_of_memory(),
             _ => false,

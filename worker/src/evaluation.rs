@@ -21,7 +21,7 @@ use crate::checkpoint;
 use crate::collectives::{Ranks, Rendezvous};
 use crate::device;
 use crate::engine::{
-    Evaluated, Evaluator, Fault, Limits, Precision, StopFlag, TrainError, exhausted, figures_of,
+    Evaluated, Evaluator, Fault, Kernels, Limits, Precision, StopFlag, TrainError, exhausted, figures_of,
     in_smaller_batches, shielded,
 };
 use crate::error::WorkerError;
@@ -168,6 +168,9 @@ pub(crate) fn evaluate<T: BuildTask + 'static>(
     }
     same_data(folder, &manifest, &task)?;
     let precision = Precision::new(&recipe.precision, place.device)?;
+    if let Some(kernels) = Kernels::new(recipe, place.device)? {
+        kernels.apply().map_err(TrainError::from)?;
+    }
     let evaluator = Evaluator {
         task: &task,
         ranks: place.ranks,

@@ -59,7 +59,14 @@ pub(crate) fn lead<T: BuildTask + 'static>(
         survey,
     };
     let mut setup = Setup::build::<T>(recipe, &opening, env, device, None).map_err(|error| {
-        start::explained::<T>(error, request, recipe, &opening.survey, env.world_size, allowed)
+        start::explained::<T>(
+            error,
+            request,
+            recipe,
+            &opening.survey,
+            env.world_size,
+            (allowed, device),
+        )
     })?;
     // Choosing it is checking it.
     setup.resumed_in = setup.resumed_in.map(|read| chosen_in + read);

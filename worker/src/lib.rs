@@ -29,6 +29,7 @@ pub mod tasks;
 mod trained;
 mod worker;
 
+pub use device::DeviceError;
 pub use dtrain_common as common;
 pub use error::WorkerError;
 pub use out_of_memory::OutOfMemory;

@@ -19,8 +19,8 @@ use super::{data_mark, recompute, trained};
 use crate::checkpoint;
 use crate::data::LoaderOptions;
 use crate::engine::{
-    BatchNorms, BestKeeper, Buffers, Ema, LayoutOptions, Model, Needs, Place, Precision, RankSync, RunPlan,
-    Stage, Stages, TrainError, Trained, live,
+    BatchNorms, BestKeeper, Buffers, Ema, Kernels, LayoutOptions, Model, Needs, Place, Precision, RankSync,
+    RunPlan, Stage, Stages, TrainError, Trained, live,
 };
 use crate::models::{self, BatchSync, LoadReport, Registry, Renames};
 use crate::tasks::{BATCH_NORM, BuildTask, Site, Task, Totals, build_to_fill, has_batch_norm};
@@ -150,6 +150,9 @@ impl Setup {
             .map(|ema| Ema::new(ema.decay, ema.warmup, live(&arena, &buffers, &resting)))
             .transpose()?;
         let mut precision = Precision::new(&recipe.precision, device)?;
+        if let Some(kernels) = Kernels::new(recipe, device)? {
+            kernels.apply().map_err(TrainError::from)?;
+        }
         let (mut done, mut earlier_metrics, mut earlier_best) = (0, BTreeMap::new(), None);
         let (mut owes_evaluation, mut resumed_in) = (false, None);
         if let Some((folder, _)) = resume {

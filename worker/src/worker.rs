@@ -145,7 +145,7 @@ fn train_shielded<T: BuildTask + 'static>(
             recipe,
             &opening.survey,
             env.world_size,
-            limit,
+            (limit, device),
             setup.precision.amp(),
         )?,
         _ => Vec::new(),

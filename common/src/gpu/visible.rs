@@ -42,6 +42,12 @@ impl Visible {
         }
     }
 
+    /// Whether a value of CUDA_VISIBLE_DEVICES asks for a device, on whatever machine: its first entry is an index or a UUID.
+    pub fn asks_for_one(list: &str) -> bool {
+        let first = list.split(',').next().unwrap_or_default().trim();
+        leading_number(first).is_some() || first.starts_with("GPU-") || first.starts_with("MIG-")
+    }
+
     /// The devices, a GPU in MIG mode as a whole.
     pub fn places(&self) -> &[Place] {
         &self.places
@@ -163,6 +169,16 @@ mod tests {
         assert!(numbers(&gpus(0), None).is_empty() && numbers(&gpus(0), Some("0")).is_empty());
         // The only one there is fits every beginning.
         assert_eq!(numbers(&gpus(1), Some("GPU-")), [0]);
+    }
+
+    #[test]
+    fn a_list_asks_for_a_device_or_hides_them_all() {
+        for asking in ["0", "1,0", " 3 ,-1", "+2", "GPU-00aa", "MIG-1c,0"] {
+            assert!(Visible::asks_for_one(asking), "{asking:?}");
+        }
+        for hiding in ["", " ", "-1", "-1,0", ",0", "none", "NoDevFiles", "gpu-0"] {
+            assert!(!Visible::asks_for_one(hiding), "{hiding:?}");
+        }
     }
 
     #[test]

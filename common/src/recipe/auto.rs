@@ -1,4 +1,4 @@
-//! The settings of a recipe that are "auto" or a number, and the cache, which is "auto", "off" or a size.
+//! The settings of a recipe that are "auto" or a number, true or false, and the cache, which is "auto", "off" or a size.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -82,6 +82,59 @@ auto_or_number! {
     Size,
     /// The limit, unless it is chosen by dtrain; as `Partition::new` takes it.
     limit
+}
+
+/// A setting that is on or off, or left to dtrain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Switch {
+    /// `"auto"`: chosen by dtrain.
+    #[default]
+    Auto,
+    /// `true`
+    On,
+    /// `false`
+    Off,
+}
+
+impl Switch {
+    /// What the user has decided, unless it is left to dtrain.
+    pub fn stated(self) -> Option<bool> {
+        match self {
+            Self::Auto => None,
+            Self::On => Some(true),
+            Self::Off => Some(false),
+        }
+    }
+}
+
+impl Serialize for Switch {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.stated() {
+            None => serializer.serialize_str("auto"),
+            Some(on) => serializer.serialize_bool(on),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Switch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "expected \"auto\", true or false")]
+        enum Form {
+            Flag(bool),
+            Word(Auto),
+        }
+        #[derive(Deserialize)]
+        enum Auto {
+            #[serde(rename = "auto")]
+            Auto,
+        }
+        Ok(match Form::deserialize(deserializer)? {
+            Form::Flag(true) => Self::On,
+            Form::Flag(false) => Self::Off,
+            Form::Word(Auto::Auto) => Self::Auto,
+        })
+    }
 }
 
 /// Memory for decoded images, for each rank.

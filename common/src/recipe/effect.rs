@@ -50,6 +50,16 @@ impl Recipe {
                 self.precision.amp.as_str()
             ),
         );
+        // A module or a trainer of the user's own may leave autocast for a part of what it computes.
+        let own = matches!(self.task, Task::Custom | Task::Torchscript);
+        idle.add(
+            matches!(self.precision.amp, Amp::Bf16 | Amp::Fp16) && !own,
+            &["precision.tf32"],
+            format!(
+                "no matrix product and no convolution is left in float32 where precision.amp is {:?}",
+                self.precision.amp.as_str()
+            ),
+        );
         idle.add(
             self.task != Task::Custom,
             &["custom"],
@@ -184,6 +194,11 @@ impl Recipe {
             !convolutions,
             &["model.memory_format"],
             format!("it belongs to models of convolutions, which are the ResNets and \"unet\"; {network}"),
+        );
+        idle.add(
+            of(&[Gpt]),
+            &["model.cudnn_benchmark"],
+            format!("it belongs to models with convolutions; {network}"),
         );
     }
 

@@ -31,7 +31,7 @@ mod values;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-pub use auto::{Budget, Cache, MicroBatch, Workers};
+pub use auto::{Budget, Cache, MicroBatch, Switch, Workers};
 pub use best::Best;
 pub use choices::{
     Amp, Augment, BatchNorm, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks, MemoryFormat,

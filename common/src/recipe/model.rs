@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchNorm, Loss, MemoryFormat, ModelName, WeightsMode};
+use super::{BatchNorm, Loss, MemoryFormat, ModelName, Switch, WeightsMode};
 
 /// `[model]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -51,6 +51,8 @@ pub struct Model {
     pub batchnorm: BatchNorm,
     /// How images and convolution weights lie in memory.
     pub memory_format: MemoryFormat,
+    /// Whether cuDNN tries which of its algorithms is the fastest for each convolution.
+    pub cudnn_benchmark: Switch,
 }
 
 impl Default for Model {
@@ -70,6 +72,7 @@ impl Default for Model {
             freeze: Vec::new(),
             batchnorm: BatchNorm::Local,
             memory_format: MemoryFormat::Contiguous,
+            cudnn_benchmark: Switch::Auto,
         }
     }
 }

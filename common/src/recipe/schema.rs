@@ -33,6 +33,8 @@ pub(super) enum Kind {
     Numbers(usize, usize, Range),
     /// true or false.
     Flag,
+    /// "auto", true or false.
+    AutoOrFlag,
     /// A length of training; may it be zero?
     Span { zero: bool },
     /// A length of training or of time, not zero.
@@ -85,7 +87,8 @@ pub(super) const MAX_COUNT: i64 = 1 << 40;
 const MAX_SIZE: i64 = 1 << 16;
 
 use Kind::{
-    AutoOrWhole, Choice, Flag, FolderName, Globs, Number, Numbers, Path, Section, Sections, Size, Whole,
+    AutoOrFlag, AutoOrWhole, Choice, Flag, FolderName, Globs, Number, Numbers, Path, Section, Sections, Size,
+    Whole,
 };
 
 pub(super) const RECIPE: &[Key] = &[
@@ -114,6 +117,7 @@ pub(super) const RECIPE: &[Key] = &[
         Section(&[
             key("amp", Choice(Amp::NAMES, &[])),
             key("loss_scale", Number(Range::AboveZero)),
+            key("tf32", AutoOrFlag),
         ]),
     ),
     key(
@@ -198,6 +202,7 @@ const MODEL: &[Key] = &[
     key("freeze", Globs),
     key("batchnorm", Choice(BatchNorm::NAMES, &[])),
     key("memory_format", Choice(MemoryFormat::NAMES, &[])),
+    key("cudnn_benchmark", AutoOrFlag),
 ];
 
 const OPTIM: &[Key] = &[

@@ -4,7 +4,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::auto::exact_size;
-use super::{Amp, Best, Budget, Compress, Every, LastBatch, MicroBatch, OnFailure, Recompute, TestWeights};
+use super::{
+    Amp, Best, Budget, Compress, Every, LastBatch, MicroBatch, OnFailure, Recompute, Switch, TestWeights,
+};
 use crate::units::{ByteSize, Span};
 
 /// `[train]`
@@ -66,6 +68,8 @@ pub struct Precision {
     /// [`Recipe::load`]: super::Recipe::load
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
+    /// Whether a GPU computes what is left in float32, its matrix products and convolutions, in TF32.
+    pub tf32: Switch,
 }
 
 impl Default for Precision {
@@ -73,6 +77,7 @@ impl Default for Precision {
         Self {
             amp: Amp::Auto,
             loss_scale: None,
+            tf32: Switch::Auto,
         }
     }
 }

@@ -6,8 +6,8 @@ use super::hints::{describe, nearest, one_of, quoted, unknown};
 use super::load::given;
 use super::origin::{Problem, dotted};
 use super::schema::Kind::{
-    AutoOrWhole, Cache, Choice, Flag, FolderName, Free, GlobOrGlobs, Globs, Name, Number, Numbers, Path,
-    Section, Sections, Size, Spans, Whole,
+    AutoOrFlag, AutoOrWhole, Cache, Choice, Flag, FolderName, Free, GlobOrGlobs, Globs, Name, Number,
+    Numbers, Path, Section, Sections, Size, Spans, Whole,
 };
 use super::schema::{Key, Kind, MAX_COUNT, RECIPE, Range};
 use super::{Best, Every, Task};
@@ -165,6 +165,8 @@ fn check_value(kind: &Kind, value: &Value) -> Result<(), String> {
         },
         Flag if value.is_bool() => Ok(()),
         Flag => expected("true or false"),
+        AutoOrFlag if value.is_bool() || value.as_str() == Some("auto") => Ok(()),
+        AutoOrFlag => expected("\"auto\", true or false"),
         Kind::Span { zero } => span(value, *zero),
         Spans => match value.as_array() {
             Some(list) if !list.is_empty() => list.iter().try_for_each(|value| span(value, false)),

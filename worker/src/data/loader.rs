@@ -10,7 +10,7 @@
 use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use self::threads::{Shared, lock};
+use self::threads::{Shared, State, lock};
 use super::dataset::{Column, Dataset, Field};
 use super::error::{BadSample, DataError};
 
@@ -110,6 +110,49 @@ impl Loader {
     }
 }
 
+/// What there is of the next batch at the moment.
+enum Next {
+    /// It, or why there is none.
+    Here(Result<Batch, DataError>),
+    /// It is still loading.
+    Loading,
+    /// There is none any more.
+    None,
+}
+
+impl Loader {
+    /// As [`Iterator::next`], but without waiting: `None` also where the next batch is still loading.
+    pub fn next_if_loaded(&mut self) -> Option<Result<Batch, DataError>> {
+        match self.look(&mut self.shared.lock()) {
+            Next::Here(batch) => Some(batch),
+            Next::Loading | Next::None => None,
+        }
+    }
+
+    /// Takes the next batch if it is there.
+    fn look(&self, state: &mut State) -> Next {
+        if state.broken.is_none() && !state.stop {
+            state.broken = state.jobs.front_mut().and_then(|job| job.failed.take());
+        }
+        if let Some(error) = state.broken.take() {
+            state.stop = true;
+            self.shared.work_changed.notify_all();
+            return Next::Here(Err(error));
+        }
+        match state.jobs.front() {
+            _ if state.stop => Next::None,
+            Some(job) if job.done == job.indices.len() => {
+                let batch = std::mem::take(&mut *lock(&job.batch));
+                state.jobs.pop_front();
+                self.shared.work_changed.notify_all();
+                Next::Here(Ok(batch))
+            }
+            None if state.exhausted => Next::None,
+            _ => Next::Loading,
+        }
+    }
+}
+
 impl Iterator for Loader {
     type Item = Result<Batch, DataError>;
 
@@ -117,30 +160,15 @@ impl Iterator for Loader {
     fn next(&mut self) -> Option<Self::Item> {
         let mut state = self.shared.lock();
         loop {
-            if let Some(error) = state.broken.take() {
-                state.stop = true;
-                self.shared.work_changed.notify_all();
-                return Some(Err(error));
-            }
-            if state.stop {
-                return None;
-            }
-            let exhausted = state.exhausted;
-            match state.jobs.front_mut() {
-                Some(job) if job.failed.is_some() => state.broken = job.failed.take(),
-                Some(job) if job.done == job.indices.len() => {
-                    let batch = std::mem::take(&mut *lock(&job.batch));
-                    state.jobs.pop_front();
-                    self.shared.work_changed.notify_all();
-                    return Some(Ok(batch));
-                }
-                None if exhausted => return None,
-                _ => {
+            match self.look(&mut state) {
+                Next::Here(batch) => return Some(batch),
+                Next::None => return None,
+                Next::Loading => {
                     state = self
                         .shared
                         .batch_changed
                         .wait(state)
-                        .unwrap_or_else(PoisonError::into_inner)
+                        .unwrap_or_else(PoisonError::into_inner);
                 }
             }
         }

@@ -8,10 +8,10 @@ use tch::{Device, Tensor};
 
 use super::error::TrainError;
 use super::fault::Fault;
+use super::feed::place_batch;
 use super::precision::Precision;
 use super::replay::{Exhausted, Limits, Phase, Shortage, patiently, place, shielded};
 use super::status::{Status, Tally};
-use super::step::place_batch;
 use super::stop::StopFlag;
 use super::trainer::Trainer;
 use crate::collectives::{Ranks, ReduceOp};

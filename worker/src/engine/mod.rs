@@ -7,7 +7,9 @@ mod ema;
 mod error;
 mod evaluate;
 mod fault;
+mod feed;
 mod keep;
+mod kernels;
 mod model;
 mod plan;
 mod precision;
@@ -32,6 +34,7 @@ pub(crate) use evaluate::{Evaluated, Evaluator, exhausted, in_smaller_batches};
 pub use fault::Fault;
 pub use keep::BestKeeper;
 pub(crate) use keep::figures_of;
+pub(crate) use kernels::Kernels;
 pub use model::{Model, live};
 pub use plan::{
     BatchNorms, Needs, PhaseFile, PhasePlan, Place, PlanError, PlanFile, Position, RunPlan, StageFile,

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use super::arena::Arena;
 use super::error::TrainError;
+use super::kernels::tf32;
 use super::reducer::Reducer;
 use super::replay::patiently;
 use super::scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
@@ -21,6 +22,8 @@ pub struct Precision {
     device: Device,
     /// The dtype of autocast regions, where there are any.
     autocast: Option<Kind>,
+    /// Whether float32 matrix products and convolutions compute in TF32.
+    tf32: bool,
     /// Keeps float16 gradients from vanishing.
     scaler: Option<GradScaler>,
     /// What the kernel that takes the loss scale out finds, and the reciprocal that it is given.
@@ -35,6 +38,22 @@ pub enum PrecisionError {
         "precision.amp = \"fp16\" needs a GPU, and this run is on the CPU; choose \"bf16\", which needs no loss scale, or \"off\""
     )]
     HalfOnCpu,
+    /// TF32 on a CPU.
+    #[error(
+        "precision.tf32 = true needs a GPU, and this run is on the CPU; leave it out, or set it to \"auto\""
+    )]
+    Tf32OnCpu,
+    /// TF32 on GPUs that lack it.
+    #[error(
+        "precision.tf32 = true, and not all GPUs of this machine compute in TF32 (compute capability 8.0, Ampere, or newer); \
+         leave it out, or set it to \"auto\""
+    )]
+    NoTf32,
+    /// cuDNN on a CPU.
+    #[error(
+        "model.cudnn_benchmark = true needs a GPU, and this run is on the CPU; leave it out, or set it to \"auto\""
+    )]
+    BenchmarkOnCpu,
     /// The scaler's settings.
     #[error("precision.loss_scale: {0}")]
     Scaler(#[from] ScalerError),
@@ -68,6 +87,7 @@ impl Precision {
         Ok(Self {
             device,
             autocast,
+            tf32: tf32(settings.tf32, device)?,
             scaler,
             figures: None,
         })
@@ -89,6 +109,7 @@ impl Precision {
         Ok(Self {
             device,
             autocast,
+            tf32: false,
             scaler,
             figures: None,
         })
@@ -136,6 +157,7 @@ impl Precision {
         match self.autocast {
             Some(Kind::Half) => "fp16 with a loss scale",
             Some(_) => "bf16",
+            None if self.tf32 => "fp32 with products in TF32",
             None => "fp32",
         }
     }
@@ -200,7 +222,11 @@ mod tests {
     use crate::engine::ReduceOptions;
 
     fn settings(amp: Amp, loss_scale: Option<f64>) -> recipe::Precision {
-        recipe::Precision { amp, loss_scale }
+        recipe::Precision {
+            amp,
+            loss_scale,
+            ..recipe::Precision::default()
+        }
     }
 
     #[test]

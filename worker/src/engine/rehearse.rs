@@ -70,7 +70,7 @@ pub(crate) fn rehearse(
     let mut reducer = Reducer::new(ranks.clone(), &model.arena, options)?;
     let mut account = Account::default();
     account.set_state(model.owners());
-    account.begin(books)?;
+    account.begin(books, 0)?;
     let mut status = Status::blank(model.task.sums(), ranks.size());
     reducer.expect(status.clone())?;
     let mut tally = Tally::default();

@@ -155,6 +155,8 @@ impl Trainer<'_> {
     /// # Errors
     /// `OutOfMemory`, on all ranks, where nothing is left that would save memory.
     pub(super) fn start_again(&mut self, shortages: &[Option<Shortage>]) -> Result<(), TrainError> {
+        // The next micro-batch is another one now.
+        self.feed.forget();
         self.model.buffers.rewind()?;
         self.reducer.begin()?;
         let stage = self.plan.stage_number(self.done);

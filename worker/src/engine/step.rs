@@ -5,19 +5,19 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rand_chacha::rand_core::Rng;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use super::arena::Arena;
 use super::error::TrainError;
+use super::feed::Fed;
 use super::plan::Position;
 use super::replay::{Phase, Shortage, shielded};
 use super::status::{Status, Tally};
 use super::trainer::Trainer;
 use crate::data::rng::{Domain, keyed};
-use crate::data::{self, Loader};
 use crate::memory::{self, Books};
 use crate::metrics::{StepRecord, WaitMs};
-use crate::tasks::{Batch, Mode};
+use crate::tasks::Mode;
 
 /// What the ranks have decided about a step from the figures that all of them share.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,7 +87,7 @@ impl Trainer<'_> {
         let cut = self.cut();
         let books = Books::Device(self.device);
         self.account.set_state(self.model.owners());
-        self.account.begin(books)?;
+        self.account.begin(books, self.feed.bytes_ahead())?;
         self.model.buffers.begin()?;
         self.reducer.begin()?;
 
@@ -221,7 +221,9 @@ impl Trainer<'_> {
         self.account.enter(books, memory::Phase::Forward)?;
         pass.phase = Phase::Forward;
         self.replay.fault.begin(pass.phase, cut.step, index + 1);
-        let batch = self.load(pass)?;
+        let Fed { batch, bad, waited } = self.feed.next()?;
+        pass.waited_for_data += waited;
+        pass.status.bad_samples += bad as f64;
         let loss = self
             .precision
             .run(|| self.model.task.loss(&batch, Mode::Train))??;
@@ -240,10 +242,16 @@ impl Trainer<'_> {
         self.model.buffers.take(share)?;
         tally.add(&loss)?;
         self.replay.fault.end();
-        match &sync {
-            Some(sync) => sync.end(),
-            None => Ok(()),
+        if let Some(sync) = &sync {
+            sync.end()?;
         }
+        let is_last = index + 1 == cut.micro_batches.len();
+        // An evaluation has the memory for itself.
+        if !is_last || !self.plan.is_checkpoint(cut.step) {
+            drop((batch, loss, scaled));
+            self.feed.fetch_ahead();
+        }
+        Ok(())
     }
 
     /// This rank takes no part in what is left of the step, `micro_steps` of it begun or not, but in what the others wait for.
@@ -292,29 +300,6 @@ impl Trainer<'_> {
         }
         Ok((decision, norm))
     }
-
-    /// The next micro-batch on the device.
-    fn load(&mut self, pass: &mut Pass) -> Result<Batch, TrainError> {
-        let asked = Instant::now();
-        let decoded = self.batches.next().ok_or(TrainError::LoaderEnded)??;
-        pass.waited_for_data += asked.elapsed();
-        pass.status.bad_samples += decoded.bad.len() as f64;
-        place_batch(decoded, &self.batches, self.device)
-    }
-}
-
-/// A decoded batch on the device; what could not be read is named, and the memory goes back to its loader.
-pub(super) fn place_batch(
-    decoded: data::Batch,
-    loader: &Loader,
-    device: Device,
-) -> Result<Batch, TrainError> {
-    for bad in &decoded.bad {
-        tracing::warn!("{} cannot be read and is left out: {}", bad.path, bad.reason);
-    }
-    let batch = Batch::new(&decoded, device)?;
-    loader.recycle(decoded);
-    Ok(batch)
 }
 
 /// `norm` is that of the mean gradient over the weight that counted; `missing` is the expected weight over that one.

@@ -15,6 +15,7 @@ use tch::{Device, Kind, Tensor};
 use super::batch_sync::RankSync;
 use super::error::TrainError;
 use super::fault::Fault;
+use super::feed::Feed;
 use super::keep::BestKeeper;
 use super::model::Model;
 use super::plan::{Place, RunPlan};
@@ -26,7 +27,7 @@ use super::status::Status;
 use super::stop::StopFlag;
 use crate::checkpoint::{Checkpoints, MemoryCopies};
 use crate::collectives::{Ranks, ReduceOp};
-use crate::data::{Loader, LoaderOptions, too_many_bad};
+use crate::data::{LoaderOptions, too_many_bad};
 use crate::heartbeat::Heartbeat;
 use crate::memory::{self, Account};
 use crate::metrics::{MetricsLog, Progress, StepRecord};
@@ -130,7 +131,7 @@ pub struct Trainer<'a> {
     pub(super) announced: bool,
     /// Whether the parameters lie in the order in which backward reaches them.
     pub(super) is_laid_out: bool,
-    pub(super) batches: Loader,
+    pub(super) feed: Feed,
     pub(super) loader_options: LoaderOptions,
     pub(super) device: Device,
     pub(super) stop: StopFlag,
@@ -169,7 +170,8 @@ impl<'a> Trainer<'a> {
         let mut summary = Summary::default();
         summary.result.final_metrics = parts.earlier_metrics;
         let work = parts.plan.micro_batches(parts.ranks.rank(), parts.done);
-        let batches = Loader::start(parts.model.task.train_set(), parts.loader_options, work)?;
+        let train_set = parts.model.task.train_set();
+        let feed = Feed::start(train_set, parts.loader_options, work, parts.device)?;
         let mut reducer = Reducer::new(parts.ranks.clone(), &parts.model.arena, parts.reduce)?;
         reducer.expect(Status::blank(parts.model.task.sums(), parts.ranks.size()))?;
         let replay = Replay::new(
@@ -193,7 +195,7 @@ impl<'a> Trainer<'a> {
             .map_err(failed)?;
         let mut trainer = Self {
             replay,
-            batches,
+            feed,
             clip: parts.recipe.optim.clip,
             recipe: parts.recipe,
             ranks: parts.ranks,
@@ -348,7 +350,8 @@ impl<'a> Trainer<'a> {
     /// Loads the micro-batches of the plan from the next step on.
     pub(super) fn restart_loader(&mut self) -> Result<(), TrainError> {
         let work = self.plan.micro_batches(self.ranks.rank(), self.done);
-        self.batches = Loader::start(self.model.task.train_set(), self.loader_options, work)?;
+        let train_set = self.model.task.train_set();
+        self.feed = Feed::start(train_set, self.loader_options, work, self.device)?;
         Ok(())
     }
 

@@ -43,7 +43,8 @@ fn one<T: BuildTask + 'static>(
 ) -> Result<Outcome, WorkerError> {
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
     let survey = subject.survey.clone();
-    let mut symbolic = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage);
+    let mut symbolic =
+        SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage).on_gpus(true);
     let planned_for = symbolic.subject(&[])?;
     match job.way {
         Way::Symbolic => report(&alone, &planned_for, &mut symbolic, job, out),

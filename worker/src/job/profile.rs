@@ -34,7 +34,7 @@ pub(super) fn run<T: BuildTask + 'static>(
     let amp = Precision::new(&subject.recipe.precision, device)?.amp();
     let (mut stages, mut fits) = (Vec::new(), true);
     for stage in numbers {
-        let (profiled, fitting) = one::<T>(&subject, job, stage, limit, amp)?;
+        let (profiled, fitting) = one::<T>(&subject, job, stage, (limit, device), amp)?;
         stages.push(profiled);
         fits &= fitting;
     }
@@ -56,12 +56,13 @@ fn one<T: BuildTask + 'static>(
     subject: &Subject<'_>,
     job: &ProfileJob,
     stage: usize,
-    limit: u64,
+    (limit, device): (u64, Device),
     amp: Amp,
 ) -> Result<(ProfiledStage, bool), WorkerError> {
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
     let survey = subject.survey.clone();
-    let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage);
+    let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage)
+        .on_gpus(device.is_cuda());
     let planned_for = predictor.subject(&[])?;
     let asked = Asked {
         ranks: job.nproc,

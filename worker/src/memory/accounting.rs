@@ -95,15 +95,15 @@ impl Account {
         self.state = state;
     }
 
-    /// A step begins.
+    /// A step begins. Of what is allocated already `ahead` bytes are its own: the micro-batch that was fetched before it began.
     ///
     /// # Errors
     /// What the device reports, as of the others.
-    pub fn begin(&mut self, books: Books<'_>) -> Result<(), ShimError> {
+    pub fn begin(&mut self, books: Books<'_>, ahead: u64) -> Result<(), ShimError> {
         books.reset_peak()?;
         *self = Self {
             state: self.state,
-            base: books.usage()?.allocated,
+            base: books.usage()?.allocated.saturating_sub(ahead),
             ..Self::default()
         };
         Ok(())

@@ -2,13 +2,14 @@
 
 use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
+use dtrain_common::memory::Owners;
 use dtrain_common::plan::{Cut, Prediction, Predictor, Subject, Way};
-use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
+use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute, Switch};
 use dtrain_torch_shim::symbolic::Symbolic;
 use serde_json::Value;
 use tch::Device;
 
-use super::Books;
+use super::{Books, StepMemory};
 use crate::collectives::{PhantomGroup, Ranks};
 use crate::engine::{JointSum, Place, Precision, TrainError, rehearse};
 use crate::error::WorkerError;
@@ -43,6 +44,8 @@ pub struct SymbolicPredictor<T> {
     overrides: Vec<String>,
     survey: Value,
     stage: usize,
+    /// Whether the device has the next micro-batch before it is its turn.
+    fetches_ahead: bool,
     /// The last one: two at once would be in the same books.
     built: Option<(Build, Rehearsal)>,
     task: std::marker::PhantomData<T>,
@@ -54,11 +57,20 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
     pub fn new(recipe: &str, overrides: &[String], survey: Value, stage: usize) -> Self {
         Self {
             stage,
+            fetches_ahead: false,
             recipe: recipe.to_owned(),
             overrides: overrides.to_vec(),
             survey,
             built: None,
             task: std::marker::PhantomData,
+        }
+    }
+
+    /// As it is, for a run on GPUs, or on a CPU: a GPU holds the next micro-batch while a step is reduced and taken.
+    pub(crate) fn on_gpus(self, gpus: bool) -> Self {
+        Self {
+            fetches_ahead: gpus,
+            ..self
         }
     }
 
@@ -81,6 +93,9 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
         recipe.memory.micro_batch = MicroBatch::Auto;
         recipe.memory.recompute = Recompute::Auto;
         recipe.precision.amp = Amp::Off;
+        // They move no tensor, and where symbolic tensors are they could not be had.
+        recipe.precision.tf32 = Switch::Auto;
+        recipe.model.cudnn_benchmark = Switch::Auto;
         // Their values do not matter.
         recipe.model.weights = None;
         let opening = Opening::rehearsed(self.survey.clone());
@@ -136,12 +151,13 @@ impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<T> {
     }
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, WorkerError> {
+        let fetches_ahead = self.fetches_ahead;
         let rehearsal = self.rehearsal(Build {
             overrides: overrides.to_vec(),
             ranks: cut.ranks,
             shard_optimizer: cut.shard_optimizer && cut.ranks > 1,
         })?;
-        rehearsal.predict(cut)
+        rehearsal.predict(cut, fetches_ahead)
     }
 }
 
@@ -160,7 +176,7 @@ impl Rehearsal {
         }
     }
 
-    fn predict(&mut self, cut: Cut) -> Result<Prediction, WorkerError> {
+    fn predict(&mut self, cut: Cut, fetches_ahead: bool) -> Result<Prediction, WorkerError> {
         let region = Symbolic::enter().map_err(TrainError::from)?;
         let partition = Partition::new(
             self.recipe.train.effective_batch,
@@ -193,13 +209,63 @@ impl Rehearsal {
             Books::Symbolic(&region),
             batches,
         )?;
+        let ahead = match (fetches_ahead, sizes.first()) {
+            (true, Some(&samples)) => Batch::bytes_of(data.fields(), samples),
+            _ => 0,
+        };
+        let (peak, owners) = with_next(&memory, ahead);
         let share = sizes.iter().sum::<usize>() as f64 / taken.iter().sum::<usize>() as f64;
         Ok(Prediction {
             cut,
             way: Way::Symbolic,
-            peak: memory.report.peak,
-            owners: memory.owners,
+            peak,
+            owners,
             flops: region.take_flops() * share,
         })
+    }
+}
+
+/// Peak and owners of a step in whose last two phases the next micro-batch, of `ahead` bytes, is there too.
+fn with_next(step: &StepMemory, ahead: u64) -> (u64, Owners) {
+    let late = step.phases.reduce.max(step.phases.update) + ahead;
+    let more = late.saturating_sub(step.report.peak);
+    let mut owners = step.owners;
+    owners.workspace += more;
+    (step.report.peak + more, owners)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_common::memory::{MemoryReport, PhasePeaks};
+
+    #[test]
+    fn the_next_micro_batch_counts_where_it_is_there() {
+        let step = |backward, update| StepMemory {
+            report: MemoryReport {
+                peak: u64::max(backward, update),
+                ..MemoryReport::default()
+            },
+            phases: PhasePeaks {
+                forward: 10,
+                backward,
+                reduce: 20,
+                update,
+            },
+            ..StepMemory::default()
+        };
+        assert_eq!(with_next(&step(100, 60), 30).0, 100);
+        assert_eq!(
+            with_next(&step(100, 80), 30),
+            (
+                110,
+                Owners {
+                    workspace: 10,
+                    ..Owners::default()
+                }
+            )
+        );
+        assert_eq!(with_next(&step(100, 120), 30).0, 150);
+        assert_eq!(with_next(&step(100, 120), 0).0, 120);
     }
 }

@@ -60,7 +60,8 @@ pub(crate) fn tell(
     Ok(numbers.chunks_exact(2).map(pair).collect())
 }
 
-/// Chooses for every stage of the recipe that leaves something free. `limit` is what the tensors of a rank may take, in bytes.
+/// Chooses for every stage of the recipe that leaves something free. `room` is what the tensors of a rank may take, in bytes, and on
+/// which device.
 /// A model of which no symbolic step can be run is left to its first real step.
 ///
 /// # Errors
@@ -70,7 +71,7 @@ pub(crate) fn choose<T: BuildTask + 'static>(
     recipe: &Recipe,
     survey: &Value,
     ranks: usize,
-    limit: u64,
+    room: (u64, Device),
     amp: Amp,
 ) -> Result<Vec<Option<Chosen>>, WorkerError> {
     // Building a model seeds the generator, also where nothing is drawn.
@@ -83,7 +84,7 @@ pub(crate) fn choose<T: BuildTask + 'static>(
             if !free {
                 return None;
             }
-            let chosen = choose_for::<T>(request, &alone, survey.clone(), stage, ranks, limit, amp);
+            let chosen = choose_for::<T>(request, &alone, survey.clone(), stage, ranks, room, amp);
             chosen
                 .inspect_err(|error| tracing::debug!("no symbolic step: {error}"))
                 .ok()
@@ -132,7 +133,7 @@ pub(crate) fn explained<T: BuildTask + 'static>(
     recipe: &Recipe,
     survey: &Value,
     ranks: usize,
-    limit: u64,
+    room: (u64, Device),
 ) -> WorkerError {
     if !error.is_out_of_memory() {
         return error;
@@ -142,13 +143,13 @@ pub(crate) fn explained<T: BuildTask + 'static>(
         stated => stated,
     };
     let Ok(Chosen { prediction, .. }) =
-        choose_for::<T>(request, &recipe.of_stage(0), survey.clone(), 0, ranks, limit, amp)
+        choose_for::<T>(request, &recipe.of_stage(0), survey.clone(), 0, ranks, room, amp)
     else {
         return error;
     };
     let place = format!(
         "before the first step: tensors may take {}, and the smallest step takes {}",
-        ByteSize(limit),
+        ByteSize(room.0),
         ByteSize(prediction.peak)
     );
     WorkerError::Train(TrainError::OutOfMemory(Box::new(Exhausted {
@@ -165,10 +166,11 @@ fn choose_for<T: BuildTask + 'static>(
     survey: Value,
     stage: usize,
     ranks: usize,
-    limit: u64,
+    (limit, device): (u64, Device),
     amp: Amp,
 ) -> Result<Chosen, PlanError<WorkerError>> {
-    let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage);
+    let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage)
+        .on_gpus(device.is_cuda());
     let subject = predictor.subject(&[]).map_err(PlanError::Predict)?;
     let asked = Asked {
         ranks,

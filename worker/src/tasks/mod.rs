@@ -81,6 +81,26 @@ impl Batch {
         })
     }
 
+    /// What a batch of so many samples takes, in bytes.
+    pub(crate) fn bytes_of(fields: &[Field], samples: usize) -> u64 {
+        let of_sample = fields.iter().map(|field| {
+            let each = match field.kind {
+                FieldKind::F32 => 4,
+                FieldKind::I64 => 8,
+            };
+            each * field.len() as u64
+        });
+        (of_sample.sum::<u64>() + 4) * samples as u64
+    }
+
+    /// What its tensors take, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let all = self.fields.iter().map(|(_, values)| values);
+        all.chain([&self.weights])
+            .map(|tensor| tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64)
+            .sum()
+    }
+
     /// Whether the batch has no values: before a run a step is rehearsed, to know what it takes. What a task writes down of its
     /// batches should not have those.
     pub fn is_blank(&self) -> bool {

@@ -23,6 +23,9 @@ enum DtErrorKind : int32_t {
   DT_NOT_IMPLEMENTED = 6,
   DT_LIBRARY_MISSING = 7,
   DT_OTHER = 8,
+  DT_DEVICE = 9,
+  DT_DRIVER_MISSING = 10,
+  DT_DRIVER_TOO_OLD = 11,
 };
 
 // Filled on failure. `message` is malloc'ed, UTF-8 as far as libtorch's messages are, and freed by dt_string_free.
@@ -35,6 +38,14 @@ struct DtError {
 namespace dtrain {
 
 struct LibraryMissing : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct DriverMissing : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct DriverTooOld : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
@@ -54,6 +65,19 @@ inline bool is_network(const std::string& text) {
       mentions(text, "Failed to recv") || mentions(text, "Socket closed") || mentions(text, "unexpected pos");
 }
 
+// Allocators of the host report exhaustion as a plain c10::Error, and CUDA's libraries by the names of their statuses.
+inline bool is_out_of_memory(const std::string& text) {
+  return mentions(text, "out of memory") || mentions(text, "allocate memory") || mentions(text, "not enough memory") ||
+      mentions(text, "CUBLAS_STATUS_ALLOC_FAILED") || mentions(text, "CUDNN_STATUS_ALLOC_FAILED") ||
+      mentions(text, "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED") ||
+      mentions(text, "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED");
+}
+
+inline bool is_device(const std::string& text) {
+  return mentions(text, "CUDA error") || mentions(text, "CUDA driver error") || mentions(text, "CUBLAS_STATUS") ||
+      mentions(text, "CUDNN_STATUS");
+}
+
 inline int32_t fail(DtError* error, DtErrorKind kind, const char* message) {
   if (error != nullptr) {
     error->kind = kind;
@@ -62,7 +86,10 @@ inline int32_t fail(DtError* error, DtErrorKind kind, const char* message) {
   return kind;
 }
 
+// What a GPU says of itself comes first: a kernel that ran too long "timed out", and no peer is to blame.
 inline DtErrorKind kind_of(const std::string& text, DtErrorKind otherwise) {
+  if (is_out_of_memory(text)) return DT_OUT_OF_MEMORY;
+  if (is_device(text)) return DT_DEVICE;
   if (is_timeout(text)) return DT_TIMEOUT;
   if (is_network(text)) return DT_NETWORK;
   return otherwise;
@@ -90,13 +117,14 @@ int32_t guard(DtError* error, Body&& body) noexcept {
   } catch (const c10::IndexError& e) {
     return fail(error, DT_INVALID_ARGUMENT, e.what_without_backtrace());
   } catch (const c10::Error& e) {
-    // The CPU allocator reports exhaustion as a plain c10::Error.
     const auto text = std::string(e.what_without_backtrace());
-    if (mentions(text, "allocate memory") || mentions(text, "not enough memory") || mentions(text, "out of memory"))
-      return fail(error, DT_OUT_OF_MEMORY, text.c_str());
     return fail(error, kind_of(text, DT_OTHER), text.c_str());
   } catch (const LibraryMissing& e) {
     return fail(error, DT_LIBRARY_MISSING, e.what());
+  } catch (const DriverMissing& e) {
+    return fail(error, DT_DRIVER_MISSING, e.what());
+  } catch (const DriverTooOld& e) {
+    return fail(error, DT_DRIVER_TOO_OLD, e.what());
   } catch (const std::exception& e) {
     return fail(error, kind_of(e.what(), DT_OTHER), e.what());
   } catch (...) {

@@ -1,10 +1,11 @@
-// libtorch's process-wide state: CUDA by dlopen, generators, autocast, threads.
+// libtorch's process-wide state: CUDA by dlopen, how its kernels compute, generators, autocast, threads.
 #include "boundary.h"
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
 #include <ATen/core/Generator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Logging.h>
 #include <torch/version.h>
 
@@ -73,7 +74,7 @@ int32_t dt_cuda_load(DtError* error) {
     const std::lock_guard<std::mutex> held(lock);
     if (loaded) return;
     if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr)
-      throw dtrain::LibraryMissing(std::string("no NVIDIA driver: ") + dlerror());
+      throw dtrain::DriverMissing(dlerror());
     const auto path = library_folder() + "/libtorch_cuda.so";
     if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
       throw dtrain::LibraryMissing(std::string("libtorch's CUDA libraries cannot be loaded: ") + dlerror());
@@ -81,8 +82,51 @@ int32_t dt_cuda_load(DtError* error) {
   });
 }
 
+// libtorch's own count is 0 where CUDA fails, and the reason is lost; making CUDA ready throws it. It makes no context on any
+// device. The hooks are not touched before libtorch_cuda.so is there: those found first stay for good.
 int32_t dt_cuda_device_count(int64_t* out, DtError* error) {
-  return guard(error, [&] { *out = at::hasCUDA() ? static_cast<int64_t>(at::detail::getCUDAHooks().deviceCount()) : 0; });
+  return guard(error, [&] {
+    *out = 0;
+    if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) return;
+    try {
+      at::globalContext().lazyInitDevice(at::kCUDA);
+    } catch (const c10::Error& e) {
+      const std::string text = e.what_without_backtrace();
+      if (dtrain::mentions(text, "No CUDA GPUs are available")) return;
+      if (dtrain::mentions(text, "Found no NVIDIA driver")) throw dtrain::DriverMissing(text);
+      if (dtrain::mentions(text, "driver on your system is too old")) throw dtrain::DriverTooOld(text);
+      throw;
+    }
+    *out = static_cast<int64_t>(at::detail::getCUDAHooks().deviceCount());
+  });
+}
+
+// What this thread does on CUDA without naming a device is done on this one, which has its context from here on.
+int32_t dt_cuda_set_device(int32_t index, DtError* error) {
+  return guard(error, [&] { c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device(index)); });
+}
+
+// The settings below are integers of the process: they can be made and read without CUDA.
+int32_t dt_cuda_set_tf32(bool on, DtError* error) {
+  return guard(error, [&] {
+    at::globalContext().setAllowTF32CuBLAS(on);
+    at::globalContext().setAllowTF32CuDNN(on);
+  });
+}
+
+int32_t dt_cuda_tf32(bool* products, bool* convolutions, DtError* error) {
+  return guard(error, [&] {
+    *products = at::globalContext().allowTF32CuBLAS();
+    *convolutions = at::globalContext().allowTF32CuDNN();
+  });
+}
+
+int32_t dt_cuda_set_cudnn_benchmark(bool on, DtError* error) {
+  return guard(error, [&] { at::globalContext().setBenchmarkCuDNN(on); });
+}
+
+int32_t dt_cuda_cudnn_benchmark(bool* out, DtError* error) {
+  return guard(error, [&] { *out = at::globalContext().benchmarkCuDNN(); });
 }
 
 // device -1 is the CPU, otherwise a CUDA device index. *out is a new at::Tensor (uint8) that the caller owns.
@@ -134,6 +178,18 @@ bool dt_grad_mode_set(bool enabled) {
   return before;
 }
 
+// What a failure's words say of memory and devices, for errors that lost their type on the way: DT_OTHER where nothing.
+int32_t dt_kind_of_words(const char* words) {
+  const std::string text(words);
+  if (dtrain::is_out_of_memory(text)) return DT_OUT_OF_MEMORY;
+  return dtrain::is_device(text) ? DT_DEVICE : DT_OTHER;
+}
+
+// A plain error of libtorch with these words; only the tests of the boundary call it.
+int32_t dt_throw_words(const char* words, DtError* error) {
+  return guard(error, [&] { TORCH_CHECK(false, words); });
+}
+
 // Throws what the tests of the boundary ask for; nothing else calls it.
 int32_t dt_throw(int32_t what, DtError* error) {
   return guard(error, [&] {
@@ -148,6 +204,8 @@ int32_t dt_throw(int32_t what, DtError* error) {
       case 7: throw dtrain::LibraryMissing("no such library");
       case 8: throw std::runtime_error("Connection closed by peer [127.0.0.1]:1");
       case 9: throw 42;
+      case 11: throw dtrain::DriverMissing("no such driver");
+      case 12: throw dtrain::DriverTooOld("an old driver");
       default: TORCH_CHECK(false, "a plain error");
     }
   });

@@ -1,17 +1,21 @@
-//! CUDA loaded at run time: no binary links it, so one build serves laptop, CI and GPU node.
+//! CUDA loaded at run time: no binary links it, so one build serves laptop, CI and GPU node. And how its kernels compute.
 
 use std::ffi::CStr;
 use std::path::PathBuf;
 
+use tch::Device;
+
 use crate::error::{ShimError, checked};
 use crate::ffi;
+use crate::rng::device_index;
 
 /// Loads the NVIDIA driver and libtorch's CUDA libraries into this process, once; later calls do nothing.
 ///
 /// Call it before the first tensor on a GPU is made, on a thread of your choice.
 ///
 /// # Errors
-/// `LibraryMissing` with the loader's own words where there is no driver, or where libtorch's CUDA set was not installed.
+/// With the loader's own words, `DriverMissing` where there is no driver, and `LibraryMissing` where there is one and libtorch's
+/// CUDA set is not installed.
 pub fn load() -> Result<(), ShimError> {
     checked("load CUDA", |error| {
         // SAFETY: error is a valid place; the C++ side serialises callers.
@@ -19,10 +23,10 @@ pub fn load() -> Result<(), ShimError> {
     })
 }
 
-/// How many CUDA devices this process sees; 0 before [`load`].
+/// How many CUDA devices this process sees; 0 before [`load`]. No context is made on any of them.
 ///
 /// # Errors
-/// What the CUDA runtime reports, for example a driver that is too old.
+/// What the CUDA runtime reports: `DriverMissing`, `DriverTooOld`, or whatever keeps it from starting.
 pub fn device_count() -> Result<usize, ShimError> {
     let mut out = 0;
     checked("count CUDA devices", |error| {
@@ -30,6 +34,72 @@ pub fn device_count() -> Result<usize, ShimError> {
         unsafe { ffi::dt_cuda_device_count(&mut out, error) }
     })?;
     Ok(usize::try_from(out).unwrap_or(0))
+}
+
+/// Makes GPU `index` the one on which the calling thread does what names no device. Every thread that uses tensors on a GPU calls
+/// it before anything else, once [`load`] has succeeded: a thread begins on GPU 0, and much of CUDA makes a context, of some
+/// hundred MiB, on the GPU that a thread is on. Threads of backward do it themselves.
+///
+/// # Errors
+/// `Other` where CUDA is not loaded; `Device` or `OutOfMemory` where there is no such GPU or no context can be had on it.
+pub fn set_device(index: usize) -> Result<(), ShimError> {
+    let op = "make a GPU the current one";
+    let index = device_index(op, Device::Cuda(index))?;
+    checked(op, |error| {
+        // SAFETY: no pointers beside the error's.
+        unsafe { ffi::dt_cuda_set_device(index, error) }
+    })
+}
+
+/// Whether matrix products and convolutions of float32 tensors on GPUs compute in TF32, which has 10 bits of mantissa instead of 23
+/// and is faster where the GPU has it; others ignore it. It holds for the process, and for what is computed from
+/// then on.
+///
+/// # Errors
+/// None known.
+pub fn set_tf32(on: bool) -> Result<(), ShimError> {
+    checked("set TF32", |error| {
+        // SAFETY: no pointers beside the error's; sets integers that kernels read.
+        unsafe { ffi::dt_cuda_set_tf32(on, error) }
+    })
+}
+
+/// Whether matrix products, and whether convolutions, may compute in TF32.
+///
+/// # Errors
+/// None known.
+pub fn tf32() -> Result<(bool, bool), ShimError> {
+    let (mut products, mut convolutions) = (false, false);
+    checked("read TF32", |error| {
+        // SAFETY: both places are valid.
+        unsafe { ffi::dt_cuda_tf32(&mut products, &mut convolutions, error) }
+    })?;
+    Ok((products, convolutions))
+}
+
+/// Whether cuDNN tries several algorithms for each convolution when it first meets its shapes, and keeps the fastest. It holds for
+/// the process.
+///
+/// # Errors
+/// None known.
+pub fn set_cudnn_benchmark(on: bool) -> Result<(), ShimError> {
+    checked("set cuDNN's benchmark", |error| {
+        // SAFETY: no pointers beside the error's; sets an integer that kernels read.
+        unsafe { ffi::dt_cuda_set_cudnn_benchmark(on, error) }
+    })
+}
+
+/// What [`set_cudnn_benchmark`] has set.
+///
+/// # Errors
+/// None known.
+pub fn cudnn_benchmark() -> Result<bool, ShimError> {
+    let mut out = false;
+    checked("read cuDNN's benchmark", |error| {
+        // SAFETY: out is a valid place.
+        unsafe { ffi::dt_cuda_cudnn_benchmark(&mut out, error) }
+    })?;
+    Ok(out)
 }
 
 /// The folder of the libtorch that this process runs on.
@@ -48,4 +118,29 @@ pub fn library_folder() -> Result<PathBuf, ShimError> {
         ffi::dt_string_free(out);
         folder
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_settings_of_kernels_are_read_back_without_a_gpu() {
+        for on in [true, false, true] {
+            set_tf32(on).unwrap();
+            assert_eq!(tf32().unwrap(), (on, on));
+            set_cudnn_benchmark(on).unwrap();
+            assert_eq!(cudnn_benchmark().unwrap(), on);
+        }
+    }
+
+    #[test]
+    fn without_cuda_no_gpu_is_there_to_be_the_current_one() {
+        // Another test of this process may have loaded CUDA where there is a driver.
+        if device_count().is_ok_and(|count| count == 0) {
+            assert!(set_device(0).is_err());
+        }
+        assert!(set_device(usize::MAX).is_err());
+    }
 }

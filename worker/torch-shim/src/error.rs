@@ -21,10 +21,17 @@ pub enum ErrorKind {
     InvalidArgument,
     /// libtorch has no implementation for this operation on this device or dtype.
     NotImplemented,
-    /// A shared library (the NVIDIA driver, libtorch's CUDA set) is not on this machine.
+    /// A shared library, such as libtorch's CUDA set, is not on this machine.
     LibraryMissing,
     /// Anything else; the message is all there is.
     Other,
+    /// A GPU, or one of CUDA's libraries on it, failed. What the process computed there since then is lost, and most such
+    /// failures stay: nothing on this GPU succeeds any more before the process ends.
+    Device,
+    /// There is no NVIDIA driver on this machine.
+    DriverMissing,
+    /// The NVIDIA driver is older than the CUDA that libtorch was built with.
+    DriverTooOld,
 }
 
 /// A C++ exception, caught and described.
@@ -102,6 +109,9 @@ fn kind(code: i32) -> ErrorKind {
         5 => ErrorKind::InvalidArgument,
         6 => ErrorKind::NotImplemented,
         7 => ErrorKind::LibraryMissing,
+        9 => ErrorKind::Device,
+        10 => ErrorKind::DriverMissing,
+        11 => ErrorKind::DriverTooOld,
         _ => ErrorKind::Other,
     }
 }
@@ -117,6 +127,9 @@ pub(crate) fn code(kind: ErrorKind) -> i32 {
         ErrorKind::NotImplemented => 6,
         ErrorKind::LibraryMissing => 7,
         ErrorKind::Other => 8,
+        ErrorKind::Device => 9,
+        ErrorKind::DriverMissing => 10,
+        ErrorKind::DriverTooOld => 11,
     }
 }
 
@@ -131,15 +144,20 @@ pub(crate) fn c_string(op: &'static str, text: &str) -> Result<std::ffi::CString
     })
 }
 
-/// What kind of failure an error of tch's own is; tch keeps nothing of the C++ exception but its words.
+/// What kind of failure an error of tch's own is: `OutOfMemory`, `Device` or `Other`. tch keeps nothing of the C++ exception
+/// but its words.
 pub fn kind_of(error: &tch::TchError) -> ErrorKind {
-    let text = error.to_string();
-    let mentions = |words: &[&str]| words.iter().any(|word| text.contains(word));
-    if mentions(&["out of memory", "allocate memory", "not enough memory"]) {
-        ErrorKind::OutOfMemory
-    } else {
-        ErrorKind::Other
-    }
+    kind_of_words(&error.to_string())
+}
+
+/// As [`kind_of`], for words alone.
+fn kind_of_words(words: &str) -> ErrorKind {
+    // Behind a NUL byte, which no message of libtorch holds, nothing is looked at.
+    let words = words.split('\0').next().unwrap_or_default();
+    std::ffi::CString::new(words).map_or(ErrorKind::Other, |words| {
+        // SAFETY: the text is NUL-terminated and read during the call.
+        kind(unsafe { ffi::dt_kind_of_words(words.as_ptr()) })
+    })
 }
 
 #[cfg(test)]
@@ -166,11 +184,13 @@ mod tests {
             (8, ErrorKind::Network),
             (9, ErrorKind::Other),
             (10, ErrorKind::Other),
+            (11, ErrorKind::DriverMissing),
+            (12, ErrorKind::DriverTooOld),
         ];
         for (what, kind) in kinds {
             assert_eq!(thrown(what).kind, kind, "exception {what}: {}", thrown(what));
         }
-        for number in 1..=8 {
+        for number in 1..=11 {
             assert_eq!(code(kind(number)), number);
         }
         assert!(thrown(0).is_out_of_memory());
@@ -183,5 +203,49 @@ mod tests {
         assert_eq!(kind_of(&error), ErrorKind::OutOfMemory, "{error}");
         let error = tch::Tensor::from_slice(&[1f32]).f_view([3]).unwrap_err();
         assert_eq!(kind_of(&error), ErrorKind::Other, "{error}");
+    }
+
+    /// As libtorch 2.11 with CUDA 13.0 and cuDNN 9 words them.
+    #[test]
+    fn what_gpus_say_is_recognised() {
+        let memory = [
+            "CUDA out of memory. Tried to allocate 2.35 GiB. GPU 1 has a total capacity of 79.10 GiB of which 1.02 GiB is free.",
+            "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call",
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+            "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+            "[enforce fail at alloc_cpu.cpp:121] data. DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes.",
+        ];
+        let device = [
+            "CUDA error: an illegal memory access was encountered\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+            "CUDA error: device-side assert triggered",
+            "CUDA error: the launch timed out and was terminated",
+            "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?",
+            "CUDA error: uncorrectable ECC error encountered",
+            "CUDA driver error: unknown error",
+            "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, opb, m, n, k, ...)`",
+            "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        ];
+        let other = [
+            "The size of tensor a (3) must match the size of tensor b (4)",
+            "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+        ];
+        let all = [
+            (&memory[..], ErrorKind::OutOfMemory),
+            (&device[..], ErrorKind::Device),
+            (&other[..], ErrorKind::Other),
+        ];
+        for (texts, kind) in all {
+            for text in texts {
+                let words = std::ffi::CString::new(*text).unwrap();
+                // SAFETY: the text is NUL-terminated.
+                let thrown = checked("throw", |error| unsafe {
+                    ffi::dt_throw_words(words.as_ptr(), error)
+                });
+                assert_eq!(thrown.unwrap_err().kind, kind, "{text}");
+                assert_eq!(kind_of(&tch::TchError::Torch((*text).to_owned())), kind, "{text}");
+            }
+        }
+        assert_eq!(kind_of_words("CUDA\0 error"), ErrorKind::Other);
     }
 }

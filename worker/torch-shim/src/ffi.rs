@@ -172,6 +172,11 @@ unsafe extern "C" {
     pub(crate) fn dt_library_folder(out: *mut *mut c_char, error: *mut DtError) -> i32;
     pub(crate) fn dt_cuda_load(error: *mut DtError) -> i32;
     pub(crate) fn dt_cuda_device_count(out: *mut i64, error: *mut DtError) -> i32;
+    pub(crate) fn dt_cuda_set_device(index: i32, error: *mut DtError) -> i32;
+    pub(crate) fn dt_cuda_set_tf32(on: bool, error: *mut DtError) -> i32;
+    pub(crate) fn dt_cuda_tf32(products: *mut bool, convolutions: *mut bool, error: *mut DtError) -> i32;
+    pub(crate) fn dt_cuda_set_cudnn_benchmark(on: bool, error: *mut DtError) -> i32;
+    pub(crate) fn dt_cuda_cudnn_benchmark(out: *mut bool, error: *mut DtError) -> i32;
     pub(crate) fn dt_rng_get_state(device: i32, out: *mut *mut c_void, error: *mut DtError) -> i32;
     pub(crate) fn dt_rng_set_state(device: i32, state: TensorPtr, error: *mut DtError) -> i32;
     pub(crate) fn dt_autocast_get(
@@ -184,6 +189,9 @@ unsafe extern "C" {
     pub(crate) fn dt_autocast_enter(error: *mut DtError) -> i32;
     pub(crate) fn dt_autocast_leave(error: *mut DtError) -> i32;
     pub(crate) fn dt_grad_mode_set(enabled: bool) -> bool;
+    pub(crate) fn dt_kind_of_words(words: *const c_char) -> i32;
+    #[cfg(test)]
+    pub(crate) fn dt_throw_words(words: *const c_char, error: *mut DtError) -> i32;
     #[cfg(test)]
     pub(crate) fn dt_throw(what: i32, error: *mut DtError) -> i32;
 }

@@ -38,7 +38,9 @@ pub fn set_state(device: Device, state: &Tensor) -> Result<(), ShimError> {
 pub(crate) fn device_index(op: &'static str, device: Device) -> Result<i32, ShimError> {
     match device {
         Device::Cpu => Ok(-1),
-        Device::Cuda(index) => i32::try_from(index)
+        // libtorch counts devices in 8 bits.
+        Device::Cuda(index) => i8::try_from(index)
+            .map(i32::from)
             .map_err(|_| ShimError::new(op, ErrorKind::InvalidArgument, format!("there is no GPU {index}"))),
         other => Err(ShimError::new(
             op,

@@ -16,11 +16,13 @@ fn differences_are_those_of_the_experiment() {
         "log.every_steps=3",
         "precision.amp=fp16",
         "precision.loss_scale=8",
+        "model.cudnn_benchmark=false",
         "memory.shard_optimizer=true",
         "model.memory_format=channels-last",
         "reduce={ bucket = \"1 MiB\", first_bucket = \"2 KiB\", overlap = false, compress = \"bf16\" }",
     ];
     assert_eq!(recipe.differences(&small(&free)), []);
+    assert_eq!(recipe.differences(&small(&["precision.tf32=false"])), []);
     let cached = parse(FULL, &["data.cache=off"]).unwrap();
     assert_eq!(parse(FULL, &[]).unwrap().differences(&cached), []);
     let module = |file: &str| parse(samples::TORCHSCRIPT, &[&format!("model.file={file}")]).unwrap();

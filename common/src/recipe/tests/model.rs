@@ -86,6 +86,11 @@ fn settings_of_other_networks_have_no_effect() {
             "model.memory_format=contiguous",
             "the ResNets and \"unet\"; the model is \"gpt\"",
         ),
+        (
+            LM,
+            "model.cudnn_benchmark=true",
+            "models with convolutions; the model is \"gpt\"",
+        ),
         (VIT, "model.context=8", "the model is \"vit\""),
         (VIT, "model.batchnorm=synced", "the model is \"vit\""),
         (VIT, "model.memory_format=channels-last", "the model is \"vit\""),
@@ -186,6 +191,7 @@ fn globs_are_texts() {
         ("model.loss=hinge", "\"cross-entropy\", \"mse\", \"module\""),
         ("model.batchnorm=global", "\"local\", \"synced\""),
         ("model.memory_format=nhwc", "\"contiguous\", \"channels-last\""),
+        ("model.cudnn_benchmark=1", "\"auto\", true or false"),
     ] {
         refuses(SMALL, &[set], set.split_once('=').unwrap().0, part);
     }

@@ -44,6 +44,10 @@ fn the_smallest_recipe_has_the_documented_defaults() {
         (recipe.precision.amp, recipe.precision.loss_scale),
         (Amp::Auto, Some(65536.0))
     );
+    assert_eq!(
+        (recipe.precision.tf32, recipe.model.cudnn_benchmark),
+        (Switch::Auto, Switch::Auto)
+    );
     assert!(!recipe.memory.shard_optimizer);
     assert_eq!(
         recipe.reduce,
@@ -102,6 +106,7 @@ weights_rename = [['^module\.', ""], ["gamma$", "weight"]]
 freeze = ["conv1.*", "bn1.*"]
 batchnorm = "synced"
 memory_format = "channels-last"
+cudnn_benchmark = false
 
 [train]
 effective_batch = 256
@@ -220,6 +225,7 @@ fn every_setting_reads() {
         (recipe.model.batchnorm, recipe.model.memory_format),
         (BatchNorm::Synced, MemoryFormat::ChannelsLast)
     );
+    assert_eq!(recipe.model.cudnn_benchmark, Switch::Off);
     assert_eq!(recipe.precision.loss_scale, Some(1024.0));
     assert_eq!(recipe.memory.micro_batch.limit(), Some(16));
     assert!(recipe.memory.shard_optimizer);

@@ -1,6 +1,6 @@
 //! `[precision]`, `[memory]`, `[reduce]` and `[ema]`.
 
-use super::samples::LM;
+use super::samples::{LM, TORCHSCRIPT};
 use super::*;
 
 #[test]
@@ -30,6 +30,35 @@ fn a_scaled_loss_is_for_float16() {
         "precision.amp",
         "\"auto\", \"off\", \"bf16\", \"fp16\"",
     );
+}
+
+#[test]
+fn tf32_is_for_what_is_left_in_float32() {
+    assert_eq!(small(&[]).precision.tf32, Switch::Auto);
+    for (word, switch) in [
+        ("auto", Switch::Auto),
+        ("true", Switch::On),
+        ("false", Switch::Off),
+    ] {
+        let recipe = small(&[&format!("precision.tf32={word}"), "precision.amp=off"]);
+        assert_eq!(recipe.precision.tf32, switch);
+        let saved = toml::to_string(&recipe).unwrap();
+        assert_eq!(parse(&saved, &[]).unwrap(), recipe);
+    }
+    for amp in ["bf16", "fp16"] {
+        let set = format!("precision.amp={amp}");
+        refuses(
+            SMALL,
+            &[&set, "precision.tf32=true"],
+            "precision.tf32",
+            &format!("precision.amp is {amp:?}"),
+        );
+        // A module may leave autocast by itself.
+        assert!(parse(TORCHSCRIPT, &[&set, "precision.tf32=true"]).is_ok());
+    }
+    for wrong in ["precision.tf32=on", "precision.tf32=1", "precision.tf32=[]"] {
+        refuses(SMALL, &[wrong], "precision.tf32", "\"auto\", true or false");
+    }
 }
 
 #[test]

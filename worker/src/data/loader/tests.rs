@@ -39,6 +39,26 @@ fn batches_come_in_order_with_their_content() {
 }
 
 #[test]
+fn what_is_loaded_can_be_had_without_waiting() {
+    let mut loader = Loader::start(
+        Arc::new(Numbers::default()),
+        options(2),
+        work(&[&[5, 8], &[1], &[999]]).into_iter(),
+    )
+    .unwrap();
+    assert_eq!(loader.next().unwrap().unwrap().indices, [5, 8]);
+    let second = loop {
+        match loader.next_if_loaded() {
+            Some(batch) => break batch.unwrap(),
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    assert_eq!(second.indices, [1]);
+    assert_eq!(loader.next().unwrap().unwrap().indices, [999]);
+    assert!(loader.next_if_loaded().is_none() && loader.next().is_none());
+}
+
+#[test]
 fn augmentation_depends_on_seed_epoch_and_sample() {
     let noise = |seed, epoch, augment| {
         let work = vec![MicroBatch {

@@ -1,0 +1,267 @@
+//! The micro-batches of a training, from the loader to the device.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tch::Device;
+
+use super::error::TrainError;
+use crate::data::{self, Dataset, Loader, LoaderOptions, MicroBatch};
+use crate::tasks::Batch;
+
+/// A micro-batch on its device.
+pub(super) struct Fed {
+    pub(super) batch: Batch,
+    /// Samples of it that could not be read.
+    pub(super) bad: usize,
+    /// How long it was waited for until it was decoded.
+    pub(super) waited: Duration,
+}
+
+/// The micro-batches of a plan, one after the other: [`Feed::next`] for every micro-step, and behind it [`Feed::fetch_ahead`].
+///
+/// On a GPU the next micro-batch is copied while the device still computes what it was given before. It is copied in the order
+/// of that work, once the memory of the micro-batch before is free, so that forward and backward find one in memory and no more;
+/// the rest of a step finds the first one of the next. The pinned memory that it is copied from belongs to libtorch, which gives
+/// it to nobody else before the copy is done. On a CPU nothing is fetched ahead.
+pub(super) struct Feed {
+    loader: Loader,
+    device: Device,
+    ahead: Ahead,
+}
+
+/// What there is of the next micro-batch.
+enum Ahead {
+    /// Nothing: it is the loader's.
+    Nothing,
+    /// It is decoded, and there was no memory for it on the device then.
+    Decoded(data::Batch),
+    /// All of it.
+    There(Fed),
+    /// Why it could not be loaded.
+    Failed(data::DataError),
+}
+
+impl Feed {
+    /// Starts to load `work`.
+    ///
+    /// # Errors
+    /// Where the system refuses a thread.
+    pub(super) fn start(
+        dataset: Arc<dyn Dataset>,
+        options: LoaderOptions,
+        work: impl Iterator<Item = MicroBatch> + Send + 'static,
+        device: Device,
+    ) -> Result<Self, TrainError> {
+        Ok(Self {
+            loader: Loader::start(dataset, options, work)?,
+            device,
+            ahead: Ahead::Nothing,
+        })
+    }
+
+    /// The next micro-batch on the device.
+    ///
+    /// # Errors
+    /// Where it cannot be loaded, the plan has ended, or memory runs out.
+    pub(super) fn next(&mut self) -> Result<Fed, TrainError> {
+        let asked = Instant::now();
+        let decoded = match std::mem::replace(&mut self.ahead, Ahead::Nothing) {
+            Ahead::There(fed) => return Ok(fed),
+            Ahead::Failed(error) => return Err(error.into()),
+            Ahead::Decoded(decoded) => decoded,
+            Ahead::Nothing => self.loader.next().ok_or(TrainError::LoaderEnded)??,
+        };
+        let waited = asked.elapsed();
+        let bad = decoded.bad.len();
+        let batch = place_batch(decoded, &self.loader, self.device)?;
+        Ok(Fed { batch, bad, waited })
+    }
+
+    /// Gives a GPU the copy of the next micro-batch behind its other work, where the micro-batch is decoded. What goes wrong is
+    /// told by [`Feed::next`], in the step that it is of. Call it when the last micro-batch is no longer in memory.
+    pub(super) fn fetch_ahead(&mut self) {
+        if self.device.is_cuda() {
+            self.fetch();
+        }
+    }
+
+    fn fetch(&mut self) {
+        if !matches!(self.ahead, Ahead::Nothing) {
+            return;
+        }
+        self.ahead = match self.loader.next_if_loaded() {
+            None => Ahead::Nothing,
+            Some(Err(error)) => Ahead::Failed(error),
+            // A stream for copies goes around the next line; the computing one then waits for it in `next`.
+            Some(Ok(decoded)) => match Batch::new(&decoded, self.device) {
+                Ok(batch) => {
+                    name_bad(&decoded);
+                    let bad = decoded.bad.len();
+                    self.loader.recycle(decoded);
+                    Ahead::There(Fed {
+                        batch,
+                        bad,
+                        waited: Duration::ZERO,
+                    })
+                }
+                // There may be memory when its turn comes; if not, its own step is told.
+                Err(_) => Ahead::Decoded(decoded),
+            },
+        };
+    }
+
+    /// The bytes that the next micro-batch takes on the device by now.
+    pub(super) fn bytes_ahead(&self) -> u64 {
+        match &self.ahead {
+            Ahead::There(fed) => fed.batch.bytes(),
+            _ => 0,
+        }
+    }
+
+    /// Frees what was fetched ahead, when the plan is to be loaded from another place: this feed is of no use any more.
+    pub(super) fn forget(&mut self) {
+        self.ahead = Ahead::Nothing;
+    }
+}
+
+/// A decoded batch on the device; what could not be read is named, and the memory goes back to its loader.
+///
+/// # Errors
+/// Where memory runs out.
+pub(super) fn place_batch(
+    decoded: data::Batch,
+    loader: &Loader,
+    device: Device,
+) -> Result<Batch, TrainError> {
+    name_bad(&decoded);
+    let batch = Batch::new(&decoded, device)?;
+    loader.recycle(decoded);
+    Ok(batch)
+}
+
+fn name_bad(decoded: &data::Batch) {
+    for bad in &decoded.bad {
+        tracing::warn!("{} cannot be read and is left out: {}", bad.path, bad.reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::data::{Field, SampleError, SampleRng, Slot};
+
+    /// A sample is its own number; 7 cannot be read and 9 is a mistake of the data set's.
+    struct Numbers([Field; 1]);
+
+    impl Dataset for Numbers {
+        fn len(&self) -> usize {
+            100
+        }
+
+        fn fields(&self) -> &[Field] {
+            &self.0
+        }
+
+        fn load(
+            &self,
+            index: usize,
+            _random: Option<&mut SampleRng>,
+            out: &mut [Slot<'_>],
+        ) -> Result<(), SampleError> {
+            assert_ne!(index, 9, "made to fail");
+            out[0].i64()[0] = index as i64;
+            if index == 7 {
+                Err(SampleError::Empty)
+            } else {
+                Ok(())
+            }
+        }
+
+        fn describe(&self, index: usize) -> String {
+            format!("number {index}")
+        }
+    }
+
+    fn feed(plan: &[&[u32]]) -> Feed {
+        let options = LoaderOptions {
+            threads: 1,
+            prefetch_batches: 4,
+            seed: 1,
+            augment: false,
+        };
+        let work: Vec<MicroBatch> = plan
+            .iter()
+            .map(|indices| MicroBatch {
+                epoch: 0,
+                indices: indices.to_vec(),
+            })
+            .collect();
+        let data = Arc::new(Numbers([Field::i64("x", [])]));
+        Feed::start(data, options, work.into_iter(), Device::Cpu).unwrap()
+    }
+
+    fn values(fed: &Fed) -> Vec<i64> {
+        Vec::try_from(fed.batch.field("x").unwrap()).unwrap()
+    }
+
+    /// Fetches what a GPU would, when it has been decoded.
+    fn fetch(feed: &mut Feed) {
+        while matches!(feed.ahead, Ahead::Nothing) {
+            feed.fetch();
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn micro_batches_come_in_order_fetched_ahead_or_not() {
+        let plan: &[&[u32]] = &[&[1, 2], &[7, 3], &[4], &[5, 6]];
+        for fetched in [[false; 4], [true; 4], [false, true, true, false]] {
+            let mut feed = feed(plan);
+            for (indices, fetched) in plan.iter().zip(fetched) {
+                if fetched {
+                    fetch(&mut feed);
+                    // n numbers of 8 bytes and n weights of 4; no second one is taken.
+                    let bytes = 12 * indices.len() as u64;
+                    assert_eq!(feed.bytes_ahead(), bytes);
+                    assert_eq!(Batch::bytes_of(&[Field::i64("x", [])], indices.len()), bytes);
+                    feed.fetch();
+                }
+                let fed = feed.next().unwrap();
+                assert_eq!(feed.bytes_ahead(), 0);
+                assert_eq!(fed.bad, usize::from(indices.contains(&7)));
+                let expected: Vec<i64> = indices
+                    .iter()
+                    .map(|&index| if index == 7 { 0 } else { i64::from(index) })
+                    .collect();
+                assert_eq!(values(&fed), expected);
+            }
+            assert!(matches!(feed.next(), Err(TrainError::LoaderEnded)));
+        }
+    }
+
+    #[test]
+    fn nothing_is_fetched_ahead_on_a_cpu_and_what_is_forgotten_is_gone() {
+        let mut feed = feed(&[&[1], &[2]]);
+        let first = feed.next().unwrap();
+        assert_eq!(values(&first), [1]);
+        for _ in 0..50 {
+            feed.fetch_ahead();
+            assert!(matches!(feed.ahead, Ahead::Nothing));
+        }
+        fetch(&mut feed);
+        feed.forget();
+        assert_eq!(feed.bytes_ahead(), 0);
+    }
+
+    #[test]
+    fn an_error_waits_for_its_own_step() {
+        let mut feed = feed(&[&[1], &[9]]);
+        feed.next().unwrap();
+        fetch(&mut feed);
+        assert!(matches!(feed.ahead, Ahead::Failed(_)));
+        assert!(matches!(feed.next(), Err(TrainError::Data(_))));
+        assert!(feed.next().is_err());
+    }
+}

@@ -1,0 +1,123 @@
+//! How the libraries of a GPU compute, where they leave a choice: docs/decisions/0048-gpu-settings.md.
+
+use dtrain_common::gpu::all_compute_in_bf16;
+use dtrain_common::recipe::{Recipe, Switch};
+use dtrain_torch_shim::{ShimError, cuda};
+use tch::Device;
+
+use super::precision::PrecisionError;
+
+/// Settings of the process for kernels on its GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kernels {
+    /// float32 matrix products and convolutions compute in TF32.
+    tf32: bool,
+    /// cuDNN tries which algorithm is the fastest.
+    cudnn_benchmark: bool,
+}
+
+impl Kernels {
+    /// What the recipe asks for on `device`; none on a CPU, which has no such choice.
+    ///
+    /// # Errors
+    /// A setting that the device has not.
+    pub(crate) fn new(recipe: &Recipe, device: Device) -> Result<Option<Self>, PrecisionError> {
+        let tf32 = tf32(recipe.precision.tf32, device)?;
+        let cudnn_benchmark = recipe.model.cudnn_benchmark;
+        if !device.is_cuda() {
+            return match cudnn_benchmark {
+                Switch::On => Err(PrecisionError::BenchmarkOnCpu),
+                Switch::Auto | Switch::Off => Ok(None),
+            };
+        }
+        Ok(Some(Self {
+            tf32,
+            // A data set's samples have one shape, so that few shapes of batches are met, and tried once each.
+            cudnn_benchmark: cudnn_benchmark.stated().unwrap_or(true),
+        }))
+    }
+
+    /// Sets them for whatever the process computes from now on.
+    ///
+    /// # Errors
+    /// None known.
+    pub(crate) fn apply(self) -> Result<(), ShimError> {
+        cuda::set_tf32(self.tf32)?;
+        cuda::set_cudnn_benchmark(self.cudnn_benchmark)
+    }
+}
+
+/// Whether float32 matrix products and convolutions on `device` compute in TF32: where it is not stated, on GPUs that have it.
+///
+/// # Errors
+/// Where it is asked for on a device without.
+pub(super) fn tf32(asked: Switch, device: Device) -> Result<bool, PrecisionError> {
+    if !device.is_cuda() {
+        return match asked {
+            Switch::On => Err(PrecisionError::Tf32OnCpu),
+            Switch::Auto | Switch::Off => Ok(false),
+        };
+    }
+    match asked {
+        Switch::Off => Ok(false),
+        // TF32 came with bfloat16, in compute capability 8.0. All GPUs of the machine are asked, so that all ranks decide alike.
+        Switch::On if !all_compute_in_bf16() => Err(PrecisionError::NoTf32),
+        Switch::On => Ok(true),
+        Switch::Auto => Ok(all_compute_in_bf16()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn recipe(sets: &[&str]) -> Recipe {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        Recipe::load("demo", &sets).unwrap()
+    }
+
+    #[test]
+    fn a_cpu_has_nothing_to_set_and_says_so() {
+        assert_eq!(Kernels::new(&recipe(&[]), Device::Cpu).unwrap(), None);
+        let off = recipe(&["precision.tf32=false", "model.cudnn_benchmark=false"]);
+        assert_eq!(Kernels::new(&off, Device::Cpu).unwrap(), None);
+        for set in ["precision.tf32=true", "model.cudnn_benchmark=true"] {
+            let error = Kernels::new(&recipe(&[set]), Device::Cpu)
+                .unwrap_err()
+                .to_string();
+            let key = set.split('=').next().unwrap();
+            assert!(error.contains(key) && error.contains("needs a GPU"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_does_what_is_stated() {
+        let gpu = Device::Cuda(0);
+        let auto = Kernels::new(&recipe(&[]), gpu).unwrap().unwrap();
+        assert_eq!(
+            auto,
+            Kernels {
+                tf32: all_compute_in_bf16(),
+                cudnn_benchmark: true
+            }
+        );
+        let off = recipe(&["precision.tf32=false", "model.cudnn_benchmark=false"]);
+        let off = Kernels::new(&off, gpu).unwrap().unwrap();
+        assert_eq!(
+            off,
+            Kernels {
+                tf32: false,
+                cudnn_benchmark: false
+            }
+        );
+        let on = tf32(Switch::On, gpu);
+        assert_eq!(on.is_ok(), all_compute_in_bf16());
+        // What is set reaches libtorch, also where there is no GPU to compute on.
+        for kernels in [auto, off] {
+            kernels.apply().unwrap();
+            assert_eq!(cuda::tf32().unwrap(), (kernels.tf32, kernels.tf32));
+            assert_eq!(cuda::cudnn_benchmark().unwrap(), kernels.cudnn_benchmark);
+        }
+    }
+}
