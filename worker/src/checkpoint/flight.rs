@@ -15,7 +15,7 @@ use super::disk::{Disk, FaultyDisk, SystemDisk};
 use super::error::CheckpointError;
 use super::items::{self, Snapshot};
 use super::layout::FileLayout;
-use super::staging::{self, Memory};
+use super::staging::{self, Copying, Memory};
 use super::writer::{Commit, Digest, Done, Write, Writer};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::engine::patiently;
@@ -84,12 +84,14 @@ pub struct Checkpoints {
 }
 
 struct Flight {
-    files: Vec<FileLayout>,
+    files: Arc<[FileLayout]>,
     manifest: Manifest,
     keep: Keep,
     begun: Instant,
     blocked: Duration,
     wrote: Duration,
+    /// The copy is not whole: what lasts until the next update is still being read.
+    is_copying: bool,
     state: State,
 }
 
@@ -149,7 +151,9 @@ impl Checkpoints {
     }
 
     /// Copies what this rank writes of a checkpoint, and begins to write it. Every rank calls it, between the same two steps,
-    /// with a manifest that lacks its files; none may be under way. Returns when the training may go on.
+    /// with a manifest that lacks its files; none may be under way. Returns when the training may compute again; before it changes
+    /// parameters, moments or averages, it calls [`Checkpoints::settle`] (the pipelined snapshot of CheckFreq: Mohan et al., FAST
+    /// 2021).
     ///
     /// # Errors
     /// Where a peer is lost or memory runs out.
@@ -162,15 +166,21 @@ impl Checkpoints {
         let begun = Instant::now();
         let rank = self.ranks.rank();
         let sources = items::files(snapshot, &self.ranks, self.device)?;
-        let files = items::divide(&sources, self.ranks.size())?;
+        let files: Arc<[FileLayout]> = items::divide(&sources, self.ranks.size())?.into();
         let (parts, bytes) = staging::parts(&files, rank);
         let mut memory = self.take_memory(bytes)?;
+        let copying = Copying {
+            rank,
+            layouts: Arc::clone(&files),
+            files: sources,
+            threads: self.cores,
+        };
         patiently(self.device, || {
-            staging::copy(&files, &sources, (rank, &parts), &mut memory, self.cores)
+            staging::copy(&copying, &parts, &mut memory, false)
         })?;
         self.writer.write(Write {
             folder: commit::partial(&self.run_dir, manifest.step),
-            files: files.iter().map(|file| (file.name.clone(), file.bytes)).collect(),
+            copying,
             parts,
             memory,
             hashers: hashers(self.cores),
@@ -182,8 +192,26 @@ impl Checkpoints {
             begun,
             blocked: begun.elapsed(),
             wrote: Duration::ZERO,
+            is_copying: true,
             state: State::Writing,
         });
+        Ok(())
+    }
+
+    /// Waits until the copy is whole, if one is made: called before anything changes that a checkpoint has and that only updates
+    /// change. Most of it has been copied by then, beside the step.
+    ///
+    /// # Errors
+    /// Where the thread that copies has ended.
+    pub fn settle(&mut self) -> Result<(), CheckpointError> {
+        let begun = Instant::now();
+        while self.flight.as_ref().is_some_and(|flight| flight.is_copying) {
+            let done = self.writer.wait()?;
+            self.take(done);
+            if let Some(flight) = self.flight.as_mut().filter(|flight| !flight.is_copying) {
+                flight.blocked += begun.elapsed();
+            }
+        }
         Ok(())
     }
 
@@ -308,6 +336,11 @@ impl Checkpoints {
     fn take(&mut self, done: Done) {
         match done {
             Done::Prepared(memory) => (self.memory, self.is_preparing) = (Some(memory), false),
+            Done::Copied => {
+                if let Some(flight) = &mut self.flight {
+                    flight.is_copying = false;
+                }
+            }
             Done::Written(memory, written) => {
                 self.memory = Some(memory);
                 if let Some(flight) = &mut self.flight {

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
@@ -18,7 +19,7 @@ use tch::Device;
 use super::error::CheckpointError;
 use super::items::{self, Snapshot};
 use super::layout::FileLayout;
-use super::staging::{self, Memory, StagedPart};
+use super::staging::{self, Copying, Memory, StagedPart};
 use crate::collectives::Ranks;
 use crate::engine::patiently;
 
@@ -86,21 +87,26 @@ impl MemoryCopies {
         self.settle()?;
         let rank = self.ranks.rank();
         let sources = items::files(snapshot, &self.ranks, self.device)?;
-        let layouts = items::divide(&sources, self.ranks.size())?;
+        let layouts: Arc<[FileLayout]> = items::divide(&sources, self.ranks.size())?.into();
         let (parts, bytes) = staging::parts(&layouts, rank);
         let mut memory = Memory::at_least(bytes, self.memory.take())?;
-        patiently(self.device, || {
-            staging::copy(&layouts, &sources, (rank, &parts), &mut memory, self.cores)
-        })?;
+        let copying = Copying {
+            rank,
+            layouts: Arc::clone(&layouts),
+            files: sources,
+            threads: self.cores,
+        };
+        for lasting in [false, true] {
+            patiently(self.device, || {
+                staging::copy(&copying, &parts, &mut memory, lasting)
+            })?;
+        }
         manifest.files = layouts.iter().map(entry).collect();
         let copy = Copy {
             slot: self.slots[(manifest.step % 2) as usize].clone(),
             rank,
             step: manifest.step,
-            files: layouts
-                .iter()
-                .map(|file| (file.name.clone(), file.bytes))
-                .collect(),
+            files: layouts.iter().map(FileLayout::named).collect(),
             parts,
             memory,
             manifest: (rank == 0).then_some(manifest),

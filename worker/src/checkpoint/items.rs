@@ -1,5 +1,6 @@
 //! The tensors of a checkpoint, as this rank holds them.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use tch::{Device, Kind, TchError, Tensor};
@@ -26,6 +27,8 @@ pub struct Snapshot<'a> {
     pub resting: &'a [Resting],
     /// The optimizer, with the state of this rank's part.
     pub optimizer: &'a dyn Optimizer,
+    /// Whether only the optimizer changes the arena's parameters: see `Task::keeps_parameters`.
+    pub keeps_parameters: bool,
 }
 
 /// A tensor of a file, and what this rank has of it.
@@ -33,10 +36,13 @@ pub(super) struct Source {
     pub(super) item: Item,
     /// Elements in the order of the file, and a tensor of them: one that lies in this order, or all of them in any.
     pub(super) held: Vec<(Range<u64>, Tensor)>,
+    /// Whether nothing changes it before the next update: it can be copied while the next step is computed. True of what the
+    /// optimizer and the average keep in the memory of the host. Buffers change in forward, and what is frozen a task may change.
+    pub(super) lasts: bool,
 }
 
 impl Source {
-    /// A tensor that every rank has.
+    /// A tensor that every rank has; it is copied at once unless the caller says that it lasts.
     pub(super) fn whole(name: String, tensor: Tensor) -> Result<Self, CheckpointError> {
         let held = Held::All {
             divisible: tensor.is_contiguous(),
@@ -45,7 +51,15 @@ impl Source {
         Ok(Self {
             item,
             held: vec![(0..tensor.numel() as u64, tensor)],
+            lasts: false,
         })
+    }
+
+    /// It is in memory that only an update changes.
+    pub(super) fn lasting(mut self) -> Self {
+        // A GPU's memory is copied by the training's own thread, behind what it has computed.
+        self.lasts = self.held.iter().all(|(_, tensor)| tensor.device() == Device::Cpu);
+        self
     }
 
     /// A tensor with these elements, of which this rank has the layout's word that it has them.
@@ -90,10 +104,7 @@ pub(super) fn files(
     device: Device,
 ) -> Result<Vec<(String, Vec<Source>)>, CheckpointError> {
     let mut files = vec![
-        (
-            MODEL_FILE.to_owned(),
-            patiently(device, || model(snapshot.registry))?,
-        ),
+        (MODEL_FILE.to_owned(), patiently(device, || model(snapshot))?),
         (
             OPTIMIZER_FILE.to_owned(),
             state::sources(snapshot.arena, snapshot.optimizer, ranks)?,
@@ -126,7 +137,9 @@ pub(super) fn divide(
 
 /// Parameters as float32, or as float64 where the model computes in it, and buffers in their own type: what is loaded again is
 /// what was saved.
-fn model(registry: &Registry) -> Result<Vec<Source>, CheckpointError> {
+fn model(snapshot: &Snapshot<'_>) -> Result<Vec<Source>, CheckpointError> {
+    let registry = snapshot.registry;
+    let updated: HashSet<&str> = snapshot.arena.names().collect();
     let mut sources = Vec::new();
     for entry in registry.parameters() {
         let tensor = entry.tensor().f_detach()?;
@@ -134,7 +147,13 @@ fn model(registry: &Registry) -> Result<Vec<Source>, CheckpointError> {
             Kind::Float | Kind::Double => tensor,
             _ => tensor.f_to_kind(Kind::Float)?,
         };
-        sources.push(Source::whole(entry.name().to_owned(), tensor)?);
+        let source = Source::whole(entry.name().to_owned(), tensor)?;
+        sources.push(
+            match snapshot.keeps_parameters && updated.contains(entry.name()) {
+                true => source.lasting(),
+                false => source,
+            },
+        );
     }
     for entry in registry.buffers() {
         sources.push(Source::whole(
@@ -162,7 +181,7 @@ fn average(snapshot: &Snapshot<'_>, flats: &[Tensor]) -> Result<Vec<Source>, Che
         .zip(flats)
     {
         for slot in slots {
-            sources.push(Source::whole(slot.name.clone(), slot.view(flat)?)?);
+            sources.push(Source::whole(slot.name.clone(), slot.view(flat)?)?.lasting());
         }
     }
     Ok(sources)

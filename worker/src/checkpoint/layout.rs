@@ -80,6 +80,11 @@ impl Item {
 }
 
 impl FileLayout {
+    /// Its name and its size.
+    pub(super) fn named(&self) -> (String, u64) {
+        (self.name.clone(), self.bytes)
+    }
+
     /// What `rank` writes, in the order of the file.
     pub(super) fn pieces(&self, rank: usize) -> impl Iterator<Item = &Piece> {
         self.pieces.iter().filter(move |piece| piece.rank == rank)

@@ -1,7 +1,7 @@
 //! The copy of a checkpoint in the memory of the host, which is written while the training goes on.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dtrain_torch_shim::copy::copy_out;
 use memmap2::{Advice, MmapMut};
@@ -118,6 +118,8 @@ pub(super) fn parts(files: &[FileLayout], rank: usize) -> (Vec<StagedPart>, usiz
 struct Move<'a> {
     from: From<'a>,
     to: &'a mut [u8],
+    /// As [`Source::lasts`].
+    lasts: bool,
 }
 
 enum From<'a> {
@@ -135,25 +137,41 @@ impl Move<'_> {
     }
 }
 
-/// Copies what `rank` writes to where `parts` says, by so many threads; these are idle anyway while the training waits for it.
+/// What a rank copies of a checkpoint.
+pub(super) struct Copying {
+    pub(super) rank: usize,
+    pub(super) layouts: Arc<[FileLayout]>,
+    /// The files with their tensors, in the order of the layouts.
+    pub(super) files: Vec<(String, Vec<Source>)>,
+    /// How many threads copy.
+    pub(super) threads: usize,
+}
+
+/// Copies what the rank writes to where `parts` says: of tensors those that last until the next update, or the others.
 ///
 /// # Errors
 /// Where a tensor on a GPU cannot be read, or memory for its copy runs out.
 pub(super) fn copy(
-    layouts: &[FileLayout],
-    files: &[(String, Vec<Source>)],
-    (rank, parts): (usize, &[StagedPart]),
+    copying: &Copying,
+    parts: &[StagedPart],
     memory: &mut [u8],
-    threads: usize,
+    lasting: bool,
 ) -> Result<(), CheckpointError> {
-    let moves = moves(layouts, files, (rank, parts), memory)?;
+    let Copying {
+        rank,
+        layouts,
+        files,
+        threads,
+    } = copying;
+    let mut moves = moves(layouts, files, (*rank, parts), memory)?;
+    moves.retain(|part| part.lasts == lasting);
     // A GPU copies one thing after the other.
     let is_here = |part: &Move<'_>| match &part.from {
         From::Bytes(_) => true,
         From::Tensor(tensor) => tensor.device() == Device::Cpu,
     };
     let threads = if moves.iter().all(is_here) {
-        threads.clamp(1, moves.len().max(1))
+        (*threads).clamp(1, moves.len().max(1))
     } else {
         1
     };
@@ -212,7 +230,8 @@ fn moves<'a>(
                 Content::Header => {
                     let to = take(start, piece.bytes).ok_or_else(short)?;
                     let from = From::Bytes(&layout.header);
-                    moves.push(Move { from, to });
+                    let lasts = false;
+                    moves.push(Move { from, to, lasts });
                 }
                 Content::Elements(index, range) => {
                     let source = &sources[*index];
@@ -227,7 +246,8 @@ fn moves<'a>(
                         let to = take(start, (end - at) * size).ok_or_else(short)?;
                         start += to.len();
                         let from = From::Tensor(source.elements(&(at..end))?);
-                        moves.push(Move { from, to });
+                        let lasts = source.lasts;
+                        moves.push(Move { from, to, lasts });
                         at = end;
                     }
                 }
@@ -235,4 +255,52 @@ fn moves<'a>(
         }
     }
     Ok(moves)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tch::Kind;
+
+    use super::*;
+    use crate::checkpoint::layout::{Item, layout};
+
+    #[test]
+    fn what_may_change_is_copied_at_once_and_what_lasts_later() {
+        let tensor = |value| Tensor::full([1000], value, (Kind::Float, Device::Cpu));
+        let (mut changes, mut lasts) = (tensor(1.0), tensor(2.0));
+        let source =
+            |name: &str, tensor: &Tensor| Source::whole(name.into(), tensor.shallow_clone()).unwrap();
+        let sources = vec![source("changes", &changes), source("lasts", &lasts).lasting()];
+        let items: Vec<Item> = sources.iter().map(|source| source.item.clone()).collect();
+        let layouts: Arc<[FileLayout]> = layout(&[("file".into(), items)], 1).unwrap().into();
+        let (parts, bytes) = parts(&layouts, 0);
+        let mut memory = Memory::of(bytes).unwrap();
+        let copying = Copying {
+            rank: 0,
+            layouts: Arc::clone(&layouts),
+            files: vec![("file".into(), sources)],
+            threads: 2,
+        };
+
+        copy(&copying, &parts, &mut memory, false).unwrap();
+        // The step that follows changes the one, and computes the other's next value from what is still there.
+        let _ = changes.fill_(-1.0);
+        let _ = lasts.fill_(3.0);
+        copy(&copying, &parts, &mut memory, true).unwrap();
+        let _ = lasts.fill_(-1.0);
+
+        let file = &memory[parts[0].start..][..layouts[0].bytes as usize];
+        let read = safetensors::SafeTensors::deserialize(file).unwrap();
+        let all = |name: &str, value: f32| {
+            let bytes = read.tensor(name).unwrap().data().to_vec();
+            assert_eq!(bytes.len(), 4000);
+            assert!(
+                bytes.chunks(4).all(|chunk| chunk == value.to_le_bytes()),
+                "{name}"
+            );
+        };
+        all("changes", 1.0);
+        all("lasts", 3.0);
+    }
 }

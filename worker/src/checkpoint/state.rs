@@ -48,7 +48,7 @@ fn held<'a>(
         for &(buffer, slot) in &slots {
             let name = format!("{kind}.{}", slot.name);
             if shards.len() == 1 {
-                sources.push(Source::whole(name, slot.view(&held[buffer])?)?);
+                sources.push(Source::whole(name, slot.view(&held[buffer])?)?.lasting());
                 continue;
             }
             let kind = arena.buffers()[buffer].kind;
@@ -63,7 +63,7 @@ fn held<'a>(
                     }
                 }
             }
-            sources.push(source);
+            sources.push(source.lasting());
         }
     }
     Ok((sources, scattered))
@@ -91,6 +91,7 @@ fn sharded(
     let mut source = Source {
         item: item(name, kind, slot.shape.clone(), Held::Parts(owners))?,
         held: Vec::new(),
+        lasts: false,
     };
     for (part, tensor) in own.iter().zip(held) {
         if let Some(range) = within(part) {

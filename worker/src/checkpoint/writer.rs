@@ -14,7 +14,8 @@ use dtrain_common::run_dir::RunDir;
 use super::commit::{self, Keep};
 use super::disk::{Disk, Output};
 use super::error::CheckpointError;
-use super::staging::{Memory, StagedPart};
+use super::layout::FileLayout;
+use super::staging::{self, Copying, Memory, StagedPart};
 
 /// BLAKE3 of a part.
 pub(super) type Digest = [u8; CHECKSUM_BYTES];
@@ -31,15 +32,48 @@ enum Job {
 pub(super) struct Write {
     /// The folder, which is made where it is not there.
     pub(super) folder: PathBuf,
-    /// The files' names and sizes.
-    pub(super) files: Vec<(String, u64)>,
+    /// What is not copied yet, and is to be before the next update.
+    pub(super) copying: Copying,
     pub(super) parts: Vec<StagedPart>,
     pub(super) memory: Memory,
     /// Threads for the checksums.
     pub(super) hashers: usize,
 }
 
+/// The same when all of it is copied.
+struct Staged {
+    folder: PathBuf,
+    /// The files' names and sizes.
+    files: Vec<(String, u64)>,
+    parts: Vec<StagedPart>,
+    memory: Memory,
+    hashers: usize,
+}
+
 impl Write {
+    /// Copies what is not copied yet, and lets go of the training's tensors.
+    fn stage(self) -> (Staged, Result<(), CheckpointError>) {
+        let Self {
+            folder,
+            copying,
+            parts,
+            mut memory,
+            hashers,
+        } = self;
+        let copied = staging::copy(&copying, &parts, &mut memory, true);
+        let files = copying.layouts.iter().map(FileLayout::named).collect();
+        let staged = Staged {
+            folder,
+            files,
+            parts,
+            memory,
+            hashers,
+        };
+        (staged, copied)
+    }
+}
+
+impl Staged {
     fn bytes_of(&self, part: &StagedPart) -> &[u8] {
         &self.memory[part.start..part.start + part.bytes]
     }
@@ -56,6 +90,8 @@ pub(super) struct Commit {
 /// What has become of a job.
 pub(super) enum Done {
     Prepared(Memory),
+    /// What is to be written is copied: nothing is read of the training any more. The writing goes on.
+    Copied,
     /// The memory, and the checksums of the parts or why there are none.
     Written(Memory, Result<Written, CheckpointError>),
     /// The folder of the checkpoint.
@@ -87,8 +123,9 @@ impl Writer {
             .spawn(move || {
                 stand_back();
                 for job in queue {
-                    // Fails only when the training is over.
-                    let _ = says.send(run(job, disk.as_ref()));
+                    // Saying fails only when the training is over.
+                    let copied = || drop(says.send(Done::Copied));
+                    let _ = says.send(run(job, disk.as_ref(), copied));
                 }
             })?;
         Ok(Self {
@@ -142,33 +179,36 @@ impl Drop for Writer {
 
 /// The training goes first where there are fewer cores than threads.
 fn stand_back() {
-    const NICE: i32 = 15;
+    const NICE: i32 = 10;
     let thread = rustix::thread::gettid();
     if let Err(error) = rustix::process::setpriority_process(Some(thread), NICE) {
         tracing::debug!("the thread that writes checkpoints keeps its priority: {error}");
     }
 }
 
-fn run(job: Job, disk: &dyn Disk) -> Done {
+fn run(job: Job, disk: &dyn Disk, copied: impl FnOnce()) -> Done {
     match job {
         Job::Prepare(mut memory, threads) => {
             memory.touch(threads, stand_back);
             Done::Prepared(memory)
         }
         Job::Write(write) => {
+            let (staged, staging) = write.stage();
+            copied();
             let begun = Instant::now();
-            let written = write_parts(&write, disk).map(|digests| Written {
+            let written = staging.and_then(|()| write_parts(&staged, disk));
+            let written = written.map(|digests| Written {
                 digests,
                 took: begun.elapsed(),
             });
-            Done::Written(write.memory, written)
+            Done::Written(staged.memory, written)
         }
         Job::Commit(commit) => Done::Committed(commit::commit(*commit)),
     }
 }
 
 /// Writes and hashes at the same time, one part after the other to the disk and several at once for their checksums.
-fn write_parts(write: &Write, disk: &dyn Disk) -> Result<Vec<Digest>, CheckpointError> {
+fn write_parts(write: &Staged, disk: &dyn Disk) -> Result<Vec<Digest>, CheckpointError> {
     let next = AtomicUsize::new(0);
     let hash = || {
         stand_back();
@@ -195,7 +235,7 @@ fn write_parts(write: &Write, disk: &dyn Disk) -> Result<Vec<Digest>, Checkpoint
     })
 }
 
-fn write_files(write: &Write, disk: &dyn Disk) -> Result<(), CheckpointError> {
+fn write_files(write: &Staged, disk: &dyn Disk) -> Result<(), CheckpointError> {
     let folder = &write.folder;
     fs::create_dir_all(folder).map_err(CheckpointError::io("make the folder", folder))?;
     let sync = |path: &Path, file: &Output| disk.sync(file).map_err(CheckpointError::io("sync", path));

@@ -183,6 +183,7 @@ impl Trainer<'_> {
     /// Evaluates the whole test set, with the moving average of the parameters where there is one. None where some rank was asked to
     /// stop meanwhile.
     pub(super) fn evaluate(&mut self) -> Result<Option<EvalRecord>, TrainError> {
+        self.settle_copy()?;
         self.model.swap_average()?;
         let record = self.evaluate_live();
         self.model.swap_average()?;

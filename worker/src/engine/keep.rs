@@ -119,8 +119,8 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Begins a checkpoint. The training goes on when what every rank writes of it is copied; the buffers are one on all ranks
-    /// already.
+    /// Begins a checkpoint. The training goes on while what every rank writes of it is copied, up to [`Trainer::settle_copy`]; the
+    /// buffers are one on all ranks already.
     pub(super) fn save(&mut self, evaluation: Option<&EvalRecord>) -> Result<(), TrainError> {
         if self.checkpoints.is_under_way() {
             let begun = Instant::now();
@@ -139,6 +139,12 @@ impl Trainer<'_> {
         };
         let begun = self.checkpoints.begin(&snapshot(&self.model), manifest, keep);
         begun.map_err(|source| self.unwritten(self.done, source))
+    }
+
+    /// Before parameters, moments or the average change: what a checkpoint has of them is copied.
+    pub(super) fn settle_copy(&mut self) -> Result<(), TrainError> {
+        let settled = self.checkpoints.settle();
+        settled.map_err(|source| self.unwritten(self.done, source))
     }
 
     /// After a step: begins a copy in memory, where one is kept.
@@ -325,6 +331,7 @@ fn snapshot(model: &Model) -> Snapshot<'_> {
         ema: model.ema.as_ref().map(Ema::flats),
         resting: &model.resting,
         optimizer: model.optimizer.as_ref(),
+        keeps_parameters: model.task.keeps_parameters(),
     }
 }
 

@@ -113,11 +113,5 @@ mod tests {
         );
         let on = tf32(Switch::On, gpu);
         assert_eq!(on.is_ok(), all_compute_in_bf16());
-        // What is set reaches libtorch, also where there is no GPU to compute on.
-        for kernels in [auto, off] {
-            kernels.apply().unwrap();
-            assert_eq!(cuda::tf32().unwrap(), (kernels.tf32, kernels.tf32));
-            assert_eq!(cuda::cudnn_benchmark().unwrap(), kernels.cudnn_benchmark);
-        }
     }
 }

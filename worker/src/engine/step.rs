@@ -287,6 +287,7 @@ impl Trainer<'_> {
             false => Decision::Skip,
         };
         self.precision.update(finite)?;
+        self.settle_copy()?;
         if let Decision::Commit { factor } = decision {
             if factor != 1.0 {
                 self.model.arena.scale_grad(factor)?;

@@ -70,6 +70,10 @@ impl Task for Classify {
         Arc::clone(&self.sets.test)
     }
 
+    fn keeps_parameters(&self) -> bool {
+        true
+    }
+
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let labels = batch.field("label")?;
         let logits = self.model.forward(batch.field("image")?, mode == Mode::Train)?;

@@ -124,6 +124,10 @@ impl Task for Lm {
         Arc::clone(&self.test) as Arc<dyn Dataset>
     }
 
+    fn keeps_parameters(&self) -> bool {
+        true
+    }
+
     fn loss(&self, batch: &Batch, _: Mode) -> Result<Loss, TaskError> {
         let logits = self.model.forward(batch.field("tokens")?)?;
         token_loss(&logits, batch.field("targets")?, &batch.weights)

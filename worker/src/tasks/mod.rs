@@ -230,6 +230,12 @@ pub trait Task {
     /// Where memory runs out, or the batch does not fit the model.
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError>;
 
+    /// Whether [`Task::loss`] changes no parameter that is trained, so that only the optimizer does. A checkpoint then copies the
+    /// parameters while the next step is computed; otherwise the training waits for that. Buffers may change in any case.
+    fn keeps_parameters(&self) -> bool {
+        false
+    }
+
     /// How many figures [`Loss::sums`] holds.
     fn sums(&self) -> usize {
         0

@@ -168,6 +168,10 @@ impl Task for Segment {
         Arc::clone(&self.test)
     }
 
+    fn keeps_parameters(&self) -> bool {
+        true
+    }
+
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let logits = self.model.forward(batch.field("image")?, mode == Mode::Train)?;
         pixel_loss(&logits, batch.field("mask")?, &batch.weights, self.ignore)

@@ -31,6 +31,7 @@ impl Trainer<'_> {
     }
 
     fn pass(&mut self, place: Place) -> Result<(), TrainError> {
+        self.settle_copy()?;
         let new_stage = place.stage != self.phase.stage;
         if new_stage {
             self.model

@@ -1,0 +1,15 @@
+//! Settings of the process for kernels: in a process of their own, as they reach into what the CPU computes too.
+
+#![allow(clippy::unwrap_used)]
+
+use dtrain_torch_shim::cuda::{cudnn_benchmark, set_cudnn_benchmark, set_tf32, tf32};
+
+#[test]
+fn the_settings_are_read_back_without_a_gpu() {
+    for on in [true, false, true] {
+        set_tf32(on).unwrap();
+        assert_eq!(tf32().unwrap(), (on, on));
+        set_cudnn_benchmark(on).unwrap();
+        assert_eq!(cudnn_benchmark().unwrap(), on);
+    }
+}
