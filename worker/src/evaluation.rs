@@ -91,7 +91,7 @@ fn run_shielded<T: BuildTask + 'static>(
     } else {
         serde_json::from_slice(&rendezvous.opening()?)?
     };
-    let ranks = Ranks::new(rendezvous.connect()?);
+    let ranks = Ranks::new(rendezvous.connect(device)?);
     let subject = Subject {
         recipe,
         survey: &opening.survey,

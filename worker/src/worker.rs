@@ -125,9 +125,9 @@ fn train_shielded<T: BuildTask + 'static>(
         let setup = Setup::build::<T>(recipe, &opening, env, device, None)?;
         (opening, setup, Vec::new())
     };
-    let ranks = Ranks::new(rendezvous.connect()?);
+    let ranks = Ranks::new(rendezvous.connect(device)?);
     if let Some(sync) = &setup.batch_sync {
-        sync.connect(Ranks::new(rendezvous.connect_beside("batch-norm")?));
+        sync.connect(rendezvous.connect_beside("batch-norm", &ranks)?);
     }
     stop.be_patient().map_err(WorkerError::Signals)?;
     let run_dir = RunDir::new(&opening.run_dir);
@@ -279,13 +279,7 @@ fn save_more(recipe: &Recipe, recompute: &Recompute) -> SaveMore {
 
 /// Sends rank 0's parameters and buffers to all: whatever the ranks read or drew, they begin alike.
 fn same_start<'a>(ranks: &Ranks, state: impl Iterator<Item = &'a Tensor>) -> Result<(), TrainError> {
-    let mut works = Vec::new();
-    for tensor in state {
-        works.push(ranks.broadcast(tensor, 0)?);
-    }
-    for work in works {
-        work.wait()?;
-    }
+    ranks.broadcast_all(&state.collect::<Vec<_>>(), 0)?.wait()?;
     Ok(())
 }
 

@@ -15,6 +15,7 @@ const SOURCES: &[&str] = &[
     "memory.cpp",
     "recompute.cpp",
     "store.cpp",
+    "stream.cpp",
     "symbolic.cpp",
     "tensor.cpp",
 ];

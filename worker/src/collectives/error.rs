@@ -86,24 +86,25 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
+    /// Its time-out has passed.
+    pub(crate) fn timed_out(self) -> CollectiveError {
+        CollectiveError::TimedOut {
+            op: self.op,
+            rank: self.rank,
+            sequence: self.sequence,
+            bytes: self.bytes,
+            after: self.timeout,
+            late: None,
+        }
+    }
+
     pub(crate) fn error(self, error: ShimError) -> CollectiveError {
         let Self {
-            op,
-            rank,
-            sequence,
-            bytes,
-            timeout,
+            op, rank, sequence, ..
         } = self;
         let message = without_place(error.message);
         match error.kind {
-            ErrorKind::Timeout => CollectiveError::TimedOut {
-                op,
-                rank,
-                sequence,
-                bytes,
-                after: timeout,
-                late: None,
-            },
+            ErrorKind::Timeout => self.timed_out(),
             ErrorKind::Network => CollectiveError::PeerLost {
                 op,
                 rank,

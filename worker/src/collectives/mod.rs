@@ -4,12 +4,16 @@
 //! of the same shape and dtype in the same order; several may be in flight. Tensors are dense and contiguous and must not
 //! be read or written between the start of an operation and the end of its `wait`.
 //!
-//! Backends: [`SingleGroup`] (one process, no communication), [`GlooGroup`] (CPU processes over TCP) and [`SharedGroup`] (CPU
-//! processes of one machine, through memory that they share). All of them pass the one conformance suite of the tests.
+//! Backends: [`SingleGroup`] (one process, no communication), [`GlooGroup`] (CPU processes over TCP), [`SharedGroup`] (CPU
+//! processes of one machine, through memory that they share) and [`NcclGroup`] (GPUs). All of them pass the one conformance suite
+//! of the tests. [`DeviceGroup`] is one for each kind of memory.
 
 mod checks;
+mod device;
 mod error;
 mod gloo;
+mod gpus;
+mod nccl;
 mod phantom;
 mod ranks;
 mod rendezvous;
@@ -20,11 +24,14 @@ use std::time::Duration;
 
 use tch::{Kind, Tensor};
 
+pub use device::DeviceGroup;
 pub use dtrain_torch_shim::gloo::ReduceOp;
 pub use error::CollectiveError;
 #[cfg(test)]
 pub(crate) use error::Operation;
 pub use gloo::GlooGroup;
+pub use gpus::GpuError;
+pub use nccl::{Invitation, Nccl, NcclError, NcclGroup, Seat, Version};
 pub use phantom::PhantomGroup;
 pub use ranks::Ranks;
 pub use rendezvous::{Rendezvous, RendezvousError};
@@ -75,6 +82,15 @@ pub trait ProcessGroup: Send {
     /// As [`ProcessGroup::all_reduce`]; `InvalidTensor` also for a root that is no rank.
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError>;
 
+    /// Copies rank `root`'s tensors to all ranks, in place, as one operation where the backend can.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::broadcast`].
+    fn broadcast_all(&self, tensors: &[&Tensor], root: usize) -> Result<Box<dyn Work>, CollectiveError> {
+        let works = tensors.iter().map(|tensor| self.broadcast(tensor, root));
+        Ok(Box::new(All(works.collect::<Result<_, _>>()?)))
+    }
+
     /// Collects every rank's `input` into `output` in the order of ranks; `output` has `size` times the elements of
     /// `input`. In place where `input` is the `rank`-th of `size` equal parts of `output`.
     ///
@@ -100,6 +116,24 @@ pub trait ProcessGroup: Send {
     /// As [`ProcessGroup::all_reduce`].
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError>;
 
+    /// Whether the group works, as far as this rank knows. Where the operations run on a device, a `wait` that the host does not
+    /// take part in cannot tell: ask here after the host has waited for the device, before believing what came of it.
+    ///
+    /// # Errors
+    /// What has ended the group.
+    fn health(&self) -> Result<(), CollectiveError> {
+        Ok(())
+    }
+
+    /// The same ranks once more, for operations whose order is independent of this group's: over `host`, another group of them in
+    /// the hosts' memory. Every rank calls it in the order of this group's operations.
+    ///
+    /// # Errors
+    /// As connecting.
+    fn beside(&self, host: Box<dyn ProcessGroup>) -> Result<Box<dyn ProcessGroup>, CollectiveError> {
+        Ok(host)
+    }
+
     /// Leaves the group in good order: waits for all ranks, then closes the connections. A group that is merely dropped
     /// leaves its connections to the end of the process.
     ///
@@ -122,6 +156,24 @@ pub trait Work: Send {
     /// `TimedOut` where a peer did not come in time, `PeerLost` where one died. The contents of the tensors are
     /// undefined then, and the group is of no further use.
     fn wait(self: Box<Self>) -> Result<(), CollectiveError>;
+}
+
+/// Several operations that are waited for together.
+struct All(Vec<Box<dyn Work>>);
+
+impl Work for All {
+    fn is_completed(&self) -> Result<bool, CollectiveError> {
+        for work in &self.0 {
+            if !work.is_completed()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
+        self.0.into_iter().try_for_each(<dyn Work>::wait)
+    }
 }
 
 /// An operation that has ended already.

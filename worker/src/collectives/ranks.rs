@@ -67,6 +67,14 @@ impl Ranks {
         self.group().broadcast(tensor, root)
     }
 
+    /// As [`ProcessGroup::broadcast_all`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn broadcast_all(&self, tensors: &[&Tensor], root: usize) -> Result<Box<dyn Work>, CollectiveError> {
+        self.group().broadcast_all(tensors, root)
+    }
+
     /// As [`ProcessGroup::all_gather`].
     ///
     /// # Errors
@@ -94,6 +102,22 @@ impl Ranks {
     /// As there.
     pub fn allocate(&self, numel: usize, kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
         self.group().allocate(numel, kind)
+    }
+
+    /// As [`ProcessGroup::beside`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn beside(&self, host: Box<dyn ProcessGroup>) -> Result<Self, CollectiveError> {
+        Ok(Self::new(self.group().beside(host)?))
+    }
+
+    /// As [`ProcessGroup::health`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn health(&self) -> Result<(), CollectiveError> {
+        self.group().health()
     }
 
     /// Leaves the group in good order; the last handle closes it, an earlier one only waits for all ranks.

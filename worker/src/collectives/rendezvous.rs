@@ -6,10 +6,12 @@ use dtrain_common::env::{EnvError, Transport, WorkerEnv, collective_timeout};
 use dtrain_torch_shim::gloo;
 use dtrain_torch_shim::store::TcpStore;
 use dtrain_torch_shim::{ErrorKind, ShimError};
+use tch::Device;
 use thiserror::Error;
 
+use super::gpus::{self, GpuError};
 use super::shared::{Decision, Facts, decide, gather_facts};
-use super::{CollectiveError, GlooGroup, ProcessGroup, SharedGroup, Sharing, SingleGroup};
+use super::{CollectiveError, GlooGroup, ProcessGroup, Ranks, SharedGroup, Sharing, SingleGroup};
 
 /// How long the ranks wait for each other to start. Rank 0 may be looking through a large data folder meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -75,6 +77,9 @@ pub enum RendezvousError {
         /// Two ranks and what they want.
         wishes: [(usize, Transport); 2],
     },
+    /// Ranks with GPUs cannot reach each other by them.
+    #[error(transparent)]
+    Gpus(#[from] GpuError),
     /// Shared memory was asked for and cannot be had.
     #[error("DTRAIN_TRANSPORT is shared, but {reason}; leave it unset to use TCP in such a case")]
     NoSharedMemory {
@@ -206,40 +211,52 @@ impl Rendezvous {
         }
     }
 
-    /// Connects all ranks by the transport that the environment names: see [`Rendezvous::connect_by`].
+    /// Connects all ranks by the transport that the environment names: see [`Rendezvous::connect_by`]. `device` is the one that
+    /// this rank trains on, and a GPU is the current device of the calling thread.
     ///
     /// # Errors
     /// As `connect_by`.
-    pub fn connect(&self) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
-        self.connect_by(self.wish)
+    pub fn connect(&self, device: Device) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+        self.connect_by(self.wish, device)
     }
 
     /// Connects all ranks; all of them pass the same `wish`. Keep the rendezvous as long as the group: rank 0's store
-    /// serves it.
+    /// serves it. GPUs communicate by NCCL, unless the wish names another way, which goes through the hosts' memory.
     ///
     /// # Errors
-    /// `Group` where a peer does not come; `Disagreement` and `NoSharedMemory` on all ranks together.
-    pub fn connect_by(&self, wish: Transport) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+    /// `Group` where a peer does not come; `Disagreement`, `Gpus` and `NoSharedMemory` on all ranks together.
+    pub fn connect_by(
+        &self,
+        wish: Transport,
+        device: Device,
+    ) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
         let Some(gloo) = self.gloo(None)? else {
             return Ok(Box::new(SingleGroup));
         };
-        let mut group = share(gloo, Facts::new(wish, self.is_local()))?;
+        let seat = gpus::Candidate::new(wish, device);
+        let own = Facts::new(wish, self.is_local(), device != Device::Cpu, seat.version());
+        let all = gather_facts(&gloo, own)?;
+        let gpus = seat.connect(&gloo, &all, self.timeout)?;
+        let mut group = share(gloo, own, &all)?;
+        if let Some(gpus) = gpus {
+            group = Box::new(super::DeviceGroup::new(group, gpus));
+        }
         group.set_timeout(self.timeout);
         Ok(group)
     }
 
-    /// Connects all ranks once more, in a group of its own by TCP, for operations whose order is independent of those of the
-    /// other. Every rank calls it with the same name, and with a name once.
+    /// Connects all ranks once more, in a group of its own beside `ranks`, by TCP and, where that one has it, NCCL, for operations
+    /// whose order is independent of those of the other. Every rank calls it with the same name, and with a name once.
     ///
     /// # Errors
     /// `Group` where a peer does not come.
-    pub fn connect_beside(&self, name: &str) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+    pub fn connect_beside(&self, name: &str, ranks: &Ranks) -> Result<Ranks, RendezvousError> {
         Ok(match self.gloo(Some(name))? {
             Some(mut gloo) => {
                 gloo.set_timeout(self.timeout);
-                Box::new(gloo)
+                ranks.beside(Box::new(gloo))?
             }
-            None => Box::new(SingleGroup),
+            None => Ranks::single(),
         })
     }
 
@@ -280,8 +297,8 @@ impl Rendezvous {
 }
 
 /// The group by which the ranks of `gloo` communicate: shared memory if they want it and all of them can have it.
-fn share(gloo: GlooGroup, own: Facts) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
-    let (gloo, reason) = match decide(&gather_facts(&gloo, own)?) {
+fn share(gloo: GlooGroup, own: Facts, all: &[Facts]) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
+    let (gloo, reason) = match decide(all) {
         Decision::Disagree(wishes) => return Err(RendezvousError::Disagreement { wishes }),
         Decision::Gloo(reason) => {
             tracing::debug!("the ranks communicate by TCP: {reason}");

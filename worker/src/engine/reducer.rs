@@ -304,6 +304,8 @@ impl Reducer {
         let squares = patiently(device, || arena.own_squares())?;
         let sum = patiently(device, || Tensor::f_from_slice(&[squares]))?;
         self.agree(&sum, arena)?;
+        // Reading the squares has waited for the device: what a broken group would have left in the gradients shows here.
+        self.shared.ranks.health()?;
         Ok(f64::try_from(&sum)?.sqrt())
     }
 

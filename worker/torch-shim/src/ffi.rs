@@ -26,6 +26,20 @@ pub(crate) struct WorkHandle {
     _private: [u8; 0],
 }
 
+/// c10::Event.
+#[repr(C)]
+pub(crate) struct EventHandle {
+    _private: [u8; 0],
+}
+
+/// c10::Stream of a CUDA device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DtStream {
+    pub(crate) id: i64,
+    pub(crate) device: i32,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct DtAdam {
@@ -194,6 +208,27 @@ unsafe extern "C" {
     pub(crate) fn dt_throw_words(words: *const c_char, error: *mut DtError) -> i32;
     #[cfg(test)]
     pub(crate) fn dt_throw(what: i32, error: *mut DtError) -> i32;
+}
+
+// stream.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_stream_current(device: i32, out: *mut DtStream, error: *mut DtError) -> i32;
+    pub(crate) fn dt_stream_from_pool(
+        device: i32,
+        high_priority: bool,
+        out: *mut DtStream,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_stream_exchange(stream: DtStream, before: *mut DtStream, error: *mut DtError) -> i32;
+    pub(crate) fn dt_stream_native(stream: DtStream, out: *mut *mut c_void, error: *mut DtError) -> i32;
+    pub(crate) fn dt_stream_synchronize(stream: DtStream, error: *mut DtError) -> i32;
+    pub(crate) fn dt_stream_keep(stream: DtStream, tensor: TensorPtr, error: *mut DtError) -> i32;
+    pub(crate) fn dt_event_new(out: *mut *mut EventHandle, error: *mut DtError) -> i32;
+    pub(crate) fn dt_event_record(event: *mut EventHandle, stream: DtStream, error: *mut DtError) -> i32;
+    pub(crate) fn dt_event_block(event: *const EventHandle, stream: DtStream, error: *mut DtError) -> i32;
+    pub(crate) fn dt_event_query(event: *const EventHandle, out: *mut bool, error: *mut DtError) -> i32;
+    pub(crate) fn dt_event_synchronize(event: *const EventHandle, error: *mut DtError) -> i32;
+    pub(crate) fn dt_event_free(event: *mut EventHandle);
 }
 
 // blob.cpp

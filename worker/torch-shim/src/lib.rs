@@ -7,6 +7,7 @@
 //! - [`gloo`]: c10d's Gloo process group and its asynchronous work handles
 //! - [`copy`]: large copies in the memory of the host
 //! - [`cuda`]: CUDA loaded at run time, never linked
+//! - [`stream`]: streams and events of GPUs
 //! - [`rng`]: the state of libtorch's generators
 //! - [`autocast`]: regions of mixed precision
 //! - [`grad_mode`]: whether operations are recorded, put back on the way out of a panic
@@ -35,6 +36,7 @@ pub mod recompute;
 pub mod rng;
 pub mod stacks;
 pub mod store;
+pub mod stream;
 pub mod symbolic;
 pub mod tensor;
 

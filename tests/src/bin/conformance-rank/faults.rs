@@ -10,7 +10,7 @@ use dtrain_worker::collectives::{
     CollectiveError, ProcessGroup, ReduceOp, Rendezvous, RendezvousError, SharedGroup, Sharing, Work,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::suite::{all_reduce, expected, same, values};
 use crate::{Failure, Group};
@@ -227,7 +227,7 @@ pub(crate) fn fallback(env: WorkerEnv, wish: Transport) -> Result<(), Failure> {
             },
         )?;
     }
-    let outcome = rendezvous.connect_by(wish);
+    let outcome = rendezvous.connect_by(wish, Device::Cpu);
     setrlimit(Resource::Fsize, before)?;
     match (wish, outcome) {
         (Transport::Auto, Ok(group)) if group.backend() == "gloo" => {
@@ -250,7 +250,7 @@ pub(crate) fn fallback(env: WorkerEnv, wish: Transport) -> Result<(), Failure> {
 pub(crate) fn disagreement(env: WorkerEnv) -> Result<(), Failure> {
     let last = env.rank + 1 == env.world_size;
     let wish = if last { Transport::Gloo } else { Transport::Auto };
-    match Rendezvous::open(env.clone())?.connect_by(wish) {
+    match Rendezvous::open(env.clone())?.connect_by(wish, Device::Cpu) {
         Err(error @ RendezvousError::Disagreement { .. }) => {
             let text = error.to_string();
             let wanted = format!("Auto on rank 0 and Gloo on rank {}", env.world_size - 1);

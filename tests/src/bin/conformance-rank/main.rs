@@ -1,18 +1,25 @@
 //! One rank of the conformance suite: `conformance-rank BACKEND SCENARIO`.
 //!
-//! Backends: `single`, `gloo`, `shared`, and `auto`, which leaves the choice to the environment. Scenarios: see [`main`].
+//! Backends: `single`, `gloo`, `shared`, `auto`, which leaves the choice to the environment, and `nccl`, on the GPU with the rank's
+//! local number, or on one that ranks share where there are fewer (each of them needs a NCCL_HOSTID of its own then, or NCCL refuses).
+//! Scenarios: see [`main`].
 
 mod allocated;
 mod bench;
 mod faults;
 mod suite;
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use dtrain_common::env::{Transport, WorkerEnv};
+use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::gloo::Transport as Address;
 use dtrain_torch_shim::store::TcpStore;
-use dtrain_worker::collectives::{GlooGroup, ProcessGroup, Rendezvous, SharedGroup, Sharing, SingleGroup};
+use dtrain_worker::collectives::{
+    GlooGroup, Nccl, NcclGroup, ProcessGroup, Rendezvous, Seat, SharedGroup, Sharing, SingleGroup,
+};
+use tch::Device;
 
 type Group = Box<dyn ProcessGroup>;
 type Failure = Box<dyn std::error::Error>;
@@ -31,6 +38,9 @@ fn main() -> Result<(), Failure> {
         "disagreement" => return faults::disagreement(env),
         _ => {}
     }
+    if backend == "nccl" {
+        choose_gpu(env.local_rank)?;
+    }
     let meeting = Meeting::open(backend, env)?;
     let group = meeting.connect(backend)?;
     match scenario.as_str() {
@@ -47,11 +57,27 @@ fn main() -> Result<(), Failure> {
     }
 }
 
+static DEVICE: OnceLock<Device> = OnceLock::new();
+
+/// Where the tensors of the suite are.
+fn device() -> Device {
+    *DEVICE.get().unwrap_or(&Device::Cpu)
+}
+
+fn choose_gpu(local_rank: usize) -> Result<(), Failure> {
+    cuda::load()?;
+    let gpus = cuda::device_count()?;
+    let gpu = local_rank.checked_rem(gpus).ok_or("there is no GPU")?;
+    cuda::set_device(gpu)?;
+    DEVICE.get_or_init(|| Device::Cuda(gpu));
+    Ok(())
+}
+
 fn wish(backend: &str) -> Result<Transport, Failure> {
     match backend {
         "gloo" => Ok(Transport::Gloo),
         "shared" => Ok(Transport::Shared),
-        "auto" => Ok(Transport::Auto),
+        "auto" | "nccl" => Ok(Transport::Auto),
         other => Err(format!("no backend {other}").into()),
     }
 }
@@ -77,6 +103,9 @@ impl Meeting {
         match self {
             Self::None => Ok(Box::new(SingleGroup)),
             Self::One(store) => {
+                if let Device::Cuda(gpu) = device() {
+                    return alone(gpu);
+                }
                 let gloo = gloo(store, 0, 1)?;
                 if backend == "gloo" {
                     return Ok(Box::new(gloo));
@@ -86,10 +115,21 @@ impl Meeting {
                     Sharing::Refused { reason, .. } => Err(reason.into()),
                 }
             }
-            Self::Many(rendezvous) if backend == "auto" => Ok(rendezvous.connect()?),
-            Self::Many(rendezvous) => Ok(rendezvous.connect_by(wish(backend)?)?),
+            Self::Many(rendezvous) if backend == "auto" => Ok(rendezvous.connect(Device::Cpu)?),
+            Self::Many(rendezvous) => Ok(rendezvous.connect_by(wish(backend)?, device())?),
         }
     }
+}
+
+/// NCCL's group of one rank, to which the rendezvous would give none.
+fn alone(gpu: usize) -> Result<Group, Failure> {
+    let nccl = Nccl::load()?;
+    let seat = Seat {
+        rank: 0,
+        size: 1,
+        timeout: Duration::from_secs(60),
+    };
+    Ok(Box::new(NcclGroup::connect(&nccl, &nccl.invite()?, seat, gpu)?))
 }
 
 fn gloo(store: &TcpStore, rank: usize, size: usize) -> Result<GlooGroup, Failure> {

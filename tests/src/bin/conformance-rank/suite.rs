@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use dtrain_worker::collectives::{CollectiveError, ProcessGroup, ReduceOp, Work};
 use tch::{Device, Kind, Tensor};
 
-use crate::{Failure, Group, allocated};
+use crate::{Failure, Group, allocated, device};
 
 const KINDS: [Kind; 8] = [
     Kind::Float,
@@ -37,7 +37,10 @@ pub(crate) fn run(group: Group) -> Result<(), Failure> {
     in_flight(g)?;
     barrier(g)?;
     refusals(g)?;
-    allocated::all(g)?;
+    // Of the host's memory; a group of GPUs alone has none.
+    if device() == Device::Cpu {
+        allocated::all(g)?;
+    }
     group.shutdown()?;
     println!("ok shutdown");
     Ok(())
@@ -45,7 +48,7 @@ pub(crate) fn run(group: Group) -> Result<(), Failure> {
 
 /// Small whole numbers, so that every dtype (int8 and bfloat16 too) holds every sum exactly.
 pub(crate) fn values(rank: usize, size: i64, kind: Kind) -> Tensor {
-    (Tensor::arange(size, (Kind::Int64, Device::Cpu)).remainder(11) + rank as i64 * 3).to_kind(kind)
+    (Tensor::arange(size, (Kind::Int64, device())).remainder(11) + rank as i64 * 3).to_kind(kind)
 }
 
 pub(crate) fn expected(size: i64, kind: Kind, ranks: usize, op: ReduceOp) -> Tensor {
@@ -93,7 +96,7 @@ fn broadcast(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Failure>
 }
 
 fn all_gather(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Failure> {
-    let output = Tensor::zeros([size * g.size() as i64], (kind, Device::Cpu));
+    let output = Tensor::zeros([size * g.size() as i64], (kind, device()));
     g.all_gather(&output, &values(g.rank(), size, kind))?.wait()?;
     let all: Vec<Tensor> = (0..g.size()).map(|rank| values(rank, size, kind)).collect();
     same(
@@ -106,7 +109,7 @@ fn all_gather(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Failure
 fn reduce_scatter(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Failure> {
     let whole = size * g.size() as i64;
     for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max] {
-        let output = Tensor::zeros([size], (kind, Device::Cpu));
+        let output = Tensor::zeros([size], (kind, device()));
         let input = values(g.rank(), whole, kind);
         g.reduce_scatter(&output, &input, op)?.wait()?;
         let wanted = expected(whole, kind, g.size(), op).narrow(0, g.rank() as i64 * size, size);
@@ -137,7 +140,7 @@ fn shapes(g: &dyn ProcessGroup) -> Result<(), Failure> {
     );
     same("all_reduce of a view", &flat, &wanted)?;
 
-    let output = Tensor::zeros([g.size() as i64, 5, 24], (Kind::Float, Device::Cpu));
+    let output = Tensor::zeros([g.size() as i64, 5, 24], (Kind::Float, device()));
     g.all_gather(&output, &own.view([5, 24]))?.wait()?;
     for rank in 0..g.size() {
         same(
@@ -174,9 +177,9 @@ fn in_place(g: &dyn ProcessGroup) -> Result<(), Failure> {
 fn same_bits(g: &dyn ProcessGroup) -> Result<(), Failure> {
     tch::manual_seed(17 + g.rank() as i64);
     for size in [5i64, 99_991] {
-        let tensor = Tensor::randn([size], (Kind::Float, Device::Cpu));
+        let tensor = Tensor::randn([size], (Kind::Float, device()));
         g.all_reduce(&tensor, ReduceOp::Sum)?.wait()?;
-        let all = Tensor::zeros([g.size() as i64, size], (Kind::Float, Device::Cpu));
+        let all = Tensor::zeros([g.size() as i64, size], (Kind::Float, device()));
         g.all_gather(&all, &tensor)?.wait()?;
         for rank in 0..g.size() {
             same("the bits of another rank", &all.get(rank as i64), &tensor)?;
@@ -237,17 +240,17 @@ fn barrier(g: &dyn ProcessGroup) -> Result<(), Failure> {
 
 /// What does not fit is refused before anything is sent, and the group goes on.
 fn refusals(g: &dyn ProcessGroup) -> Result<(), Failure> {
-    let cpu = |kind| (kind, Device::Cpu);
+    let here = |kind| (kind, device());
     let (n, size) = (g.size() as i64, g.size());
-    let square = Tensor::zeros([4, 4], cpu(Kind::Float));
-    let long = Tensor::zeros([4 * n + 1], cpu(Kind::Float));
-    let short = Tensor::zeros([4], cpu(Kind::Float));
-    let doubles = Tensor::zeros([4 * n], cpu(Kind::Double));
+    let square = Tensor::zeros([4, 4], here(Kind::Float));
+    let long = Tensor::zeros([4 * n + 1], here(Kind::Float));
+    let short = Tensor::zeros([4], here(Kind::Float));
+    let doubles = Tensor::zeros([4 * n], here(Kind::Double));
     let refused = [
         ("a transposed tensor", g.all_reduce(&square.tr(), ReduceOp::Sum)),
         (
             "booleans",
-            g.all_reduce(&Tensor::zeros([4], cpu(Kind::Bool)), ReduceOp::Sum),
+            g.all_reduce(&Tensor::zeros([4], here(Kind::Bool)), ReduceOp::Sum),
         ),
         ("a root that is no rank", g.broadcast(&short, size)),
         ("a gather of another length", g.all_gather(&long, &short)),

@@ -48,10 +48,14 @@ pub(crate) struct Facts {
     pub(crate) local: bool,
     /// A number that this machine drew when it started, the same in its containers; 0 where it has none.
     pub(crate) boot: [i64; 2],
+    /// It trains on a GPU.
+    pub(crate) gpu: bool,
+    /// The version of its NCCL as one number; 0 where it has none, or needs none.
+    pub(crate) nccl: i32,
 }
 
 impl Facts {
-    pub(crate) fn new(wish: Transport, local: bool) -> Self {
+    pub(crate) fn new(wish: Transport, local: bool, gpu: bool, nccl: i32) -> Self {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
         let number = u128::from_str_radix(&digits, 16).unwrap_or(0);
@@ -59,25 +63,31 @@ impl Facts {
             wish,
             local,
             boot: [(number >> 64) as i64, number as i64],
+            gpu,
+            nccl,
         }
     }
 
-    fn to_words(self) -> [i64; 4] {
+    fn to_words(self) -> [i64; 6] {
         [
             self.wish as i64,
             i64::from(self.local),
             self.boot[0],
             self.boot[1],
+            i64::from(self.gpu),
+            i64::from(self.nccl),
         ]
     }
 
-    fn from_words(words: [i64; 4]) -> Self {
+    fn from_words(words: [i64; 6]) -> Self {
         let wishes = [Transport::Auto, Transport::Gloo, Transport::Shared];
         let wish = wishes.into_iter().find(|wish| *wish as i64 == words[0]);
         Self {
             wish: wish.unwrap_or_default(),
             local: words[1] == 1,
             boot: [words[2], words[3]],
+            gpu: words[4] == 1,
+            nccl: i32::try_from(words[5]).unwrap_or(0),
         }
     }
 }
@@ -134,6 +144,8 @@ mod tests {
         wish: Transport::Auto,
         local: true,
         boot: [7, -8],
+        gpu: false,
+        nccl: 0,
     };
 
     #[test]
@@ -188,8 +200,8 @@ mod tests {
                 assert_eq!(Facts::from_words(facts.to_words()), facts);
             }
         }
-        let own = Facts::new(Transport::Auto, true);
+        let own = Facts::new(Transport::Auto, true, false, 0);
         assert_ne!(own.boot, [0, 0]);
-        assert_eq!(own, Facts::new(Transport::Auto, true));
+        assert_eq!(own, Facts::new(Transport::Auto, true, false, 0));
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dtrain_torch_shim::tensor::{clear_grad, set_grad};
-use tch::{Device, Tensor};
+use tch::Tensor;
 
 use super::{ReduceError, ReduceOptions};
 use crate::OutOfMemory;
@@ -176,8 +176,7 @@ impl Shared {
             ),
             (Some(own), None) => (self.ranks.reduce_scatter(own, &bucket.grad, op)?, None),
             (Some(own), Some(short)) => {
-                let part =
-                    Tensor::f_empty(own.size(), (short.kind(), Device::Cpu))?.f_to_device(own.device())?;
+                let part = Tensor::f_empty(own.size(), (short.kind(), own.device()))?;
                 let work = self.ranks.reduce_scatter(&part, &short, op)?;
                 (work, Some((part, own.shallow_clone())))
             }

@@ -1,0 +1,104 @@
+//! Ranks with a GPU each: what lies on the GPU goes by NCCL, and what lies in the host's memory by a group of the host's.
+
+use std::time::Duration;
+
+use tch::{Device, Kind, Tensor};
+
+use super::{CollectiveError, NcclGroup, ProcessGroup, ReduceOp, Work};
+
+/// Two groups of the same ranks, chosen by where a tensor lies. Operations of the two do not wait for each other.
+///
+/// Agreement between the hosts (statuses, orders, barriers) must not wait behind what the GPUs are at, and an answer that the host
+/// needs at once must not cost a copy.
+pub struct DeviceGroup {
+    host: Box<dyn ProcessGroup>,
+    gpus: NcclGroup,
+}
+
+impl DeviceGroup {
+    /// Of two groups with the same ranks.
+    pub fn new(host: Box<dyn ProcessGroup>, gpus: NcclGroup) -> Self {
+        Self { host, gpus }
+    }
+
+    fn of(&self, tensor: &Tensor) -> &dyn ProcessGroup {
+        match tensor.defined() && tensor.device() != Device::Cpu {
+            true => &self.gpus,
+            false => self.host.as_ref(),
+        }
+    }
+}
+
+impl ProcessGroup for DeviceGroup {
+    fn rank(&self) -> usize {
+        self.host.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.host.size()
+    }
+
+    fn backend(&self) -> &'static str {
+        self.gpus.backend()
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.host.set_timeout(timeout);
+        self.gpus.set_timeout(timeout);
+    }
+
+    fn allocate(&self, numel: usize, kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
+        self.host.allocate(numel, kind)
+    }
+
+    fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
+        self.of(tensor).all_reduce(tensor, op)
+    }
+
+    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
+        self.of(tensor).broadcast(tensor, root)
+    }
+
+    fn broadcast_all(&self, tensors: &[&Tensor], root: usize) -> Result<Box<dyn Work>, CollectiveError> {
+        let (host, gpus): (Vec<&Tensor>, Vec<&Tensor>) = tensors
+            .iter()
+            .partition(|tensor| !tensor.defined() || tensor.device() == Device::Cpu);
+        let works = vec![
+            self.host.broadcast_all(&host, root)?,
+            self.gpus.broadcast_all(&gpus, root)?,
+        ];
+        Ok(Box::new(super::All(works)))
+    }
+
+    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
+        self.of(input).all_gather(output, input)
+    }
+
+    fn reduce_scatter(
+        &self,
+        output: &Tensor,
+        input: &Tensor,
+        op: ReduceOp,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        self.of(input).reduce_scatter(output, input, op)
+    }
+
+    fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
+        self.host.barrier()
+    }
+
+    fn health(&self) -> Result<(), CollectiveError> {
+        self.gpus.health()?;
+        self.host.health()
+    }
+
+    fn beside(&self, host: Box<dyn ProcessGroup>) -> Result<Box<dyn ProcessGroup>, CollectiveError> {
+        Ok(Box::new(Self::new(host, self.gpus.split()?)))
+    }
+
+    fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
+        // The host's group is the one by which ranks notice that another is gone: it goes last.
+        Box::new(self.gpus).shutdown()?;
+        self.host.shutdown()
+    }
+}

@@ -1,0 +1,439 @@
+//! A stand-in for NCCL whose ranks are threads of one process and whose streams are queues that a thread works off: for tests of
+//! what is around NCCL. It does as NCCL's documentation says, also that nothing blocks.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, mpsc};
+use std::time::Duration;
+
+use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
+use dtrain_torch_shim::ShimError;
+use tch::Tensor;
+
+use super::api::{Api, Code, CudaStream, Functions, IN_PROGRESS, REMOTE_ERROR, SUCCESS};
+use super::timeline::{Mark, Timeline};
+
+pub(super) const VERSION: i32 = 22_809;
+const INVALID: Code = 4;
+
+/// The functions of the stand-in.
+pub(super) fn api() -> Api {
+    Api::new(Functions {
+        get_version,
+        get_unique_id,
+        comm_init,
+        comm_split,
+        comm_finalize,
+        comm_destroy,
+        comm_abort,
+        comm_async_error,
+        error_string,
+        last_error,
+        group_start,
+        group_end,
+        all_reduce,
+        broadcast,
+        all_gather,
+        reduce_scatter,
+    })
+    .expect("it tells its version")
+}
+
+/// The ranks that hold one invitation.
+#[derive(Default)]
+struct World {
+    state: Mutex<Meeting>,
+    changed: Condvar,
+    lost: AtomicBool,
+}
+
+#[derive(Default)]
+struct Meeting {
+    arrived: usize,
+    /// By operation: what the ranks have brought, and how many have taken the result away.
+    rounds: HashMap<u64, (HashMap<usize, Vec<u8>>, usize)>,
+}
+
+struct Comm {
+    id: [u8; 8],
+    world: Arc<World>,
+    rank: usize,
+    size: usize,
+    started: AtomicU64,
+    aborted: Arc<AtomicBool>,
+    splits: AtomicU64,
+}
+
+static WORLDS: LazyLock<Mutex<HashMap<[u8; 8], Arc<World>>>> = LazyLock::new(Mutex::default);
+static IDS: AtomicU64 = AtomicU64::new(1);
+/// How often a group of calls was begun or ended in this process.
+pub(super) static GROUPS: AtomicUsize = AtomicUsize::new(0);
+
+fn comm<'a>(raw: ncclComm_t) -> &'a Comm {
+    assert!(!raw.is_null());
+    // SAFETY: every communicator here comes from `join`, and is leaked.
+    unsafe { &*raw.cast::<Comm>() }
+}
+
+fn name(invitation: &[u8]) -> [u8; 8] {
+    invitation[..8].try_into().expect("eight bytes")
+}
+
+/// What the ranks of a group see when a process of theirs dies.
+pub(super) fn lose_a_peer(invitation: &[u8]) {
+    let worlds = WORLDS.lock().expect("no panic");
+    worlds[&name(invitation)].lost.store(true, Ordering::SeqCst);
+}
+
+extern "C" fn get_version(out: *mut c_int) -> Code {
+    // SAFETY: the caller's place.
+    unsafe { *out = VERSION };
+    SUCCESS
+}
+
+extern "C" fn get_unique_id(out: *mut ncclUniqueId) -> Code {
+    let mut id = ncclUniqueId { internal: [0; 128] };
+    for (place, byte) in id
+        .internal
+        .iter_mut()
+        .zip(IDS.fetch_add(1, Ordering::SeqCst).to_le_bytes())
+    {
+        *place = byte as c_char;
+    }
+    // SAFETY: the caller's place.
+    unsafe { *out = id };
+    SUCCESS
+}
+
+fn join(id: [u8; 8], rank: usize, size: usize, out: *mut ncclComm_t) {
+    let world = Arc::clone(WORLDS.lock().expect("no panic").entry(id).or_default());
+    world.state.lock().expect("no panic").arrived += 1;
+    let comm = Box::leak(Box::new(Comm {
+        id,
+        world,
+        rank,
+        size,
+        started: AtomicU64::new(0),
+        aborted: Arc::default(),
+        splits: AtomicU64::new(0),
+    }));
+    // SAFETY: the caller's place.
+    unsafe { *out = std::ptr::from_mut(comm).cast() };
+}
+
+extern "C" fn comm_init(
+    out: *mut ncclComm_t,
+    size: c_int,
+    id: ncclUniqueId,
+    rank: c_int,
+    config: *mut ncclConfig_t,
+) -> Code {
+    // SAFETY: the caller's settings.
+    let config = unsafe { &*config };
+    if config.magic != 0xcafe_beef || config.blocking != 0 || config.size != size_of::<ncclConfig_t>() {
+        return INVALID;
+    }
+    let invitation = id.internal.map(|byte| byte as u8);
+    join(name(&invitation), rank as usize, size as usize, out);
+    IN_PROGRESS
+}
+
+extern "C" fn comm_split(
+    raw: ncclComm_t,
+    _color: c_int,
+    _key: c_int,
+    out: *mut ncclComm_t,
+    _config: *mut ncclConfig_t,
+) -> Code {
+    let parent = comm(raw);
+    let number = parent.splits.fetch_add(1, Ordering::SeqCst) + 1;
+    let name = u64::from_le_bytes(parent.id) + (number << 32);
+    join(name.to_le_bytes(), parent.rank, parent.size, out);
+    SUCCESS
+}
+
+extern "C" fn comm_finalize(_comm: ncclComm_t) -> Code {
+    SUCCESS
+}
+
+extern "C" fn comm_destroy(_comm: ncclComm_t) -> Code {
+    SUCCESS
+}
+
+extern "C" fn comm_abort(raw: ncclComm_t) -> Code {
+    let comm = comm(raw);
+    comm.aborted.store(true, Ordering::SeqCst);
+    comm.world.changed.notify_all();
+    SUCCESS
+}
+
+extern "C" fn comm_async_error(raw: ncclComm_t, out: *mut Code) -> Code {
+    let comm = comm(raw);
+    let all_here = comm.world.state.lock().expect("no panic").arrived >= comm.size;
+    let code = match (all_here, comm.world.lost.load(Ordering::SeqCst)) {
+        (_, true) => REMOTE_ERROR,
+        (false, _) => IN_PROGRESS,
+        (true, _) => SUCCESS,
+    };
+    // SAFETY: the caller's place.
+    unsafe { *out = code };
+    SUCCESS
+}
+
+extern "C" fn error_string(code: Code) -> *const c_char {
+    match code {
+        REMOTE_ERROR => c"remote process exited or there was a network error".as_ptr(),
+        INVALID => c"invalid argument".as_ptr(),
+        _ => c"another error".as_ptr(),
+    }
+}
+
+extern "C" fn last_error(_comm: ncclComm_t) -> *const c_char {
+    std::ptr::null()
+}
+
+extern "C" fn group_start() -> Code {
+    GROUPS.fetch_add(1, Ordering::SeqCst);
+    SUCCESS
+}
+
+extern "C" fn group_end() -> Code {
+    GROUPS.fetch_add(1, Ordering::SeqCst);
+    SUCCESS
+}
+
+/// Has the stream bring `from` to the others, and write what `result` makes of all ranks' parts to `to`.
+fn give(
+    raw: ncclComm_t,
+    stream: CudaStream,
+    (from, from_bytes): (*const c_void, usize),
+    (to, to_bytes): (*mut c_void, usize),
+    result: impl FnOnce(&[&[u8]], usize) -> Vec<u8> + Send + 'static,
+) -> Code {
+    let comm = comm(raw);
+    let (world, aborted) = (Arc::clone(&comm.world), Arc::clone(&comm.aborted));
+    let (rank, size) = (comm.rank, comm.size);
+    let round = comm.started.fetch_add(1, Ordering::SeqCst);
+    let (from, to) = (from as usize, to as usize);
+    let job = move || {
+        // SAFETY: the memory is that of tensors which the group keeps until the operation has ended.
+        let own = unsafe { std::slice::from_raw_parts(from as *const u8, from_bytes) }.to_vec();
+        let mut state = world.state.lock().expect("no panic");
+        state.rounds.entry(round).or_default().0.insert(rank, own);
+        world.changed.notify_all();
+        loop {
+            if aborted.load(Ordering::SeqCst) {
+                return;
+            }
+            if state.rounds[&round].0.len() == size {
+                break;
+            }
+            let waited = world.changed.wait_timeout(state, Duration::from_millis(20));
+            state = waited.expect("no panic").0;
+        }
+        let (brought, taken) = state.rounds.get_mut(&round).expect("it was made above");
+        let brought_by: Vec<&[u8]> = (0..size).map(|rank| brought[&rank].as_slice()).collect();
+        let bytes = result(&brought_by, rank);
+        assert_eq!(bytes.len(), to_bytes);
+        *taken += 1;
+        let is_last = *taken == size;
+        if is_last {
+            state.rounds.remove(&round);
+        }
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, to_bytes) };
+    };
+    // SAFETY: every stream here is a FakeStream that outlives its groups.
+    let stream = unsafe { &*stream.cast::<FakeStream>() };
+    stream.give(Box::new(job));
+    SUCCESS
+}
+
+fn width(kind: c_int) -> usize {
+    match kind {
+        k if k == ncclDataType_t::ncclFloat32 as c_int || k == ncclDataType_t::ncclInt32 as c_int => 4,
+        k if k == ncclDataType_t::ncclFloat64 as c_int || k == ncclDataType_t::ncclInt64 as c_int => 8,
+        k if k == ncclDataType_t::ncclFloat16 as c_int || k == ncclDataType_t::ncclBfloat16 as c_int => 2,
+        _ => 1,
+    }
+}
+
+/// Float32 and int64 alone are added up: enough for tests.
+fn reduced(parts: &[&[u8]], kind: c_int, op: c_int) -> Vec<u8> {
+    fn fold<T: Copy, const N: usize>(
+        parts: &[&[u8]],
+        read: fn([u8; N]) -> T,
+        write: fn(T) -> [u8; N],
+        join: impl Fn(T, T) -> T,
+    ) -> Vec<u8> {
+        let at = |part: &[u8], index: usize| read(part[index * N..][..N].try_into().expect("N bytes"));
+        (0..parts[0].len() / N)
+            .flat_map(|index| {
+                let first = at(parts[0], index);
+                write(
+                    parts[1..]
+                        .iter()
+                        .fold(first, |sum, part| join(sum, at(part, index))),
+                )
+            })
+            .collect()
+    }
+    let is = |which: ncclRedOp_t| op == which as c_int;
+    if kind == ncclDataType_t::ncclFloat32 as c_int {
+        return fold(parts, f32::from_le_bytes, f32::to_le_bytes, |a, b| {
+            match (is(ncclRedOp_t::ncclMin), is(ncclRedOp_t::ncclMax)) {
+                (true, _) => a.min(b),
+                (_, true) => a.max(b),
+                _ => a + b,
+            }
+        });
+    }
+    assert_eq!(kind, ncclDataType_t::ncclInt64 as c_int, "not built here");
+    fold(parts, i64::from_le_bytes, i64::to_le_bytes, |a, b| a + b)
+}
+
+extern "C" fn all_reduce(
+    from: *const c_void,
+    to: *mut c_void,
+    count: usize,
+    kind: c_int,
+    op: c_int,
+    comm: ncclComm_t,
+    stream: CudaStream,
+) -> Code {
+    let bytes = count * width(kind);
+    give(comm, stream, (from, bytes), (to, bytes), move |parts, _| {
+        reduced(parts, kind, op)
+    })
+}
+
+extern "C" fn broadcast(
+    from: *const c_void,
+    to: *mut c_void,
+    count: usize,
+    kind: c_int,
+    root: c_int,
+    comm: ncclComm_t,
+    stream: CudaStream,
+) -> Code {
+    let bytes = count * width(kind);
+    give(comm, stream, (from, bytes), (to, bytes), move |parts, _| {
+        parts[root as usize].to_vec()
+    })
+}
+
+extern "C" fn all_gather(
+    from: *const c_void,
+    to: *mut c_void,
+    count: usize,
+    kind: c_int,
+    comm_: ncclComm_t,
+    stream: CudaStream,
+) -> Code {
+    let bytes = count * width(kind);
+    let size = comm(comm_).size;
+    give(comm_, stream, (from, bytes), (to, bytes * size), |parts, _| {
+        parts.concat()
+    })
+}
+
+extern "C" fn reduce_scatter(
+    from: *const c_void,
+    to: *mut c_void,
+    count: usize,
+    kind: c_int,
+    op: c_int,
+    comm_: ncclComm_t,
+    stream: CudaStream,
+) -> Code {
+    let bytes = count * width(kind);
+    let size = comm(comm_).size;
+    give(
+        comm_,
+        stream,
+        (from, bytes * size),
+        (to, bytes),
+        move |parts, rank| reduced(parts, kind, op)[rank * bytes..][..bytes].to_vec(),
+    )
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A queue of work that a thread does in order.
+pub(super) struct FakeStream {
+    jobs: mpsc::Sender<Job>,
+    given: AtomicU64,
+    done: Arc<AtomicU64>,
+}
+
+impl FakeStream {
+    /// A stream for the life of the process, as libtorch's are.
+    pub(super) fn leaked() -> &'static Self {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let done = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&done);
+        std::thread::spawn(move || {
+            for job in queue {
+                job();
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        Box::leak(Box::new(Self {
+            jobs,
+            given: AtomicU64::new(0),
+            done,
+        }))
+    }
+
+    fn give(&self, job: Job) {
+        self.given.fetch_add(1, Ordering::SeqCst);
+        self.jobs.send(job).expect("the thread waits for jobs");
+    }
+}
+
+/// The host computes, and the stream communicates.
+pub(super) struct FakeTimeline(pub(super) &'static FakeStream);
+
+impl Timeline for FakeTimeline {
+    fn adopt_thread(&self) -> Result<(), ShimError> {
+        Ok(())
+    }
+
+    fn stream(&self) -> CudaStream {
+        std::ptr::from_ref(self.0).cast_mut().cast()
+    }
+
+    fn fork(&self) -> Result<(), ShimError> {
+        Ok(())
+    }
+
+    fn mark(&self) -> Result<Arc<dyn Mark>, ShimError> {
+        Ok(Arc::new(FakeMark {
+            place: self.0.given.load(Ordering::SeqCst),
+            done: Arc::clone(&self.0.done),
+        }))
+    }
+
+    fn keep(&self, _tensor: &Tensor) -> Result<(), ShimError> {
+        Ok(())
+    }
+}
+
+struct FakeMark {
+    place: u64,
+    done: Arc<AtomicU64>,
+}
+
+impl Mark for FakeMark {
+    fn join(&self) -> Result<(), ShimError> {
+        while !self.is_reached()? {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+
+    fn is_reached(&self) -> Result<bool, ShimError> {
+        Ok(self.done.load(Ordering::SeqCst) >= self.place)
+    }
+}

@@ -1,0 +1,483 @@
+//! NCCL: collectives between GPUs.
+//!
+//! An operation is given to a stream of its own, behind what the calling thread has computed so far; the host goes on, and so does
+//! what it computes, until it waits for the operation: then the GPU waits, not the host. Tensors live until that wait, by the
+//! references that the work holds; a work that is dropped without it has the allocator keep their memory.
+//!
+//! A watchdog ends the group when an operation waits past its time-out or a peer is gone, and [`ProcessGroup::health`] says so: ask
+//! it after the host has waited for the GPU, before believing what came of it. NCCL's own environment variables work as they do
+//! everywhere.
+
+mod api;
+mod communicator;
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+mod timeline;
+mod watchdog;
+
+use std::cell::Cell;
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
+use dtrain_torch_shim::ShimError;
+use tch::{Device, Kind, Tensor};
+
+use self::api::{Api, Code, CudaStream, SUCCESS};
+pub use self::api::{NcclError, Version};
+use self::communicator::Communicator;
+use self::timeline::{GpuTimeline, Mark, Timeline};
+use self::watchdog::Watchdog;
+use super::checks::Check;
+use super::error::Operation;
+use super::{CollectiveError, Done, ProcessGroup, ReduceOp, Work};
+
+/// How a group of NCCL's is called among its ranks: rank 0 makes it, see [`Nccl::invite`].
+pub type Invitation = [u8; 128];
+
+/// A loaded NCCL.
+#[derive(Debug, Clone)]
+pub struct Nccl(Arc<Api>);
+
+impl Nccl {
+    /// The NCCL that libtorch uses in this process. Call it after `dtrain_torch_shim::cuda::load`.
+    ///
+    /// # Errors
+    /// See [`NcclError`].
+    pub fn load() -> Result<Self, NcclError> {
+        Ok(Self(Arc::new(Api::load()?)))
+    }
+
+    /// Its version. Ranks of different versions cannot be relied on to understand each other.
+    pub fn version(&self) -> Version {
+        self.0.version
+    }
+
+    /// A name for a new group, on rank 0, for all ranks.
+    ///
+    /// # Errors
+    /// NCCL's words.
+    pub fn invite(&self) -> Result<Invitation, NcclError> {
+        let id = self.0.unique_id().map_err(NcclError::Failing)?;
+        Ok(id.internal.map(|byte| byte as u8))
+    }
+}
+
+/// Who a rank is in a group, and how long it waits for the others to come.
+#[derive(Debug, Clone, Copy)]
+pub struct Seat {
+    /// This rank.
+    pub rank: usize,
+    /// The number of ranks.
+    pub size: usize,
+    /// How long connecting may take.
+    pub timeout: Duration,
+}
+
+/// A group of processes with a GPU each.
+pub struct NcclGroup {
+    device: Device,
+    rank: usize,
+    size: usize,
+    timeout: Duration,
+    sequence: Cell<u64>,
+    /// Before the communicator: it must not look when that one goes.
+    watchdog: Watchdog,
+    communicator: Arc<Communicator>,
+    timeline: Arc<dyn Timeline>,
+}
+
+impl std::fmt::Debug for NcclGroup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NCCL rank {} of {} on {:?}", self.rank, self.size, self.device)
+    }
+}
+
+impl NcclGroup {
+    /// Connects the ranks that hold the same invitation, each with GPU number `gpu`, which is the current device of the calling
+    /// thread; blocks until all have come or the time is up.
+    ///
+    /// # Errors
+    /// `TimedOut` where a rank does not come; NCCL's words, for example that two ranks have the same GPU.
+    pub fn connect(
+        nccl: &Nccl,
+        invitation: &Invitation,
+        seat: Seat,
+        gpu: usize,
+    ) -> Result<Self, CollectiveError> {
+        let connecting = Operation::connecting(seat);
+        let timeline = GpuTimeline::new(gpu).map_err(|error| connecting.error(error))?;
+        Self::over(
+            Arc::clone(&nccl.0),
+            invitation,
+            seat,
+            Device::Cuda(gpu),
+            Arc::new(timeline),
+        )
+    }
+
+    fn over(
+        api: Arc<Api>,
+        invitation: &Invitation,
+        seat: Seat,
+        device: Device,
+        timeline: Arc<dyn Timeline>,
+    ) -> Result<Self, CollectiveError> {
+        let connecting = Operation::connecting(seat);
+        let id = ncclUniqueId {
+            internal: invitation.map(|byte| byte as c_char),
+        };
+        let communicator = Communicator::connect(api, id, seat.size, connecting)?;
+        Self::watched(communicator, seat, device, timeline)
+    }
+
+    fn watched(
+        communicator: Communicator,
+        seat: Seat,
+        device: Device,
+        timeline: Arc<dyn Timeline>,
+    ) -> Result<Self, CollectiveError> {
+        let communicator = Arc::new(communicator);
+        let watchdog = Watchdog::start(Arc::clone(&communicator), Arc::clone(&timeline), seat.rank);
+        let watchdog = watchdog.map_err(|error| CollectiveError::Backend {
+            op: "connect",
+            rank: seat.rank,
+            sequence: 0,
+            message: format!("no thread can be started to watch over NCCL: {error}"),
+        })?;
+        Ok(Self {
+            device,
+            rank: seat.rank,
+            size: seat.size,
+            timeout: super::DEFAULT_TIMEOUT,
+            sequence: Cell::new(0),
+            watchdog,
+            communicator,
+            timeline,
+        })
+    }
+
+    /// A second group of the same ranks, on a stream of its own: its operations have an order of their own. Every rank calls it,
+    /// in the order of this group's operations.
+    ///
+    /// # Errors
+    /// As [`NcclGroup::connect`].
+    pub fn split(&self) -> Result<Self, CollectiveError> {
+        let seat = Seat {
+            rank: self.rank,
+            size: self.size,
+            timeout: self.timeout,
+        };
+        let connecting = Operation::connecting(seat);
+        let timeline: Arc<dyn Timeline> = match self.device {
+            Device::Cuda(gpu) => Arc::new(GpuTimeline::new(gpu).map_err(|error| connecting.error(error))?),
+            _ => Arc::clone(&self.timeline),
+        };
+        let communicator = self.communicator.split(connecting)?;
+        let mut group = Self::watched(communicator, seat, self.device, timeline)?;
+        group.timeout = self.timeout;
+        Ok(group)
+    }
+
+    fn check(&self, op: &'static str) -> Check {
+        Check {
+            op,
+            rank: self.rank,
+            size: self.size,
+        }
+    }
+
+    /// NCCL reads memory of its own GPU.
+    fn here(&self, op: &'static str, tensors: &[&Tensor]) -> Result<(), CollectiveError> {
+        match tensors.iter().find(|tensor| tensor.device() != self.device) {
+            None => Ok(()),
+            Some(elsewhere) => Err(CollectiveError::InvalidTensor {
+                op,
+                rank: self.rank,
+                reason: format!(
+                    "the tensor is on {:?}, and this rank's group on {:?}",
+                    elsewhere.device(),
+                    self.device
+                ),
+            }),
+        }
+    }
+
+    fn operation(&self, op: &'static str, tensors: &[&Tensor]) -> Operation {
+        let sequence = self.sequence.get() + 1;
+        self.sequence.set(sequence);
+        let bytes = tensors
+            .iter()
+            .map(|tensor| tensor.numel() * tensor.kind().elt_size_in_bytes())
+            .sum();
+        Operation {
+            op,
+            rank: self.rank,
+            sequence,
+            bytes,
+            timeout: self.timeout,
+        }
+    }
+
+    /// Gives an operation on `tensors` to the stream that communicates.
+    fn start(
+        &self,
+        op: &'static str,
+        tensors: &[&Tensor],
+        give: impl FnOnce(&Api, ncclComm_t, CudaStream) -> Code,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        self.here(op, tensors)?;
+        if tensors.iter().all(|tensor| tensor.numel() == 0) {
+            return Ok(Box::new(Done));
+        }
+        let operation = self.operation(op, tensors);
+        self.timeline.fork().map_err(|error| operation.error(error))?;
+        let stream = self.timeline.stream();
+        self.communicator
+            .call(operation, |api, comm| give(api, comm, stream))?;
+        let mark = self.timeline.mark().map_err(|error| operation.error(error))?;
+        self.watchdog.watch(operation, Arc::clone(&mark));
+        Ok(Box::new(InFlight {
+            operation,
+            mark,
+            communicator: Arc::clone(&self.communicator),
+            kept: Some(Kept {
+                tensors: tensors.iter().map(|tensor| tensor.shallow_clone()).collect(),
+                timeline: Arc::clone(&self.timeline),
+            }),
+        }))
+    }
+}
+
+/// An operation that the device has been given.
+struct InFlight {
+    operation: Operation,
+    mark: Arc<dyn Mark>,
+    communicator: Arc<Communicator>,
+    kept: Option<Kept>,
+}
+
+/// Tensors that the device may still be reading.
+struct Kept {
+    tensors: Vec<Tensor>,
+    timeline: Arc<dyn Timeline>,
+}
+
+// SAFETY: libtorch counts the references to a tensor atomically, and nothing here reads or writes what is in it.
+unsafe impl Send for Kept {}
+
+impl Kept {
+    fn release(&self) -> Result<(), ShimError> {
+        self.tensors
+            .iter()
+            .filter(|tensor| tensor.numel() > 0)
+            .try_for_each(|tensor| self.timeline.keep(tensor))
+    }
+}
+
+impl Work for InFlight {
+    fn is_completed(&self) -> Result<bool, CollectiveError> {
+        self.communicator.health()?;
+        self.mark
+            .is_reached()
+            .map_err(|error| self.operation.error(error))
+    }
+
+    fn wait(mut self: Box<Self>) -> Result<(), CollectiveError> {
+        self.communicator.health()?;
+        self.mark.join().map_err(|error| self.operation.error(error))?;
+        // What the computing stream does with their memory from now on comes after.
+        self.kept = None;
+        Ok(())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if let Some(kept) = &self.kept
+            && let Err(error) = kept.release()
+        {
+            tracing::debug!("{}: {error}", self.operation.op);
+        }
+    }
+}
+
+impl ProcessGroup for NcclGroup {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn backend(&self) -> &'static str {
+        "nccl"
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
+        self.check("all_reduce").tensor(tensor)?;
+        let (data, count, kind) = parts(tensor);
+        self.start("all_reduce", &[tensor], |api, comm, stream| {
+            // SAFETY: the communicator is live; the memory is the tensor's, which lives until the operation has ended.
+            unsafe { (api.functions.all_reduce)(data, data, count, kind, reduction(op), comm, stream) }
+        })
+    }
+
+    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
+        self.broadcast_all(&[tensor], root)
+    }
+
+    fn broadcast_all(&self, tensors: &[&Tensor], root: usize) -> Result<Box<dyn Work>, CollectiveError> {
+        let check = self.check("broadcast");
+        check.root(root)?;
+        tensors.iter().try_for_each(|tensor| check.tensor(tensor))?;
+        self.start("broadcast", tensors, |api, comm, stream| {
+            grouped(
+                api,
+                tensors.iter().filter(|tensor| tensor.numel() > 0),
+                |tensor| {
+                    let (data, count, kind) = parts(tensor);
+                    // SAFETY: as in all_reduce.
+                    unsafe { (api.functions.broadcast)(data, data, count, kind, root as i32, comm, stream) }
+                },
+            )
+        })
+    }
+
+    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
+        self.check("all_gather").parts(output, input)?;
+        let (from, count, kind) = parts(input);
+        let to = output.data_ptr();
+        self.start("all_gather", &[input, output], |api, comm, stream| {
+            // SAFETY: as in all_reduce; the output has room for every rank's part.
+            unsafe { (api.functions.all_gather)(from, to, count, kind, comm, stream) }
+        })
+    }
+
+    fn reduce_scatter(
+        &self,
+        output: &Tensor,
+        input: &Tensor,
+        op: ReduceOp,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        self.check("reduce_scatter").parts(input, output)?;
+        let (to, count, kind) = parts(output);
+        let from = input.data_ptr();
+        self.start("reduce_scatter", &[output, input], |api, comm, stream| {
+            // SAFETY: as in all_reduce; the input has a part for every rank.
+            unsafe { (api.functions.reduce_scatter)(from, to, count, kind, reduction(op), comm, stream) }
+        })
+    }
+
+    fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
+        let torch = |error: tch::TchError| self.operation("barrier", &[]).torch(error);
+        let token = Tensor::f_zeros([1], (Kind::Float, self.device)).map_err(torch)?;
+        let (data, count, kind) = parts(&token);
+        let work = self.start("barrier", &[&token], |api, comm, stream| {
+            let op = reduction(ReduceOp::Sum);
+            // SAFETY: as in all_reduce.
+            unsafe { (api.functions.all_reduce)(data, data, count, kind, op, comm, stream) }
+        })?;
+        Ok(Box::new(Barrier(work)))
+    }
+
+    fn health(&self) -> Result<(), CollectiveError> {
+        self.communicator.health()
+    }
+
+    fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
+        self.barrier()?.wait()?;
+        let closing = self.operation("shutdown", &[]);
+        // It is not looked after any more: a peer that has closed already is no fault.
+        drop(self.watchdog);
+        self.communicator.close(closing)
+    }
+}
+
+/// The host waits for it too.
+struct Barrier(Box<dyn Work>);
+
+impl Work for Barrier {
+    fn is_completed(&self) -> Result<bool, CollectiveError> {
+        self.0.is_completed()
+    }
+
+    fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
+        // The watchdog ends what does not end: then this is an error.
+        const POLL: Duration = Duration::from_micros(200);
+        while !self.0.is_completed()? {
+            std::thread::sleep(POLL);
+        }
+        self.0.wait()
+    }
+}
+
+/// Gives several operations to NCCL as one.
+fn grouped<T>(api: &Api, all: impl Iterator<Item = T>, mut give: impl FnMut(T) -> Code) -> Code {
+    // SAFETY: a group is begun and ended by the same thread, whatever is in it.
+    let begun = unsafe { (api.functions.group_start)() };
+    if begun != SUCCESS {
+        return begun;
+    }
+    let given = all
+        .map(&mut give)
+        .find(|&code| code != SUCCESS && code != api::IN_PROGRESS);
+    // SAFETY: as above.
+    let ended = unsafe { (api.functions.group_end)() };
+    given.unwrap_or(ended)
+}
+
+/// Where a tensor's elements lie, how many there are, and NCCL's number for their type.
+fn parts(tensor: &Tensor) -> (*mut c_void, usize, i32) {
+    let kind = match tensor.kind() {
+        Kind::Double => ncclDataType_t::ncclFloat64,
+        Kind::Half => ncclDataType_t::ncclFloat16,
+        Kind::BFloat16 => ncclDataType_t::ncclBfloat16,
+        Kind::Int64 => ncclDataType_t::ncclInt64,
+        Kind::Int => ncclDataType_t::ncclInt32,
+        Kind::Int8 => ncclDataType_t::ncclInt8,
+        Kind::Uint8 => ncclDataType_t::ncclUint8,
+        // `Check::tensor` lets no other pass.
+        _ => ncclDataType_t::ncclFloat32,
+    };
+    (tensor.data_ptr(), tensor.numel(), kind as i32)
+}
+
+fn reduction(op: ReduceOp) -> i32 {
+    (match op {
+        ReduceOp::Sum => ncclRedOp_t::ncclSum,
+        ReduceOp::Min => ncclRedOp_t::ncclMin,
+        ReduceOp::Max => ncclRedOp_t::ncclMax,
+    }) as i32
+}
+
+impl Operation {
+    fn connecting(seat: Seat) -> Self {
+        Self {
+            op: "connect",
+            rank: seat.rank,
+            sequence: 0,
+            bytes: 0,
+            timeout: seat.timeout,
+        }
+    }
+
+    /// Nothing is in flight.
+    fn watching(rank: usize) -> Self {
+        Self {
+            op: "watch",
+            rank,
+            sequence: 0,
+            bytes: 0,
+            timeout: Duration::ZERO,
+        }
+    }
+}

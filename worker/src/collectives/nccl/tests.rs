@@ -1,0 +1,183 @@
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::fake::{self, FakeStream, FakeTimeline};
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+fn nccl() -> Nccl {
+    Nccl(Arc::new(fake::api()))
+}
+
+fn join(nccl: &Nccl, invitation: &Invitation, seat: Seat) -> Result<NcclGroup, CollectiveError> {
+    let timeline = Arc::new(FakeTimeline(FakeStream::leaked()));
+    NcclGroup::over(Arc::clone(&nccl.0), invitation, seat, Device::Cpu, timeline)
+}
+
+/// Runs `body` as every rank of a group.
+fn ranks(size: usize, body: impl Fn(NcclGroup, &Invitation) + Sync) {
+    let nccl = nccl();
+    let invitation = nccl.invite().unwrap();
+    std::thread::scope(|scope| {
+        for rank in 0..size {
+            let (nccl, invitation, body) = (&nccl, &invitation, &body);
+            scope.spawn(move || {
+                let timeout = TIMEOUT;
+                body(
+                    join(nccl, invitation, Seat { rank, size, timeout }).unwrap(),
+                    invitation,
+                );
+            });
+        }
+    });
+}
+
+fn floats(values: &[f32]) -> Tensor {
+    Tensor::from_slice(values)
+}
+
+fn read(tensor: &Tensor) -> Vec<f32> {
+    Vec::try_from(tensor).unwrap()
+}
+
+#[test]
+fn every_operation_at_one_two_and_three_ranks() {
+    for size in 1..=3 {
+        ranks(size, |group, _| {
+            let (rank, n) = (group.rank(), size as f32);
+            assert_eq!((group.size(), group.backend()), (size, "nccl"));
+            let own = rank as f32 + 1.0;
+
+            let sum = floats(&[own, 10.0 * own]);
+            let work = group.all_reduce(&sum, ReduceOp::Sum).unwrap();
+            work.wait().unwrap();
+            let all = n * (n + 1.0) / 2.0;
+            assert_eq!(read(&sum), [all, 10.0 * all]);
+            let most = floats(&[own]);
+            group.all_reduce(&most, ReduceOp::Max).unwrap().wait().unwrap();
+            assert_eq!(read(&most), [n]);
+
+            let last = size - 1;
+            let (one, none, two) = (floats(&[own]), floats(&[]), floats(&[own, -own]));
+            let groups = fake::GROUPS.load(Ordering::SeqCst);
+            let work = group.broadcast_all(&[&one, &none, &two], last).unwrap();
+            work.wait().unwrap();
+            assert!(fake::GROUPS.load(Ordering::SeqCst) >= groups + 2);
+            assert_eq!((read(&one), read(&two)), (vec![n], vec![n, -n]));
+
+            // In place, as sharded updates do it.
+            let whole = Tensor::arange(2 * size as i64, (Kind::Float, Device::Cpu));
+            let part = whole.narrow(0, 2 * rank as i64, 2);
+            group
+                .reduce_scatter(&part, &whole, ReduceOp::Sum)
+                .unwrap()
+                .wait()
+                .unwrap();
+            let first = 2.0 * rank as f32;
+            assert_eq!(read(&part), [n * first, n * (first + 1.0)]);
+            group.all_gather(&whole, &part).unwrap().wait().unwrap();
+            let expected: Vec<f32> = (0..2 * size).map(|index| n * index as f32).collect();
+            assert_eq!(read(&whole), expected);
+
+            // A second group has an order of its own.
+            let beside = group.split().unwrap();
+            let count = Tensor::from_slice(&[rank as i64]);
+            beside.all_reduce(&count, ReduceOp::Sum).unwrap().wait().unwrap();
+            assert_eq!(i64::try_from(&count).unwrap(), (size * (size - 1) / 2) as i64);
+            Box::new(beside).shutdown().unwrap();
+
+            group.barrier().unwrap().wait().unwrap();
+            group.health().unwrap();
+            Box::new(group).shutdown().unwrap();
+        });
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_sent() {
+    ranks(1, |group, _| {
+        let wrong = |result: Result<Box<dyn Work>, CollectiveError>| match result {
+            Err(CollectiveError::InvalidTensor { reason, .. }) => reason,
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("it was taken"),
+        };
+        let tensor = floats(&[1.0, 2.0, 3.0, 4.0]);
+        assert!(wrong(group.broadcast(&tensor, 1)).contains("no rank 1"));
+        assert!(wrong(group.broadcast_all(&[&tensor], 7)).contains("no rank 7"));
+        let turned = tensor.view([2, 2]).tr();
+        assert!(wrong(group.all_reduce(&turned, ReduceOp::Sum)).contains("not contiguous"));
+        assert!(wrong(group.all_gather(&tensor, &floats(&[1.0]))).contains("do not make"));
+    });
+}
+
+/// The error that a group ends with, and how long that took.
+fn end(group: &NcclGroup) -> (CollectiveError, Duration) {
+    let begun = Instant::now();
+    loop {
+        if let Err(error) = group.health() {
+            return (error, begun.elapsed());
+        }
+        assert!(begun.elapsed() < TIMEOUT, "the group goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn an_operation_that_waits_too_long_ends_the_group_and_names_itself() {
+    ranks(2, |mut group, _| {
+        group.set_timeout(Duration::from_millis(300));
+        let tensor = floats(&[1.0, 2.0, 3.0]);
+        group.all_reduce(&tensor, ReduceOp::Sum).unwrap().wait().unwrap();
+        if group.rank() == 1 {
+            // It hangs elsewhere.
+            std::thread::sleep(Duration::from_millis(900));
+            return;
+        }
+        let _work = group.all_reduce(&tensor, ReduceOp::Sum).unwrap();
+        let (error, after) = end(&group);
+        let text = error.to_string();
+        assert!(
+            text.contains("all_reduce number 2 on rank 0 waited 300ms") && text.contains("12 bytes"),
+            "{text}"
+        );
+        assert!(after < Duration::from_millis(800), "{after:?}");
+        // Whoever calls next is told the same, and nothing waits: not the device either.
+        let again = group.all_reduce(&tensor, ReduceOp::Sum).err().unwrap();
+        assert_eq!(again.to_string(), text);
+        group.timeline.mark().unwrap().join().unwrap();
+    });
+}
+
+#[test]
+fn a_peer_that_dies_ends_the_group() {
+    ranks(2, |group, invitation| {
+        group.barrier().unwrap().wait().unwrap();
+        if group.rank() == 1 {
+            fake::lose_a_peer(invitation);
+        }
+        let (error, _) = end(&group);
+        let text = error.to_string();
+        assert!(matches!(error, CollectiveError::PeerLost { .. }), "{text}");
+        assert!(text.contains("NCCL: remote process exited"), "{text}");
+    });
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_a_time_out() {
+    let nccl = nccl();
+    let seat = Seat {
+        rank: 0,
+        size: 2,
+        timeout: Duration::from_millis(100),
+    };
+    let error = join(&nccl, &nccl.invite().unwrap(), seat).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        matches!(error, CollectiveError::TimedOut { op: "connect", .. }),
+        "{text}"
+    );
+    assert_eq!(nccl.version(), Version(fake::VERSION));
+}

@@ -1,0 +1,111 @@
+// Streams and events of an accelerator, through c10's table of devices: no header and no library of CUDA is needed.
+#include "boundary.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+using dtrain::guard;
+
+namespace {
+
+// Keep in step with `DtStream` in src/ffi.rs.
+struct DtStream {
+  int64_t id;
+  int32_t device;
+};
+
+c10::impl::VirtualGuardImpl devices() { return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA); }
+
+c10::Device gpu(int32_t index) { return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)}; }
+
+c10::Stream stream(DtStream s) { return c10::Stream(c10::Stream::UNSAFE, gpu(s.device), s.id); }
+
+DtStream plain(const c10::Stream& s) { return {s.id(), s.device_index()}; }
+
+// The device is the current one while this lives, as c10's own guards do it.
+class OnDevice {
+ public:
+  explicit OnDevice(int32_t index) : before_(devices().exchangeDevice(gpu(index))) {}
+  ~OnDevice() { devices().uncheckedSetDevice(before_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  c10::Device before_;
+};
+
+struct EventHandle {
+  c10::Event event{c10::DeviceType::CUDA};
+};
+
+} // namespace
+
+extern "C" {
+
+int32_t dt_stream_current(int32_t device, DtStream* out, DtError* error) {
+  return guard(error, [&] { *out = plain(devices().getStream(gpu(device))); });
+}
+
+// From libtorch's pool of 32 streams a priority: it is never destroyed.
+int32_t dt_stream_from_pool(int32_t device, bool high_priority, DtStream* out, DtError* error) {
+  return guard(error, [&] { *out = plain(devices().getStreamFromGlobalPool(gpu(device), high_priority)); });
+}
+
+// Makes it this thread's current stream of its device; *before is what it was.
+int32_t dt_stream_exchange(DtStream s, DtStream* before, DtError* error) {
+  return guard(error, [&] { *before = plain(devices().exchangeStream(stream(s))); });
+}
+
+// The cudaStream_t.
+int32_t dt_stream_native(DtStream s, void** out, DtError* error) {
+  return guard(error, [&] { *out = devices().getStreamNativeHandle(stream(s)); });
+}
+
+int32_t dt_stream_synchronize(DtStream s, DtError* error) {
+  return guard(error, [&] {
+    const OnDevice on(s.device);
+    devices().synchronizeStream(stream(s));
+  });
+}
+
+// The caching allocator gives the tensor's memory to nobody else before what the stream has been given so far is done.
+int32_t dt_stream_keep(DtStream s, const void* tensor, DtError* error) {
+  return guard(error, [&] {
+    const auto& storage = static_cast<const at::Tensor*>(tensor)->storage();
+    devices().recordDataPtrOnStream(storage.data_ptr(), stream(s));
+  });
+}
+
+int32_t dt_event_new(EventHandle** out, DtError* error) {
+  return guard(error, [&] { *out = new EventHandle; });
+}
+
+// Marks this place in the stream; a mark made before is forgotten.
+int32_t dt_event_record(EventHandle* event, DtStream s, DtError* error) {
+  return guard(error, [&] {
+    const OnDevice on(s.device);
+    event->event.record(stream(s));
+  });
+}
+
+// What the stream is given from now on begins when the marked place has been reached. The host goes on.
+int32_t dt_event_block(const EventHandle* event, DtStream s, DtError* error) {
+  return guard(error, [&] {
+    const OnDevice on(s.device);
+    event->event.block(stream(s));
+  });
+}
+
+int32_t dt_event_query(const EventHandle* event, bool* out, DtError* error) {
+  return guard(error, [&] { *out = event->event.query(); });
+}
+
+int32_t dt_event_synchronize(const EventHandle* event, DtError* error) {
+  return guard(error, [&] { event->event.synchronize(); });
+}
+
+void dt_event_free(EventHandle* event) { delete event; }
+
+} // extern "C"
