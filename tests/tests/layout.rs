@@ -187,7 +187,11 @@ fn folders_do_not_know_what_they_must_not() {
     assert_eq!(mentions("worker/src/data", "use tch"), [] as [PathBuf; 0]);
     assert_eq!(mentions("common/src", "use tch"), [] as [PathBuf; 0]);
     assert_eq!(mentions("common/src", "unsafe {"), [] as [PathBuf; 0]);
-    assert_eq!(mentions("worker/src", "unsafe {"), [] as [PathBuf; 0]);
+    // NCCL is a library of C functions that is found at run time: its edge is there.
+    let edge = workspace().join("worker/src/collectives/nccl");
+    let mut unsafe_code = mentions("worker/src", "unsafe {");
+    unsafe_code.retain(|path| !path.starts_with(&edge));
+    assert_eq!(unsafe_code, [] as [PathBuf; 0]);
     for package in ["launcher", "common"] {
         let manifest = fs::read_to_string(workspace().join(package).join("Cargo.toml")).unwrap();
         let dependencies: Vec<&str> = manifest
