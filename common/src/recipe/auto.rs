@@ -4,6 +4,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::units::ByteSize;
 
+/// The word `"auto"`.
+#[derive(Deserialize)]
+enum Auto {
+    #[serde(rename = "auto")]
+    Auto,
+}
+
 macro_rules! auto_or_number {
     ($(#[$doc:meta])* $name:ident, $(#[$number_doc:meta])* $number:ident, $(#[$get_doc:meta])* $get:ident) => {
         $(#[$doc])*
@@ -51,11 +58,6 @@ macro_rules! auto_or_number {
                 enum Form {
                     Number(usize),
                     Word(Auto),
-                }
-                #[derive(Deserialize)]
-                enum Auto {
-                    #[serde(rename = "auto")]
-                    Auto,
                 }
                 Ok(match Form::deserialize(deserializer)? {
                     Form::Number(number) => Self::$number(number),
@@ -123,11 +125,6 @@ impl<'de> Deserialize<'de> for Switch {
         enum Form {
             Flag(bool),
             Word(Auto),
-        }
-        #[derive(Deserialize)]
-        enum Auto {
-            #[serde(rename = "auto")]
-            Auto,
         }
         Ok(match Form::deserialize(deserializer)? {
             Form::Flag(true) => Self::On,

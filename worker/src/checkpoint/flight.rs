@@ -16,7 +16,7 @@ use super::error::CheckpointError;
 use super::items::{self, Snapshot};
 use super::layout::FileLayout;
 use super::staging::{self, Copying, Memory};
-use super::writer::{Commit, Digest, Done, Write, Writer};
+use super::writer::{Commit, Digest, Done, Staged, Write, Writer};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::engine::patiently;
 
@@ -179,11 +179,14 @@ impl Checkpoints {
             staging::copy(&copying, &parts, &mut memory, false)
         })?;
         self.writer.write(Write {
-            folder: commit::partial(&self.run_dir, manifest.step),
             copying,
-            parts,
-            memory,
-            hashers: hashers(self.cores),
+            staged: Staged {
+                folder: commit::partial(&self.run_dir, manifest.step),
+                files: files.iter().map(FileLayout::named).collect(),
+                parts,
+                memory,
+                hashers: hashers(self.cores),
+            },
         })?;
         self.flight = Some(Flight {
             files,

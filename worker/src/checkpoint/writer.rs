@@ -14,7 +14,6 @@ use dtrain_common::run_dir::RunDir;
 use super::commit::{self, Keep};
 use super::disk::{Disk, Output};
 use super::error::CheckpointError;
-use super::layout::FileLayout;
 use super::staging::{self, Copying, Memory, StagedPart};
 
 /// BLAKE3 of a part.
@@ -30,47 +29,21 @@ enum Job {
 
 /// This rank's part of a checkpoint.
 pub(super) struct Write {
-    /// The folder, which is made where it is not there.
-    pub(super) folder: PathBuf,
     /// What is not copied yet, and is to be before the next update.
     pub(super) copying: Copying,
+    pub(super) staged: Staged,
+}
+
+/// What is written of it, when all of it is copied.
+pub(super) struct Staged {
+    /// The folder, which is made where it is not there.
+    pub(super) folder: PathBuf,
+    /// The files' names and sizes.
+    pub(super) files: Vec<(String, u64)>,
     pub(super) parts: Vec<StagedPart>,
     pub(super) memory: Memory,
     /// Threads for the checksums.
     pub(super) hashers: usize,
-}
-
-/// The same when all of it is copied.
-struct Staged {
-    folder: PathBuf,
-    /// The files' names and sizes.
-    files: Vec<(String, u64)>,
-    parts: Vec<StagedPart>,
-    memory: Memory,
-    hashers: usize,
-}
-
-impl Write {
-    /// Copies what is not copied yet, and lets go of the training's tensors.
-    fn stage(self) -> (Staged, Result<(), CheckpointError>) {
-        let Self {
-            folder,
-            copying,
-            parts,
-            mut memory,
-            hashers,
-        } = self;
-        let copied = staging::copy(&copying, &parts, &mut memory, true);
-        let files = copying.layouts.iter().map(FileLayout::named).collect();
-        let staged = Staged {
-            folder,
-            files,
-            parts,
-            memory,
-            hashers,
-        };
-        (staged, copied)
-    }
 }
 
 impl Staged {
@@ -193,7 +166,10 @@ fn run(job: Job, disk: &dyn Disk, copied: impl FnOnce()) -> Done {
             Done::Prepared(memory)
         }
         Job::Write(write) => {
-            let (staged, staging) = write.stage();
+            let Write { copying, mut staged } = *write;
+            let staging = staging::copy(&copying, &staged.parts, &mut staged.memory, true);
+            // The training's tensors are let go of before it hears that it can change them.
+            drop(copying);
             copied();
             let begun = Instant::now();
             let written = staging.and_then(|()| write_parts(&staged, disk));

@@ -86,6 +86,17 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
+    /// Before a group's first: the others are waited for so long.
+    pub(crate) fn connecting(rank: usize, timeout: Duration) -> Self {
+        Self {
+            op: "connect",
+            rank,
+            sequence: 0,
+            bytes: 0,
+            timeout,
+        }
+    }
+
     /// Its time-out has passed.
     pub(crate) fn timed_out(self) -> CollectiveError {
         CollectiveError::TimedOut {

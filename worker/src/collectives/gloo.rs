@@ -3,14 +3,13 @@
 //! Tensors on another device travel through the host: copied there when an operation starts and back when it is waited
 //! for. That is the fallback for GPUs, not the way to use them.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use dtrain_torch_shim::gloo::{Gloo, GlooWork, Transport};
 use dtrain_torch_shim::store::TcpStore;
 use tch::{Device, Tensor};
 
-use super::checks::Check;
+use super::caller::{Caller, bytes_of};
 use super::error::Operation;
 use super::{CollectiveError, Done, ProcessGroup, ReduceOp, Work};
 
@@ -18,10 +17,7 @@ use super::{CollectiveError, Done, ProcessGroup, ReduceOp, Work};
 #[derive(Debug)]
 pub struct GlooGroup {
     gloo: Gloo,
-    rank: usize,
-    size: usize,
-    timeout: Duration,
-    sequence: Cell<u64>,
+    caller: Caller,
 }
 
 impl GlooGroup {
@@ -37,43 +33,13 @@ impl GlooGroup {
         timeout: Duration,
         transport: Transport<'_>,
     ) -> Result<Self, CollectiveError> {
-        let operation = Operation {
-            op: "connect",
-            rank,
-            sequence: 0,
-            bytes: 0,
-            timeout,
-        };
+        let operation = Operation::connecting(rank, timeout);
         let gloo =
             Gloo::new(store, rank, size, timeout, transport).map_err(|error| operation.error(error))?;
         Ok(Self {
             gloo,
-            rank,
-            size,
-            timeout: super::DEFAULT_TIMEOUT,
-            sequence: Cell::new(0),
+            caller: Caller::new(rank, size),
         })
-    }
-
-    fn check(&self, op: &'static str) -> Check {
-        Check {
-            op,
-            rank: self.rank,
-            size: self.size,
-        }
-    }
-
-    fn operation(&self, op: &'static str, tensor: Option<&Tensor>) -> Operation {
-        let sequence = self.sequence.get() + 1;
-        self.sequence.set(sequence);
-        let bytes = tensor.map_or(0, |tensor| tensor.numel() * tensor.kind().elt_size_in_bytes());
-        Operation {
-            op,
-            rank: self.rank,
-            sequence,
-            bytes,
-            timeout: self.timeout,
-        }
     }
 }
 
@@ -134,11 +100,11 @@ impl Work for Pending {
 
 impl ProcessGroup for GlooGroup {
     fn rank(&self) -> usize {
-        self.rank
+        self.caller.rank
     }
 
     fn size(&self) -> usize {
-        self.size
+        self.caller.size
     }
 
     fn backend(&self) -> &'static str {
@@ -146,46 +112,46 @@ impl ProcessGroup for GlooGroup {
     }
 
     fn set_timeout(&mut self, timeout: Duration) {
-        self.timeout = timeout;
+        self.caller.timeout = timeout;
     }
 
     fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
-        self.check("all_reduce").tensor(tensor)?;
+        self.caller.check("all_reduce").tensor(tensor)?;
         // Gloo has nothing to send for an empty tensor, and its ring would wait for it; all ranks agree on the shape.
         if tensor.numel() == 0 {
             return Ok(Box::new(Done));
         }
-        let operation = self.operation("all_reduce", Some(tensor));
+        let operation = self.caller.operation("all_reduce", bytes_of(tensor));
         let staged = host(operation, tensor)?;
         let work = self
             .gloo
-            .all_reduce(&staged, op, self.timeout)
+            .all_reduce(&staged, op, self.caller.timeout)
             .map_err(|error| operation.error(error))?;
         Pending::boxed(operation, work, staged, tensor)
     }
 
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        let check = self.check("broadcast");
+        let check = self.caller.check("broadcast");
         check.tensor(tensor)?;
         check.root(root)?;
         if tensor.numel() == 0 {
             return Ok(Box::new(Done));
         }
-        let operation = self.operation("broadcast", Some(tensor));
+        let operation = self.caller.operation("broadcast", bytes_of(tensor));
         let staged = host(operation, tensor)?;
         let work = self
             .gloo
-            .broadcast(&staged, root, self.timeout)
+            .broadcast(&staged, root, self.caller.timeout)
             .map_err(|error| operation.error(error))?;
         Pending::boxed(operation, work, staged, tensor)
     }
 
     fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-        self.check("all_gather").parts(output, input)?;
+        self.caller.check("all_gather").parts(output, input)?;
         if input.numel() == 0 {
             return Ok(Box::new(Done));
         }
-        let operation = self.operation("all_gather", Some(input));
+        let operation = self.caller.operation("all_gather", bytes_of(input));
         let torch = |error| operation.torch(error);
         let from = host(operation, input)?.f_view(-1).map_err(torch)?;
         let staged = match output.device() {
@@ -197,11 +163,11 @@ impl ProcessGroup for GlooGroup {
         };
         let parts = staged
             .f_view(-1)
-            .and_then(|flat| flat.f_chunk(self.size as i64, 0))
+            .and_then(|flat| flat.f_chunk(self.caller.size as i64, 0))
             .map_err(torch)?;
         let work = self
             .gloo
-            .all_gather(&parts, &from, self.timeout)
+            .all_gather(&parts, &from, self.caller.timeout)
             .map_err(|error| operation.error(error))?;
         Pending::boxed(operation, work, staged, output)
     }
@@ -212,26 +178,26 @@ impl ProcessGroup for GlooGroup {
         input: &Tensor,
         op: ReduceOp,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        self.check("reduce_scatter").parts(input, output)?;
+        self.caller.check("reduce_scatter").parts(input, output)?;
         if input.numel() == 0 {
             return Ok(Box::new(Done));
         }
-        let operation = self.operation("reduce_scatter", Some(input));
+        let operation = self.caller.operation("reduce_scatter", bytes_of(input));
         let torch = |error| operation.torch(error);
         let from = host(operation, input)?.f_view(-1).map_err(torch)?;
         let staged = host(operation, output)?.f_view(-1).map_err(torch)?;
         let work = self
             .gloo
-            .reduce_scatter(&staged, &from, op, self.timeout)
+            .reduce_scatter(&staged, &from, op, self.caller.timeout)
             .map_err(|error| operation.error(error))?;
         Pending::boxed(operation, work, staged, output)
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
-        let operation = self.operation("barrier", None);
+        let operation = self.caller.operation("barrier", 0);
         let work = self
             .gloo
-            .barrier(self.timeout)
+            .barrier(self.caller.timeout)
             .map_err(|error| operation.error(error))?;
         Ok(Box::new(Pending {
             work,
@@ -242,7 +208,7 @@ impl ProcessGroup for GlooGroup {
 
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
         self.barrier()?.wait()?;
-        let operation = self.operation("shutdown", None);
+        let operation = self.caller.operation("shutdown", 0);
         self.gloo.shutdown().map_err(|error| operation.error(error))
     }
 }

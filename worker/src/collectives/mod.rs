@@ -8,6 +8,7 @@
 //! processes of one machine, through memory that they share) and [`NcclGroup`] (GPUs). All of them pass the one conformance suite
 //! of the tests. [`DeviceGroup`] is one for each kind of memory.
 
+mod caller;
 mod checks;
 mod device;
 mod error;

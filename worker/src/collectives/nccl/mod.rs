@@ -17,7 +17,6 @@ mod tests;
 mod timeline;
 mod watchdog;
 
-use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +30,7 @@ pub use self::api::{NcclError, Version};
 use self::communicator::Communicator;
 use self::timeline::{GpuTimeline, Mark, Timeline};
 use self::watchdog::Watchdog;
-use super::checks::Check;
+use super::caller::{Caller, bytes_of};
 use super::error::Operation;
 use super::{CollectiveError, Done, ProcessGroup, ReduceOp, Work};
 
@@ -80,10 +79,7 @@ pub struct Seat {
 /// A group of processes with a GPU each.
 pub struct NcclGroup {
     device: Device,
-    rank: usize,
-    size: usize,
-    timeout: Duration,
-    sequence: Cell<u64>,
+    caller: Caller,
     /// Before the communicator: it must not look when that one goes.
     watchdog: Watchdog,
     communicator: Arc<Communicator>,
@@ -92,7 +88,11 @@ pub struct NcclGroup {
 
 impl std::fmt::Debug for NcclGroup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "NCCL rank {} of {} on {:?}", self.rank, self.size, self.device)
+        write!(
+            f,
+            "NCCL rank {} of {} on {:?}",
+            self.caller.rank, self.caller.size, self.device
+        )
     }
 }
 
@@ -108,7 +108,7 @@ impl NcclGroup {
         seat: Seat,
         gpu: usize,
     ) -> Result<Self, CollectiveError> {
-        let connecting = Operation::connecting(seat);
+        let connecting = Operation::connecting(seat.rank, seat.timeout);
         let timeline = GpuTimeline::new(gpu).map_err(|error| connecting.error(error))?;
         Self::over(
             Arc::clone(&nccl.0),
@@ -126,7 +126,7 @@ impl NcclGroup {
         device: Device,
         timeline: Arc<dyn Timeline>,
     ) -> Result<Self, CollectiveError> {
-        let connecting = Operation::connecting(seat);
+        let connecting = Operation::connecting(seat.rank, seat.timeout);
         let id = ncclUniqueId {
             internal: invitation.map(|byte| byte as c_char),
         };
@@ -150,10 +150,7 @@ impl NcclGroup {
         })?;
         Ok(Self {
             device,
-            rank: seat.rank,
-            size: seat.size,
-            timeout: super::DEFAULT_TIMEOUT,
-            sequence: Cell::new(0),
+            caller: Caller::new(seat.rank, seat.size),
             watchdog,
             communicator,
             timeline,
@@ -167,27 +164,19 @@ impl NcclGroup {
     /// As [`NcclGroup::connect`].
     pub fn split(&self) -> Result<Self, CollectiveError> {
         let seat = Seat {
-            rank: self.rank,
-            size: self.size,
-            timeout: self.timeout,
+            rank: self.caller.rank,
+            size: self.caller.size,
+            timeout: self.caller.timeout,
         };
-        let connecting = Operation::connecting(seat);
+        let connecting = Operation::connecting(seat.rank, seat.timeout);
         let timeline: Arc<dyn Timeline> = match self.device {
             Device::Cuda(gpu) => Arc::new(GpuTimeline::new(gpu).map_err(|error| connecting.error(error))?),
             _ => Arc::clone(&self.timeline),
         };
         let communicator = self.communicator.split(connecting)?;
         let mut group = Self::watched(communicator, seat, self.device, timeline)?;
-        group.timeout = self.timeout;
+        group.caller.timeout = self.caller.timeout;
         Ok(group)
-    }
-
-    fn check(&self, op: &'static str) -> Check {
-        Check {
-            op,
-            rank: self.rank,
-            size: self.size,
-        }
     }
 
     /// NCCL reads memory of its own GPU.
@@ -196,29 +185,13 @@ impl NcclGroup {
             None => Ok(()),
             Some(elsewhere) => Err(CollectiveError::InvalidTensor {
                 op,
-                rank: self.rank,
+                rank: self.caller.rank,
                 reason: format!(
                     "the tensor is on {:?}, and this rank's group on {:?}",
                     elsewhere.device(),
                     self.device
                 ),
             }),
-        }
-    }
-
-    fn operation(&self, op: &'static str, tensors: &[&Tensor]) -> Operation {
-        let sequence = self.sequence.get() + 1;
-        self.sequence.set(sequence);
-        let bytes = tensors
-            .iter()
-            .map(|tensor| tensor.numel() * tensor.kind().elt_size_in_bytes())
-            .sum();
-        Operation {
-            op,
-            rank: self.rank,
-            sequence,
-            bytes,
-            timeout: self.timeout,
         }
     }
 
@@ -233,7 +206,8 @@ impl NcclGroup {
         if tensors.iter().all(|tensor| tensor.numel() == 0) {
             return Ok(Box::new(Done));
         }
-        let operation = self.operation(op, tensors);
+        let bytes = tensors.iter().map(|tensor| bytes_of(tensor)).sum();
+        let operation = self.caller.operation(op, bytes);
         self.timeline.fork().map_err(|error| operation.error(error))?;
         let stream = self.timeline.stream();
         self.communicator
@@ -307,11 +281,11 @@ impl Drop for InFlight {
 
 impl ProcessGroup for NcclGroup {
     fn rank(&self) -> usize {
-        self.rank
+        self.caller.rank
     }
 
     fn size(&self) -> usize {
-        self.size
+        self.caller.size
     }
 
     fn backend(&self) -> &'static str {
@@ -319,11 +293,11 @@ impl ProcessGroup for NcclGroup {
     }
 
     fn set_timeout(&mut self, timeout: Duration) {
-        self.timeout = timeout;
+        self.caller.timeout = timeout;
     }
 
     fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
-        self.check("all_reduce").tensor(tensor)?;
+        self.caller.check("all_reduce").tensor(tensor)?;
         let (data, count, kind) = parts(tensor);
         self.start("all_reduce", &[tensor], |api, comm, stream| {
             // SAFETY: the communicator is live; the memory is the tensor's, which lives until the operation has ended.
@@ -336,7 +310,7 @@ impl ProcessGroup for NcclGroup {
     }
 
     fn broadcast_all(&self, tensors: &[&Tensor], root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        let check = self.check("broadcast");
+        let check = self.caller.check("broadcast");
         check.root(root)?;
         tensors.iter().try_for_each(|tensor| check.tensor(tensor))?;
         self.start("broadcast", tensors, |api, comm, stream| {
@@ -353,7 +327,7 @@ impl ProcessGroup for NcclGroup {
     }
 
     fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-        self.check("all_gather").parts(output, input)?;
+        self.caller.check("all_gather").parts(output, input)?;
         let (from, count, kind) = parts(input);
         let to = output.data_ptr();
         self.start("all_gather", &[input, output], |api, comm, stream| {
@@ -368,7 +342,7 @@ impl ProcessGroup for NcclGroup {
         input: &Tensor,
         op: ReduceOp,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        self.check("reduce_scatter").parts(input, output)?;
+        self.caller.check("reduce_scatter").parts(input, output)?;
         let (to, count, kind) = parts(output);
         let from = input.data_ptr();
         self.start("reduce_scatter", &[output, input], |api, comm, stream| {
@@ -378,7 +352,7 @@ impl ProcessGroup for NcclGroup {
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
-        let torch = |error: tch::TchError| self.operation("barrier", &[]).torch(error);
+        let torch = |error: tch::TchError| self.caller.operation("barrier", 0).torch(error);
         let token = Tensor::f_zeros([1], (Kind::Float, self.device)).map_err(torch)?;
         let (data, count, kind) = parts(&token);
         let work = self.start("barrier", &[&token], |api, comm, stream| {
@@ -395,7 +369,7 @@ impl ProcessGroup for NcclGroup {
 
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
         self.barrier()?.wait()?;
-        let closing = self.operation("shutdown", &[]);
+        let closing = self.caller.operation("shutdown", 0);
         // It is not looked after any more: a peer that has closed already is no fault.
         drop(self.watchdog);
         self.communicator.close(closing)
@@ -460,16 +434,6 @@ fn reduction(op: ReduceOp) -> i32 {
 }
 
 impl Operation {
-    fn connecting(seat: Seat) -> Self {
-        Self {
-            op: "connect",
-            rank: seat.rank,
-            sequence: 0,
-            bytes: 0,
-            timeout: seat.timeout,
-        }
-    }
-
     /// Nothing is in flight.
     fn watching(rank: usize) -> Self {
         Self {

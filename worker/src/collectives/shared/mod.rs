@@ -10,7 +10,7 @@
 mod agree;
 mod connect;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use dtrain_shared_memory::{
 use dtrain_torch_shim::blob;
 use tch::{Device, Kind, Tensor};
 
-use super::checks::Check;
+use super::caller::Caller;
 use super::error::Operation as Call;
 use super::{CollectiveError, GlooGroup, ProcessGroup, ReduceOp, Work};
 
@@ -35,8 +35,7 @@ pub struct SharedGroup {
     gloo: GlooGroup,
     /// The segments of `allocate`, while a tensor or an operation holds them.
     segments: RefCell<Vec<Weak<Segment>>>,
-    timeout: Duration,
-    started: Cell<u64>,
+    caller: Caller,
 }
 
 /// Where a tensor lies in this rank's region of a segment.
@@ -59,19 +58,10 @@ impl SharedGroup {
 
     fn new(member: Member, gloo: GlooGroup) -> Self {
         Self {
+            caller: Caller::new(member.rank(), member.size()),
             member,
             gloo,
             segments: RefCell::default(),
-            timeout: super::DEFAULT_TIMEOUT,
-            started: Cell::new(0),
-        }
-    }
-
-    fn check(&self, op: &'static str) -> Check {
-        Check {
-            op,
-            rank: self.rank(),
-            size: self.size(),
         }
     }
 
@@ -103,28 +93,16 @@ impl SharedGroup {
         place: &Place,
         count: usize,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        let call = self.call(op, count * place.element.bytes());
+        let call = self.caller.operation(op, count * place.element.bytes());
         let operation = Operation {
             collective,
             element: place.element,
             offset: place.offset,
             count,
         };
-        match self.member.start(operation, &place.segment, self.timeout) {
+        match self.member.start(operation, &place.segment, self.caller.timeout) {
             Ok(pending) => Ok(Box::new(Reducing { pending, call })),
             Err(fault) => Err(failed(call, fault)),
-        }
-    }
-
-    fn call(&self, op: &'static str, bytes: usize) -> Call {
-        let sequence = self.started.get() + 1;
-        self.started.set(sequence);
-        Call {
-            op,
-            rank: self.rank(),
-            sequence,
-            bytes,
-            timeout: self.timeout,
         }
     }
 }
@@ -221,7 +199,7 @@ impl ProcessGroup for SharedGroup {
     }
 
     fn set_timeout(&mut self, timeout: Duration) {
-        self.timeout = timeout;
+        self.caller.timeout = timeout;
         self.gloo.set_timeout(timeout);
     }
 
@@ -275,7 +253,7 @@ impl ProcessGroup for SharedGroup {
     }
 
     fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
-        self.check("all_reduce").tensor(tensor)?;
+        self.caller.check("all_reduce").tensor(tensor)?;
         match self.locate(tensor) {
             Some(place) => {
                 let collective = Collective::AllReduce(reduction(op));
@@ -290,7 +268,7 @@ impl ProcessGroup for SharedGroup {
     }
 
     fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-        self.check("all_gather").parts(output, input)?;
+        self.caller.check("all_gather").parts(output, input)?;
         match self
             .locate(output)
             .filter(|_| is_own_part(input, output, self.rank()))
@@ -306,7 +284,7 @@ impl ProcessGroup for SharedGroup {
         input: &Tensor,
         op: ReduceOp,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        self.check("reduce_scatter").parts(input, output)?;
+        self.caller.check("reduce_scatter").parts(input, output)?;
         match self
             .locate(input)
             .filter(|_| is_own_part(output, input, self.rank()))
