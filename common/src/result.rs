@@ -103,6 +103,9 @@ pub struct RunResult {
     /// Steps that ran out of memory on some rank and were taken again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_replays: Option<u64>,
+    /// Micro-steps of rank 0 that were replayed as graphs of the GPU, where the recipe asks for graphs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub graph_replays: Option<u64>,
     /// The largest micro-batch at the end of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub micro_batch: Option<usize>,
@@ -178,6 +181,7 @@ mod tests {
             peak_memory_bytes: vec![1 << 40, 7],
             skipped_images: Some(3),
             oom_replays: Some(1),
+            graph_replays: Some(7),
             micro_batch: Some(8),
         }
     }

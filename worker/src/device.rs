@@ -2,9 +2,11 @@
 
 use dtrain_common::env::{CUDA_VISIBLE_DEVICES, WorkerEnv};
 use dtrain_common::gpu::Visible;
-use dtrain_torch_shim::{ErrorKind, ShimError, cuda};
+use dtrain_torch_shim::{ErrorKind, ShimError, cuda, memory};
 use tch::Device;
 use thiserror::Error;
+
+use crate::memory::budget;
 
 /// A rank that was to train on a GPU and cannot.
 #[derive(Debug, Error)]
@@ -85,19 +87,22 @@ impl DeviceError {
 }
 
 /// The GPU with the rank's local number among those visible, which becomes the current one of the calling thread; or the CPU
-/// where GPUs are hidden, or where none was asked for and none can be used. Called once, on the main thread, before anything
-/// else uses libtorch.
+/// where GPUs are hidden, or where none was asked for and none can be used. Its tensors are entered into the books from here on, and a
+/// GPU gives them no more than `limit` bytes, where there is one. Called once, on the main thread, before anything else uses libtorch.
 ///
 /// # Errors
 /// Where a GPU was asked for (CUDA_VISIBLE_DEVICES names one, as the launcher has it do for `--gpu-ids`) and cannot be used,
 /// and where there are fewer than workers.
-pub(crate) fn choose(env: &WorkerEnv) -> Result<Device, DeviceError> {
+pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, DeviceError> {
+    memory::account().map_err(|source| failed(env, source))?;
     let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
     if list.as_deref().is_some_and(|list| !Visible::asks_for_one(list)) {
         // A run on the CPU does not wait for CUDA to load.
         return Ok(Device::Cpu);
     }
-    let found = cuda::load().and_then(|()| cuda::device_count());
+    let found = cuda::load()
+        .and_then(|()| budget::configure(limit, env.local_rank))
+        .and_then(|()| cuda::device_count());
     let (device, why_not) = decide(env, list, found)?;
     if let Some(why) = why_not {
         explain(env, &why);

@@ -78,8 +78,7 @@ fn run_shielded<T: BuildTask + 'static>(
     env: &WorkerEnv,
     job: &EvalJob,
 ) -> Result<ExitStatus, WorkerError> {
-    let device = device::choose(env)?;
-    budget::prepare(device).map_err(TrainError::from)?;
+    let device = device::choose(env, recipe.memory.budget.size())?;
     let allowed =
         budget::bytes(recipe.memory.budget, device, env.local_world_size).map_err(TrainError::from)?;
     budget::enforce(allowed, device);

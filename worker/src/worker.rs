@@ -16,7 +16,7 @@ use super::setup::{Opening, Setup, loader_options, share_of_cores};
 use crate::collectives::{Ranks, Rendezvous};
 use crate::control::Control;
 use crate::engine::{
-    Fault, Outcome, Parts, SaveMore, StopFlag, Summary, TrainError, Trainer, live, shielded,
+    Fault, Outcome, Parts, SaveMore, StopFlag, Summary, TrainError, Trainer, live, prepare_graphs, shielded,
 };
 use crate::evaluation::{self, Subject};
 use crate::heartbeat::Heartbeat;
@@ -102,8 +102,8 @@ fn train_shielded<T: BuildTask + 'static>(
     let began = Instant::now();
     let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
     let surface = Surface::detect(env.rank);
-    let device = device::choose(env)?;
-    budget::prepare(device).map_err(TrainError::from)?;
+    let device = device::choose(env, recipe.memory.budget.size())?;
+    prepare_graphs(recipe.model.compile, device).map_err(TrainError::from)?;
     let allowed =
         budget::bytes(recipe.memory.budget, device, env.local_world_size).map_err(TrainError::from)?;
     budget::enforce(allowed, device);

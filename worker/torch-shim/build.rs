@@ -4,12 +4,13 @@
 //! arguments down): see worker/build.rs.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const SOURCES: &[&str] = &[
     "blob.cpp",
     "context.cpp",
     "gloo.cpp",
+    "graph.cpp",
     "hooks.cpp",
     "jit.cpp",
     "memory.cpp",
@@ -29,6 +30,17 @@ const RPATHS: [&str; 5] = [
     "$ORIGIN/../lib",
     "$ORIGIN",
 ];
+
+/// CUDA's headers, where the wheels that libtorch needs have brought them and libtorch has its own for CUDA. They only check what is
+/// assumed of libtorch's classes, and clean up behind a graph that fails: nothing is linked.
+fn cuda_headers(include: &Path) -> Option<PathBuf> {
+    if !include.join("c10/cuda/impl/cuda_cmake_macros.h").is_file() {
+        return None;
+    }
+    let packages = include.parent()?.parent()?;
+    let cuda = packages.join("nvidia/cu13/include");
+    cuda.join("cuda_runtime_api.h").is_file().then_some(cuda)
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
@@ -76,6 +88,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         .warnings(true)
         // libtorch's own templates are noisy under -Wextra.
         .extra_warnings(false);
+    if let Some(cuda) = cuda_headers(&include) {
+        build
+            .define("DT_HAS_CUDA_HEADERS", None)
+            .include("csrc/cuda_declarations")
+            .flag("-isystem")
+            .flag(cuda.to_str().ok_or("the path of CUDA's headers is not UTF-8")?);
+    }
     for source in SOURCES {
         build.file(format!("csrc/{source}"));
     }

@@ -194,6 +194,16 @@ pub enum Budget {
     Size(ByteSize),
 }
 
+impl Budget {
+    /// The bytes, where they are stated.
+    pub fn size(self) -> Option<u64> {
+        match self {
+            Self::Auto => None,
+            Self::Size(size) => Some(size.0),
+        }
+    }
+}
+
 impl std::fmt::Display for Budget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -48,6 +48,16 @@ choice! {
 }
 
 choice! {
+    /// How a GPU is given the work of a micro-step.
+    Compile {
+        /// Kernel by kernel.
+        Off = "off",
+        /// As one graph, captured once and then replayed.
+        Graph = "graph",
+    }
+}
+
+choice! {
     /// Whether segments of the model are computed again in backward instead of keeping what they computed.
     Recompute {
         /// Never.

@@ -34,7 +34,7 @@ use toml::Table;
 pub use auto::{Budget, Cache, MicroBatch, Switch, Workers};
 pub use best::Best;
 pub use choices::{
-    Amp, Augment, BatchNorm, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks, MemoryFormat,
+    Amp, Augment, BatchNorm, Compile, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks, MemoryFormat,
     ModelName, OnFailure, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, TestWeights,
     Tokenizer, WeightsMode,
 };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchNorm, Loss, MemoryFormat, ModelName, Switch, WeightsMode};
+use super::{BatchNorm, Compile, Loss, MemoryFormat, ModelName, Switch, WeightsMode};
 
 /// `[model]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,6 +53,8 @@ pub struct Model {
     pub memory_format: MemoryFormat,
     /// Whether cuDNN tries which of its algorithms is the fastest for each convolution.
     pub cudnn_benchmark: Switch,
+    /// How a GPU is given the work of a micro-step.
+    pub compile: Compile,
 }
 
 impl Default for Model {
@@ -73,6 +75,7 @@ impl Default for Model {
             batchnorm: BatchNorm::Local,
             memory_format: MemoryFormat::Contiguous,
             cudnn_benchmark: Switch::Auto,
+            compile: Compile::Off,
         }
     }
 }

@@ -2,9 +2,9 @@
 //! several keys is in `validate`.
 
 use super::choices::{
-    Amp, Augment, BatchNorm, Compress, DataKind, Decay, LastBatch, Loss, Masks, MemoryFormat, ModelName,
-    OnFailure, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, TestWeights, Tokenizer,
-    WeightsMode,
+    Amp, Augment, BatchNorm, Compile, Compress, DataKind, Decay, LastBatch, Loss, Masks, MemoryFormat,
+    ModelName, OnFailure, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, TestWeights,
+    Tokenizer, WeightsMode,
 };
 use crate::lr::Scaling;
 
@@ -203,6 +203,7 @@ const MODEL: &[Key] = &[
     key("batchnorm", Choice(BatchNorm::NAMES, &[])),
     key("memory_format", Choice(MemoryFormat::NAMES, &[])),
     key("cudnn_benchmark", AutoOrFlag),
+    key("compile", Choice(Compile::NAMES, &[])),
 ];
 
 const OPTIM: &[Key] = &[

@@ -131,7 +131,11 @@ impl Loader {
 
     /// Takes the next batch if it is there.
     fn look(&self, state: &mut State) -> Next {
-        if state.broken.is_none() && !state.stop {
+        // Of several threads that fail the first is told of, and it is the end.
+        if state.stop {
+            return Next::None;
+        }
+        if state.broken.is_none() {
             state.broken = state.jobs.front_mut().and_then(|job| job.failed.take());
         }
         if let Some(error) = state.broken.take() {
@@ -140,7 +144,6 @@ impl Loader {
             return Next::Here(Err(error));
         }
         match state.jobs.front() {
-            _ if state.stop => Next::None,
             Some(job) if job.done == job.indices.len() => {
                 let batch = std::mem::take(&mut *lock(&job.batch));
                 state.jobs.pop_front();

@@ -184,6 +184,8 @@ impl Trainer<'_> {
     /// stop meanwhile.
     pub(super) fn evaluate(&mut self) -> Result<Option<EvalRecord>, TrainError> {
         self.settle_copy()?;
+        // An evaluation has the memory for itself.
+        self.graphs.forget();
         self.model.swap_average()?;
         let record = self.evaluate_live();
         self.model.swap_average()?;

@@ -215,6 +215,31 @@ impl Reducer {
         self.shared.state().armed = true;
     }
 
+    /// By parameter: whether it has a gradient in this step, so far.
+    pub(super) fn used(&self) -> Vec<bool> {
+        self.shared.state().used.clone()
+    }
+
+    /// A backward pass was replayed that leaves gradients of these parameters in their places; no hook has heard of it. Its buckets
+    /// start with those of `start_rest`.
+    ///
+    /// # Errors
+    /// None known.
+    pub(super) fn replayed(&self, used: &[bool]) -> Result<(), ReduceError> {
+        let mut state = self.shared.state();
+        let State {
+            gradients,
+            used: known,
+            ..
+        } = &mut *state;
+        for ((gradient, known), _) in gradients.iter().zip(known).zip(used).filter(|(_, used)| **used) {
+            if !std::mem::replace(known, true) {
+                gradient.settled()?;
+            }
+        }
+        Ok(())
+    }
+
     /// This rank takes no further micro-step: the memory of gradients that are not in the arena yet is freed. Its buckets leave
     /// all the same, with whatever is in them, as the other ranks wait for them; the step is one to be dropped.
     ///

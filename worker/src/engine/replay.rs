@@ -157,6 +157,7 @@ impl Trainer<'_> {
     pub(super) fn start_again(&mut self, shortages: &[Option<Shortage>]) -> Result<(), TrainError> {
         // The next micro-batch is another one now.
         self.feed.forget();
+        self.graphs.forget();
         self.model.buffers.rewind()?;
         self.reducer.begin()?;
         let stage = self.plan.stage_number(self.done);
@@ -206,6 +207,7 @@ impl Trainer<'_> {
             return Ok(());
         };
         self.plan = larger;
+        self.graphs.forget();
         self.restart_loader()?;
         let to = self.plan.stages()[stage].partition;
         self.progress.note(format!(

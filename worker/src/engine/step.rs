@@ -10,14 +10,18 @@ use tch::{Kind, Tensor};
 use super::arena::Arena;
 use super::error::TrainError;
 use super::feed::Fed;
+use super::graphs::{Sort, Way, obstacle};
+use super::model::Model;
 use super::plan::Position;
+use super::precision::Precision;
+use super::reducer::Reducer;
 use super::replay::{Phase, Shortage, shielded};
 use super::status::{Status, Tally};
 use super::trainer::Trainer;
 use crate::data::rng::{Domain, keyed};
-use crate::memory::{self, Books};
+use crate::memory::{self, Account, Books, MicroStepMemory};
 use crate::metrics::{StepRecord, WaitMs};
-use crate::tasks::Mode;
+use crate::tasks::{Batch, Loss, Mode};
 
 /// What the ranks have decided about a step from the figures that all of them share.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -224,34 +228,96 @@ impl Trainer<'_> {
         let Fed { batch, bad, waited } = self.feed.next()?;
         pass.waited_for_data += waited;
         pass.status.bad_samples += bad as f64;
-        let loss = self
-            .precision
-            .run(|| self.model.task.loss(&batch, Mode::Train))??;
-        self.replay.fault.end();
-        self.account.forward_done(books)?;
-        self.account.enter(books, memory::Phase::Backward)?;
+        let is_last = index + 1 == cut.micro_batches.len();
+        let factor = cut.loss_scale / cut.expected;
+        if !self.replay_graph(&batch, factor, index == 0, tally)? {
+            let loss = self
+                .precision
+                .run(|| self.model.task.loss(&batch, Mode::Train))??;
+            self.replay.fault.end();
+            self.account.forward_done(books)?;
+            self.account.enter(books, memory::Phase::Backward)?;
 
-        pass.phase = Phase::Backward;
-        if index + 1 == cut.micro_batches.len() {
-            self.reducer.arm();
+            pass.phase = Phase::Backward;
+            if is_last {
+                self.reducer.arm();
+            }
+            self.replay.fault.begin(pass.phase, cut.step, index + 1);
+            self.model.recompute.backward(&loss.sum.f_mul_scalar(factor)?)?;
+            tally.add(&loss)?;
         }
-        self.replay.fault.begin(pass.phase, cut.step, index + 1);
-        let scaled = loss.sum.f_mul_scalar(cut.loss_scale / cut.expected)?;
-        self.model.recompute.backward(&scaled)?;
         let share = cut.micro_batches[index].len() as f64 / cut.samples as f64;
         self.model.buffers.take(share)?;
-        tally.add(&loss)?;
         self.replay.fault.end();
         if let Some(sync) = &sync {
             sync.end()?;
         }
-        let is_last = index + 1 == cut.micro_batches.len();
         // An evaluation has the memory for itself.
         if !is_last || !self.plan.is_checkpoint(cut.step) {
-            drop((batch, loss, scaled));
+            drop(batch);
             self.feed.fetch_ahead();
         }
         Ok(())
+    }
+
+    /// Takes a micro-step by its graph, where there is one or it is time for one; else it is to be taken kernel by kernel, and the
+    /// answer is false.
+    fn replay_graph(
+        &mut self,
+        batch: &Batch,
+        factor: f64,
+        first: bool,
+        tally: &mut Tally,
+    ) -> Result<bool, TrainError> {
+        let sort = Sort::of(batch, first);
+        match self.graphs.way(sort, self.is_laid_out) {
+            Way::Eager => return Ok(false),
+            Way::Capture => {
+                if !self.capture_graph(sort, batch)? {
+                    return Ok(false);
+                }
+            }
+            Way::Replay => {}
+        }
+        let Some(replayed) = self.graphs.replay::<TrainError>(sort, batch, factor)? else {
+            return Ok(false);
+        };
+        self.reducer.replayed(replayed.used)?;
+        tally.add(replayed.loss)?;
+        self.account
+            .replayed(Books::Device(self.device), replayed.memory)?;
+        Ok(true)
+    }
+
+    fn capture_graph(&mut self, sort: Sort, batch: &Batch) -> Result<bool, TrainError> {
+        let Self {
+            graphs,
+            model,
+            precision,
+            reducer,
+            replay,
+            device,
+            ..
+        } = self;
+        let captured = match obstacle(model, replay.sync.is_some()) {
+            Some(reason) => {
+                graphs.refuse(reason);
+                false
+            }
+            None => graphs.capture(sort, batch, |batch, factor| {
+                let work = || capture(model, precision, reducer, Books::Device(*device), batch, factor);
+                shielded(work).map_err(TrainError::from)?
+            }),
+        };
+        if let Some(reason) = graphs.take_reason() {
+            self.progress
+                .note(format!("warning: no graphs from here on: {reason}"));
+        }
+        if !captured && sort.is_first() {
+            // What the hooks believe of gradients that were never computed.
+            self.reducer.begin()?;
+        }
+        Ok(captured)
     }
 
     /// This rank takes no part in what is left of the step, `micro_steps` of it begun or not, but in what the others wait for.
@@ -301,6 +367,30 @@ impl Trainer<'_> {
         }
         Ok((decision, norm))
     }
+}
+
+/// The work of a micro-step while it is captured: what it leaves of the loss, what it takes, and which parameters have gradients.
+fn capture(
+    model: &Model,
+    precision: &Precision,
+    reducer: &Reducer,
+    books: Books<'_>,
+    batch: &Batch,
+    factor: &Tensor,
+) -> Result<(Loss, MicroStepMemory, Vec<bool>), TrainError> {
+    let mut account = Account::default();
+    account.begin(books, 0)?;
+    account.enter(books, memory::Phase::Forward)?;
+    let loss = precision.run(|| model.task.loss(batch, Mode::Train))??;
+    account.forward_done(books)?;
+    account.enter(books, memory::Phase::Backward)?;
+    model.recompute.backward(&loss.sum.f_mul(factor)?)?;
+    let detached = Loss {
+        sum: loss.sum.f_detach()?,
+        weight: loss.weight.f_detach()?,
+        sums: loss.sums.f_detach()?,
+    };
+    Ok((detached, account.micro_step(books)?, reducer.used()))
 }
 
 /// `norm` is that of the mean gradient over the weight that counted; `missing` is the expected weight over that one.

@@ -16,6 +16,7 @@ use super::batch_sync::RankSync;
 use super::error::TrainError;
 use super::fault::Fault;
 use super::feed::Feed;
+use super::graphs::Graphs;
 use super::keep::BestKeeper;
 use super::model::Model;
 use super::plan::{Place, RunPlan};
@@ -132,6 +133,7 @@ pub struct Trainer<'a> {
     /// Whether the parameters lie in the order in which backward reaches them.
     pub(super) is_laid_out: bool,
     pub(super) feed: Feed,
+    pub(super) graphs: Graphs,
     pub(super) loader_options: LoaderOptions,
     pub(super) device: Device,
     pub(super) stop: StopFlag,
@@ -196,6 +198,7 @@ impl<'a> Trainer<'a> {
         let mut trainer = Self {
             replay,
             feed,
+            graphs: Graphs::new(parts.recipe.model.compile, parts.device),
             clip: parts.recipe.optim.clip,
             recipe: parts.recipe,
             ranks: parts.ranks,
@@ -232,6 +235,11 @@ impl<'a> Trainer<'a> {
         let stage = &trainer.plan.stages()[parts.place.stage];
         trainer.model.recompute.set(stage.recompute);
         trainer.begin_stage(parts.place)?;
+        if let Some(reason) = trainer.graphs.take_reason() {
+            trainer.progress.note(format!(
+                "warning: model.compile = \"graph\" does nothing: {reason}"
+            ));
+        }
         Ok(trainer)
     }
 
@@ -284,6 +292,7 @@ impl<'a> Trainer<'a> {
         }
         result.skipped_images = Some(self.bad_samples);
         result.oom_replays = Some(self.replay.count);
+        result.graph_replays = self.graphs.replays();
         result.micro_batch = Some(
             self.plan
                 .stage(self.done.saturating_sub(1))
@@ -306,6 +315,7 @@ impl<'a> Trainer<'a> {
         if !self.has_room_to_rearrange()? {
             return Ok(());
         }
+        self.graphs.forget();
         if self.model.rearrange(&self.ranks, &order)? {
             self.reducer.follow(&self.model.arena)?;
         }

@@ -13,6 +13,9 @@ use crate::memory::{Measured, measure};
 use crate::tasks::BuildTask;
 use crate::worker::Request;
 
+/// A limit of memory that is none.
+pub(super) const LIMITLESS: u64 = u64::MAX >> 1;
+
 /// The job of the process.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -26,6 +29,13 @@ pub(crate) struct Attempt {
     pub(crate) steps: usize,
     /// What tensors may take, in bytes.
     pub(crate) limit: u64,
+}
+
+impl Attempt {
+    /// The limit, where there is one.
+    pub(super) fn limit(&self) -> Option<u64> {
+        (self.limit < LIMITLESS).then_some(self.limit)
+    }
 }
 
 /// What came of it.

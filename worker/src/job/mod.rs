@@ -14,7 +14,6 @@ use serde_json::Value;
 
 use crate::error::WorkerError;
 use crate::evaluation;
-use crate::memory::budget;
 use crate::setup::cores;
 use crate::tasks::{BuildTask, Console};
 use crate::worker::Request;
@@ -51,13 +50,12 @@ pub(crate) fn run<T: BuildTask + 'static>(
         survey,
     };
     if let Ok(attempt) = serde_json::from_str::<attempt::Attempt>(text) {
-        let device = crate::device::choose(env)?;
-        budget::prepare(device).map_err(crate::engine::TrainError::from)?;
+        let device = crate::device::choose(env, attempt.limit())?;
         return attempt::run::<T>(subject, &attempt, device);
     }
     match job.map_err(WorkerError::Job)? {
         Job::Plan(job) => plan::run::<T>(subject, &job),
-        Job::Profile(job) => profile::run::<T>(subject, &job, crate::device::choose(env)?),
+        Job::Profile(job) => profile::run::<T>(subject, &job, crate::device::choose(env, None)?),
         Job::Eval(job) => evaluation::run::<T>(recipe, env, &job),
     }
 }

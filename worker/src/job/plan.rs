@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::plan::{Cut, Outcome, PlanJob, Prediction, Predictor, Subject as Planned, Way, report};
 
-use super::attempt::{Attempt, Came, start};
+use super::attempt::{Attempt, Came, LIMITLESS, start};
 use super::{Subject, answer, planned};
 use crate::error::WorkerError;
-use crate::memory::{Measured, SymbolicPredictor};
+use crate::memory::{Measured, SymbolicPredictor, Target};
 use crate::tasks::BuildTask;
 use crate::worker::Request;
 
@@ -44,7 +44,7 @@ fn one<T: BuildTask + 'static>(
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
     let survey = subject.survey.clone();
     let mut symbolic =
-        SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage).on_gpus(true);
+        SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage).on(Target::GPU);
     let planned_for = symbolic.subject(&[])?;
     match job.way {
         Way::Symbolic => report(&alone, &planned_for, &mut symbolic, job, out),
@@ -83,7 +83,7 @@ impl<T: BuildTask + 'static> Measuring<'_, T> {
             cut,
             stage: self.stage,
             steps: STEPS,
-            limit: u64::MAX >> 1,
+            limit: LIMITLESS,
         };
         match start(self.request, overrides, &attempt)? {
             Came::Ran(measured) => Ok(*measured),

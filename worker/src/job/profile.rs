@@ -9,21 +9,18 @@ use dtrain_common::plan::{
 use dtrain_common::recipe::Amp;
 use tch::Device;
 
-use super::attempt::{Attempt, Came, start};
+use super::attempt::{Attempt, Came, LIMITLESS, start};
 use super::{Subject, answer, planned};
 use crate::device;
 use crate::engine::{PlanError, Precision, TrainError};
 use crate::error::WorkerError;
-use crate::memory::{SymbolicPredictor, budget};
+use crate::memory::{SymbolicPredictor, Target, budget};
 use crate::tasks::BuildTask;
 
 /// Steps that are measured; the first is not timed.
 const STEPS: usize = 4;
 /// Steps of a try.
 const TRY_STEPS: usize = 2;
-/// What a device in use may lack of what is free at first.
-const LIMITLESS: u64 = u64::MAX >> 1;
-
 pub(super) fn run<T: BuildTask + 'static>(
     subject: Subject<'_>,
     job: &ProfileJob,
@@ -62,7 +59,7 @@ fn one<T: BuildTask + 'static>(
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
     let survey = subject.survey.clone();
     let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage)
-        .on_gpus(device.is_cuda());
+        .on(Target::of(device));
     let planned_for = predictor.subject(&[])?;
     let asked = Asked {
         ranks: job.nproc,

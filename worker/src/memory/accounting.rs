@@ -73,6 +73,17 @@ pub struct StepMemory {
     pub phases: PhasePeaks,
 }
 
+/// What a micro-step took, in bytes beyond what was allocated when it began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MicroStepMemory {
+    /// The most in its forward pass.
+    pub forward: u64,
+    /// The most in its backward pass.
+    pub backward: u64,
+    /// What the forward pass left for the other.
+    pub activations: u64,
+}
+
 /// Follows the memory through a step: [`Account::begin`], then [`Account::enter`] for every phase (again for every micro-step),
 /// [`Account::forward_done`] behind every forward pass, [`Account::finish`].
 ///
@@ -129,6 +140,37 @@ impl Account {
         Ok(())
     }
 
+    /// What a micro-step took: behind [`Account::begin`], one pass forward and one backward.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn micro_step(mut self, books: Books<'_>) -> Result<MicroStepMemory, ShimError> {
+        self.close(books)?;
+        let beyond = |peak: u64| peak.saturating_sub(self.base);
+        Ok(MicroStepMemory {
+            forward: beyond(self.peaks.forward),
+            backward: beyond(self.peaks.backward),
+            activations: self.activations,
+        })
+    }
+
+    /// A micro-step was taken in memory that the device has for it alone, outside the books: it took what it took when it was
+    /// captured.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn replayed(&mut self, books: Books<'_>, taken: MicroStepMemory) -> Result<(), ShimError> {
+        let now = books.usage()?.allocated;
+        let PhasePeaks {
+            forward, backward, ..
+        } = &mut self.peaks;
+        *forward = (*forward).max(now + taken.forward);
+        *backward = (*backward).max(now + taken.backward);
+        let kept = (now + taken.activations).saturating_sub(self.base);
+        self.activations = self.activations.max(kept);
+        Ok(())
+    }
+
     /// The step has ended, or was given up.
     ///
     /// # Errors
@@ -169,5 +211,55 @@ impl Account {
         };
         *of_phase = (*of_phase).max(peak);
         books.reset_peak()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_replayed_micro_step_counts_as_it_did_when_it_was_captured() {
+        let region = Symbolic::enter().unwrap();
+        let books = Books::Symbolic(&region);
+        let taken = MicroStepMemory {
+            forward: 300,
+            backward: 500,
+            activations: 200,
+        };
+        let mut account = Account::default();
+        account.begin(books, 0).unwrap();
+        account.enter(books, Phase::Forward).unwrap();
+        account.replayed(books, taken).unwrap();
+        account.replayed(books, taken).unwrap();
+        account.enter(books, Phase::Update).unwrap();
+        let step = account.finish(books).unwrap();
+        assert_eq!(step.report.peak, 500);
+        assert_eq!((step.phases.forward, step.phases.backward), (300, 500));
+        assert_eq!((step.owners.activations, step.owners.workspace), (200, 300));
+    }
+
+    #[test]
+    fn what_a_micro_step_takes_is_counted_from_its_beginning() {
+        let region = Symbolic::enter().unwrap();
+        let books = Books::Symbolic(&region);
+        let bytes = |count: i64| tch::Tensor::empty([count], (tch::Kind::Uint8, Device::Cpu));
+        let _before = bytes(4096);
+        let mut account = Account::default();
+        account.begin(books, 0).unwrap();
+        account.enter(books, Phase::Forward).unwrap();
+        let kept = bytes(1000);
+        drop(bytes(2000));
+        account.forward_done(books).unwrap();
+        account.enter(books, Phase::Backward).unwrap();
+        drop((bytes(5000), kept));
+        let taken = account.micro_step(books).unwrap();
+        let expected = MicroStepMemory {
+            forward: 3000,
+            backward: 6000,
+            activations: 1000,
+        };
+        assert_eq!(taken, expected);
     }
 }

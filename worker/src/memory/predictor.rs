@@ -4,7 +4,8 @@ use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::memory::Owners;
 use dtrain_common::plan::{Cut, Prediction, Predictor, Subject, Way};
-use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute, Switch};
+use dtrain_common::recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
+use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::symbolic::Symbolic;
 use serde_json::Value;
 use tch::Device;
@@ -30,6 +31,53 @@ struct Rehearsal {
     stage: usize,
 }
 
+/// What a step is predicted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The CPU's kernels.
+    Cpu,
+    /// A GPU's: its allocator's blocks, its libraries' workspaces, and the next micro-batch, which is there before its turn.
+    Gpu {
+        /// What cuBLAS has to work in for each thread, in bytes.
+        blas: u64,
+    },
+}
+
+impl Target {
+    /// cuBLAS's workspace in libtorch from compute capability 9.0 on; 8.1 MiB before.
+    const MOST_BLAS: u64 = 32 << 20;
+
+    /// Any GPU.
+    pub(crate) const GPU: Self = Self::Gpu {
+        blas: Self::MOST_BLAS,
+    };
+
+    /// The device of this process.
+    pub(crate) fn of(device: Device) -> Self {
+        match device.is_cuda() {
+            true => Self::Gpu {
+                blas: cuda::blas_workspace().unwrap_or(Self::MOST_BLAS),
+            },
+            false => Self::Cpu,
+        }
+    }
+
+    fn region(self) -> Result<Symbolic, TrainError> {
+        Ok(match self {
+            Self::Cpu => Symbolic::enter()?,
+            Self::Gpu { .. } => Symbolic::enter_as_gpu()?,
+        })
+    }
+
+    /// What libraries take as soon as there are products, and keep: backward has a thread of its own.
+    fn libraries(self, flops: f64) -> u64 {
+        match self {
+            Self::Gpu { blas } if flops > 0.0 => 2 * blas,
+            _ => 0,
+        }
+    }
+}
+
 /// What tells two rehearsals apart.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Build {
@@ -44,8 +92,8 @@ pub struct SymbolicPredictor<T> {
     overrides: Vec<String>,
     survey: Value,
     stage: usize,
-    /// Whether the device has the next micro-batch before it is its turn.
-    fetches_ahead: bool,
+    /// On which device the steps are to be taken.
+    target: Target,
     /// The last one: two at once would be in the same books.
     built: Option<(Build, Rehearsal)>,
     task: std::marker::PhantomData<T>,
@@ -57,7 +105,7 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
     pub fn new(recipe: &str, overrides: &[String], survey: Value, stage: usize) -> Self {
         Self {
             stage,
-            fetches_ahead: false,
+            target: Target::Cpu,
             recipe: recipe.to_owned(),
             overrides: overrides.to_vec(),
             survey,
@@ -66,12 +114,9 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
         }
     }
 
-    /// As it is, for a run on GPUs, or on a CPU: a GPU holds the next micro-batch while a step is reduced and taken.
-    pub(crate) fn on_gpus(self, gpus: bool) -> Self {
-        Self {
-            fetches_ahead: gpus,
-            ..self
-        }
+    /// As it is, for steps on `target`.
+    pub(crate) fn on(self, target: Target) -> Self {
+        Self { target, ..self }
     }
 
     fn rehearsal(&mut self, build: Build) -> Result<&mut Rehearsal, WorkerError> {
@@ -86,7 +131,7 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
     }
 
     fn build(&self, build: &Build) -> Result<Rehearsal, WorkerError> {
-        let _region = Symbolic::enter().map_err(TrainError::from)?;
+        let _region = self.target.region()?;
         let all: Vec<String> = self.overrides.iter().chain(&build.overrides).cloned().collect();
         let mut recipe = Recipe::load(&self.recipe, &all)?;
         recipe.memory.shard_optimizer = build.shard_optimizer;
@@ -151,13 +196,13 @@ impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<T> {
     }
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, WorkerError> {
-        let fetches_ahead = self.fetches_ahead;
+        let target = self.target;
         let rehearsal = self.rehearsal(Build {
             overrides: overrides.to_vec(),
             ranks: cut.ranks,
             shard_optimizer: cut.shard_optimizer && cut.ranks > 1,
         })?;
-        rehearsal.predict(cut, fetches_ahead)
+        rehearsal.predict(cut, target)
     }
 }
 
@@ -176,8 +221,8 @@ impl Rehearsal {
         }
     }
 
-    fn predict(&mut self, cut: Cut, fetches_ahead: bool) -> Result<Prediction, WorkerError> {
-        let region = Symbolic::enter().map_err(TrainError::from)?;
+    fn predict(&mut self, cut: Cut, target: Target) -> Result<Prediction, WorkerError> {
+        let region = target.region()?;
         let partition = Partition::new(
             self.recipe.train.effective_batch,
             cut.ranks,
@@ -209,26 +254,34 @@ impl Rehearsal {
             Books::Symbolic(&region),
             batches,
         )?;
-        let ahead = match (fetches_ahead, sizes.first()) {
-            (true, Some(&samples)) => Batch::bytes_of(data.fields(), samples),
+        let batch = match (target, sizes.first()) {
+            (Target::Gpu { .. }, Some(&samples)) => Batch::bytes_of(data.fields(), samples),
             _ => 0,
         };
-        let (peak, owners) = with_next(&memory, ahead);
+        let flops = region.take_flops();
+        // A graph has a copy of its micro-batch, for good.
+        let always = target.libraries(flops)
+            + match self.recipe.model.compile {
+                Compile::Graph => batch,
+                Compile::Off => 0,
+            };
+        let (peak, owners) = with_more(&memory, batch, always);
         let share = sizes.iter().sum::<usize>() as f64 / taken.iter().sum::<usize>() as f64;
         Ok(Prediction {
             cut,
             way: Way::Symbolic,
             peak,
             owners,
-            flops: region.take_flops() * share,
+            flops: flops * share,
         })
     }
 }
 
-/// Peak and owners of a step in whose last two phases the next micro-batch, of `ahead` bytes, is there too.
-fn with_next(step: &StepMemory, ahead: u64) -> (u64, Owners) {
+/// Peak and owners of a step in whose last two phases the next micro-batch, of `ahead` bytes, is there too, and `always` bytes all the
+/// time.
+fn with_more(step: &StepMemory, ahead: u64, always: u64) -> (u64, Owners) {
     let late = step.phases.reduce.max(step.phases.update) + ahead;
-    let more = late.saturating_sub(step.report.peak);
+    let more = late.saturating_sub(step.report.peak) + always;
     let mut owners = step.owners;
     owners.workspace += more;
     (step.report.peak + more, owners)
@@ -238,6 +291,14 @@ fn with_next(step: &StepMemory, ahead: u64) -> (u64, Owners) {
 mod tests {
     use super::*;
     use dtrain_common::memory::{MemoryReport, PhasePeaks};
+
+    #[test]
+    fn libraries_take_their_share_on_a_gpu_where_there_are_products() {
+        assert_eq!(Target::GPU.libraries(1.0), 64 << 20);
+        assert_eq!(Target::GPU.libraries(0.0), 0);
+        assert_eq!(Target::Cpu.libraries(1.0), 0);
+        assert_eq!(Target::of(Device::Cpu), Target::Cpu);
+    }
 
     #[test]
     fn the_next_micro_batch_counts_where_it_is_there() {
@@ -254,9 +315,9 @@ mod tests {
             },
             ..StepMemory::default()
         };
-        assert_eq!(with_next(&step(100, 60), 30).0, 100);
+        assert_eq!(with_more(&step(100, 60), 30, 0).0, 100);
         assert_eq!(
-            with_next(&step(100, 80), 30),
+            with_more(&step(100, 80), 30, 0),
             (
                 110,
                 Owners {
@@ -265,7 +326,7 @@ mod tests {
                 }
             )
         );
-        assert_eq!(with_next(&step(100, 120), 30).0, 150);
-        assert_eq!(with_next(&step(100, 120), 0).0, 120);
+        assert_eq!(with_more(&step(100, 120), 30, 0).0, 150);
+        assert_eq!(with_more(&step(100, 120), 0, 7).0, 127);
     }
 }

@@ -7,7 +7,7 @@ use dtrain_torch_shim::rng;
 use serde_json::Value;
 use tch::{Device, Tensor};
 
-use super::SymbolicPredictor;
+use super::{SymbolicPredictor, Target};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::engine::{Exhausted, JointSum, RankSync, TrainError};
 use crate::error::WorkerError;
@@ -170,7 +170,7 @@ fn choose_for<T: BuildTask + 'static>(
     amp: Amp,
 ) -> Result<Chosen, PlanError<WorkerError>> {
     let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage)
-        .on_gpus(device.is_cuda());
+        .on(Target::of(device));
     let subject = predictor.subject(&[]).map_err(PlanError::Predict)?;
     let asked = Asked {
         ranks,

@@ -74,6 +74,10 @@ impl Task for Classify {
         true
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let labels = batch.field("label")?;
         let logits = self.model.forward(batch.field("image")?, mode == Mode::Train)?;

@@ -128,6 +128,10 @@ impl Task for Lm {
         true
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn loss(&self, batch: &Batch, _: Mode) -> Result<Loss, TaskError> {
         let logits = self.model.forward(batch.field("tokens")?)?;
         token_loss(&logits, batch.field("targets")?, &batch.weights)

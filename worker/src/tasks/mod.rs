@@ -93,6 +93,39 @@ impl Batch {
         (of_sample.sum::<u64>() + 4) * samples as u64
     }
 
+    /// N.
+    pub fn samples(&self) -> usize {
+        self.weights.size().first().map_or(0, |&samples| samples as usize)
+    }
+
+    /// A copy in memory of its own.
+    ///
+    /// # Errors
+    /// Where memory runs out.
+    pub(crate) fn duplicate(&self) -> Result<Self, TchError> {
+        let room = |(name, values): &(&'static str, Tensor)| Ok((*name, values.f_empty_like()?));
+        let mut copy = Self {
+            fields: self.fields.iter().map(room).collect::<Result<_, TchError>>()?,
+            weights: self.weights.f_empty_like()?,
+            ..*self
+        };
+        copy.fill(self)?;
+        Ok(copy)
+    }
+
+    /// Takes the values of another batch with the same fields and as many samples, where its own are.
+    ///
+    /// # Errors
+    /// Where the shapes differ.
+    pub(crate) fn fill(&mut self, other: &Self) -> Result<(), TchError> {
+        for ((_, own), (_, values)) in self.fields.iter_mut().zip(&other.fields) {
+            own.f_copy_(values)?;
+        }
+        self.weights.f_copy_(&other.weights)?;
+        self.weight = other.weight;
+        Ok(())
+    }
+
     /// What its tensors take, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let all = self.fields.iter().map(|(_, values)| values);
@@ -233,6 +266,13 @@ pub trait Task {
     /// Whether [`Task::loss`] changes no parameter that is trained, so that only the optimizer does. A checkpoint then copies the
     /// parameters while the next step is computed; otherwise the training waits for that. Buffers may change in any case.
     fn keeps_parameters(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Task::loss`] does the same work on every batch of a size and a weight: which operations there are, in which order and
+    /// on which tensors of its own depends on no value in the batch, on no number that the host draws or counts, and nothing in it
+    /// reads a tensor's values. Only then can a GPU be given the captured work again, as `model.compile = "graph"` asks for.
+    fn repeats(&self) -> bool {
         false
     }
 

@@ -172,6 +172,10 @@ impl Task for Segment {
         true
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let logits = self.model.forward(batch.field("image")?, mode == Mode::Train)?;
         pixel_loss(&logits, batch.field("mask")?, &batch.weights, self.ignore)

@@ -101,6 +101,36 @@ int32_t dt_cuda_device_count(int64_t* out, DtError* error) {
   });
 }
 
+// All memory of a device, as the driver counts it: neither CUDA's runtime nor libtorch's allocator is made ready by it.
+int32_t dt_cuda_total_memory(int32_t index, uint64_t* out, DtError* error) {
+  return guard(error, [&] {
+    const auto function = [](const char* name) {
+      void* found = dlsym(RTLD_DEFAULT, name);
+      if (found == nullptr) throw dtrain::DriverMissing(std::string("the driver is not loaded, or has no ") + name);
+      return found;
+    };
+    const auto checked = [](int code, const char* name) {
+      TORCH_CHECK(code == 0, "CUDA driver error: ", name, " failed with code ", code);
+    };
+    int device = 0;
+    size_t bytes = 0;
+    checked(reinterpret_cast<int (*)(unsigned)>(function("cuInit"))(0), "cuInit");
+    checked(reinterpret_cast<int (*)(int*, int)>(function("cuDeviceGet"))(&device, index), "cuDeviceGet");
+    checked(reinterpret_cast<int (*)(size_t*, int)>(function("cuDeviceTotalMem_v2"))(&bytes, device), "cuDeviceTotalMem");
+    *out = bytes;
+  });
+}
+
+// What libtorch gives cuBLAS on the current device to work in, for every thread and stream that multiplies; cublasLt shares it unless
+// TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0.
+int32_t dt_cuda_blas_workspace(uint64_t* out, DtError* error) {
+  return guard(error, [&] {
+    void* found = dlsym(RTLD_DEFAULT, "_ZN2at4cuda22getChosenWorkspaceSizeEv");
+    if (found == nullptr) throw dtrain::LibraryMissing("libtorch_cuda.so is not loaded, or is another than expected");
+    *out = reinterpret_cast<size_t (*)()>(found)();
+  });
+}
+
 // What this thread does on CUDA without naming a device is done on this one, which has its context from here on.
 int32_t dt_cuda_set_device(int32_t index, DtError* error) {
   return guard(error, [&] { c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device(index)); });

@@ -30,6 +30,9 @@ static_assert(sizeof(Header) == 64, "blocks stay aligned behind it");
 // that are read back.
 constexpr size_t kSmall = 64 << 10;
 
+// kMinBlockSize of c10/cuda/CUDACachingAllocator.cpp.
+constexpr size_t kGpuBlock = 512;
+
 // Blocks of at least this much are asked for in large pages: a fraction of the faults when they are touched for the first time, and of
 // the look-ups ever after.
 constexpr size_t kLarge = 8 << 20;
@@ -92,7 +95,9 @@ struct Accountant final : c10::Allocator {
 
  private:
   static void* block(size_t bytes) {
-    const bool symbolic = dtrain::symbolic_here();
+    const bool symbolic = dtrain::symbolic_here() != dtrain::Symbolic::kNone;
+    // As the caching allocator of GPUs, whose blocks are cut to this where segments expand.
+    if (dtrain::symbolic_here() == dtrain::Symbolic::kGpu) bytes = (bytes + kGpuBlock - 1) / kGpuBlock * kGpuBlock;
     const bool mapped = symbolic && bytes > kSmall;
     const size_t whole = bytes + sizeof(Header);
     if (!symbolic) charge(static_cast<int64_t>(bytes));
@@ -126,9 +131,9 @@ Ledger& ledger(bool symbolic) {
   return symbolic ? imagined : real;
 }
 
-bool& symbolic_here() {
-  thread_local bool on = false;
-  return on;
+Symbolic& symbolic_here() {
+  thread_local Symbolic kind = Symbolic::kNone;
+  return kind;
 }
 
 } // namespace dtrain

@@ -22,7 +22,9 @@ struct Ledger {
 // Real memory, or that of symbolic tensors, which have none.
 Ledger& ledger(bool symbolic);
 
-// Whether this thread allocates symbolic tensors.
-bool& symbolic_here();
+// Of which device's kernels this thread's symbolic tensors tell; none where its tensors are real.
+enum class Symbolic { kNone, kCpu, kGpu };
+
+Symbolic& symbolic_here();
 
 } // namespace dtrain

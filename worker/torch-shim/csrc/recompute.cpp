@@ -271,7 +271,7 @@ uint64_t device_fingerprint(const at::Tensor& dense) {
 
 uint64_t fingerprint(const at::Tensor& tensor, bool by_loop) {
   // Tensors without storage have no bits.
-  if (dtrain::symbolic_here() || tensor.numel() == 0) return 0;
+  if (dtrain::symbolic_here() != dtrain::Symbolic::kNone || tensor.numel() == 0) return 0;
   const at::NoGradGuard no_grad;
   const auto x = tensor.detach();
   const auto dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();

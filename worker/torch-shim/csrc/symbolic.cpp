@@ -4,7 +4,7 @@
 // The mode is a dispatch key below autograd and autocast and above the CPU's kernels, with a boxed fallback. Views and empty
 // tensors are made by the CPU's own kernels; operations that are composed of others run as they do, and what they call comes
 // back here; of the rest the shapes come from libtorch's Meta kernels, or from the rules below, which allocate what the CPU's
-// kernels allocate.
+// kernels allocate, or, where the mode is that of a GPU, what CUDA's do.
 #include "memory.h"
 
 #include "boundary.h"
@@ -59,6 +59,8 @@ Tensor empty_as(at::IntArrayRef sizes, const Tensor& like) { return at::empty(si
 // Memory that a kernel takes while it runs.
 void pass_through(at::IntArrayRef sizes, const at::TensorOptions& options) { (void)at::empty(sizes, options); }
 
+bool on_gpu() { return dtrain::symbolic_here() == dtrain::Symbolic::kGpu; }
+
 bool is_channels_last(const Tensor& x) {
   return x.dim() == 4 && x.is_contiguous(at::MemoryFormat::ChannelsLast) && !x.is_contiguous();
 }
@@ -99,6 +101,28 @@ Tensor gathered(const Tensor& x, const Tensor& weight, at::IntArrayRef places, i
   return empty_as({times * at::get_num_threads(), x.size(1), product(places)}, x);
 }
 
+int64_t bytes_of(at::IntArrayRef sizes, const Tensor& like) { return product(sizes) * static_cast<int64_t>(like.element_size()); }
+
+// What cuDNN takes while it convolves, as far as its documentation tells: its tensor cores compute channels-last, so that plain
+// tensors are turned within the workspace, all three of them; and a weight's gradient is added up in float32 beside it. Algorithms
+// that take more are chosen where they are faster.
+void cudnn_workspace(at::IntArrayRef x, at::IntArrayRef y, const Tensor& weight, bool last, bool adds_up) {
+  const int64_t turned = last ? 0 : bytes_of(x, weight) + bytes_of(y, weight) + bytes_of(weight.sizes(), weight);
+  const int64_t sums = adds_up && is_half(weight) ? 4 * product(weight.sizes()) : 0;
+  pass_through({turned + sums}, weight.options().dtype(at::kByte));
+}
+
+// A convolution by cuDNN: a tensor in the other layout is copied first.
+Tensor cudnn_convolution(const Tensor& x, const Tensor& weight, at::IntArrayRef sizes) {
+  const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
+  Tensor own_x, own_weight;
+  if (last && !is_channels_last(x)) own_x = empty_in(x.sizes(), x, true);
+  if (last && !is_channels_last(weight)) own_weight = empty_in(weight.sizes(), weight, true);
+  auto y = empty_in(sizes, x, last);
+  cudnn_workspace(x.sizes(), sizes, weight, last, false);
+  return y;
+}
+
 // mkldnn_convolution(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] stride, SymInt[] dilation, SymInt groups)
 void mkldnn_convolution(Stack* stack, size_t count) {
   const auto x = argument(stack, count, 0).toTensor();
@@ -107,6 +131,11 @@ void mkldnn_convolution(Stack* stack, size_t count) {
       convolved(x, weight, argument(stack, count, 3).toDimVector(), argument(stack, count, 4).toDimVector(),
                 argument(stack, count, 5).toDimVector());
   flops += 2.0 * static_cast<double>(product(sizes)) * static_cast<double>(product(weight.sizes()) / weight.size(0));
+  if (on_gpu()) {
+    auto convolved = cudnn_convolution(x, weight, sizes);
+    finish(stack, count, std::move(convolved));
+    return;
+  }
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
   Tensor blocked_x, own, y;
   if (last ? !is_channels_last(x) : is_blocked(x)) blocked_x = empty_as(x.sizes(), x);
@@ -136,6 +165,11 @@ void mkldnn_transposed(Stack* stack, size_t count) {
     sizes.push_back((x.size(dim) - 1) * at(5) - 2 * at(3) + at(6) * (weight.size(dim) - 1) + at(4) + 1);
   }
   flops += 2.0 * static_cast<double>(product(x.sizes())) * static_cast<double>(product(weight.sizes()) / weight.size(0));
+  if (on_gpu()) {
+    auto convolved = cudnn_convolution(x, weight, sizes);
+    finish(stack, count, std::move(convolved));
+    return;
+  }
   const bool last = is_channels_last(x) || is_channels_last(weight);
   Tensor own;
   {
@@ -156,6 +190,11 @@ void slow_convolution(Stack* stack, size_t count) {
   const auto sizes = convolved(x, weight, padding, stride, at::IntArrayRef{1});
   const int64_t patch = product(weight.sizes()) / weight.size(0);
   flops += 2.0 * static_cast<double>(product(sizes)) * static_cast<double>(patch);
+  if (on_gpu()) {
+    auto convolved = cudnn_convolution(x, weight, sizes);
+    finish(stack, count, std::move(convolved));
+    return;
+  }
   const bool last = is_channels_last(x) || is_channels_last(weight);
   auto y = empty_in(sizes, x, last);
   if (weight.size(2) != 1 || weight.size(3) != 1) pass_through({x.size(0), patch, sizes[2] * sizes[3]}, x.options());
@@ -185,10 +224,28 @@ void convolution_backward(Stack* stack, size_t count) {
   Tensor held;
   // The kernels want the gradient in the layout of the input.
   if (last ? !grad.is_contiguous(at::MemoryFormat::ChannelsLast) : !grad.is_contiguous()) held = empty_in(grad.sizes(), grad, last);
+  Tensor grad_x, grad_weight, grad_bias;
+  if (on_gpu()) {
+    Tensor own_x;
+    if (last && !is_channels_last(x)) own_x = empty_in(x.sizes(), x, true);
+    if (wanted[0]) {
+      grad_x = empty_in(x.sizes(), x, last);
+      cudnn_workspace(x.sizes(), grad.sizes(), weight, last, false);
+      flops += work;
+    }
+    if (wanted[1]) {
+      grad_weight = empty_in(weight.sizes(), weight, last);
+      cudnn_workspace(x.sizes(), grad.sizes(), weight, last, true);
+      flops += work;
+    }
+    if (wanted[2])
+      grad_bias = empty_as({transposed ? weight.size(1) * argument(stack, count, 9).toInt() : weight.size(0)}, x);
+    finish(stack, count, grad_x, grad_weight, grad_bias);
+    return;
+  }
   const auto backend = at::native::select_conv_backend(
       x, weight, std::nullopt, symbols(4), symbols(5), symbols(6), transposed, symbols(8),
       argument(stack, count, 9).toInt(), std::nullopt);
-  Tensor grad_x, grad_weight, grad_bias;
   if (backend == at::native::ConvBackend::Slow2d || backend == at::native::ConvBackend::SlowTranspose2d) {
     if (wanted[0]) grad_x = empty_in(x.sizes(), x, last);
     if (wanted[1]) grad_weight = empty_in(weight.sizes(), weight, is_channels_last(weight));
@@ -284,13 +341,31 @@ void layer_norm_backward(Stack* stack, size_t count) {
   if (wanted[0]) grad_x = at::empty_like(x, at::MemoryFormat::Contiguous);
   if (wanted[1]) grad_weight = at::empty(shape, options);
   if (wanted[2]) grad_bias = at::empty(shape, options);
-  pass_through({2, at::get_num_threads(), product(shape)}, x.options().dtype(at::kFloat));
+  // A GPU adds the parameters' gradients up in this many parts (kPartSize of aten/src/ATen/native/cuda/layer_norm_kernel.cu).
+  const int64_t parts = on_gpu() ? 16 : at::get_num_threads();
+  pass_through({2, parts, product(shape)}, x.options().dtype(at::kFloat));
   finish(stack, count, grad_x, grad_weight, grad_bias);
+}
+
+int64_t rounded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
+
+// What flash attention (Dao 2023, arXiv 2307.08691) takes in backward beside its results: the queries' gradient in float32, and a sum
+// for each query. In full precision a GPU takes the memory-efficient kernel, which has the sums alone.
+void flash_scratch(const Tensor& q, bool backward) {
+  if (!backward) return;
+  const int64_t queries = rounded(q.size(2), 128);
+  const auto floats = q.options().dtype(at::kFloat);
+  const Tensor sums = at::empty({q.size(0), q.size(1), queries}, floats);
+  if (is_half(q)) pass_through({q.size(0), q.size(1), queries, rounded(q.size(3), 32)}, floats);
 }
 
 // What the CPU's flash attention takes for each thread: a block of scores, their sums and a block of the result; in half
 // precision the scores once more, and where the processor multiplies by tiles keys and values in their order.
 void attention_scratch(const Tensor& q, const Tensor& k, bool backward) {
+  if (on_gpu()) {
+    flash_scratch(q, backward);
+    return;
+  }
   const int64_t threads = at::get_num_threads(), queries = q.size(2), keys = k.size(2), width = q.size(3);
   const int64_t rows = std::min<int64_t>(queries >= 768 ? 256 : queries >= 192 ? 64 : 32, queries);
   const int64_t columns = std::min<int64_t>(512, keys);
@@ -369,8 +444,8 @@ void upsample(Stack* stack, size_t count) {
   const auto size = argument(stack, count, 1).toDimVector();
   const std::vector<int64_t> sizes{x.size(0), x.size(1), size[0], size[1]};
   auto y = empty_in(sizes, x, is_channels_last(x));
-  if (!is_channels_last(x)) {
-    // It is computed channels-last.
+  if (!on_gpu() && !is_channels_last(x)) {
+    // The CPU computes it channels-last.
     const auto turned = empty_as(x.sizes(), x);
     pass_through(sizes, x.options());
   }
@@ -381,6 +456,26 @@ void upsample(Stack* stack, size_t count) {
 void like_second(Stack* stack, size_t count) {
   const auto x = argument(stack, count, 1).toTensor();
   finish(stack, count, at::empty_like(x));
+}
+
+// _log_softmax(Tensor self, int dim, bool half_to_float): a GPU's autocast has it computed in float32, of a copy.
+void log_softmax(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const bool in_float = on_gpu() && is_half(x);
+  Tensor copy;
+  if (in_float) copy = at::empty_like(x, x.options().dtype(at::kFloat));
+  auto y = at::empty_like(x, x.options().dtype(in_float ? at::kFloat : x.scalar_type()));
+  finish(stack, count, std::move(y));
+}
+
+// _log_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype)
+void log_softmax_backward(Stack* stack, size_t count) {
+  const auto output = argument(stack, count, 1).toTensor();
+  const auto kind = argument(stack, count, 3).toScalarType();
+  Tensor in_float;
+  if (kind != output.scalar_type()) in_float = at::empty_like(output);
+  auto y = at::empty_like(output, output.options().dtype(kind));
+  finish(stack, count, std::move(y));
 }
 
 // nll_loss2d_forward(Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index)
@@ -420,6 +515,8 @@ const std::unordered_map<std::string, Rule>& rules() {
       {"aten::native_layer_norm_backward", layer_norm_backward},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
       {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
+      {"aten::_log_softmax", log_softmax},
+      {"aten::_log_softmax_backward_data", log_softmax_backward},
       {"aten::copy_", in_place},
       {"aten::_local_scalar_dense", scalar},
       {"aten::_adaptive_avg_pool2d", average_pool},
@@ -619,8 +716,10 @@ void prepare() {
 
 struct Mode {
   c10::impl::IncludeDispatchKeyGuard include{kKey};
-  bool before;
-  Mode() : before(dtrain::symbolic_here()) { dtrain::symbolic_here() = true; }
+  dtrain::Symbolic before;
+  explicit Mode(bool gpu) : before(dtrain::symbolic_here()) {
+    dtrain::symbolic_here() = gpu ? dtrain::Symbolic::kGpu : dtrain::Symbolic::kCpu;
+  }
   ~Mode() { dtrain::symbolic_here() = before; }
 };
 
@@ -629,10 +728,10 @@ struct Mode {
 extern "C" {
 
 // To be left by dt_symbolic_leave on the same thread, the last entered first.
-int32_t dt_symbolic_enter(void** out, DtError* error) {
+int32_t dt_symbolic_enter(bool gpu, void** out, DtError* error) {
   return guard(error, [&] {
     prepare();
-    *out = new Mode();
+    *out = new Mode(gpu);
   });
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tch::Device;
 
-use crate::error::{ShimError, checked};
+use crate::error::{ErrorKind, ShimError, checked};
 use crate::ffi;
 use crate::rng::device_index;
 
@@ -120,6 +120,36 @@ pub fn library_folder() -> Result<PathBuf, ShimError> {
     })
 }
 
+/// All bytes of GPU number `index`, as the driver counts them. Can be asked for between [`load`] and the first use of CUDA, for
+/// settings that have to be made before it.
+///
+/// # Errors
+/// `DriverMissing` before [`load`] has succeeded; what the driver reports, such as that there is no such GPU.
+pub fn total_memory(index: usize) -> Result<u64, ShimError> {
+    let op = "ask for a GPU's memory";
+    let index = i32::try_from(index)
+        .map_err(|_| ShimError::new(op, ErrorKind::InvalidArgument, format!("there is no GPU {index}")))?;
+    let mut out = 0;
+    checked(op, |error| {
+        // SAFETY: out is a valid place.
+        unsafe { ffi::dt_cuda_total_memory(index, &mut out, error) }
+    })?;
+    Ok(out)
+}
+
+/// The bytes that libtorch gives cuBLAS on the current GPU to work in, once for every thread that multiplies.
+///
+/// # Errors
+/// `LibraryMissing` before [`load`] has succeeded.
+pub fn blas_workspace() -> Result<u64, ShimError> {
+    let mut out = 0;
+    checked("ask for cuBLAS's workspace", |error| {
+        // SAFETY: out is a valid place.
+        unsafe { ffi::dt_cuda_blas_workspace(&mut out, error) }
+    })?;
+    Ok(out)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -132,5 +162,13 @@ mod tests {
             assert!(set_device(0).is_err());
         }
         assert!(set_device(usize::MAX).is_err());
+        assert_eq!(
+            total_memory(usize::MAX).unwrap_err().kind,
+            ErrorKind::InvalidArgument
+        );
+        if load().is_err() {
+            assert_eq!(total_memory(0).unwrap_err().kind, ErrorKind::DriverMissing);
+            assert_eq!(blas_workspace().unwrap_err().kind, ErrorKind::LibraryMissing);
+        }
     }
 }

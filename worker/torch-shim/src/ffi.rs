@@ -186,6 +186,8 @@ unsafe extern "C" {
     pub(crate) fn dt_library_folder(out: *mut *mut c_char, error: *mut DtError) -> i32;
     pub(crate) fn dt_cuda_load(error: *mut DtError) -> i32;
     pub(crate) fn dt_cuda_device_count(out: *mut i64, error: *mut DtError) -> i32;
+    pub(crate) fn dt_cuda_total_memory(index: i32, out: *mut u64, error: *mut DtError) -> i32;
+    pub(crate) fn dt_cuda_blas_workspace(out: *mut u64, error: *mut DtError) -> i32;
     pub(crate) fn dt_cuda_set_device(index: i32, error: *mut DtError) -> i32;
     pub(crate) fn dt_cuda_set_tf32(on: bool, error: *mut DtError) -> i32;
     pub(crate) fn dt_cuda_tf32(products: *mut bool, convolutions: *mut bool, error: *mut DtError) -> i32;
@@ -355,9 +357,37 @@ unsafe extern "C" {
     pub(crate) fn dt_memory_refusal() -> i64;
 }
 
+/// A graph of a GPU's work; see csrc/graph.cpp.
+#[repr(C)]
+pub(crate) struct GraphHandle {
+    _private: [u8; 0],
+}
+
+// graph.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_graph_pool(first: *mut u64, second: *mut u64, error: *mut DtError) -> i32;
+    pub(crate) fn dt_graph_new(out: *mut *mut GraphHandle, error: *mut DtError) -> i32;
+    pub(crate) fn dt_graph_begin(
+        graph: *mut GraphHandle,
+        first: u64,
+        second: u64,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_graph_end(graph: *mut GraphHandle, error: *mut DtError) -> i32;
+    pub(crate) fn dt_graph_abandon(
+        graph: *mut GraphHandle,
+        device: i32,
+        first: u64,
+        second: u64,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_graph_replay(graph: *mut GraphHandle, error: *mut DtError) -> i32;
+    pub(crate) fn dt_graph_free(graph: *mut GraphHandle, error: *mut DtError) -> i32;
+}
+
 // symbolic.cpp
 unsafe extern "C" {
-    pub(crate) fn dt_symbolic_enter(out: *mut *mut c_void, error: *mut DtError) -> i32;
+    pub(crate) fn dt_symbolic_enter(gpu: bool, out: *mut *mut c_void, error: *mut DtError) -> i32;
     pub(crate) fn dt_symbolic_leave(mode: *mut c_void);
     pub(crate) fn dt_symbolic_flops() -> f64;
 }

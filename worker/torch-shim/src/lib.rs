@@ -8,6 +8,7 @@
 //! - [`copy`]: large copies in the memory of the host
 //! - [`cuda`]: CUDA loaded at run time, never linked
 //! - [`stream`]: streams and events of GPUs
+//! - [`graph`]: work of a GPU that is written down once and done many times
 //! - [`rng`]: the state of libtorch's generators
 //! - [`autocast`]: regions of mixed precision
 //! - [`grad_mode`]: whether operations are recorded, put back on the way out of a panic
@@ -29,6 +30,7 @@ mod ffi;
 pub mod fused;
 pub mod gloo;
 pub mod grad_mode;
+pub mod graph;
 pub mod hooks;
 pub mod jit;
 pub mod memory;

@@ -77,6 +77,14 @@ impl Stream {
         Ok(body())
     }
 
+    /// Makes this the current stream of the calling thread, for good.
+    ///
+    /// # Errors
+    /// As [`Stream::current`].
+    pub fn make_current(self) -> Result<(), ShimError> {
+        self.exchange().map(drop)
+    }
+
     fn exchange(self) -> Result<ffi::DtStream, ShimError> {
         let mut before = self.0;
         checked("change the current stream", |error| {

@@ -19,17 +19,31 @@ pub struct Symbolic {
 }
 
 impl Symbolic {
-    /// Begins a region.
+    /// Begins a region, in which operations take what the CPU's kernels take.
     ///
     /// # Errors
     /// None known. Within it an operation of which neither libtorch nor the shim knows the shape fails with an error of the
     /// kind `NotImplemented` that names it.
     pub fn enter() -> Result<Self, ShimError> {
+        Self::enter_as(false)
+    }
+
+    /// Begins a region, in which operations take what a GPU's kernels take: blocks are rounded as its caching allocator rounds them,
+    /// convolutions have the workspace of cuDNN and attention that of its flash kernel, as far as both are known. The tensors still
+    /// say that they are on the CPU.
+    ///
+    /// # Errors
+    /// As [`Symbolic::enter`].
+    pub fn enter_as_gpu() -> Result<Self, ShimError> {
+        Self::enter_as(true)
+    }
+
+    fn enter_as(gpu: bool) -> Result<Self, ShimError> {
         memory::account()?;
         let mut mode = std::ptr::null_mut();
         checked("run on symbolic tensors", |error| {
             // SAFETY: mode is a valid place.
-            unsafe { ffi::dt_symbolic_enter(&mut mode, error) }
+            unsafe { ffi::dt_symbolic_enter(gpu, &mut mode, error) }
         })?;
         Ok(Self {
             mode,

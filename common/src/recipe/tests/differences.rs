@@ -17,6 +17,7 @@ fn differences_are_those_of_the_experiment() {
         "precision.amp=fp16",
         "precision.loss_scale=8",
         "model.cudnn_benchmark=false",
+        "model.compile=graph",
         "memory.shard_optimizer=true",
         "model.memory_format=channels-last",
         "reduce={ bucket = \"1 MiB\", first_bucket = \"2 KiB\", overlap = false, compress = \"bf16\" }",

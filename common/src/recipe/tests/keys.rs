@@ -15,6 +15,7 @@ fn every_key_is_of_the_experiment_or_free() {
         "model.weights_rename",
         "model.memory_format",
         "model.cudnn_benchmark",
+        "model.compile",
         "train.epochs",
         "train.steps",
         "precision.amp",

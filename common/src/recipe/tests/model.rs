@@ -192,6 +192,7 @@ fn globs_are_texts() {
         ("model.batchnorm=global", "\"local\", \"synced\""),
         ("model.memory_format=nhwc", "\"contiguous\", \"channels-last\""),
         ("model.cudnn_benchmark=1", "\"auto\", true or false"),
+        ("model.compile=inductor", "\"off\", \"graph\""),
     ] {
         refuses(SMALL, &[set], set.split_once('=').unwrap().0, part);
     }

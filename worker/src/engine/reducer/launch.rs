@@ -57,6 +57,11 @@ impl Gradient {
     fn settle(&mut self) -> Result<(), ReduceError> {
         let first = self.leaf.f_grad()?;
         tch::no_grad(|| self.place.f_copy_(&first))?;
+        self.settled()
+    }
+
+    /// The step's first gradient is in its place: what follows is added to it.
+    pub(super) fn settled(&self) -> Result<(), ReduceError> {
         Ok(set_grad(&self.leaf, &self.place)?)
     }
 

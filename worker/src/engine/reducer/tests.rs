@@ -72,6 +72,31 @@ fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
 }
 
 #[test]
+fn what_a_replay_left_in_its_places_is_a_gradient_like_others() {
+    let (leaves, arena) = arena();
+    let mut reducer = reducer(&arena, true);
+    let places = arena.grads().unwrap();
+    // Of the step before.
+    for place in &places {
+        let _ = place.shallow_clone().fill_(9.0);
+    }
+    reducer.begin().unwrap();
+    // The first micro-step is replayed: a and c have gradients where the graph puts them, and no hook has heard of it.
+    let _ = places[0].shallow_clone().fill_(1.0);
+    let _ = places[2].shallow_clone().fill_(2.0);
+    reducer.replayed(&[true, false, true]).unwrap();
+    reducer.replayed(&[true, false, true]).unwrap();
+    assert_eq!(reducer.used(), [true, false, true]);
+    // The second one is not.
+    reducer.arm();
+    (&leaves[2] * 3.0).sum(Kind::Float).backward();
+    let status = reducer.finish(&buffers(), Status::default()).unwrap();
+    assert_eq!(status.used(), [true, false, true]);
+    let first: Vec<f64> = places.iter().map(|place| place.double_value(&[0])).collect();
+    assert_eq!(first, [1.0, 0.0, 5.0], "b has none");
+}
+
+#[test]
 fn a_gradient_that_changes_after_its_bucket_left_is_an_error() {
     let backward_twice = |overlap| {
         let (leaves, arena) = arena();

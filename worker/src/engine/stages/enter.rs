@@ -32,6 +32,7 @@ impl Trainer<'_> {
 
     fn pass(&mut self, place: Place) -> Result<(), TrainError> {
         self.settle_copy()?;
+        self.graphs.restart();
         let new_stage = place.stage != self.phase.stage;
         if new_stage {
             self.model

@@ -1,0 +1,132 @@
+// Graphs of a GPU: libtorch's own at::cuda::CUDAGraph. It lies in libtorch_cuda.so, which nothing here links: its functions are
+// found by their names once that library is loaded, and the object lives in storage of ours. Both belong to the libtorch that this
+// is compiled for, whose version set-up pins.
+#include "boundary.h"
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#ifdef DT_HAS_CUDA_HEADERS
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <atomic>
+#endif
+
+using dtrain::guard;
+
+namespace {
+
+// In c10 this is MempoolId_t.
+using Pool = std::pair<unsigned long long, unsigned long long>;
+
+// Of enum cudaStreamCaptureMode: what other threads do on the GPU meanwhile, such as asking for an event, is none of the capture's.
+constexpr int kThreadLocal = 1;
+
+constexpr std::size_t kSize = 1024;
+constexpr std::size_t kAlignment = alignof(std::max_align_t);
+
+#ifdef DT_HAS_CUDA_HEADERS
+static_assert(sizeof(at::cuda::CUDAGraph) <= kSize && alignof(at::cuda::CUDAGraph) <= kAlignment, "a graph has its room");
+static_assert(static_cast<int>(cudaStreamCaptureModeThreadLocal) == kThreadLocal, "as CUDA counts");
+static_assert(std::is_same_v<at::cuda::MempoolId_t, Pool>, "a pool is named by two numbers");
+#endif
+
+struct Functions {
+  void (*construct)(void* self, bool keep_graph);
+  void (*destroy)(void* self);
+  void (*capture_begin)(void* self, Pool pool, int mode);
+  void (*capture_end)(void* self);
+  void (*replay)(void* self);
+  Pool (*new_pool)();
+};
+
+template <typename Pointer>
+void find(Pointer& out, const char* name) {
+  out = reinterpret_cast<Pointer>(dlsym(RTLD_DEFAULT, name));
+  if (out == nullptr) throw dtrain::LibraryMissing(std::string("libtorch_cuda.so is not loaded, or has no ") + name);
+}
+
+const Functions& functions() {
+  static const Functions found = [] {
+    Functions f{};
+    find(f.construct, "_ZN2at4cuda9CUDAGraphC1Eb");
+    find(f.destroy, "_ZN2at4cuda9CUDAGraphD1Ev");
+    find(f.capture_begin, "_ZN2at4cuda9CUDAGraph13capture_beginESt4pairIyyE21cudaStreamCaptureMode");
+    find(f.capture_end, "_ZN2at4cuda9CUDAGraph11capture_endEv");
+    find(f.replay, "_ZN2at4cuda9CUDAGraph6replayEv");
+    find(f.new_pool, "_ZN2at4cuda17graph_pool_handleEv");
+    return f;
+  }();
+  return found;
+}
+
+struct GraphHandle {
+  alignas(kAlignment) unsigned char storage[kSize];
+
+  GraphHandle() { functions().construct(storage, false); }
+  ~GraphHandle() { functions().destroy(storage); }
+  GraphHandle(const GraphHandle&) = delete;
+  GraphHandle& operator=(const GraphHandle&) = delete;
+};
+
+} // namespace
+
+extern "C" {
+
+// Two numbers that name memory which graphs share.
+int32_t dt_graph_pool(uint64_t* first, uint64_t* second, DtError* error) {
+  return guard(error, [&] {
+    const auto pool = functions().new_pool();
+    *first = pool.first;
+    *second = pool.second;
+  });
+}
+
+int32_t dt_graph_new(GraphHandle** out, DtError* error) {
+  return guard(error, [&] { *out = new GraphHandle; });
+}
+
+// From here on the work of the current stream, which is not the default one, is written down and not done.
+int32_t dt_graph_begin(GraphHandle* graph, uint64_t first, uint64_t second, DtError* error) {
+  return guard(error, [&] { functions().capture_begin(graph->storage, Pool{first, second}, kThreadLocal); });
+}
+
+int32_t dt_graph_end(GraphHandle* graph, DtError* error) {
+  return guard(error, [&] { functions().capture_end(graph->storage); });
+}
+
+// The end of a capture in which something failed: nothing of it is kept. Where CUDA had given the capture up, libtorch's own end of it
+// throws before the allocator hears of it, which would go on to give memory of the graph's.
+int32_t dt_graph_abandon(GraphHandle* graph, int32_t device, uint64_t first, uint64_t second, DtError* error) {
+  return guard(error, [&] {
+    try {
+      functions().capture_end(graph->storage);
+    } catch (const std::exception&) {
+#ifdef DT_HAS_CUDA_HEADERS
+      using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
+      std::atomic<Allocator*>* allocator = nullptr;
+      find(allocator, "_ZN3c104cuda20CUDACachingAllocator9allocatorE");
+      try {
+        allocator->load()->endAllocateToPool(static_cast<c10::DeviceIndex>(device), Pool{first, second});
+      } catch (const std::exception&) {
+        // It had heard of it.
+      }
+#endif
+    }
+  });
+}
+
+int32_t dt_graph_replay(GraphHandle* graph, DtError* error) {
+  return guard(error, [&] { functions().replay(graph->storage); });
+}
+
+// Its memory goes back to the allocator.
+int32_t dt_graph_free(GraphHandle* graph, DtError* error) {
+  return guard(error, [&] { delete graph; });
+}
+
+} // extern "C"

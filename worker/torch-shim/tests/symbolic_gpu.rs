@@ -1,0 +1,98 @@
+//! Symbolic tensors that tell of a GPU: what is known of CUDA's kernels and allocator, in bytes that were worked out by hand. No GPU
+//! is needed, and none has confirmed them here: `cargo xtask gpu-test` holds predictions against one.
+#![allow(clippy::unwrap_used)]
+
+use dtrain_torch_shim::memory::{self, Usage};
+use dtrain_torch_shim::symbolic::Symbolic;
+use tch::{Device, Kind, Tensor};
+
+const HALF: (Kind, Device) = (Kind::BFloat16, Device::Cpu);
+const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+/// Channels-last.
+fn last(shape: [i64; 4]) -> Tensor {
+    let [_, c, h, w] = shape;
+    Tensor::empty_strided(shape, [h * w * c, 1, w * c, c], HALF)
+}
+
+fn conv(x: &Tensor, weight: &Tensor) -> Tensor {
+    x.conv2d(weight, None::<Tensor>, [1, 1], [1, 1], [1, 1], 1)
+}
+
+/// What `body` leaves allocated, and the most in it, beyond what there was.
+fn taken<T>(region: &Symbolic, body: impl FnOnce() -> T) -> (u64, u64, T) {
+    region.reset_peak().unwrap();
+    let before = region.usage().unwrap().allocated;
+    let value = body();
+    let Usage { allocated, peak, .. } = region.usage().unwrap();
+    (allocated - before, peak - before, value)
+}
+
+/// One test, since the books are the process's.
+#[test]
+fn operations_take_what_a_gpu_s_would() {
+    memory::account().unwrap();
+    let region = Symbolic::enter_as_gpu().unwrap();
+
+    // The caching allocator cuts its blocks to 512 bytes.
+    for (bytes, block) in [(1, 512), (512, 512), (513, 1024), (100_000, 100_352)] {
+        let (kept, ..) = taken(&region, || Tensor::empty([bytes], (Kind::Uint8, Device::Cpu)));
+        assert_eq!(kept, block);
+    }
+
+    // Channels-last cuDNN needs nothing beside its result; otherwise its tensor cores turn all three tensors first.
+    let (x, weight) = (last([4, 8, 32, 32]), last([16, 8, 3, 3]));
+    let y_bytes = 4 * 16 * 32 * 32 * 2;
+    let (kept, most, y) = taken(&region, || conv(&x, &weight));
+    assert_eq!((kept, most), (y_bytes, y_bytes));
+    assert_eq!(y.stride(), [16 * 32 * 32, 1, 32 * 16, 16]);
+    let (plain_x, plain_weight) = (
+        Tensor::empty([4, 8, 32, 32], FLOAT),
+        Tensor::empty([16, 8, 3, 3], FLOAT),
+    );
+    let (kept, most, _) = taken(&region, || conv(&plain_x, &plain_weight));
+    let all = (4 * 8 + 4 * 16) * 32 * 32 * 4 + 16 * 8 * 9 * 4;
+    assert_eq!((kept, most), (2 * y_bytes, 2 * y_bytes + all));
+    // The gradient of a weight in half precision is added up in full.
+    let trained = last([16, 8, 3, 3]).set_requires_grad(true);
+    let loss = conv(&x, &trained).sum(Kind::Float);
+    let (kept, most, ()) = taken(&region, || loss.backward());
+    let weight_bytes = 2560; // 16 * 8 * 9 * 2, rounded
+    assert_eq!(kept, weight_bytes);
+    assert!(most >= weight_bytes + 4 * 16 * 8 * 9, "{most}");
+    drop((x, y, weight, trained, loss, plain_x, plain_weight));
+
+    // Autocast of a GPU has logarithms of probabilities in float32, and their gradient comes back in half precision.
+    let logits = Tensor::empty([64, 1000], HALF).set_requires_grad(true);
+    let (kept, most, logs) = taken(&region, || logits.log_softmax(1, None::<Kind>));
+    let full = 64 * 1000 * 4;
+    assert_eq!(logs.kind(), Kind::Float);
+    assert_eq!((kept, most), (full, 2 * full));
+    logs.sum(Kind::Float).backward();
+    assert_eq!(logits.grad().kind(), Kind::BFloat16);
+    let usage = region.usage().unwrap().allocated;
+    drop(logs);
+    assert_eq!(usage - region.usage().unwrap().allocated, full);
+    drop(logits);
+
+    // Flash attention: forward its result and a sum for each query, backward the queries' gradient in float32 as well.
+    let part = || Tensor::empty([2, 12, 256, 64], HALF).set_requires_grad(true);
+    let (q, k, v) = (part(), part(), part());
+    let attend = || Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, true, None, false);
+    let (kept, most, y) = taken(&region, attend);
+    let (one, sums) = (2 * 12 * 256 * 64 * 2, 2 * 12 * 256 * 4);
+    assert_eq!((kept, most), (one + sums, one + sums));
+    let loss = y.sum(Kind::Float);
+    let (kept, most, ()) = taken(&region, || loss.backward());
+    assert_eq!(kept, 3 * one - sums, "three gradients, and the sums are gone");
+    let queries_in_float = 2 * one;
+    assert!(most >= 4 * one + queries_in_float, "{most}");
+    drop((q, k, v, y, loss));
+    assert_eq!(region.usage().unwrap().allocated, 0);
+
+    // A region of the CPU is as ever.
+    drop(region);
+    let region = Symbolic::enter().unwrap();
+    let (kept, ..) = taken(&region, || Tensor::empty([513], (Kind::Uint8, Device::Cpu)));
+    assert_eq!(kept, 513);
+}
