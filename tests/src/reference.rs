@@ -1,7 +1,5 @@
 //! Reading the JSON files under tests/parity/reference: cases by name, and series of which only the changes are written.
 
-use std::path::PathBuf;
-
 use serde_json::Value;
 
 /// The cases of a reference file, name and content, in the order of their names.
@@ -9,9 +7,7 @@ use serde_json::Value;
 /// # Panics
 /// Where the file is missing or is none of these: run `cargo xtask parity`.
 pub fn cases(file: &str) -> Vec<(String, Value)> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("parity/reference")
-        .join(file);
+    let path = crate::parity::reference(file);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut file: Value =
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

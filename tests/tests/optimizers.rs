@@ -1,144 +1,18 @@
-//! The optimizers, the moving average and the schedule against torch's: trajectories over 20 steps and the rates of 100
-//! steps. How the references are made is described in `tests/parity/README.md`.
-#![allow(clippy::unwrap_used)]
+//! The optimizers, the moving average and the schedule against torch's, on the CPU.
 
-use std::path::PathBuf;
-
-use dtrain_tests::formula;
-use dtrain_worker::engine::{Arena, Decay, Ema, Per, Schedule};
-use dtrain_worker::models::TensorFile;
-use dtrain_worker::optim::{Adam, AdamOptions, GroupOptions, Optimizer, Sgd, SgdOptions, WeightDecay};
-use safetensors::SafeTensors;
-use serde_json::Value;
-use tch::{Kind, Tensor};
-
-fn reference() -> (TensorFile, Value) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("parity/reference/optimizers.safetensors");
-    let bytes = std::fs::read(&path).unwrap();
-    let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
-    let about = header.metadata().as_ref().unwrap()["about"].clone();
-    (
-        TensorFile::open(&path).unwrap(),
-        serde_json::from_str(&about).unwrap(),
-    )
-}
-
-fn optimizer(settings: &Value, arena: &Arena) -> Box<dyn Optimizer> {
-    let number = |key: &str| settings[key].as_f64().unwrap();
-    match settings["optimizer"].as_str().unwrap() {
-        name @ ("adam" | "adamw") => {
-            let beta = |index: usize| settings["betas"][index].as_f64().unwrap();
-            let options = AdamOptions {
-                betas: (beta(0), beta(1)),
-                eps: number("eps"),
-                groups: vec![GroupOptions::plain(number("weight_decay"))],
-                decay: if name == "adamw" {
-                    WeightDecay::Decoupled
-                } else {
-                    WeightDecay::L2
-                },
-            };
-            Box::new(Adam::new(arena, options).unwrap())
-        }
-        "sgd" => {
-            let options = SgdOptions {
-                momentum: number("momentum"),
-                nesterov: settings["nesterov"].as_bool().unwrap(),
-                groups: vec![GroupOptions::plain(number("weight_decay"))],
-            };
-            Box::new(Sgd::new(arena, options).unwrap())
-        }
-        other => panic!("an optimizer {other}"),
-    }
-}
+use dtrain_tests::parity::optimizers;
 
 #[test]
 fn updates_follow_torch() {
-    let (file, about) = reference();
-    let cases = about["cases"].as_object().unwrap();
-    assert!(cases.len() >= 11);
-    for (case, settings) in cases {
-        for (kind, suffix, tolerance) in [(Kind::Double, "f64", 1e-12), (Kind::Float, "f32", 2e-6)] {
-            let wanted = file.read(&format!("{case}.{suffix}")).unwrap();
-            let parameter = file
-                .read("parameter")
-                .unwrap()
-                .to_kind(kind)
-                .set_requires_grad(true);
-            let arena = Arena::new([("parameter", &parameter)]).unwrap();
-            let mut optimizer = optimizer(settings, &arena);
-            for step in 0..20 {
-                let gradient = Tensor::from_slice(&formula::gradient("optimizer.gradient", step, 33));
-                tch::no_grad(|| parameter.grad().copy_(&gradient.to_kind(kind)));
-                optimizer
-                    .step(&arena, settings["lr"].as_f64().unwrap(), &[true])
-                    .unwrap();
-                let difference = (&parameter - wanted.get(step as i64))
-                    .abs()
-                    .max()
-                    .double_value(&[]);
-                assert!(
-                    difference <= tolerance,
-                    "{case} in {suffix}, step {step}: off by {difference:e}"
-                );
-            }
-            assert_eq!(optimizer.steps(), [20]);
-            // The gap behind the 33 elements stays zero: it is part of every range that is reduced and updated.
-            let buffer = &arena.buffers()[0];
-            assert!(buffer.data.size1().unwrap() > 33);
-            assert_eq!(
-                buffer
-                    .data
-                    .slice(0, 33, None, 1)
-                    .abs()
-                    .sum(Kind::Double)
-                    .double_value(&[]),
-                0.0
-            );
-        }
-    }
+    optimizers::updates_follow_torch();
 }
 
 #[test]
 fn the_moving_average_follows_torch() {
-    let (file, about) = reference();
-    let decay = about["ema"]["decay"].as_f64().unwrap();
-    let case = about["ema"]["case"].as_str().unwrap();
-    for (suffix, tolerance) in [("f64", 1e-14), ("f32", 2e-7)] {
-        let live = file.read(&format!("{case}.{suffix}")).unwrap();
-        let wanted = file.read(&format!("ema.{suffix}")).unwrap();
-        // AveragedModel copies what it sees first.
-        let mut ema = Ema::new(decay, false, [&live.get(0)]).unwrap();
-        for step in 0..20 {
-            if step > 0 {
-                ema.update([&live.get(step)]).unwrap();
-            }
-            let off = (&ema.flats()[0] - wanted.get(step)).abs().max().double_value(&[]);
-            assert!(off <= tolerance, "step {step} in {suffix}: off by {off:e}");
-        }
-        assert_eq!(ema.updates(), 19);
-        assert!((live.get(19) - wanted.get(19)).abs().max().double_value(&[]) > 1e-3);
-    }
+    optimizers::the_moving_average_follows_torch();
 }
 
 #[test]
 fn the_schedule_follows_torch() {
-    let (file, about) = reference();
-    let settings = &about["warmup_cosine"];
-    let schedule = Schedule {
-        peak: settings["lr"].as_f64().unwrap(),
-        warmup_steps: settings["warmup"].as_u64().unwrap(),
-        total_steps: settings["total"].as_u64().unwrap(),
-        steps_per_epoch: 1,
-        per: Per::Step,
-        decay: Decay::Cosine {
-            min_lr: settings["min_lr"].as_f64().unwrap(),
-        },
-    };
-    let wanted = Vec::<f64>::try_from(file.read("warmup_cosine").unwrap()).unwrap();
-    assert_eq!(wanted.len(), 100);
-    for (step, wanted) in wanted.into_iter().enumerate() {
-        let lr = schedule.lr(step as u64);
-        assert!((lr - wanted).abs() <= 1e-12, "step {step}: {lr} against {wanted}");
-    }
+    optimizers::the_schedule_follows_torch();
 }

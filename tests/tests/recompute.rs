@@ -12,13 +12,12 @@ use dtrain_common::run_dir::Resume;
 use dtrain_tests::programs::{launch, own_trainer};
 use dtrain_tests::ranks::said;
 use dtrain_tests::runs::{Sandbox, TINY};
+use dtrain_tests::segments::dropout_draws_the_same;
 use dtrain_torch_shim::memory;
 use dtrain_worker::OutOfMemory as _;
 use dtrain_worker::data::{Dataset, Generated, Split};
 use dtrain_worker::engine::TrainError;
-use dtrain_worker::models::{
-    Gpt, GptConfig, LayerNorm, Linear, ModelError, Recompute, Registry, Scope, Segment,
-};
+use dtrain_worker::models::{Gpt, GptConfig, LayerNorm, Linear, Recompute, Registry, Segment};
 use dtrain_worker::tasks::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError};
 use dtrain_worker::{Request, run_task};
 use tch::{Device, Kind, Tensor};
@@ -256,48 +255,7 @@ fn memory_that_runs_out_the_second_time_is_known_as_that() {
 #[test]
 fn dropout_within_segments_draws_the_same() {
     let _alone = alone();
-    let mut registry = Registry::new(Device::Cpu);
-    let mut root = registry.root();
-    let mut blocks = Vec::new();
-    for index in 0..3 {
-        let build = |scope: &mut Scope<'_>| Linear::new(&mut scope.sub("fc"), 16, 16);
-        blocks.push(root.sub(index).segment(build).unwrap());
-    }
-    let forward = |x: &Tensor| -> Result<Tensor, ModelError> {
-        let mut x = x.f_dropout(0.1, true)?;
-        for block in &blocks {
-            x = block.run(&x, |layer, x| {
-                Ok(layer.forward(&x.f_dropout(0.5, true)?)?.f_dropout(0.2, true)?)
-            })?;
-        }
-        Ok(x)
-    };
-    let batches = [0, 1].map(|_| Tensor::randn([4, 16], (Kind::Float, Device::Cpu)));
-    let step = |count| {
-        registry.recompute().set(count);
-        tch::manual_seed(5);
-        let mut left = Vec::new();
-        for batch in &batches {
-            let y = forward(batch).unwrap();
-            registry
-                .recompute()
-                .backward(&y.square().sum(Kind::Float))
-                .unwrap();
-            left.push(y.detach());
-        }
-        left.push(Tensor::randn([3], (Kind::Float, Device::Cpu)));
-        for entry in registry.parameters() {
-            left.push(entry.tensor().grad().copy());
-            entry.tensor().shallow_clone().zero_grad();
-        }
-        left
-    };
-    let plain = step(0);
-    for count in 1..=3 {
-        for (number, (a, b)) in plain.iter().zip(step(count)).enumerate() {
-            assert!(a.equal(&b), "{number} at {count} segments");
-        }
-    }
+    dropout_draws_the_same(Device::Cpu);
 }
 
 const MOODY: &str = r#"

@@ -7,6 +7,7 @@ mod bench;
 mod check;
 mod demo;
 mod fuzz;
+mod gpu_test;
 mod kills;
 mod marked;
 mod memory;
@@ -83,6 +84,11 @@ enum Command {
     ///
     /// None may be read as whole, panic, or take more memory than files of that length do.
     Fuzz(fuzz::Args),
+    /// Check dtrain on this machine's GPUs, and measure it beside PyTorch there
+    ///
+    /// Collectives by NCCL, kernels against PyTorch's results, trainings cut up in every way, graphs, predictions of memory, faults and
+    /// benchmarks. Prints a table and writes JSON. The exit code is 1 where something does not hold, and 2 without a GPU.
+    GpuTest(gpu_test::Args),
     /// Run a PyTorch script under dtrain and dtrain's worker under torchrun, and compare the results
     ///
     /// The script trains by DistributedDataParallel over Gloo, in two processes: by torchrun, by `dtrain launch -- python
@@ -107,20 +113,22 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Result<u8> {
-    let workspace = Workspace::find()?;
     let signals = Signals::watch()?;
+    // A pack of `gpu-test` is run where there is none.
+    let workspace = Workspace::find;
     match command {
-        Command::Setup(args) => setup::run(&workspace, &signals, &args).map(|_| 0),
-        Command::Demo(args) => demo::run(&workspace, &signals, &args),
-        Command::Test(args) => suite::run(&workspace, &signals, &args),
-        Command::Check(args) => check::run(&workspace, &signals, &args),
-        Command::Parity => parity::run(&workspace, &signals),
-        Command::Bench(args) => bench::run(&workspace, &signals, &args),
-        Command::Memory(args) => memory::run(&workspace, &signals, &args),
-        Command::Kills(args) => kills::run(&workspace, &signals, &args),
-        Command::Fuzz(args) => fuzz::run(&workspace, &signals, &args),
-        Command::Soak(args) => soak::run(&workspace, &signals, &args),
-        Command::Torchrun(args) => torchrun::run(&workspace, &signals, &args),
+        Command::GpuTest(args) => gpu_test::run(&signals, &args),
+        Command::Setup(args) => setup::run(&workspace()?, &signals, &args).map(|_| 0),
+        Command::Demo(args) => demo::run(&workspace()?, &signals, &args),
+        Command::Test(args) => suite::run(&workspace()?, &signals, &args),
+        Command::Check(args) => check::run(&workspace()?, &signals, &args),
+        Command::Parity => parity::run(&workspace()?, &signals),
+        Command::Bench(args) => bench::run(&workspace()?, &signals, &args),
+        Command::Memory(args) => memory::run(&workspace()?, &signals, &args),
+        Command::Kills(args) => kills::run(&workspace()?, &signals, &args),
+        Command::Fuzz(args) => fuzz::run(&workspace()?, &signals, &args),
+        Command::Soak(args) => soak::run(&workspace()?, &signals, &args),
+        Command::Torchrun(args) => torchrun::run(&workspace()?, &signals, &args),
     }
 }
 

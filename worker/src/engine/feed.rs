@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dtrain_torch_shim::ShimError;
+use dtrain_torch_shim::stream::{Event, Stream};
 use tch::Device;
 
 use super::error::TrainError;
@@ -20,13 +22,14 @@ pub(super) struct Fed {
 
 /// The micro-batches of a plan, one after the other: [`Feed::next`] for every micro-step, and behind it [`Feed::fetch_ahead`].
 ///
-/// On a GPU the next micro-batch is copied while the device still computes what it was given before. It is copied in the order
-/// of that work, once the memory of the micro-batch before is free, so that forward and backward find one in memory and no more;
-/// the rest of a step finds the first one of the next. The pinned memory that it is copied from belongs to libtorch, which gives
-/// it to nobody else before the copy is done. On a CPU nothing is fetched ahead.
+/// On a GPU the next micro-batch is copied, from pinned memory and on a stream of its own, while the device still computes what it
+/// was given before. It is asked for when the memory of the micro-batch before is free for the host's books, so that forward and
+/// backward find one in memory and no more; the rest of a step finds the first one of the next. On a CPU nothing is fetched ahead.
 pub(super) struct Feed {
     loader: Loader,
     device: Device,
+    /// The stream of the copies; made with the first of them.
+    copies: Option<Stream>,
     ahead: Ahead,
 }
 
@@ -36,8 +39,8 @@ enum Ahead {
     Nothing,
     /// It is decoded, and there was no memory for it on the device then.
     Decoded(data::Batch),
-    /// All of it.
-    There(Fed),
+    /// All of it, or it will be when the event is reached.
+    There(Fed, Option<Event>),
     /// Why it could not be loaded.
     Failed(data::DataError),
 }
@@ -56,6 +59,7 @@ impl Feed {
         Ok(Self {
             loader: Loader::start(dataset, options, work)?,
             device,
+            copies: None,
             ahead: Ahead::Nothing,
         })
     }
@@ -67,7 +71,12 @@ impl Feed {
     pub(super) fn next(&mut self) -> Result<Fed, TrainError> {
         let asked = Instant::now();
         let decoded = match std::mem::replace(&mut self.ahead, Ahead::Nothing) {
-            Ahead::There(fed) => return Ok(fed),
+            Ahead::There(fed, copied) => {
+                if let Some(copied) = copied {
+                    receive(&fed.batch, &copied, self.device)?;
+                }
+                return Ok(fed);
+            }
             Ahead::Failed(error) => return Err(error.into()),
             Ahead::Decoded(decoded) => decoded,
             Ahead::Nothing => self.loader.next().ok_or(TrainError::LoaderEnded)??,
@@ -93,17 +102,17 @@ impl Feed {
         self.ahead = match self.loader.next_if_loaded() {
             None => Ahead::Nothing,
             Some(Err(error)) => Ahead::Failed(error),
-            // A stream for copies goes around the next line; the computing one then waits for it in `next`.
-            Some(Ok(decoded)) => match Batch::new(&decoded, self.device) {
-                Ok(batch) => {
+            Some(Ok(decoded)) => match self.copy(&decoded) {
+                Ok((batch, copied)) => {
                     name_bad(&decoded);
                     let bad = decoded.bad.len();
                     self.loader.recycle(decoded);
-                    Ahead::There(Fed {
+                    let fed = Fed {
                         batch,
                         bad,
                         waited: Duration::ZERO,
-                    })
+                    };
+                    Ahead::There(fed, copied)
                 }
                 // There may be memory when its turn comes; if not, its own step is told.
                 Err(_) => Ahead::Decoded(decoded),
@@ -111,10 +120,25 @@ impl Feed {
         };
     }
 
+    /// Copies a micro-batch beside the computing stream of a GPU, and marks the end of the copy.
+    fn copy(&mut self, decoded: &data::Batch) -> Result<(Batch, Option<Event>), ShimError> {
+        let Device::Cuda(gpu) = self.device else {
+            return Ok((Batch::new(decoded, self.device)?, None));
+        };
+        let copies = match self.copies {
+            Some(stream) => stream,
+            None => *self.copies.insert(Stream::from_pool(gpu, false)?),
+        };
+        let mut copied = Event::new()?;
+        let batch = copies.run(|| Batch::new(decoded, self.device))??;
+        copied.record(copies)?;
+        Ok((batch, Some(copied)))
+    }
+
     /// The bytes that the next micro-batch takes on the device by now.
     pub(super) fn bytes_ahead(&self) -> u64 {
         match &self.ahead {
-            Ahead::There(fed) => fed.batch.bytes(),
+            Ahead::There(fed, _) => fed.batch.bytes(),
             _ => 0,
         }
     }
@@ -123,6 +147,19 @@ impl Feed {
     pub(super) fn forget(&mut self) {
         self.ahead = Ahead::Nothing;
     }
+}
+
+/// The computing stream goes on when the copy is done, and the batch's memory, which is of the other stream, is given to nobody
+/// before that has computed what it is given from now until the batch is dropped.
+fn receive(batch: &Batch, copied: &Event, device: Device) -> Result<(), ShimError> {
+    if let Device::Cuda(gpu) = device {
+        let computing = Stream::current(gpu)?;
+        copied.block(computing)?;
+        for tensor in batch.tensors() {
+            computing.keep(tensor)?;
+        }
+    }
+    Ok(())
 }
 
 /// A decoded batch on the device; what could not be read is named, and the memory goes back to its loader.

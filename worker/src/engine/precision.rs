@@ -12,8 +12,6 @@ use thiserror::Error;
 use super::arena::Arena;
 use super::error::TrainError;
 use super::kernels::tf32;
-use super::reducer::Reducer;
-use super::replay::patiently;
 use super::scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
 
 /// In which precision forward passes run.
@@ -185,19 +183,18 @@ impl Precision {
         Ok(())
     }
 
-    /// Takes the factor out of the reduced gradients and says whether all of them, on all ranks, are finite. Once per step,
-    /// before clipping.
-    pub(super) fn unscale(&mut self, arena: &Arena, reducer: &Reducer) -> Result<bool, TrainError> {
+    /// Takes the factor out of the reduced gradients. Once per step, before clipping. A device then finds, without being waited for,
+    /// whether they are finite: a scalar that is not 0 where one that this rank updates is not; None where there is no factor.
+    pub(super) fn unscale(&mut self, arena: &Arena) -> Result<Option<&Tensor>, TrainError> {
         self.prepare()?;
         let (Some(scaler), Some((found, inverse))) = (&self.scaler, &mut self.figures) else {
-            return Ok(true);
+            return Ok(None);
         };
         let grads = arena.own_grads()?;
         let _ = found.f_zero_()?;
         let _ = inverse.f_fill_(f64::from(scaler.inverse()))?;
         fused::unscale(&grads.iter().collect::<Vec<_>>(), found, inverse)?;
-        reducer.agree(found, arena)?;
-        Ok(patiently(self.device, || found.f_double_value(&[0]))? == 0.0)
+        Ok(Some(found))
     }
 
     /// A step has ended. An exhausted scale, with which no gradient can be had, is an error.
@@ -219,7 +216,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::collectives::Ranks;
-    use crate::engine::ReduceOptions;
+    use crate::engine::{ReduceOptions, Reducer};
 
     fn settings(amp: Amp, loss_scale: Option<f64>) -> recipe::Precision {
         recipe::Precision {
@@ -260,10 +257,18 @@ mod tests {
         };
         let mut precision = scaled();
         (&x * 3.0 * precision.loss_scale()).sum(Kind::Float).backward();
-        assert!(precision.unscale(&arena, &reducer).unwrap());
+        let judge = |precision: &mut Precision| {
+            let found = precision.unscale(&arena).unwrap();
+            reducer.judge(&arena, found).unwrap()
+        };
+        let judged = judge(&mut precision);
+        assert!(
+            judged.finite && judged.norm == f64::from(18f32.sqrt()),
+            "{judged:?}"
+        );
         assert_eq!(Vec::<f32>::try_from(x.grad()).unwrap(), [3.0, 3.0]);
         let _ = x.grad().fill_(f64::INFINITY);
-        assert!(!precision.unscale(&arena, &reducer).unwrap());
+        assert!(!judge(&mut precision).finite);
         precision.update(false).unwrap();
         assert_eq!(precision.loss_scale(), 32768.0);
         let state = precision.state();

@@ -82,6 +82,15 @@ impl Default for ReduceOptions {
     }
 }
 
+/// What the ranks know of a step's gradient, the same on all of them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Judged {
+    /// The norm of the mean gradient.
+    pub(super) norm: f64,
+    /// Whether nothing was found in it that is not finite.
+    pub(super) finite: bool,
+}
+
 /// The hooks of an arena's parameters and the reductions they start.
 ///
 /// Every rank, in every step: [`Reducer::begin`], the micro-steps, [`Reducer::arm`] before the last of them,
@@ -319,30 +328,42 @@ impl Reducer {
         self.wire.load(&self.shared.ranks, &status.values()).map(drop)
     }
 
-    /// The norm of the mean gradient: the root of `squares`, which every rank has of what it updates.
+    /// What the ranks need to know of the mean gradient to decide about the step. `found`, where there is one, is a scalar on the
+    /// gradients' device, not 0 where an element of those that this rank updates was not finite. The host waits for the device once,
+    /// here, for all of it.
     ///
     /// # Errors
     /// As [`Reducer::finish`].
-    pub fn norm(&self, arena: &Arena) -> Result<f64, ReduceError> {
+    pub(super) fn judge(&self, arena: &Arena, found: Option<&Tensor>) -> Result<Judged, ReduceError> {
         // What takes memory is apart from what the ranks do together: it can be tried again.
-        let device = arena.device();
-        let squares = patiently(device, || arena.own_squares())?;
-        let sum = patiently(device, || Tensor::f_from_slice(&[squares]))?;
-        self.agree(&sum, arena)?;
-        // Reading the squares has waited for the device: what a broken group would have left in the gradients shows here.
-        self.shared.ranks.health()?;
-        Ok(f64::try_from(&sum)?.sqrt())
-    }
-
-    /// Adds up what every rank found in the gradients that it updates. Where all ranks update everything, they agree already.
-    ///
-    /// # Errors
-    /// As [`Reducer::finish`].
-    pub(super) fn agree(&self, found: &Tensor, arena: &Arena) -> Result<(), ReduceError> {
+        let figures = patiently(arena.device(), || {
+            let mut scalars = arena.own_norms()?;
+            scalars.extend(found.map(Tensor::shallow_clone));
+            let scalars: Vec<Tensor> = scalars
+                .iter()
+                .map(|scalar| scalar.f_to_kind(Kind::Double)?.f_view([1]))
+                .collect::<Result<_, TchError>>()?;
+            match scalars.as_slice() {
+                [] => Ok(Vec::new()),
+                scalars => Vec::<f64>::try_from(Tensor::f_cat(scalars, 0)?.f_to_device(Device::Cpu)?),
+            }
+        })?;
+        let norms = figures.len() - usize::from(found.is_some());
+        let squares: f64 = figures[..norms].iter().map(|norm| norm * norm).sum();
+        let mut agreed = [squares, figures[norms..].iter().sum()];
+        // Where all ranks update everything, they agree already.
         if arena.shards() > 1 {
-            self.shared.ranks.all_reduce(found, ReduceOp::Sum)?.wait()?;
+            let own = patiently(Device::Cpu, || Tensor::f_from_slice(&agreed))?;
+            self.shared.ranks.all_reduce(&own, ReduceOp::Sum)?.wait()?;
+            agreed = [f64::try_from(own.f_get(0)?)?, f64::try_from(own.f_get(1)?)?];
         }
-        Ok(())
+        // The device was waited for: what a broken group would have left in the gradients shows here.
+        self.shared.ranks.health()?;
+        let [squares, found] = agreed;
+        Ok(Judged {
+            norm: squares.sqrt(),
+            finite: found == 0.0,
+        })
     }
 
     /// Collects the updated parameters from the ranks that updated them; does nothing where updates are not sharded.

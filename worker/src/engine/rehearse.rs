@@ -118,8 +118,7 @@ fn update(
     status: &Status,
 ) -> Result<(), TrainError> {
     let arena: &Arena = &model.arena;
-    precision.unscale(arena, reducer)?;
-    reducer.norm(arena)?;
+    reducer.judge(arena, precision.unscale(arena)?)?;
     arena.scale_grad(1.0)?;
     model.optimizer.step(arena, 0.0, &vec![true; status.uses.len()])?;
     reducer.gather(arena)?;

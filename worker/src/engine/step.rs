@@ -14,7 +14,7 @@ use super::graphs::{Sort, Way, obstacle};
 use super::model::Model;
 use super::plan::Position;
 use super::precision::Precision;
-use super::reducer::Reducer;
+use super::reducer::{Judged, Reducer};
 use super::replay::{Phase, Shortage, shielded};
 use super::status::{Status, Tally};
 use super::trainer::Trainer;
@@ -345,9 +345,10 @@ impl Trainer<'_> {
     /// Decides, and updates what is to be updated: the decision, and the norm of the mean gradient. What takes memory here is
     /// tried again where it is refused, as the other ranks cannot be told any more.
     fn update(&mut self, cut: &Cut, status: &Status) -> Result<(Decision, f64), TrainError> {
-        let finite = self.precision.unscale(&self.model.arena, &self.reducer)?;
+        let found = self.precision.unscale(&self.model.arena)?;
+        let Judged { norm, finite } = self.reducer.judge(&self.model.arena, found)?;
         let missing = cut.expected / status.totals.weight;
-        let norm = self.reducer.norm(&self.model.arena)? * missing;
+        let norm = norm * missing;
         let decision = match finite {
             true => decide(status, missing, norm, self.clip),
             false => Decision::Skip,

@@ -9,8 +9,10 @@ mod torchscript;
 use std::sync::Arc;
 
 use dtrain_common::recipe::{Recipe, RecipeError};
+use dtrain_torch_shim::{ShimError, cuda};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tch::kind::Element;
 use tch::{Device, Kind, TchError, Tensor};
 
 pub use classify::Classify;
@@ -39,21 +41,21 @@ impl Batch {
     ///
     /// # Errors
     /// Where memory runs out.
-    pub fn new(decoded: &data::Batch, device: Device) -> Result<Self, TchError> {
+    pub fn new(decoded: &data::Batch, device: Device) -> Result<Self, ShimError> {
         let samples = decoded.weights.len() as i64;
         let mut fields = Vec::with_capacity(decoded.fields.len());
         for (field, column) in decoded.fields.iter().zip(&decoded.columns) {
             let mut shape = vec![samples];
             shape.extend(field.shape.iter().map(|&length| length as i64));
             let values = match column {
-                Column::F32(values) => Tensor::f_from_slice(values)?,
-                Column::I64(values) => Tensor::f_from_slice(values)?,
+                Column::F32(values) => place(values, device)?,
+                Column::I64(values) => place(values, device)?,
             };
-            fields.push((field.name, place(values.f_view(&*shape)?, device)?));
+            fields.push((field.name, values.f_view(&*shape)?));
         }
         Ok(Self {
             fields,
-            weights: place(Tensor::f_from_slice(&decoded.weights)?, device)?,
+            weights: place(&decoded.weights, device)?,
             weight: decoded.weights.iter().map(|&weight| f64::from(weight)).sum(),
             blank: false,
         })
@@ -126,10 +128,15 @@ impl Batch {
         Ok(())
     }
 
+    /// All of its tensors.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        let fields = self.fields.iter().map(|(_, values)| values);
+        fields.chain([&self.weights])
+    }
+
     /// What its tensors take, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        let all = self.fields.iter().map(|(_, values)| values);
-        all.chain([&self.weights])
+        self.tensors()
             .map(|tensor| tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64)
             .sum()
     }
@@ -153,14 +160,13 @@ impl Batch {
     }
 }
 
-/// Moves a tensor that lies in ordinary memory of the host.
-fn place(values: Tensor, device: Device) -> Result<Tensor, TchError> {
+/// A flat tensor of `values` on `device`.
+fn place<T: Element>(values: &[T], device: Device) -> Result<Tensor, ShimError> {
     if !device.is_cuda() {
-        return values.f_to_device(device);
+        return Ok(Tensor::f_from_slice(values)?.f_to_device(device)?);
     }
-    // libtorch's allocator of pinned memory holds on to a freed block until the copy out of it is done.
-    let pinned = values.f_pin_memory(device)?;
-    pinned.f_to_device_(device, pinned.kind(), true, false)
+    let pinned = cuda::pinned(values)?;
+    Ok(pinned.f_to_device_(device, pinned.kind(), true, false)?)
 }
 
 /// Why a task cannot give a loss.

@@ -8,6 +8,7 @@ use tch::{Kind, Tensor};
 use crate::error::{ErrorKind, ShimError, checked};
 use crate::ffi;
 use crate::memory::Charge;
+use crate::tensor::scalar_type;
 
 /// A flat CPU tensor of `count` elements over the first bytes of `region`, with what lies there. The region stays mapped
 /// until the last tensor over it, views included, is gone.
@@ -17,14 +18,11 @@ use crate::memory::Charge;
 pub fn over(region: Region, count: usize, kind: Kind) -> Result<Tensor, ShimError> {
     let op = "make a tensor over shared memory";
     let refuse = |message: String| ShimError::new(op, ErrorKind::InvalidArgument, message);
-    // The numbers of c10::ScalarType.
     let dtype = match kind {
-        Kind::Half => 5,
-        Kind::Float => 6,
-        Kind::Double => 7,
-        Kind::BFloat16 => 15,
-        other => return Err(refuse(format!("shared memory holds no {other:?}"))),
+        Kind::Half | Kind::Float | Kind::Double | Kind::BFloat16 => scalar_type(kind),
+        _ => None,
     };
+    let dtype = dtype.ok_or_else(|| refuse(format!("shared memory holds no {kind:?}")))?;
     let fits = count
         .checked_mul(kind.elt_size_in_bytes())
         .is_some_and(|bytes| bytes <= region.bytes());

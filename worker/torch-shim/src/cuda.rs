@@ -3,11 +3,13 @@
 use std::ffi::CStr;
 use std::path::PathBuf;
 
-use tch::Device;
+use tch::kind::Element;
+use tch::{Device, Tensor};
 
 use crate::error::{ErrorKind, ShimError, checked};
 use crate::ffi;
 use crate::rng::device_index;
+use crate::tensor::scalar_type;
 
 /// Loads the NVIDIA driver and libtorch's CUDA libraries into this process, once; later calls do nothing.
 ///
@@ -120,6 +122,34 @@ pub fn library_folder() -> Result<PathBuf, ShimError> {
     })
 }
 
+/// A flat tensor of `values` in pinned memory of the host, from which a GPU copies while the host goes on. libtorch holds on to a
+/// block of it that was freed until the copies out of it are done.
+///
+/// # Errors
+/// Where CUDA is not loaded, or memory runs out.
+pub fn pinned<T: Element>(values: &[T]) -> Result<Tensor, ShimError> {
+    let op = "copy to pinned memory";
+    let dtype = scalar_type(T::KIND).ok_or_else(|| {
+        let message = format!("{:?} is not among the dtypes of batches", T::KIND);
+        ShimError::new(op, ErrorKind::InvalidArgument, message)
+    })?;
+    let mut out = std::ptr::null_mut();
+    checked(op, |error| {
+        // SAFETY: `values` holds as many elements of that dtype, and is only read, during the call; out is a valid place.
+        unsafe {
+            ffi::dt_tensor_pinned(
+                values.as_ptr().cast(),
+                values.len() as i64,
+                dtype,
+                &mut out,
+                error,
+            )
+        }
+    })?;
+    // SAFETY: on success out is a new at::Tensor, which is what tch's C_tensor stands for; tch frees it.
+    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+}
+
 /// All bytes of GPU number `index`, as the driver counts them. Can be asked for between [`load`] and the first use of CUDA, for
 /// settings that have to be made before it.
 ///
@@ -154,6 +184,13 @@ pub fn blas_workspace() -> Result<u64, ShimError> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn without_cuda_there_is_no_pinned_memory() {
+        if load().is_err() {
+            assert!(pinned(&[1.0f32]).is_err());
+        }
+    }
 
     #[test]
     fn without_cuda_no_gpu_is_there_to_be_the_current_one() {

@@ -235,6 +235,13 @@ unsafe extern "C" {
 
 // blob.cpp
 unsafe extern "C" {
+    pub(crate) fn dt_tensor_pinned(
+        data: *const c_void,
+        count: i64,
+        dtype: i32,
+        out: *mut *mut c_void,
+        error: *mut DtError,
+    ) -> i32;
     pub(crate) fn dt_tensor_over(
         data: *mut c_void,
         count: i64,

@@ -66,6 +66,18 @@ pub fn write(target: &Tensor, values: &[f64]) -> Result<(), ShimError> {
     Ok(())
 }
 
+/// The number of a dtype in c10::ScalarType, of those that are passed to the boundary.
+pub(crate) fn scalar_type(kind: Kind) -> Option<i32> {
+    match kind {
+        Kind::Int64 => Some(4),
+        Kind::Half => Some(5),
+        Kind::Float => Some(6),
+        Kind::Double => Some(7),
+        Kind::BFloat16 => Some(15),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

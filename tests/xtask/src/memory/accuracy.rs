@@ -31,6 +31,16 @@ struct Predicted {
     peak: u64,
 }
 
+/// The peak of the first stage in what `dtrain profile --json` says: measured and predicted, in bytes.
+pub(crate) fn profiled(json: &str) -> Result<(u64, u64)> {
+    let profile: Profile = serde_json::from_str(json)?;
+    let stage = profile.stages.into_iter().next();
+    let Measured { peak, predicted } = stage
+        .and_then(|stage| stage.measured)
+        .context("nothing was measured")?;
+    Ok((peak, predicted.peak))
+}
+
 /// Profiles every case, prints a table in Markdown, and says whether the goals are met.
 pub(super) fn run(bench: &Bench<'_>) -> Result<bool> {
     println!("| Configuration | Measured | Predicted | Error |\n|---|---|---|---|");
@@ -45,16 +55,14 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<bool> {
             &sets,
         )?;
         let failed = || format!("{}: exit code {code}\n{err}", case.name);
-        let profile: Profile = serde_json::from_str(&out).with_context(failed)?;
-        let stage = profile.stages.into_iter().next();
-        let Measured { peak, predicted } = stage.and_then(|stage| stage.measured).with_context(failed)?;
-        let error = 100.0 * (predicted.peak as f64 / peak as f64 - 1.0);
+        let (peak, predicted) = profiled(&out).with_context(failed)?;
+        let error = 100.0 * (predicted as f64 / peak as f64 - 1.0);
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         println!(
             "| {} | {:.2} MiB | {:.2} MiB | {error:+.2}% |",
             case.name,
             mib(peak),
-            mib(predicted.peak)
+            mib(predicted)
         );
         errors.push(error.abs());
     }

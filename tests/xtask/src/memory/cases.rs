@@ -1,11 +1,11 @@
 //! The configurations of which memory is predicted and measured.
 
 /// One of them.
-pub(super) struct Case {
-    pub(super) name: &'static str,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
     base: Base,
-    pub(super) nproc: usize,
-    pub(super) sets: &'static [&'static str],
+    pub(crate) nproc: usize,
+    pub(crate) sets: &'static [&'static str],
 }
 
 #[derive(Clone, Copy)]
@@ -19,7 +19,7 @@ enum Base {
 
 impl Case {
     /// Its recipe without `sets`.
-    pub(super) fn recipe(&self) -> String {
+    pub(crate) fn recipe(&self) -> String {
         let (task, data, model) = match self.base {
             Base::Classify(name, side) => (
                 "classify",
@@ -58,7 +58,7 @@ const R50: Base = Base::Classify("resnet50", 96);
 const VIT: Base = Base::Classify("vit", 128);
 const UNET: Base = Base::Segment(128);
 
-pub(super) const CASES: &[Case] = &[
+pub(crate) const CASES: &[Case] = &[
     case("ResNet-18", R18, 1, &[]),
     case("ResNet-18, micro-batches of 4", R18, 1, &["memory.micro_batch=4"]),
     case("ResNet-18, micro-batches of 2", R18, 1, &["memory.micro_batch=2"]),

@@ -10,6 +10,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+pub(crate) use accuracy::profiled;
+pub(crate) use cases::{CASES, Case};
+
 use crate::process::Signals;
 use crate::setup::{self, Problem, SetArgs};
 use crate::workspace::Workspace;

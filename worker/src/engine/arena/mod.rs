@@ -361,17 +361,13 @@ impl Arena {
         })
     }
 
-    /// The sum of the squares of the gradients that this rank updates; not finite where one of them is not.
+    /// The norms of the gradients that this rank updates, one for each part: scalars where the gradients are, which no host has
+    /// waited for; not finite where an element is not.
     ///
     /// # Errors
-    /// None known.
-    pub fn own_squares(&self) -> Result<f64, TchError> {
-        let mut squares = 0.0;
-        for grad in self.own_grads()? {
-            let norm = f64::try_from(grad.f_norm()?)?;
-            squares += norm * norm;
-        }
-        Ok(squares)
+    /// Where memory runs out.
+    pub fn own_norms(&self) -> Result<Vec<Tensor>, TchError> {
+        self.own_grads()?.iter().map(Tensor::f_norm).collect()
     }
 }
 

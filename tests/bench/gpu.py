@@ -1,0 +1,220 @@
+"""One training in PyTorch on a GPU, the peer of dtrain in `cargo xtask gpu-test`.
+
+Trains ResNet-50, ViT-B/16 or GPT-2 in bfloat16 by autocast, the same networks, optimizers and batches as in gpu-*.toml: as
+written (eager), under DistributedDataParallel, or compiled, without and with CUDA graphs. Writes one JSON object. Exit code 3:
+it cannot be run here, and the last line on standard error says why.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import sys
+import time
+
+# Ends the program where the machine or the Python is not one to measure on.
+NOT_HERE = 3
+
+# Batches that are made before the training and used in turn.
+BATCHES = 4
+
+# Those of gpu-gpt2.toml.
+GPT2 = {"vocabulary": 50257, "width": 768, "depth": 12, "heads": 12}
+CONTEXT = 1024
+
+
+def not_here(reason):
+    print(reason, file=sys.stderr)
+    sys.exit(NOT_HERE)
+
+
+try:
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    import torchvision
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    import models
+except ImportError as error:
+    not_here(f"this Python lacks what is measured beside dtrain: {error}")
+
+
+class WithLoss(nn.Module):
+    """A network and its mean cross-entropy: what is wrapped or compiled as a whole, so that the loss is too."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, inputs, targets):
+        return F.cross_entropy(self.net(inputs).flatten(0, -2), targets.flatten())
+
+
+def images(side, channels_last):
+    """Draws a batch of so many images with their classes."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+
+    def draw(n):
+        return torch.randn(n, 3, side, side).to(memory_format=layout), torch.randint(1000, (n,))
+
+    return draw
+
+
+def windows(vocabulary, context):
+    """Draws a batch of so many windows with the tokens one place further on."""
+
+    def draw(n):
+        text = torch.randint(vocabulary, (n, context + 1))
+        return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+    return draw
+
+
+def build(name, tiny=False):
+    """The network, a function that draws a batch of so many samples, and the things counted in a sample."""
+    if name == "resnet50":
+        net = torchvision.models.resnet50(num_classes=1000, zero_init_residual=True)
+        return net.to(memory_format=torch.channels_last), images(32 if tiny else 224, True), 1
+    if name == "vit-b16" and tiny:
+        net = torchvision.models.VisionTransformer(32, 16, 2, 2, 64, 256, num_classes=1000)
+        return net, images(32, False), 1
+    if name == "vit-b16":
+        net = torchvision.models.vit_b_16(num_classes=1000, dropout=0.0, attention_dropout=0.0)
+        return net, images(224, False), 1
+    sizes, context = (models.GPT, 64) if tiny else (GPT2, CONTEXT)
+    return models.Gpt(context=context, **sizes), windows(sizes["vocabulary"], context), context
+
+
+def optimizer_of(name, parameters):
+    """As the recipes say; fused is PyTorch's fastest."""
+    if name == "resnet50":
+        return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=5e-5, fused=True)
+    return torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.01, fused=True)
+
+
+def prepare(model, way, device, meet):
+    """The model to call in a step."""
+    if way == "ddp":
+        meet.unlink(missing_ok=True)
+        on_gpu = device.type == "cuda"
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            init_method=meet.resolve().as_uri(),
+            rank=0,
+            world_size=1,
+            device_id=device if on_gpu else None,
+        )
+        return DistributedDataParallel(
+            model, device_ids=[device] if on_gpu else None, gradient_as_bucket_view=True
+        )
+    if way == "compile":
+        return torch.compile(model)
+    if way == "compile-graphs":
+        return torch.compile(model, mode="reduce-overhead")
+    return model
+
+
+def check(device):
+    """Ends the program where the figures would not be those of the version that is compared with, or of a GPU."""
+    if not torch.__version__.startswith("2.11."):
+        not_here(f"dtrain is compared with PyTorch 2.11, and this Python has {torch.__version__}")
+    if device.type == "cpu":
+        return
+    if torch.version.cuda is None:
+        not_here(f"PyTorch {torch.__version__} is built without CUDA")
+    if not torch.cuda.is_available():
+        not_here("PyTorch finds no GPU that it can use")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=["resnet50", "vit-b16", "gpt2"], required=True)
+    parser.add_argument("--batch", type=int, required=True, help="samples of a step")
+    parser.add_argument("--way", choices=["eager", "ddp", "compile", "compile-graphs"], required=True)
+    parser.add_argument("--steps", type=int, required=True, help="steps that are counted")
+    parser.add_argument("--skip", type=int, required=True, help="steps before them, in which kernels are chosen or compiled")
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    # To try this program where there is no GPU.
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help=argparse.SUPPRESS)
+    parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.steps < 1 or args.skip < 0 or args.batch < 1:
+        parser.error("--steps and --batch are at least 1")
+
+    device = torch.device("cuda", 0) if args.device == "cuda" else torch.device("cpu")
+    check(device)
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(device)
+    # What autocast leaves in float32 computes in TF32; both are on in dtrain.
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+
+    torch.manual_seed(1)
+    net, draw, per_sample = build(args.model, args.tiny)
+    model = WithLoss(net).to(device).train()
+    batches = [draw(args.batch) for _ in range(BATCHES)]
+    if on_gpu:
+        batches = [tuple(part.pin_memory() for part in batch) for batch in batches]
+    called = prepare(model, args.way, device, args.out.with_suffix(".meet"))
+    optimizer = optimizer_of(args.model, model.parameters())
+
+    def train(first, count):
+        """Takes so many steps; returns the last loss, which is not waited for."""
+        loss = None
+        for step in range(first, first + count):
+            if args.way == "compile-graphs":
+                # What the step before returned may be overwritten.
+                torch.compiler.cudagraph_mark_step_begin()
+            inputs, targets = (part.to(device, non_blocking=True) for part in batches[step % BATCHES])
+            with torch.autocast(device.type, dtype=torch.bfloat16):
+                loss = called(inputs, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    def synchronize():
+        if on_gpu:
+            torch.cuda.synchronize()
+
+    train(0, args.skip)
+    synchronize()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    begun = time.perf_counter()
+    loss = train(args.skip, args.steps)
+    synchronize()
+    total_ms = 1e3 * (time.perf_counter() - begun)
+    # Read before anything else can take memory.
+    peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()) if on_gpu else (None, None)
+    loss = loss.item()
+    if not math.isfinite(loss):
+        raise RuntimeError(f"the loss is {loss}")
+
+    result = {
+        "model": args.model,
+        "way": args.way,
+        "batch": args.batch,
+        "per_sample": per_sample,
+        "steps": args.steps,
+        "skipped": args.skip,
+        "total_ms": total_ms,
+        "per_second": 1e3 * args.steps * args.batch * per_sample / total_ms,
+        "peak_allocated_bytes": peaks[0],
+        "peak_reserved_bytes": peaks[1],
+        "loss": loss,
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "torch": torch.__version__,
+        "gpu": torch.cuda.get_device_name(device) if on_gpu else None,
+    }
+    args.out.write_text(json.dumps(result))
+    if args.way == "ddp":
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

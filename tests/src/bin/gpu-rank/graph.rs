@@ -1,0 +1,93 @@
+//! Graphs: the same bits as kernel by kernel, with dropout, and nothing broken behind a capture that fails.
+
+use dtrain_torch_shim::ShimError;
+use dtrain_torch_shim::graph::{Graph, Pool};
+use dtrain_torch_shim::memory;
+use dtrain_torch_shim::stream::Stream;
+use tch::{Kind, Tensor};
+
+use crate::{Failure, GPU};
+
+pub(crate) fn run() -> Result<(), Failure> {
+    Stream::from_pool(0, false)?.make_current()?;
+    tch::manual_seed(1);
+    let weight = (Tensor::randn([256, 256], (Kind::Float, GPU)) * 0.05).set_requires_grad(true);
+    let mut input = Tensor::randn([64, 256], (Kind::Float, GPU));
+    let step = |input: &Tensor| {
+        let loss = input
+            .mm(&weight)
+            .gelu("none")
+            .dropout(0.1, true)
+            .mm(&weight.transpose(0, 1))
+            .square()
+            .sum(Kind::Float);
+        loss.backward();
+        loss.detach()
+    };
+    for _ in 0..3 {
+        let _ = step(&input);
+    }
+    // The gradient has its place from here on, and backward adds to it there.
+    let other = Tensor::randn([64, 256], (Kind::Float, GPU));
+    let eager = |input: &Tensor| {
+        tch::manual_seed(7);
+        let _ = weight.grad().zero_();
+        let losses: Vec<f64> = (0..3).map(|_| step(input).double_value(&[])).collect();
+        (losses, weight.grad().copy())
+    };
+    let wanted = [eager(&input), eager(&other)];
+    memory::empty_cache(GPU)?;
+    let pool = Pool::new(0)?;
+    let (mut graph, loss) = Graph::capture(pool, || Ok::<_, ShimError>(step(&input)))?;
+    let mut replayed = || -> Result<(Vec<f64>, Tensor), Failure> {
+        tch::manual_seed(7);
+        let _ = weight.grad().zero_();
+        let mut losses = Vec::new();
+        for _ in 0..3 {
+            graph.replay()?;
+            losses.push(loss.double_value(&[]));
+        }
+        Ok((losses, weight.grad().copy()))
+    };
+    let first = replayed()?;
+    tch::no_grad(|| input.copy_(&other));
+    let second = replayed()?;
+    for (number, ((got, gradient), (wanted, expected))) in [first, second].iter().zip(&wanted).enumerate() {
+        assert_eq!(got, wanted, "the losses of input {number}");
+        assert!(gradient.equal(expected), "the gradient of input {number}");
+    }
+    println!("ok replays are to the bit what the kernels compute, dropout included");
+
+    // The host cannot read within a capture.
+    let failed = Graph::capture(pool, || -> Result<f64, ShimError> {
+        let sum = input.f_mm(&weight)?.f_sum(Kind::Float)?;
+        Ok(f64::try_from(sum)?)
+    });
+    let error = failed.err().ok_or("a value was read within a capture")?;
+    println!(
+        "ok a capture that cannot be is an error: {}",
+        first_line(&error.message)
+    );
+    let (losses, gradient) = replayed()?;
+    assert_eq!(losses, wanted[1].0);
+    assert!(gradient.equal(&wanted[1].1));
+    drop((graph, loss));
+    memory::empty_cache(GPU)?;
+    // The allocator is as before: it takes, frees, and gives back.
+    let before = memory::usage(GPU)?;
+    let large = Tensor::zeros([64 << 20], (Kind::Uint8, GPU));
+    assert!(large.sum(Kind::Int64).int64_value(&[]) == 0);
+    drop(large);
+    memory::empty_cache(GPU)?;
+    assert_eq!(
+        memory::usage(GPU)?.reserved,
+        before.reserved,
+        "memory is given back"
+    );
+    println!("ok the device is well behind it");
+    Ok(())
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}

@@ -1,0 +1,77 @@
+//! What `cargo xtask gpu-test` has checked within a process on the first visible GPU: `gpu-rank kernels FOLDER`, with PyTorch's
+//! results in the folder, `gpu-rank segments`, `gpu-rank streams`, `gpu-rank graph`, and `gpu-rank hog BYTES`, which takes all of the
+//! GPU's memory but so many bytes until its standard input ends.
+//!
+//! A line for each thing that holds goes to standard output. What does not hold ends the process with a panic that says so.
+#![allow(clippy::unwrap_used)]
+
+mod graph;
+mod hog;
+mod streams;
+
+use std::path::PathBuf;
+
+use dtrain_tests::parity::{self, models, optimizers, resnets, scaler};
+use dtrain_tests::segments::dropout_draws_the_same;
+use dtrain_torch_shim::cuda;
+use tch::Device;
+
+type Failure = Box<dyn std::error::Error>;
+
+const GPU: Device = Device::Cuda(0);
+
+/// A comparison by its name.
+type Check = (&'static str, fn());
+
+/// Against PyTorch's results, on the GPU.
+const KERNELS: [Check; 7] = [
+    ("updates of the optimizers", optimizers::updates_follow_torch),
+    ("moving average", optimizers::the_moving_average_follows_torch),
+    ("loss scaler", scaler::ten_thousand_steps_are_torchs),
+    (
+        "evaluation of ResNet-18 and 34",
+        resnets::evaluation_gives_torchvisions_logits,
+    ),
+    (
+        "gradients and statistics of ResNet-18 and 34",
+        resnets::a_training_pass_gives_torchvisions_logits_gradients_and_statistics,
+    ),
+    (
+        "evaluation of ViT, GPT, U-Net and ResNet-50",
+        models::evaluation_gives_pytorchs_logits,
+    ),
+    (
+        "gradients and statistics of ViT, GPT, U-Net and ResNet-50",
+        models::a_training_pass_gives_pytorchs_logits_gradients_and_statistics,
+    ),
+];
+
+fn main() -> Result<(), Failure> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    cuda::load()?;
+    if cuda::device_count()? == 0 {
+        return Err("CUDA finds no GPU here".into());
+    }
+    cuda::set_device(0)?;
+    // The references are of float32 as it is.
+    cuda::set_tf32(false)?;
+    match args.as_slice() {
+        ["kernels", folder] => {
+            parity::compare_on(GPU, PathBuf::from(folder));
+            for (name, check) in KERNELS {
+                check();
+                println!("ok {name}");
+            }
+        }
+        ["segments"] => {
+            dropout_draws_the_same(GPU);
+            println!("ok dropout within segments");
+        }
+        ["streams"] => streams::run()?,
+        ["graph"] => graph::run()?,
+        ["hog", bytes] => hog::run(bytes.parse()?)?,
+        _ => return Err("kernels FOLDER, segments, streams, graph or hog BYTES".into()),
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! Copies from pinned memory beside the computing stream.
+
+use dtrain_torch_shim::cuda;
+use dtrain_torch_shim::stream::{Event, Stream};
+use tch::{Kind, Tensor};
+
+use crate::{Failure, GPU};
+
+/// As the next micro-batch: copied on one stream while another computes, waited for by an event, and freed before it was read.
+pub(crate) fn run() -> Result<(), Failure> {
+    const NUMBERS: usize = 1 << 20;
+    let computing = Stream::current(0)?;
+    let copies = Stream::from_pool(0, false)?;
+    let busy = Tensor::randn([2048, 2048], (Kind::Float, GPU));
+    for round in 0..20 {
+        let first = round as f32;
+        let values: Vec<f32> = (0..NUMBERS).map(|at| first + (at % 97) as f32).collect();
+        let mut copied = Event::new()?;
+        // The computing stream has work for some milliseconds when the copy begins, and more when its result is read.
+        let work = (0..20).fold(busy.shallow_clone(), |x, _| x.mm(&busy) * 1e-3);
+        let batch = copies.run(|| -> Result<Tensor, Failure> {
+            let pinned = cuda::pinned(&values)?;
+            Ok(pinned.to_device_(GPU, Kind::Float, true, false))
+        })??;
+        copied.record(copies)?;
+        // What was copied is the copy's: the source may change at once.
+        let expected: f64 = values.iter().map(|&value| f64::from(value)).sum();
+        drop(values);
+        copied.block(computing)?;
+        computing.keep(&batch)?;
+        let work = (0..20).fold(work, |x, _| x.mm(&busy) * 1e-3);
+        let sum = batch.to_kind(Kind::Double).sum(Kind::Double);
+        drop(batch);
+        // Whoever gets that memory next must not get it before the sum was taken.
+        let other = copies.run(|| Tensor::full([NUMBERS as i64], -1.0, (Kind::Float, GPU)))?;
+        assert_eq!(sum.double_value(&[]), expected, "round {round}");
+        drop((work, other));
+    }
+    println!("ok copies beside the computing stream");
+    Ok(())
+}

@@ -1,0 +1,345 @@
+//! The vision transformer, the GPT, the U-Net and the bottleneck ResNets against PyTorch: the same weights and inputs must
+//! give the same logits, losses, gradients and running statistics, in float64 to many digits and, where the network allows
+//! it, in float32. `tests/parity/make_models.py` makes the references, `tests/parity/README.md` describes them.
+
+use super::{device, reference};
+use crate::formula;
+use dtrain_worker::models::{
+    Architecture, Gpt, GptConfig, ModelError, Registry, TensorFile, UnetConfig, VitConfig, build, build_unet,
+};
+use serde_json::Value;
+use tch::{Device, Kind, Reduction, Tensor};
+
+const CASES: [&str; 4] = ["vit", "gpt", "unet", "resnet50"];
+
+type Forward = Box<dyn Fn(&Tensor, bool) -> Result<Tensor, ModelError>>;
+
+/// How far a result may be from PyTorch's in float64, relative to its largest or its length.
+#[derive(Clone, Copy)]
+struct Tolerance {
+    /// Of logits, which the references hold in float32.
+    logits: f64,
+    /// Of whole gradients, which they hold in float32 too.
+    gradients: f64,
+    /// Of the gradients' norms and products and of statistics, which they hold in float64.
+    exact: f64,
+}
+
+struct Case {
+    name: &'static str,
+    expected: TensorFile,
+    about: Value,
+    registry: Registry,
+    forward: Forward,
+    kind: Kind,
+    tolerance: Tolerance,
+}
+
+fn file(name: &str) -> std::path::PathBuf {
+    reference(&format!("{name}.safetensors"))
+}
+
+/// The description that the script puts into a file's header.
+fn about(name: &str) -> Value {
+    let bytes = std::fs::read(file(name)).unwrap();
+    let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    serde_json::from_str(&metadata.metadata().as_ref().unwrap()["about"]).unwrap()
+}
+
+/// Builds the network of the reference's settings.
+fn network(name: &str, settings: &Value, registry: &mut Registry) -> Forward {
+    let get = |key: &str| settings[key].as_u64().unwrap() as usize;
+    match name {
+        "vit" => {
+            let config = VitConfig {
+                image_size: get("image_size"),
+                patch: get("patch"),
+                width: get("width"),
+                depth: get("depth"),
+                heads: get("heads"),
+            };
+            let arch = Architecture::Vit(config);
+            let model = build(arch, get("channels"), get("classes"), registry).unwrap();
+            Box::new(move |x, train| model.forward(x, train))
+        }
+        "gpt" => {
+            let config = GptConfig {
+                vocabulary: get("vocabulary"),
+                context: get("context"),
+                width: get("width"),
+                depth: get("depth"),
+                heads: get("heads"),
+            };
+            let model = Gpt::new(config, registry).unwrap();
+            Box::new(move |x, _| model.forward(x))
+        }
+        "unet" => {
+            let config = UnetConfig {
+                channels: get("channels"),
+                classes: get("classes"),
+                width: get("width"),
+                depth: get("depth"),
+            };
+            let model = build_unet(config, registry).unwrap();
+            Box::new(move |x, train| model.forward(x, train))
+        }
+        "resnet50" => {
+            let model = build(Architecture::ResNet50, 3, get("classes"), registry).unwrap();
+            Box::new(move |x, train| model.forward(x, train))
+        }
+        other => panic!("{other}"),
+    }
+}
+
+impl Case {
+    fn new(name: &'static str, kind: Kind, channels_last: bool) -> Self {
+        let about = about(name);
+        let mut registry = Registry::new(device());
+        registry.set_kind(kind);
+        registry.channels_last(channels_last);
+        let forward = network(name, &about["settings"], &mut registry);
+        for entry in registry.state() {
+            let shape = entry.tensor().size();
+            let value = Tensor::from_slice(&formula::state_value(entry.name(), &shape)).view(&shape[..]);
+            // The references begin from weights that were rounded to float32.
+            let value = value.to_kind(Kind::Float);
+            tch::no_grad(|| entry.tensor().shallow_clone().copy_(&value));
+        }
+        let tolerance = match kind {
+            Kind::Double => Tolerance {
+                logits: 1e-6,
+                gradients: 1e-6,
+                exact: 1e-10,
+            },
+            _ => Tolerance {
+                logits: 1e-4,
+                gradients: 1e-3,
+                exact: 1e-3,
+            },
+        };
+        Self {
+            name,
+            expected: TensorFile::open(&file(name)).unwrap(),
+            about,
+            registry,
+            forward,
+            kind,
+            tolerance,
+        }
+    }
+
+    /// Every network in every type that its reference allows, in both layouts.
+    fn all() -> impl Iterator<Item = Self> {
+        CASES.into_iter().flat_map(|name| {
+            let types: Vec<String> = serde_json::from_value(about(name)["types"].clone()).unwrap();
+            let runs = types.into_iter().flat_map(|kind| {
+                let kind = if kind == "float32" {
+                    Kind::Float
+                } else {
+                    Kind::Double
+                };
+                [(kind, false), (kind, true)]
+            });
+            runs.map(move |(kind, last)| Self::new(name, kind, last))
+        })
+    }
+
+    /// The input, and the class that each image, pixel or token should get.
+    fn data(&self) -> (Tensor, Tensor) {
+        let shape: Vec<i64> = serde_json::from_value(self.about["input"].clone()).unwrap();
+        let classes = self.about["classes"].as_u64().unwrap();
+        let draw = |what: &str, shape: &[i64]| {
+            let count = shape.iter().product::<i64>() as usize;
+            let values: Vec<i64> = formula::words(&format!("{}.{what}", self.name), count)
+                .map(|word| (word % classes) as i64)
+                .collect();
+            Tensor::from_slice(&values).view(shape)
+        };
+        let count = shape.iter().product::<i64>() as usize;
+        let input = if self.name == "gpt" {
+            draw("input", &shape)
+        } else {
+            let values: Vec<f32> = formula::unit(&format!("{}.input", self.name), count)
+                .map(|value| (1.5 * value) as f32)
+                .collect();
+            Tensor::from_slice(&values).view(&shape[..]).to_kind(self.kind)
+        };
+        let wanted = match self.name {
+            "gpt" => shape,
+            "unet" => vec![shape[0], shape[2], shape[3]],
+            _ => vec![shape[0]],
+        };
+        let target = draw("target", &wanted);
+        (input.to_device(device()), target.to_device(device()))
+    }
+
+    fn read(&self, name: &str) -> Tensor {
+        self.expected.read(name).unwrap()
+    }
+
+    fn near(&self, got: &Tensor, expected: &Tensor, tolerance: f64, what: &str) {
+        assert_eq!(got.size(), expected.size(), "{} {what}", self.name);
+        let difference = (double(got) - double(expected)).norm() / double(expected).norm();
+        let difference = difference.double_value(&[]);
+        assert!(
+            difference < tolerance,
+            "{} in {:?}, {what}: {difference:e}",
+            self.name,
+            self.kind
+        );
+    }
+}
+
+fn double(tensor: &Tensor) -> Tensor {
+    tensor.detach().to_device(Device::Cpu).to_kind(Kind::Double)
+}
+
+/// A hash of the names, shapes and types of a model's state in its order, as the script takes it.
+fn digest(registry: &Registry) -> String {
+    let rows: String = registry
+        .state()
+        .iter()
+        .map(|entry| {
+            let kind = match entry.tensor().kind() {
+                Kind::Int64 => "int64",
+                Kind::Float => "float32",
+                other => panic!("{other:?}"),
+            };
+            format!("{} {:?} {kind}\n", entry.name(), entry.tensor().size())
+        })
+        .collect();
+    format!("{:016x}", formula::name_hash(&rows))
+}
+
+/// Names shapes types and order are pytorchs.
+///
+/// # Panics
+/// Where it is not so.
+pub fn names_shapes_types_and_order_are_pytorchs() {
+    for name in CASES {
+        let about = about(name);
+        let mut registry = Registry::new(device());
+        drop(network(name, &about["settings"], &mut registry));
+        assert_eq!(
+            Some(registry.parameter_count() as u64),
+            about["parameters"].as_u64(),
+            "{name}"
+        );
+        assert_eq!(about["state"], digest(&registry), "{name}");
+    }
+    for arch in [
+        Architecture::ResNet50,
+        Architecture::ResNet101,
+        Architecture::ResNet152,
+    ] {
+        let mut registry = Registry::new(device());
+        build(arch, 3, 1000, &mut registry).unwrap();
+        let expected = &about("resnet50")["states_of_1000_classes"][arch.name()];
+        assert_eq!(*expected, digest(&registry), "{arch}");
+    }
+}
+
+/// Evaluation gives pytorchs logits.
+///
+/// # Panics
+/// Where it is not so.
+pub fn evaluation_gives_pytorchs_logits() {
+    for case in Case::all() {
+        let (input, _) = case.data();
+        let logits = tch::no_grad(|| (case.forward)(&input, false)).unwrap();
+        case.near(
+            &logits,
+            &case.read("eval.logits"),
+            case.tolerance.logits,
+            "evaluation",
+        );
+    }
+}
+
+/// A training pass gives pytorchs logits gradients and statistics.
+///
+/// # Panics
+/// Where it is not so.
+pub fn a_training_pass_gives_pytorchs_logits_gradients_and_statistics() {
+    for case in Case::all() {
+        let (input, target) = case.data();
+        let logits = (case.forward)(&input, true).unwrap();
+        case.near(
+            &logits,
+            &case.read("train.logits"),
+            case.tolerance.logits,
+            "logits",
+        );
+        let by_class = if case.name == "gpt" {
+            logits.transpose(1, 2)
+        } else {
+            logits.shallow_clone()
+        };
+        let loss = by_class.cross_entropy_loss::<Tensor>(&target, None, Reduction::Mean, -100, 0.0);
+        case.near(&loss, &case.read("train.loss"), case.tolerance.logits, "loss");
+        loss.backward();
+        let worst = compare_gradients(&case);
+        println!(
+            "{} in {:?}: gradients differ by at most {worst:.1e}",
+            case.name, case.kind
+        );
+        let mut compared = 0;
+        for entry in case.registry.buffers() {
+            if case.expected.info(&format!("state.{}", entry.name())).is_some() {
+                let expected = case.read(&format!("state.{}", entry.name()));
+                let got = double(entry.tensor()).mean(Kind::Double);
+                let difference = (got - expected).abs().double_value(&[]);
+                assert!(
+                    difference < case.tolerance.exact,
+                    "{}: {difference:e}",
+                    entry.name()
+                );
+                compared += 1;
+            }
+        }
+        // Of three buffers of a batch norm two are statistics.
+        assert_eq!(3 * compared, 2 * case.registry.buffers().count(), "{}", case.name);
+    }
+}
+
+/// Compares every gradient by its norm and by its products with fixed vectors, and a few whole. Returns the largest
+/// relative difference (L2).
+fn compare_gradients(case: &Case) -> f64 {
+    let (norms, probes) = (case.read("grad.norms"), case.read("grad.probes"));
+    let count = probes.size()[1];
+    assert_eq!(case.registry.parameters().count() as i64, norms.size()[0]);
+    let (mut worst, mut whole) = (0.0f64, 0);
+    for (index, entry) in case.registry.parameters().enumerate() {
+        let (name, index) = (entry.name(), index as i64);
+        let gradient = double(&entry.tensor().grad());
+        let flat = gradient.reshape([-1]);
+        case.near(&flat.norm(), &norms.get(index), case.tolerance.exact, name);
+        // A vector of entries spread evenly over [-1, 1) has on average a third of the squared length of an error as
+        // the square of its product with it, so the products tell the length of the error.
+        let mut squares = 0.0;
+        for probe in 0..count {
+            let direction: Vec<f64> = formula::unit(&format!("probe.{probe}.{name}"), flat.numel()).collect();
+            let product = flat.dot(&Tensor::from_slice(&direction)).double_value(&[]);
+            squares += (product - probes.double_value(&[index, probe])).powi(2);
+        }
+        let relative = (3.0 * squares / count as f64).sqrt() / norms.double_value(&[index]);
+        assert!(
+            relative < case.tolerance.exact,
+            "{} in {:?}, gradient of {name} by its products: {relative:e}",
+            case.name,
+            case.kind
+        );
+        worst = worst.max(relative);
+        let key = format!("grad.{name}");
+        if case.expected.info(&key).is_some() {
+            case.near(&gradient, &case.read(&key), case.tolerance.gradients, &key);
+            whole += 1;
+        }
+    }
+    assert!(
+        whole >= 3,
+        "{whole} whole gradients in the reference of {}",
+        case.name
+    );
+    worst
+}

@@ -1,0 +1,267 @@
+//! The networks against torchvision's: the same weights and inputs must give the same logits, losses, gradients and
+//! running statistics. The references and how they are made are described in `tests/parity/README.md`.
+
+use super::{device, reference};
+use crate::formula;
+use dtrain_worker::models::{Architecture, Classifier, Registry, Role, TensorFile, build};
+use tch::{Device, Kind, Reduction, Tensor};
+
+const ARCHITECTURES: [Architecture; 2] = [Architecture::ResNet18, Architecture::ResNet34];
+const LOGIT_TOLERANCE: f64 = 1e-4;
+const GRADIENT_TOLERANCE: f64 = 1e-3;
+
+/// The network with the formula's weights, and the file of what torchvision computes with them.
+struct Case {
+    registry: Registry,
+    model: Box<dyn Classifier>,
+    expected: TensorFile,
+    about: serde_json::Value,
+}
+
+impl Case {
+    fn new(arch: Architecture) -> Self {
+        let path = reference(&format!("{arch}.safetensors"));
+        let about = about(&path);
+        let classes = about["classes"].as_u64().unwrap() as usize;
+        let mut registry = Registry::new(device());
+        let model = build(arch, 3, classes, &mut registry).unwrap();
+        for entry in registry.state() {
+            let shape = entry.tensor().size();
+            let value = Tensor::from_slice(&formula::state_value(entry.name(), &shape)).view(&shape[..]);
+            tch::no_grad(|| entry.tensor().shallow_clone().copy_(&value));
+        }
+        Self {
+            registry,
+            model,
+            expected: TensorFile::open(&path).unwrap(),
+            about,
+        }
+    }
+
+    fn sizes(&self) -> Vec<(usize, usize)> {
+        let sizes = self.about["images"].as_object().unwrap();
+        sizes
+            .iter()
+            .map(|(size, count)| (size.parse().unwrap(), count.as_u64().unwrap() as usize))
+            .collect()
+    }
+
+    fn read(&self, size: usize, name: &str) -> Tensor {
+        self.expected.read(&format!("{size}.{name}")).unwrap()
+    }
+
+    fn input(&self, size: usize, count: usize) -> (Tensor, Tensor) {
+        let side = size as i64;
+        let images = Tensor::from_slice(&formula::images(size, count)).view([count as i64, 3, side, side]);
+        let labels = formula::labels(size, self.about["classes"].as_u64().unwrap(), count);
+        (
+            images.to_device(device()),
+            Tensor::from_slice(&labels).to_device(device()),
+        )
+    }
+}
+
+/// The description that the script puts into a file's header.
+fn about(path: &std::path::Path) -> serde_json::Value {
+    let bytes = std::fs::read(path).unwrap();
+    let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    serde_json::from_str(&metadata.metadata().as_ref().unwrap()["about"]).unwrap()
+}
+
+fn loss(logits: &Tensor, labels: &Tensor) -> Tensor {
+    logits.cross_entropy_loss::<Tensor>(labels, None, Reduction::Mean, -100, 0.0)
+}
+
+fn double(tensor: &Tensor) -> Tensor {
+    tensor.detach().to_device(Device::Cpu).to_kind(Kind::Double)
+}
+
+fn largest_difference(a: &Tensor, b: &Tensor) -> f64 {
+    assert_eq!(a.size(), b.size());
+    (double(a) - double(b)).abs().max().double_value(&[])
+}
+
+fn relative_l2(got: &Tensor, expected: &Tensor) -> f64 {
+    assert_eq!(got.size(), expected.size());
+    (double(got) - double(expected)).norm().double_value(&[]) / double(expected).norm().double_value(&[])
+}
+
+/// The optimizers' file holds numbers of the formula as Python computed them: the twins agree bit by bit.
+///
+/// # Panics
+/// Where it is not so.
+pub fn the_formula_is_the_same_in_both_languages() {
+    let file = TensorFile::open(&reference("optimizers.safetensors")).unwrap();
+    let (parameter, gradients) = (file.read("parameter").unwrap(), file.read("gradients").unwrap());
+    let (steps, elements) = gradients.size2().unwrap();
+    let start: Vec<f64> = formula::unit("optimizer.parameter", elements as usize).collect();
+    assert!(parameter.equal(&Tensor::from_slice(&start)));
+    for step in 0..steps {
+        let expected = formula::gradient("optimizer.gradient", step as usize, elements as usize);
+        assert!(
+            gradients.get(step).equal(&Tensor::from_slice(&expected)),
+            "step {step}"
+        );
+    }
+}
+
+/// Names shapes types and order are torchvisions.
+///
+/// # Panics
+/// Where it is not so.
+pub fn names_shapes_types_and_order_are_torchvisions() {
+    for arch in ARCHITECTURES {
+        let text = std::fs::read_to_string(reference(&format!("{arch}.json"))).unwrap();
+        let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let mut registry = Registry::new(device());
+        build(
+            arch,
+            3,
+            expected["classes"].as_u64().unwrap() as usize,
+            &mut registry,
+        )
+        .unwrap();
+
+        let rows: Vec<(String, Vec<i64>, String)> =
+            serde_json::from_value(expected["state"].clone()).unwrap();
+        assert_eq!(registry.state().len(), rows.len(), "{arch}");
+        for (entry, (name, shape, dtype)) in registry.state().iter().zip(&rows) {
+            assert_eq!(entry.name(), name, "{arch}");
+            assert_eq!(&entry.tensor().size(), shape, "{arch} {name}");
+            let kind = if dtype == "int64" {
+                Kind::Int64
+            } else {
+                Kind::Float
+            };
+            assert_eq!(entry.tensor().kind(), kind, "{arch} {name}");
+        }
+        let tensors = registry
+            .state()
+            .iter()
+            .filter(|entry| entry.role() == Role::Parameter)
+            .count() as u64;
+        assert_eq!(Some(tensors), expected["parameter_tensors"].as_u64(), "{arch}");
+        assert_eq!(
+            Some(registry.parameter_count() as u64),
+            expected["parameters"].as_u64(),
+            "{arch}"
+        );
+    }
+}
+
+/// Evaluation gives torchvisions logits.
+///
+/// # Panics
+/// Where it is not so.
+pub fn evaluation_gives_torchvisions_logits() {
+    for arch in ARCHITECTURES {
+        let case = Case::new(arch);
+        for (size, count) in case.sizes() {
+            let (images, labels) = case.input(size, count);
+            let logits = tch::no_grad(|| case.model.forward(&images, false)).unwrap();
+            let difference = largest_difference(&logits, &case.read(size, "eval.logits"));
+            println!("{arch} {size} evaluation: logits differ by at most {difference:.1e}");
+            assert!(difference < LOGIT_TOLERANCE, "{arch} at {size}: {difference:e}");
+            let difference = largest_difference(&loss(&logits, &labels), &case.read(size, "eval.loss"));
+            assert!(
+                difference < LOGIT_TOLERANCE,
+                "{arch} at {size}, loss: {difference:e}"
+            );
+        }
+    }
+}
+
+/// A training pass gives torchvisions logits gradients and statistics.
+///
+/// # Panics
+/// Where it is not so.
+pub fn a_training_pass_gives_torchvisions_logits_gradients_and_statistics() {
+    for arch in ARCHITECTURES {
+        for (size, count) in Case::new(arch).sizes() {
+            // Fresh weights: the pass before has moved the running statistics.
+            let case = Case::new(arch);
+            let (images, labels) = case.input(size, count);
+            let logits = case.model.forward(&images, true).unwrap();
+            let difference = largest_difference(&logits, &case.read(size, "train.logits"));
+            assert!(difference < LOGIT_TOLERANCE, "{arch} at {size}: {difference:e}");
+            let loss = loss(&logits, &labels);
+            let loss_difference = largest_difference(&loss, &case.read(size, "train.loss"));
+            assert!(
+                loss_difference < LOGIT_TOLERANCE,
+                "{arch} at {size}, loss: {loss_difference:e}"
+            );
+
+            loss.backward();
+            let worst = compare_gradients(&case, size);
+            println!(
+                "{arch} {size} training: logits differ by at most {difference:.1e}, gradients by {worst:.1e}"
+            );
+            compare_statistics(&case, size);
+        }
+    }
+}
+
+/// Compares every gradient by its norm and by its products with fixed vectors, and a few whole. Returns the largest
+/// relative difference (L2).
+fn compare_gradients(case: &Case, size: usize) -> f64 {
+    let (norms, probes) = (case.read(size, "grad.norms"), case.read(size, "grad.probes"));
+    let count = probes.size()[1];
+    let mut worst: f64 = 0.0;
+    for (index, entry) in case.registry.parameters().enumerate() {
+        let (name, index) = (entry.name(), index as i64);
+        let gradient = double(&entry.tensor().grad()).view([-1]);
+        let norm = norms.double_value(&[index]);
+        let of_norm = (gradient.norm().double_value(&[]) / norm - 1.0).abs();
+        assert!(
+            of_norm < GRADIENT_TOLERANCE,
+            "norm of the gradient of {name}: {of_norm:e}"
+        );
+
+        // A vector of entries spread evenly over [-1, 1) has on average a third of the squared length of an error as
+        // the square of its product with it, so the products tell the length of the error.
+        let mut squares = 0.0;
+        for probe in 0..count {
+            let direction: Vec<f64> =
+                formula::unit(&format!("probe.{probe}.{name}"), gradient.numel()).collect();
+            let product = gradient.dot(&Tensor::from_slice(&direction)).double_value(&[]);
+            squares += (product - probes.double_value(&[index, probe])).powi(2);
+        }
+        let relative = (3.0 * squares / count as f64).sqrt() / norm;
+        assert!(
+            relative < GRADIENT_TOLERANCE,
+            "gradient of {name} by its products: {relative:e}"
+        );
+        worst = worst.max(relative);
+    }
+    assert_eq!(case.registry.parameters().count() as i64, norms.size()[0]);
+
+    let mut whole = 0;
+    for entry in case.registry.parameters() {
+        let key = format!("{size}.grad.{}", entry.name());
+        if case.expected.info(&key).is_some() {
+            let relative = relative_l2(&entry.tensor().grad(), &case.expected.read(&key).unwrap());
+            assert!(
+                relative < GRADIENT_TOLERANCE,
+                "gradient of {}: {relative:e}",
+                entry.name()
+            );
+            worst = worst.max(relative);
+            whole += 1;
+        }
+    }
+    assert_eq!(whole, 5, "whole gradients in the reference");
+    worst
+}
+
+fn compare_statistics(case: &Case, size: usize) {
+    let mut compared = 0;
+    for entry in case.registry.buffers() {
+        let key = format!("{size}.state.{}", entry.name());
+        if case.expected.info(&key).is_some() {
+            let difference = largest_difference(entry.tensor(), &case.expected.read(&key).unwrap());
+            assert!(difference < 1e-4, "{} at {size}: {difference:e}", entry.name());
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 9, "running statistics in the reference");
+}

@@ -1,0 +1,472 @@
+//! Where the suite finds its programs and files, and how it starts them.
+
+use std::cell::RefCell;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use dtrain_common::env::{DTRAIN_WORKER, WorkerEnv};
+use dtrain_common::run_dir::RunDir;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::process::{Signals, exit_code, last_words};
+use crate::setup::Problem;
+
+/// A command that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Between two looks at processes.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What the suite works with.
+#[derive(Debug)]
+pub(super) struct Site<'a> {
+    pub(super) signals: &'a Signals,
+    /// The folder with dtrain, dtrain-worker, conformance-rank and gpu-rank.
+    pub(super) programs: PathBuf,
+    /// The folder with the recipes and PyTorch's programs of the benchmarks.
+    pub(super) bench: PathBuf,
+    /// The folder with PyTorch's results.
+    pub(super) reference: PathBuf,
+    /// libtorch's libraries, where the programs do not find them themselves.
+    pub(super) libraries: Option<PathBuf>,
+    /// A Python with torch, for the benchmarks.
+    pub(super) python: Option<PathBuf>,
+    /// A folder of the suite's own.
+    pub(super) work: PathBuf,
+    /// How many GPUs there are.
+    pub(super) gpus: usize,
+    /// Whether all is run on the CPU, to see that the suite itself works: what needs a GPU fails then.
+    pub(super) rehearses: bool,
+    /// How often a benchmark is run.
+    pub(super) rounds: usize,
+    /// What the check under way has started.
+    pub(super) commands: RefCell<Vec<String>>,
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Its exit code, or 128 + n where signal n ended it.
+    pub(super) code: u8,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+    pub(super) took: Duration,
+}
+
+impl Ended {
+    /// An error with its last words where it has not ended with `code`.
+    pub(super) fn expect(self, code: u8) -> Result<Self> {
+        ensure!(
+            self.code == code,
+            "exit code {} where {code} was to be: {}",
+            self.code,
+            last_words(&format!("{}\n{}", self.stdout, self.stderr))
+        );
+        Ok(self)
+    }
+
+    /// An error where its standard error does not hold `words`.
+    pub(super) fn says(self, words: &str) -> Result<Self> {
+        ensure!(
+            self.stderr.contains(words),
+            "it does not say `{words}`: {}",
+            last_words(&self.stderr)
+        );
+        Ok(self)
+    }
+}
+
+/// What a training has left.
+#[derive(Debug)]
+pub(super) struct Trained {
+    /// What its launcher or rank 0 wrote to standard error.
+    pub(super) stderr: String,
+    /// The lines of metrics.jsonl that are of steps.
+    pub(super) steps: Vec<Value>,
+    /// result.json.
+    pub(super) result: Value,
+}
+
+impl Trained {
+    /// A figure of every step.
+    pub(super) fn per_step(&self, key: &str) -> Result<Vec<f64>> {
+        let of = |step: &Value| {
+            // A loss that is no number is written as null.
+            match &step[key] {
+                Value::Null => Some(f64::NAN),
+                value => value.as_f64(),
+            }
+        };
+        let all: Option<Vec<f64>> = self.steps.iter().map(of).collect();
+        all.with_context(|| format!("metrics.jsonl has steps without {key}"))
+    }
+
+    /// From what it wrote.
+    pub(super) fn read(run: &RunDir, stderr: String) -> Result<Self> {
+        let read =
+            |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+        let lines: Vec<Value> = read(&run.metrics())?
+            .lines()
+            .map(serde_json::from_str)
+            .collect::<Result<_, _>>()
+            .context("metrics.jsonl is not JSON lines")?;
+        Ok(Self {
+            stderr,
+            steps: lines.into_iter().filter(is_step).collect(),
+            result: serde_json::from_str(&read(&run.result())?)?,
+        })
+    }
+}
+
+/// Whether a line of metrics.jsonl is of a step; others tell of evaluations, checkpoints and stages.
+fn is_step(line: &Value) -> bool {
+    line["step"].is_u64() && line.get("loss").is_some()
+}
+
+/// One training.
+#[derive(Debug, Clone)]
+pub(super) struct Training<'a> {
+    /// Of its folder; once in the suite.
+    pub(super) name: &'a str,
+    /// The recipe's text.
+    pub(super) recipe: &'a str,
+    pub(super) ranks: usize,
+    pub(super) sets: &'a [&'a str],
+    /// Further environment variables.
+    pub(super) vars: &'a [(&'a str, &'a str)],
+}
+
+impl Site<'_> {
+    /// A command of one of the suite's programs, with nothing of an outer run in its environment.
+    pub(super) fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.programs.join(name));
+        for (name, _) in WorkerEnv::single().vars() {
+            command.env_remove(name);
+        }
+        command
+            .env_remove("RUST_LOG")
+            .env(DTRAIN_WORKER, self.programs.join("dtrain-worker"))
+            .current_dir(&self.work)
+            .stdin(Stdio::null());
+        if self.rehearses {
+            command.env("CUDA_VISIBLE_DEVICES", "");
+        }
+        if let Some(libraries) = &self.libraries {
+            command.env("LD_LIBRARY_PATH", libraries);
+        }
+        command
+    }
+
+    /// Writes a file of the suite's own.
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.work.join(name);
+        fs::write(&path, text).map_err(|error| Problem::write(&path, error))?;
+        Ok(path)
+    }
+
+    /// Runs a command to its end.
+    pub(super) fn run(&self, command: &mut Command) -> Result<Ended> {
+        let mut ended = self.run_all(vec![command])?;
+        ended.pop().context("one command is one end")
+    }
+
+    /// Runs commands side by side to the end of the last one.
+    pub(super) fn run_all(&self, commands: Vec<&mut Command>) -> Result<Vec<Ended>> {
+        let begun = Instant::now();
+        let started = commands
+            .into_iter()
+            .map(|command| self.start(command))
+            .collect::<Result<Vec<_>>>()?;
+        started
+            .into_iter()
+            .map(|started| started.end(self.signals, begun))
+            .collect()
+    }
+
+    /// Starts a command; dropped, it is killed.
+    pub(super) fn start(&self, command: &mut Command) -> Result<Started> {
+        self.signals.check()?;
+        let shown = words(command);
+        self.commands.borrow_mut().push(shown.clone());
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {shown}"))?;
+        Ok(Started::new(child, shown))
+    }
+
+    /// Trains, and expects success. More ranks than GPUs are started without the launcher, each as if it were alone on a machine of
+    /// its own: NCCL refuses two ranks of one host on the same GPU.
+    pub(super) fn train(&self, training: &Training<'_>) -> Result<Trained> {
+        let ended = self.try_training(training)?.expect(0)?;
+        Trained::read(&self.run_dir(training.name), ended.stderr)
+    }
+
+    /// As [`Site::train`], whatever its end: that of the launcher, or of the first rank that did not end well.
+    pub(super) fn try_training(&self, training: &Training<'_>) -> Result<Ended> {
+        let recipe = self.write(&format!("{}.toml", training.name), training.recipe)?;
+        if self.rehearses || training.ranks <= self.gpus {
+            return self.run(&mut self.launch(training, &recipe));
+        }
+        let mut ranks = self.ranks(training, &recipe)?;
+        let ended = self.run_all(ranks.iter_mut().collect())?;
+        let worst = ended.iter().position(|ended| ended.code != 0).unwrap_or(0);
+        ended.into_iter().nth(worst).context("there is a rank")
+    }
+
+    /// The launcher's command for a training.
+    pub(super) fn launch(&self, training: &Training<'_>, recipe: &Path) -> Command {
+        let mut command = self.program("dtrain");
+        command
+            .arg("launch")
+            .args(["--nproc", &training.ranks.to_string()])
+            .arg("--run-dir")
+            .arg(self.run_dir(training.name).root());
+        set(&mut command, training);
+        command.arg(recipe);
+        command
+    }
+
+    /// The ranks of a training as commands, that share the GPUs.
+    pub(super) fn ranks(&self, training: &Training<'_>, recipe: &Path) -> Result<Vec<Command>> {
+        let worker = |rank: usize, env: WorkerEnv| {
+            let mut command = self.program("dtrain-worker");
+            command.envs(env.vars()).arg("--run-dir");
+            command.arg(self.run_dir(training.name).root());
+            set(&mut command, training);
+            self.share(&mut command, rank);
+            command.arg(recipe);
+            command
+        };
+        let envs = strangers(training.ranks)?;
+        Ok(envs
+            .into_iter()
+            .enumerate()
+            .map(|(rank, env)| worker(rank, env))
+            .collect())
+    }
+
+    /// Gives a rank a GPU that others may have too.
+    pub(super) fn share(&self, command: &mut Command, rank: usize) {
+        if self.rehearses {
+            return;
+        }
+        command
+            .env("CUDA_VISIBLE_DEVICES", (rank % self.gpus.max(1)).to_string())
+            .env("NCCL_HOSTID", format!("dtrain-gpu-test-{rank}"))
+            .env("NCCL_SOCKET_IFNAME", "lo");
+    }
+
+    /// The run directory of a training.
+    pub(super) fn run_dir(&self, name: &str) -> RunDir {
+        RunDir::new(self.work.join(name))
+    }
+}
+
+fn set(command: &mut Command, training: &Training<'_>) {
+    for set in training.sets {
+        command.args(["--set", set]);
+    }
+    command.envs(training.vars.iter().copied());
+}
+
+/// The environments of ranks that take each other for other machines'.
+pub(super) fn strangers(ranks: usize) -> Result<Vec<WorkerEnv>> {
+    let port = TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|listener| listener.local_addr())
+        .context("cannot open a port on 127.0.0.1")?
+        .port();
+    let env = |rank| WorkerEnv {
+        rank,
+        group_rank: rank,
+        role_rank: rank,
+        world_size: ranks,
+        group_world_size: ranks,
+        role_world_size: ranks,
+        master_port: port,
+        ..WorkerEnv::single()
+    };
+    Ok((0..ranks).map(env).collect())
+}
+
+/// The program's name and its arguments, with what it is told by the environment that tells ranks apart.
+fn words(command: &Command) -> String {
+    let told = ["RANK", "CUDA_VISIBLE_DEVICES", "NCCL_HOSTID", "DTRAIN_FAULT"];
+    let vars = command.get_envs().filter_map(|(name, value)| {
+        let known = told.iter().any(|told| name == *told);
+        known.then(|| Some(format!("{}={}", name.to_string_lossy(), value?.to_string_lossy())))?
+    });
+    let program = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let args = command.get_args().map(|arg| arg.to_string_lossy().into_owned());
+    vars.chain([program]).chain(args).collect::<Vec<_>>().join(" ")
+}
+
+/// A command that may still run. Dropped, it is killed.
+#[derive(Debug)]
+pub(super) struct Started {
+    child: Option<Child>,
+    shown: String,
+    begun: Instant,
+}
+
+impl Started {
+    fn new(child: Child, shown: String) -> Self {
+        Self {
+            child: Some(child),
+            shown,
+            begun: Instant::now(),
+        }
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Its standard input, where that is a pipe.
+    pub(super) fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.child.as_mut()?.stdin.take()
+    }
+
+    /// Its standard output, for who reads it meanwhile.
+    pub(super) fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.child.as_mut()?.stdout.take()
+    }
+
+    /// Asks it to stop, as a batch system does.
+    pub(super) fn interrupt(&self) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            // It may have ended.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Kills it, as nothing can refuse.
+    pub(super) fn kill(&mut self) {
+        if let Some(child) = &mut self.child {
+            // It may have ended.
+            let _ = child.kill();
+        }
+    }
+
+    /// Waits for its end; an error after the limit.
+    pub(super) fn end(mut self, signals: &Signals, begun: Instant) -> Result<Ended> {
+        let Some(mut child) = self.child.take() else {
+            bail!("{} was waited for before", self.shown);
+        };
+        // Both pipes are read to their ends by threads of their own: a full one would stop the program.
+        let out = child
+            .stdout
+            .take()
+            .map(|pipe| thread::spawn(move || text_of(pipe)));
+        let err = child
+            .stderr
+            .take()
+            .map(|pipe| thread::spawn(move || text_of(pipe)));
+        let status = loop {
+            match child.try_wait().context("cannot wait")? {
+                Some(status) => break Some(status),
+                None if self.begun.elapsed() > LIMIT => break None,
+                None => {}
+            }
+            if let Err(interrupted) = signals.check() {
+                // It got the signal too, or gets the one that cannot be refused.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(interrupted.into());
+            }
+            thread::sleep(LOOK);
+        };
+        let took = begun.elapsed();
+        if status.is_none() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let said = |reader: Option<thread::JoinHandle<String>>| {
+            reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+        };
+        let (stdout, stderr) = (said(out), said(err));
+        let Some(status) = status else {
+            bail!(
+                "{} has not ended within {} s: {}",
+                self.shown,
+                LIMIT.as_secs(),
+                last_words(&stderr)
+            );
+        };
+        Ok(Ended {
+            code: exit_code(status),
+            stdout,
+            stderr,
+            took,
+        })
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn text_of(mut pipe: impl std::io::Read) -> String {
+    let mut bytes = Vec::new();
+    // What could be read is what there is.
+    let _ = pipe.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_lines_of_steps_are_steps() {
+        assert!(is_step(&json!({ "step": 3, "loss": 1.0 })));
+        assert!(
+            is_step(&json!({ "step": 3, "loss": null })),
+            "a loss that is no number"
+        );
+        assert!(!is_step(&json!({ "eval": { "step": 3, "loss": 1.0 } })));
+        assert!(!is_step(&json!({ "checkpoint": { "step": 3 } })));
+        assert!(!is_step(&json!({ "step": 3, "oom": {} })));
+    }
+
+    #[test]
+    fn a_command_is_told_with_what_tells_ranks_apart() {
+        let mut command = Command::new("/somewhere/dtrain-worker");
+        command
+            .args(["--run-dir", "x", "r.toml"])
+            .env("RANK", "1")
+            .env("HOME", "/root");
+        assert_eq!(words(&command), "RANK=1 dtrain-worker --run-dir x r.toml");
+    }
+
+    #[test]
+    fn strangers_are_alone_on_their_machines() {
+        let envs = strangers(2).unwrap_or_default();
+        assert_eq!(envs.len(), 2);
+        for (rank, env) in envs.iter().enumerate() {
+            assert_eq!((env.rank, env.local_rank, env.world_size), (rank, 0, 2));
+            assert_eq!((env.local_world_size, env.group_rank), (1, rank));
+        }
+        assert_eq!(envs[0].master_port, envs[1].master_port);
+    }
+}
