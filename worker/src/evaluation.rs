@@ -201,7 +201,7 @@ pub(crate) fn evaluate<T: BuildTask + 'static>(
         Evaluated::Whole(totals) => totals,
         Evaluated::Stopped => return Ok(None),
         Evaluated::Exhausted(shortages) => {
-            return Err(exhausted(&shortages, 1, step, Owners::default()).into());
+            return Err(exhausted(&shortages, 1, step, Owners::default(), place.device).into());
         }
     };
     // Steps of an epoch that were taken belong to it.

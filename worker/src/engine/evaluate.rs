@@ -17,6 +17,7 @@ use super::trainer::Trainer;
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::{Loader, LoaderOptions, MicroBatch};
 use crate::heartbeat::Heartbeat;
+use crate::memory;
 use crate::metrics::{EvalRecord, Figures, MicroBatches, OomRecord};
 use crate::tasks::{Mode, Task, Totals};
 
@@ -156,6 +157,7 @@ pub(crate) fn exhausted(
     batch: usize,
     step: u64,
     owners: Owners,
+    device: Device,
 ) -> TrainError {
     let place = place(shortages).map_or_else(String::new, |(words, _, first)| {
         format!("{words} at step {step}: {}", first.bytes())
@@ -165,6 +167,7 @@ pub(crate) fn exhausted(
         batch,
         owners,
         predicted: false,
+        elsewhere: memory::elsewhere(device),
     }))
 }
 

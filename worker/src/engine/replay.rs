@@ -185,7 +185,7 @@ impl Trainer<'_> {
         batch: usize,
         step: u64,
     ) -> TrainError {
-        exhausted(shortages, batch, step, self.owners())
+        exhausted(shortages, batch, step, self.owners(), self.device)
     }
 
     /// At the beginning of an epoch, where the recipe asks for it: a micro-batch that memory has made smaller is doubled, up to

@@ -40,6 +40,28 @@ pub fn report(device: Device) -> Result<MemoryReport, ShimError> {
     memory::usage(device).map(of)
 }
 
+/// What of a GPU neither this process's tensors nor its allocator's cache have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Bytes of CUDA's context, of libraries, and of other processes.
+    pub bytes: u64,
+    /// All that the GPU has.
+    pub total: u64,
+}
+
+/// Who else has a part of `device`; none on a CPU, and where the device does not tell.
+pub fn elsewhere(device: Device) -> Option<Elsewhere> {
+    if !device.is_cuda() {
+        return None;
+    }
+    let (free, total) = memory::device_memory(device).ok()?;
+    let own = memory::usage(device).ok()?.reserved;
+    Some(Elsewhere {
+        bytes: total.saturating_sub(free).saturating_sub(own),
+        total,
+    })
+}
+
 fn of(usage: Usage) -> MemoryReport {
     MemoryReport {
         allocated: usage.allocated,

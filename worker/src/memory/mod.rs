@@ -6,7 +6,7 @@ mod measure;
 mod predictor;
 pub(crate) mod start;
 
-pub use accounting::{Account, Books, MicroStepMemory, Phase, StepMemory, report};
+pub use accounting::{Account, Books, Elsewhere, MicroStepMemory, Phase, StepMemory, elsewhere, report};
 pub(crate) use measure::{Measured, measure};
 pub use predictor::SymbolicPredictor;
 pub(crate) use predictor::Target;

@@ -7,7 +7,7 @@ use dtrain_torch_shim::rng;
 use serde_json::Value;
 use tch::{Device, Tensor};
 
-use super::{SymbolicPredictor, Target};
+use super::{SymbolicPredictor, Target, elsewhere};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::engine::{Exhausted, JointSum, RankSync, TrainError};
 use crate::error::WorkerError;
@@ -157,6 +157,7 @@ pub(crate) fn explained<T: BuildTask + 'static>(
         batch: prediction.cut.micro_batch,
         owners: prediction.owners,
         predicted: true,
+        elsewhere: elsewhere(room.1),
     })))
 }
 

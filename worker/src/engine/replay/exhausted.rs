@@ -6,6 +6,8 @@ use std::fmt;
 use dtrain_common::memory::Owners;
 use dtrain_common::units::ByteSize;
 
+use crate::memory::Elsewhere;
+
 /// Memory ran out with the smallest micro-batch that the model takes, and nothing is left that would save any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exhausted {
@@ -17,6 +19,8 @@ pub struct Exhausted {
     pub owners: Owners,
     /// Whether that was predicted; otherwise it was measured.
     pub predicted: bool,
+    /// On a GPU: what of it others have.
+    pub elsewhere: Option<Elsewhere>,
 }
 
 impl fmt::Display for Exhausted {
@@ -39,7 +43,16 @@ impl fmt::Display for Exhausted {
             "  {:<12}{:>12}",
             "all",
             ByteSize(self.owners.total()).to_string()
-        )
+        )?;
+        match self.elsewhere {
+            Some(Elsewhere { bytes, total }) => write!(
+                f,
+                "\nOf the GPU's {} the CUDA context, libraries and other processes have {}; `dtrain gpu info` names the processes",
+                ByteSize(total),
+                ByteSize(bytes)
+            ),
+            None => Ok(()),
+        }
     }
 }
 
@@ -60,6 +73,7 @@ mod tests {
                 ..Owners::default()
             },
             predicted: false,
+            elsewhere: None,
         };
         let text = exhausted.to_string();
         assert!(
@@ -74,6 +88,21 @@ mod tests {
                 "  activations   512.00 KiB",
                 "  all             1.50 MiB"
             ]
+        );
+        let on_gpu = Exhausted {
+            elsewhere: Some(Elsewhere {
+                bytes: 3 << 30,
+                total: 8 << 30,
+            }),
+            ..exhausted
+        };
+        let text = on_gpu.to_string();
+        assert!(
+            text.ends_with(
+                "Of the GPU's 8.00 GiB the CUDA context, libraries and other processes have 3.00 GiB; `dtrain gpu info` names the \
+                 processes"
+            ),
+            "{text}"
         );
     }
 }
