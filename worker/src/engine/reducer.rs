@@ -224,9 +224,36 @@ impl Reducer {
         self.shared.state().armed = true;
     }
 
-    /// By parameter: whether it has a gradient in this step, so far.
-    pub(super) fn used(&self) -> Vec<bool> {
-        self.shared.state().used.clone()
+    /// A backward pass was captured and has computed nothing yet: which parameters will have a gradient, in this step so far.
+    ///
+    /// # Errors
+    /// What went wrong in a hook meanwhile, which could tell nobody.
+    pub(super) fn captured(&self) -> Result<Vec<bool>, ReduceError> {
+        let mut state = self.shared.state();
+        if let Some(error) = state.failed.take() {
+            return Err(error);
+        }
+        if std::mem::take(&mut state.ran_out) {
+            return Err(
+                TchError::Torch("out of memory where gradients are moved into place".to_owned()).into(),
+            );
+        }
+        Ok(state.used.clone())
+    }
+
+    /// As if a backward pass whose capture has failed had never begun; `first` says that it would have been the step's first.
+    ///
+    /// # Errors
+    /// None known.
+    pub(super) fn forget_capture(&self, first: bool) -> Result<(), ReduceError> {
+        {
+            let mut state = self.shared.state();
+            (state.failed, state.ran_out) = (None, false);
+        }
+        match first {
+            true => self.begin(),
+            false => Ok(()),
+        }
     }
 
     /// A backward pass was replayed that leaves gradients of these parameters in their places; no hook has heard of it. Its buckets

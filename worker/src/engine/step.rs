@@ -313,9 +313,9 @@ impl Trainer<'_> {
             self.progress
                 .note(format!("warning: no graphs from here on: {reason}"));
         }
-        if !captured && sort.is_first() {
+        if !captured {
             // What the hooks believe of gradients that were never computed.
-            self.reducer.begin()?;
+            self.reducer.forget_capture(sort.is_first())?;
         }
         Ok(captured)
     }
@@ -391,7 +391,7 @@ fn capture(
         weight: loss.weight.f_detach()?,
         sums: loss.sums.f_detach()?,
     };
-    Ok((detached, account.micro_step(books)?, reducer.used()))
+    Ok((detached, account.micro_step(books)?, reducer.captured()?))
 }
 
 /// `norm` is that of the mean gradient over the weight that counted; `missing` is the expected weight over that one.

@@ -94,13 +94,14 @@ impl Network {
 
 /// The steps of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Steps {
-    pub(super) skipped: usize,
-    pub(super) counted: usize,
+pub(crate) struct Steps {
+    /// The first, in which kernels are chosen and memory is touched.
+    pub(crate) skipped: usize,
+    pub(crate) counted: usize,
 }
 
 impl Steps {
-    pub(super) fn all(self) -> usize {
+    pub(crate) fn all(self) -> usize {
         self.skipped + self.counted
     }
 }

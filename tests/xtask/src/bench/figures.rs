@@ -255,7 +255,8 @@ fn counted_steps<T>(all: &[T], steps: Steps) -> Result<&[T]> {
     Ok(&all[steps.skipped..])
 }
 
-fn number(value: &Value, path: &[&str]) -> Result<f64> {
+/// A number within nested objects.
+pub(crate) fn number(value: &Value, path: &[&str]) -> Result<f64> {
     let found = path.iter().fold(value, |value, key| &value[*key]);
     found
         .as_f64()

@@ -27,11 +27,14 @@ use crate::python::environment;
 use crate::setup::{self, Problem, Ready, SetArgs};
 use crate::workspace::Workspace;
 use case::Case;
+pub(crate) use case::Steps;
 use figures::Figures;
+pub(crate) use figures::number;
 use machine::Machine;
 use question::Benchmark;
 use report::{Report, Run};
 use runner::Runner;
+pub(crate) use stats::median;
 
 /// The folder with the recipes and PyTorch's programs, from the workspace's root.
 const SOURCES: &str = "tests/bench";

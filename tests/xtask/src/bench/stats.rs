@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// The middle value, the mean of the two middle ones for an even number. `None` where there is none, or one is not a number.
-pub(super) fn median(values: &[f64]) -> Option<f64> {
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
     if values.is_empty() || values.iter().any(|value| value.is_nan()) {
         return None;
     }

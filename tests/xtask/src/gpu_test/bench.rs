@@ -17,8 +17,9 @@ use dtrain_common::env::WorkerEnv;
 
 use super::report::Finding;
 use super::site::{Site, Training};
+use crate::bench::Steps;
 use crate::process::last_words;
-use network::{Network, Steps, Way};
+use network::{Network, Way};
 use read::{Measured, RunFiles};
 
 /// What gpu.py ends with where it cannot be run; its last words say why.

@@ -86,7 +86,7 @@ fn what_a_replay_left_in_its_places_is_a_gradient_like_others() {
     let _ = places[2].shallow_clone().fill_(2.0);
     reducer.replayed(&[true, false, true]).unwrap();
     reducer.replayed(&[true, false, true]).unwrap();
-    assert_eq!(reducer.used(), [true, false, true]);
+    assert_eq!(reducer.captured().unwrap(), [true, false, true]);
     // The second one is not.
     reducer.arm();
     (&leaves[2] * 3.0).sum(Kind::Float).backward();
@@ -94,6 +94,36 @@ fn what_a_replay_left_in_its_places_is_a_gradient_like_others() {
     assert_eq!(status.used(), [true, false, true]);
     let first: Vec<f64> = places.iter().map(|place| place.double_value(&[0])).collect();
     assert_eq!(first, [1.0, 0.0, 5.0], "b has none");
+}
+
+#[test]
+fn a_capture_that_failed_leaves_nothing_behind() {
+    let (leaves, arena) = arena();
+    let mut reducer = reducer(&arena, true);
+    let fail = || {
+        let mut state = reducer.shared.state();
+        state.failed = Some(TchError::Torch("not while capturing".to_owned()).into());
+        state.ran_out = true;
+    };
+    reducer.begin().unwrap();
+    // The hooks have seen gradients that were never computed, and failed.
+    leaves[0].sum(Kind::Float).backward();
+    fail();
+    let error = reducer.captured().unwrap_err();
+    assert!(error.to_string().contains("not while capturing"), "{error}");
+    assert!(reducer.captured().is_err(), "memory ran out as well");
+    fail();
+    reducer.forget_capture(true).unwrap();
+    assert_eq!(reducer.captured().unwrap(), [false; 3]);
+    // The same kernel by kernel, and a capture of a later micro-step that fails.
+    leaves[0].sum(Kind::Float).backward();
+    fail();
+    reducer.forget_capture(false).unwrap();
+    reducer.arm();
+    leaves[0].sum(Kind::Float).backward();
+    let status = reducer.finish(&buffers(), Status::default()).unwrap();
+    assert_eq!(status.used(), [true, false, false]);
+    assert_eq!(arena.grads().unwrap()[0].double_value(&[0]), 2.0);
 }
 
 #[test]

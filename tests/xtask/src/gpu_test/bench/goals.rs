@@ -4,6 +4,7 @@ use super::super::report::Finding;
 use super::network::{Way, peak_flops};
 use super::read::Measured;
 use super::{Case, Rounds};
+use crate::bench::median;
 
 /// Of dtrain's rate to DDP's, at least.
 const SPEED: f64 = 1.05;
@@ -220,21 +221,6 @@ fn ratio(over: &[f64], under: &[f64]) -> Option<f64> {
     }
     let ratios: Vec<f64> = over.iter().zip(under).map(|(over, under)| over / under).collect();
     median(&ratios).filter(|ratio| ratio.is_finite())
-}
-
-/// The middle value, the mean of the two middle ones for an even number. `None` where there is none, or one is not a number.
-fn median(values: &[f64]) -> Option<f64> {
-    if values.is_empty() || values.iter().any(|value| value.is_nan()) {
-        return None;
-    }
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    Some(if sorted.len() % 2 == 1 {
-        sorted[middle]
-    } else {
-        f64::midpoint(sorted[middle - 1], sorted[middle])
-    })
 }
 
 #[cfg(test)]

@@ -71,20 +71,6 @@ impl Network {
     }
 }
 
-/// The steps of one run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Steps {
-    /// The first, in which kernels are chosen, compiled or recorded.
-    pub(super) skipped: usize,
-    pub(super) counted: usize,
-}
-
-impl Steps {
-    pub(super) fn all(self) -> usize {
-        self.skipped + self.counted
-    }
-}
-
 /// How a network is trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::Case;
+use crate::bench::number;
 
 /// The files of a run of dtrain that are read, as text.
 #[derive(Debug)]
@@ -136,20 +137,14 @@ fn steps_of(metrics: &str) -> Result<Vec<Value>> {
     Ok(steps)
 }
 
-fn number(value: &Value, path: &[&str]) -> Result<f64> {
-    let found = path.iter().fold(value, |value, key| &value[*key]);
-    found
-        .as_f64()
-        .with_context(|| format!("{} is not a number", path.join(".")))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use serde_json::json;
 
-    use super::super::network::{Network, Steps};
+    use super::super::network::Network;
     use super::*;
+    use crate::bench::Steps;
 
     /// Of two windows of 1024 tokens, one step before the two that are counted.
     const CASE: Case = Case {

@@ -1,8 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
 use super::super::super::report::Outcome;
-use super::super::network::{Network, Steps};
+use super::super::network::Network;
 use super::*;
+use crate::bench::Steps;
 
 fn case(is_small: bool) -> Case {
     Case {
