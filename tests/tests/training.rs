@@ -32,6 +32,7 @@ fn a_run_learns_and_leaves_what_the_design_says() {
             "loss_scale",
             "samples_per_s",
             "step_ms",
+            "elapsed_s",
         ];
         assert!(keys.iter().all(|key| figure(key) > 0.0), "{line}");
         assert!(

@@ -167,6 +167,7 @@ impl Trainer<'_> {
             loss_scale: cut.loss_scale,
             samples_per_s: cut.samples as f64 / step_s,
             step_ms: step_s * 1e3,
+            elapsed_s: self.began.elapsed().as_secs_f64(),
             wait_ms: WaitMs {
                 data: pass.waited_for_data.as_secs_f64() * 1e3,
                 comm: waited_for_ranks.as_secs_f64() * 1e3,

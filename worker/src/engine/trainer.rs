@@ -158,6 +158,8 @@ pub struct Trainer<'a> {
     pub(super) from_memory: bool,
     /// Whether it was said that the training waits for checkpoints.
     pub(super) told_of_waiting: bool,
+    /// When the training began in this process.
+    pub(super) began: Instant,
     /// When the last checkpoint was begun, or the training.
     pub(super) saved_at: Instant,
     pub(super) summary: Summary,
@@ -229,6 +231,7 @@ impl<'a> Trainer<'a> {
             memory_copies,
             from_memory: parts.from_memory,
             told_of_waiting: false,
+            began: Instant::now(),
             saved_at: Instant::now(),
             summary,
         };
@@ -248,7 +251,7 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// See [`TrainError`]; where memory runs out, [`crate::OutOfMemory::is_out_of_memory`] says so.
     pub fn run(mut self) -> Result<Outcome, TrainError> {
-        let begun = Instant::now();
+        self.began = Instant::now();
         let first = self.done;
         self.summary.result.startup_ms = self
             .launched
@@ -299,7 +302,7 @@ impl<'a> Trainer<'a> {
                 .partition
                 .micro_batch(),
         );
-        tracing::debug!("trained for {:.3} s", begun.elapsed().as_secs_f64());
+        tracing::debug!("trained for {:.3} s", self.began.elapsed().as_secs_f64());
         let unfinished = self.done < self.plan.total_steps || self.owes_evaluation;
         Ok(if stopped && unfinished {
             Outcome::Stopped(self.summary)

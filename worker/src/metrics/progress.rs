@@ -199,6 +199,7 @@ mod tests {
             loss_scale: 1.0,
             samples_per_s: 312.4,
             step_ms: 10.0,
+            elapsed_s: 0.01,
             wait_ms: WaitMs::default(),
             memory: StepMemory {
                 report: MemoryReport {

@@ -30,6 +30,8 @@ pub struct StepRecord {
     pub samples_per_s: f64,
     /// Duration of the step.
     pub step_ms: f64,
+    /// Since this process began to train, evaluations and all else included.
+    pub elapsed_s: f64,
     /// What the step waited for on this rank.
     pub wait_ms: WaitMs,
     /// Memory of rank 0, in bytes: at the step's end and the most in it, by owner and by phase.

@@ -72,7 +72,12 @@ pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
     let all =
         |path: &[&str]| -> Result<Vec<f64>> { counted.iter().map(|record| number(record, path)).collect() };
     let most = |values: Vec<f64>| values.into_iter().fold(0.0, f64::max);
-    let total_ms: f64 = all(&["step_ms"])?.iter().sum();
+    // From the end of the last skipped step to that of the last one, with what is between steps, as PyTorch's loop is timed.
+    let at = |done: usize| match done {
+        0 => Ok(0.0),
+        done => number(&records[done - 1], &["elapsed_s"]),
+    };
+    let total_ms = 1e3 * (at(records.len())? - at(case.steps.skipped)?);
     let waited_ms: f64 = all(&["wait_ms", "data"])?.iter().sum();
     Ok(Measured {
         rate: rate(case, total_ms)?,
@@ -158,8 +163,10 @@ mod tests {
     };
 
     fn step(done: u64, step_ms: f64, peak: u64) -> Value {
+        let elapsed_s = [1.0, 1.25, 2.0][done as usize - 1];
         json!({
             "step": done, "samples": 2 * done, "loss": 7.0, "step_ms": step_ms,
+            "elapsed_s": elapsed_s,
             "wait_ms": { "data": step_ms / 10.0, "comm": 0.0 },
             "memory": { "allocated": 5, "reserved": 2 * peak, "peak": peak },
         })
@@ -191,8 +198,8 @@ mod tests {
         assert_eq!(
             measured,
             Measured {
-                // 4 windows in 40 ms.
-                rate: 102_400.0,
+                // 4 windows in a second, with what is between steps.
+                rate: 4096.0,
                 peak_allocated: 25.0,
                 peak_reserved: 50.0,
                 parameters: 124.0,
