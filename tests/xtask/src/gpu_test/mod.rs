@@ -13,10 +13,12 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use dtrain_common::env::CUDA_VISIBLE_DEVICES;
 use dtrain_common::gpu::{Driver, Nvidia, Status};
 use dtrain_common::units::ByteSize;
 
 use crate::process::{Interrupted, Signals};
+use crate::python::environment;
 use crate::setup::{Problem, SetArgs};
 use crate::workspace::Workspace;
 use checks::Part;
@@ -56,7 +58,8 @@ pub(crate) struct Args {
     /// libtorch's folder of libraries, instead of that of Python's torch or of set-up
     #[arg(long, value_name = "DIR")]
     libtorch: Option<PathBuf>,
-    /// A Python with torch 2.11.0 and torchvision, for the benchmarks; python3 without it, where that has torch
+    /// A Python with torch 2.11.0 and torchvision, for the benchmarks; without it python3, where that has torch, and otherwise one that is
+    /// set up, where there is a repository
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
     /// Run on the CPU what can be run there, as if it were one GPU, to see that the suite itself works
@@ -67,15 +70,21 @@ pub(crate) struct Args {
     out: Option<PathBuf>,
 }
 
+impl Args {
+    fn wants(&self, part: Part) -> bool {
+        self.parts.is_empty() || self.parts.contains(&part)
+    }
+}
+
 /// Checks, prints and writes. The exit code is 1 where something does not hold, and 2 without a GPU.
 pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
     if let Some(folder) = &args.make_pack {
         return make_pack(signals, args, folder);
     }
     // Found out before anything is built.
-    let status = match gpus() {
-        Ok(status) => status,
-        Err(_) if args.rehearse => Status::default(),
+    let (status, devices) = match gpus() {
+        Ok(found) => found,
+        Err(_) if args.rehearse => (Status::default(), Vec::new()),
         Err(reason) => {
             eprintln!(
                 "gpu-test needs a GPU, and {reason}. Nothing was checked. The tests that need none are `cargo xtask test`; \
@@ -102,7 +111,8 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
         libraries: place.libraries,
         python: place.python,
         work: work.canonicalize()?,
-        gpus: status.gpus.len().max(1),
+        gpus: devices.len().max(1),
+        devices,
         rehearses: args.rehearse,
         rounds: args.rounds.into(),
         commands: RefCell::new(Vec::new()),
@@ -128,14 +138,30 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
     Ok(u8::from(failed > 0))
 }
 
-/// The GPUs that the driver tells of, or why there is none.
-fn gpus() -> Result<Status, String> {
+/// The names of the GPUs to be used: those that the user has made visible, or all that there are.
+fn devices(visible: Option<String>, count: usize) -> Vec<String> {
+    match visible {
+        Some(list) => list
+            .split(',')
+            .map(|name| name.trim().to_owned())
+            .filter(|name| !name.is_empty())
+            .collect(),
+        None => (0..count).map(|index| index.to_string()).collect(),
+    }
+}
+
+/// The GPUs that the driver tells of with the names of those to be used, or why there is none.
+fn gpus() -> Result<(Status, Vec<String>), String> {
     let status = Nvidia::open()
         .and_then(|mut nvidia| nvidia.status())
         .map_err(|error| error.to_string())?;
-    match status.gpus.is_empty() {
-        true => Err("the NVIDIA driver finds none here".to_owned()),
-        false => Ok(status),
+    if status.gpus.is_empty() {
+        return Err("the NVIDIA driver finds none here".to_owned());
+    }
+    let devices = devices(std::env::var(CUDA_VISIBLE_DEVICES).ok(), status.gpus.len());
+    match devices.is_empty() {
+        true => Err("CUDA_VISIBLE_DEVICES hides all of them".to_owned()),
+        false => Ok((status, devices)),
     }
 }
 
@@ -204,6 +230,10 @@ impl Place {
                 return Ok(Err(code));
             }
         };
+        let python = match python {
+            None if args.wants(Part::Benchmarks) => peer(&workspace, signals)?,
+            other => other,
+        };
         Ok(Ok(Self {
             programs,
             bench: workspace.root().join("tests/bench"),
@@ -213,6 +243,19 @@ impl Place {
             python,
             own: workspace.target(),
         }))
+    }
+}
+
+/// A Python with PyTorch, set up for the benchmarks; none where that cannot be, which is no reason to check nothing.
+fn peer(workspace: &Workspace, signals: &Signals) -> Result<Option<PathBuf>> {
+    let requirements = "tests/bench/requirements.txt";
+    match environment(workspace, signals, "bench-venv", requirements) {
+        Ok(python) => Ok(Some(python)),
+        Err(error) if error.downcast_ref::<Interrupted>().is_some() => Err(error),
+        Err(error) => {
+            eprintln!("warning: there is no PyTorch to compare with: {error:#}");
+            Ok(None)
+        }
     }
 }
 
@@ -245,7 +288,7 @@ fn libraries(said: &str) -> Option<PathBuf> {
 fn check(site: &Site<'_>, args: &Args) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for part in Part::ALL {
-        if !args.parts.is_empty() && !args.parts.contains(&part) {
+        if !args.wants(part) {
             continue;
         }
         for check in part.checks() {
@@ -303,6 +346,13 @@ fn command(args: &Args) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_is_visible_is_used() {
+        assert_eq!(devices(None, 2), ["0", "1"]);
+        assert_eq!(devices(Some("3, GPU-7".to_owned()), 8), ["3", "GPU-7"]);
+        assert!(devices(Some(String::new()), 8).is_empty());
+    }
 
     #[test]
     fn only_the_libtorch_that_the_programs_were_built_with_is_taken() {

@@ -46,6 +46,8 @@ NVIDIA driver and libtorch 2.11.0 with CUDA, and finds the one in a Python that 
 ./run --help
 ```
 
+`bench/requirements.txt` names what the benchmarks compare with.
+
 The exit code is 0 where everything holds, 1 where something does not, and 2 where there is no GPU to check.
 ";
 

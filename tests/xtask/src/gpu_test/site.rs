@@ -39,8 +39,10 @@ pub(super) struct Site<'a> {
     pub(super) python: Option<PathBuf>,
     /// A folder of the suite's own.
     pub(super) work: PathBuf,
-    /// How many GPUs there are.
+    /// How many GPUs there are, or are to be used.
     pub(super) gpus: usize,
+    /// Their names, as CUDA_VISIBLE_DEVICES takes them.
+    pub(super) devices: Vec<String>,
     /// Whether all is run on the CPU, to see that the suite itself works: what needs a GPU fails then.
     pub(super) rehearses: bool,
     /// How often a benchmark is run.
@@ -151,6 +153,9 @@ impl Site<'_> {
         }
         command
             .env_remove("RUST_LOG")
+            // A setting of one's own would be left as it is, and no limit could be set.
+            .env_remove("PYTORCH_ALLOC_CONF")
+            .env_remove("PYTORCH_CUDA_ALLOC_CONF")
             .env(DTRAIN_WORKER, self.programs.join("dtrain-worker"))
             .current_dir(&self.work)
             .stdin(Stdio::null());
@@ -255,11 +260,11 @@ impl Site<'_> {
 
     /// Gives a rank a GPU that others may have too.
     pub(super) fn share(&self, command: &mut Command, rank: usize) {
-        if self.rehearses {
+        let Some(device) = self.devices.get(rank % self.devices.len().max(1)) else {
             return;
-        }
+        };
         command
-            .env("CUDA_VISIBLE_DEVICES", (rank % self.gpus.max(1)).to_string())
+            .env("CUDA_VISIBLE_DEVICES", device)
             .env("NCCL_HOSTID", format!("dtrain-gpu-test-{rank}"))
             .env("NCCL_SOCKET_IFNAME", "lo");
     }

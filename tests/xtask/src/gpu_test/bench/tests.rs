@@ -77,6 +77,7 @@ fn run(gpu_py: &str, rounds: usize) -> (Finding, Vec<String>, tempfile::TempDir)
         python: Some("/bin/sh".into()),
         work,
         gpus: 1,
+        devices: vec!["0".to_owned()],
         rehearses: false,
         rounds,
         commands: RefCell::default(),

@@ -84,7 +84,8 @@ fn one_context(site: &Site<'_>) -> Result<Finding> {
         .collect();
     let most = taken.iter().copied().max().unwrap_or_default();
     // A driver that names no processes, as in some containers, still tells the memory.
-    let alone = more.iter().all(|&more| more == 1) || has.iter().all(|&has| has == 0);
+    let named = more.iter().sum::<i64>() == site.gpus as i64 && more.iter().all(|&more| more <= 1);
+    let alone = named || has.iter().all(|&has| has == 0);
     Ok(Finding::judged(
         alone && most < MOST_OF_A_WORKER,
         format!(
