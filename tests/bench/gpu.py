@@ -32,7 +32,6 @@ try:
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
-    import torchvision
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
@@ -74,17 +73,21 @@ def windows(vocabulary, context):
 
 def build(name, tiny=False):
     """The network, a function that draws a batch of so many samples, and the things counted in a sample."""
+    if name == "gpt2":
+        sizes, context = (models.GPT, 64) if tiny else (GPT2, CONTEXT)
+        return models.Gpt(context=context, **sizes), windows(sizes["vocabulary"], context), context
+    try:
+        import torchvision
+    except ImportError as error:
+        not_here(f"this Python has no torchvision, whose {name} is measured beside dtrain's: {error}")
     if name == "resnet50":
         net = torchvision.models.resnet50(num_classes=1000, zero_init_residual=True)
         return net.to(memory_format=torch.channels_last), images(32 if tiny else 224, True), 1
     if name == "vit-b16" and tiny:
         net = torchvision.models.VisionTransformer(32, 16, 2, 2, 64, 256, num_classes=1000)
         return net, images(32, False), 1
-    if name == "vit-b16":
-        net = torchvision.models.vit_b_16(num_classes=1000, dropout=0.0, attention_dropout=0.0)
-        return net, images(224, False), 1
-    sizes, context = (models.GPT, 64) if tiny else (GPT2, CONTEXT)
-    return models.Gpt(context=context, **sizes), windows(sizes["vocabulary"], context), context
+    net = torchvision.models.vit_b_16(num_classes=1000, dropout=0.0, attention_dropout=0.0)
+    return net, images(224, False), 1
 
 
 def optimizer_of(name, parameters):

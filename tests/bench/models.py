@@ -2,7 +2,6 @@
 
 import torch
 import torch.nn.functional as F
-import torchvision
 from torch import nn
 
 GPT = {"vocabulary": 65, "width": 384, "depth": 6, "heads": 6}
@@ -55,6 +54,9 @@ class Gpt(nn.Module):
 def build(name, context):
     """The network, a function that draws a batch of so many samples in memory, and the things counted in a sample."""
     if name == "resnet18":
+        # The GPTs do without it.
+        import torchvision
+
         model = torchvision.models.resnet18(num_classes=10, zero_init_residual=True)
         return model, lambda n: (torch.randn(n, 3, 64, 64), torch.randint(10, (n,))), 1
     if name == "gpt":
