@@ -11,6 +11,7 @@ mod gpu_test;
 mod kills;
 mod marked;
 mod memory;
+mod metrics;
 mod parity;
 mod process;
 mod python;

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::case::{Network, Steps};
 use super::stats::median;
+use crate::metrics;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -87,7 +88,7 @@ struct Trained {
 
 /// From the files of a run of dtrain with `ranks` ranks.
 pub(super) fn of_dtrain(files: &RunFiles, network: Network, ranks: u64, steps: Steps) -> Result<Figures> {
-    let records = step_records(&files.metrics).context("metrics.jsonl")?;
+    let records = metrics::steps(&files.metrics).context("metrics.jsonl")?;
     let counted = counted_steps(&records, steps).context("metrics.jsonl")?;
     let batch = network.batch() * ranks;
     for pair in counted.windows(2) {
@@ -230,19 +231,6 @@ fn of(processes: &[Trained]) -> Figures {
 
 fn middle(values: &[f64]) -> Result<f64> {
     median(values).context("there is no step to take a median of")
-}
-
-/// The lines that are optimizer steps; the others are evaluations.
-fn step_records(metrics: &str) -> Result<Vec<Value>> {
-    let mut records = Vec::new();
-    for (index, line) in metrics.lines().enumerate() {
-        let value: Value =
-            serde_json::from_str(line).with_context(|| format!("line {} is not JSON", index + 1))?;
-        if value.get("eval").is_none() {
-            records.push(value);
-        }
-    }
-    Ok(records)
 }
 
 fn counted_steps<T>(all: &[T], steps: Steps) -> Result<&[T]> {

@@ -7,6 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::metrics::steps;
+
 /// Test accuracy must be at least this many times chance.
 const TIMES_CHANCE: f64 = 3.0;
 
@@ -101,20 +103,15 @@ impl fmt::Display for Figures {
     }
 }
 
-/// The losses of the lines that are optimizer steps; the others are evaluations.
+/// The losses of the steps.
 fn losses(metrics: &str) -> Result<Vec<f64>> {
-    let mut losses = Vec::new();
-    for (number, line) in metrics.lines().enumerate() {
-        let value: Value =
-            serde_json::from_str(line).with_context(|| format!("line {} is not JSON", number + 1))?;
-        if value.get("eval").is_none() {
-            let loss = value
-                .get("loss")
-                .with_context(|| format!("line {} has no loss", number + 1))?;
-            losses.push(loss.as_f64().unwrap_or(f64::NAN));
-        }
-    }
-    Ok(losses)
+    let of = |step: Value| {
+        let loss = step
+            .get("loss")
+            .with_context(|| format!("step {} has no loss", step["step"]))?;
+        Ok(loss.as_f64().unwrap_or(f64::NAN))
+    };
+    steps(metrics)?.into_iter().map(of).collect()
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -171,7 +168,7 @@ mod tests {
         };
         put(
             "metrics.jsonl",
-            "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":0.5}\n{\"eval\":{\"accuracy\":0.9}}\n",
+            "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":0.5}\n{\"eval\":{\"accuracy\":0.9}}\n{\"checkpoint\":{}}\n",
         );
         put("checkpoints/latest/manifest.json", r#"{"classes": 10}"#);
         assert!(
@@ -195,6 +192,6 @@ mod tests {
             "loss 2.500 in the first step and 0.500 in the last of 2, test accuracy 90.0% (chance 10.0%)"
         );
         put("metrics.jsonl", "{\"step\":1,\"loss\":null}\n{\"step\":2}\n");
-        assert!(format!("{:#}", Figures::read(run.path()).unwrap_err()).contains("line 2 has no loss"));
+        assert!(format!("{:#}", Figures::read(run.path()).unwrap_err()).contains("step 2 has no loss"));
     }
 }

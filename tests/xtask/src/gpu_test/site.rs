@@ -14,6 +14,7 @@ use dtrain_common::run_dir::RunDir;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::metrics;
 use crate::process::{Signals, exit_code, last_words};
 use crate::setup::Problem;
 
@@ -113,22 +114,12 @@ impl Trained {
     pub(super) fn read(run: &RunDir, stderr: String) -> Result<Self> {
         let read =
             |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
-        let lines: Vec<Value> = read(&run.metrics())?
-            .lines()
-            .map(serde_json::from_str)
-            .collect::<Result<_, _>>()
-            .context("metrics.jsonl is not JSON lines")?;
         Ok(Self {
             stderr,
-            steps: lines.into_iter().filter(is_step).collect(),
+            steps: metrics::steps(&read(&run.metrics())?).context("metrics.jsonl")?,
             result: serde_json::from_str(&read(&run.result())?)?,
         })
     }
-}
-
-/// Whether a line of metrics.jsonl is of a step; others tell of evaluations, checkpoints and stages.
-fn is_step(line: &Value) -> bool {
-    line["step"].is_u64() && line.get("loss").is_some()
 }
 
 /// One training.
@@ -438,21 +429,7 @@ fn text_of(mut pipe: impl std::io::Read) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    #[test]
-    fn only_lines_of_steps_are_steps() {
-        assert!(is_step(&json!({ "step": 3, "loss": 1.0 })));
-        assert!(
-            is_step(&json!({ "step": 3, "loss": null })),
-            "a loss that is no number"
-        );
-        assert!(!is_step(&json!({ "eval": { "step": 3, "loss": 1.0 } })));
-        assert!(!is_step(&json!({ "checkpoint": { "step": 3 } })));
-        assert!(!is_step(&json!({ "step": 3, "oom": {} })));
-    }
 
     #[test]
     fn a_command_is_told_with_what_tells_ranks_apart() {

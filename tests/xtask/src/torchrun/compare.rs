@@ -36,13 +36,9 @@ pub(super) fn answers(stdout: &str, world: usize) -> Result<Vec<Value>> {
 /// The losses of the steps in a metrics.jsonl.
 pub(super) fn losses(metrics: &str, steps: usize) -> Result<Vec<Value>> {
     let mut losses = Vec::new();
-    for (index, line) in metrics.lines().enumerate() {
-        let record: Value =
-            serde_json::from_str(line).with_context(|| format!("line {} is not JSON", index + 1))?;
-        if record.get("eval").is_none() {
-            ensure!(record["loss"].is_f64(), "line {} has no loss", index + 1);
-            losses.push(record["loss"].clone());
-        }
+    for step in crate::metrics::steps(metrics)? {
+        ensure!(step["loss"].is_f64(), "step {} has no loss", step["step"]);
+        losses.push(step["loss"].clone());
     }
     ensure!(
         losses.len() == steps,
@@ -121,7 +117,7 @@ mod tests {
             losses("{\"step\":1}", 1)
                 .unwrap_err()
                 .to_string()
-                .contains("line 1 has no loss")
+                .contains("step 1 has no loss")
         );
         assert!(losses("{", 1).is_err());
     }

@@ -38,7 +38,7 @@ test -z "$CUDA_VISIBLE_DEVICES" || exit 2
 mkdir -p "$5/checkpoints/step-00000002"
 ln -s step-00000002 "$5/checkpoints/latest"
 echo '{{"classes": 10}}' > "$5/checkpoints/latest/manifest.json"
-printf '{{"step":1,"loss":2.302}}\n{{"step":2,"loss":{last_loss}}}\n{{"eval":{{"accuracy":{accuracy}}}}}\n' > "$5/metrics.jsonl"
+printf '{{"step":1,"loss":2.302}}\n{{"step":2,"loss":{last_loss}}}\n{{"eval":{{"accuracy":{accuracy}}}}}\n{{"checkpoint":{{"step":2}}}}\n' > "$5/metrics.jsonl"
 echo '{{"exit_code": 0, "final_metrics": {{"loss": {last_loss}, "accuracy": {accuracy}}}}}' > "$5/result.json""#
     )
 }

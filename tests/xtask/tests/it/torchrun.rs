@@ -11,8 +11,9 @@ const LAUNCHER: &str = r#"for last; do :; done
 case "$*" in
 *--run-dir*)
     mkdir -p "$last"
-    for loss in 2.5 "$STEP" 2.25 2.0 1.75 1.5 1.25 1.0; do echo "{\"loss\": $loss}"; done > "$last/metrics.jsonl"
+    for loss in 2.5 "$STEP" 2.25 2.0 1.75 1.5 1.25 1.0; do echo "{\"step\": 1, \"loss\": $loss}"; done > "$last/metrics.jsonl"
     echo '{"eval": {"loss": 1.0}}' >> "$last/metrics.jsonl"
+    echo '{"checkpoint": {"step": 8}}' >> "$last/metrics.jsonl"
     ;;
 *)
     echo "[rank 1] {\"rank\": 1, \"local_rank\": 1, \"world\": 2, \"loss\": 0.25, \"parameters\": \"ab\"}"

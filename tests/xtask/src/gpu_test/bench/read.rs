@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::Case;
 use crate::bench::number;
+use crate::metrics::steps;
 
 /// The files of a run of dtrain that are read, as text.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ pub(super) struct Measured {
 /// # Errors
 /// Where a step is missing, was left out, had another number of samples or was cut up, as no step of PyTorch's is.
 pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
-    let records = steps_of(&files.metrics).context("metrics.jsonl")?;
+    let records = steps(&files.metrics).context("metrics.jsonl")?;
     let all = case.steps.all();
     ensure!(
         records.len() == all,
@@ -59,8 +60,13 @@ pub(super) fn of_dtrain(files: &RunFiles, case: &Case) -> Result<Measured> {
     let micro_steps = number(&plan, &["grad_accum_steps"])?;
     ensure!(micro_steps == 1.0, "a step was cut up into {micro_steps}");
 
-    // A training that fell back to kernels one by one is no measurement of graphs.
+    // A step that is taken again in smaller parts is no measurement of that batch, and
+    // a training that fell back to kernels one by one is no measurement of graphs.
     let result: Value = serde_json::from_str(&files.result).context("result.json")?;
+    ensure!(
+        result["oom_replays"].as_u64().unwrap_or_default() == 0,
+        "a step ran out of memory"
+    );
     let replays = &result["graph_replays"];
     ensure!(
         replays.is_null() || replays.as_u64() >= Some(case.steps.counted as u64),
@@ -127,21 +133,6 @@ fn rate(case: &Case, total_ms: f64) -> Result<f64> {
     Ok(1e3 * counted as f64 / total_ms)
 }
 
-/// The lines that are optimizer steps.
-fn steps_of(metrics: &str) -> Result<Vec<Value>> {
-    let mut steps = Vec::new();
-    for (index, line) in metrics.lines().enumerate() {
-        let value: Value =
-            serde_json::from_str(line).with_context(|| format!("line {} is not JSON", index + 1))?;
-        // A step that is taken again in smaller parts is no measurement of that batch.
-        ensure!(value.get("oom").is_none(), "a step ran out of memory");
-        if value.get("step_ms").is_some() {
-            steps.push(value);
-        }
-    }
-    Ok(steps)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -181,7 +172,7 @@ mod tests {
         }
     }
 
-    fn steps() -> Vec<Value> {
+    fn lines() -> Vec<Value> {
         vec![
             json!({ "stage": { "step": 1 } }),
             step(1, 900.0, 99),
@@ -194,7 +185,7 @@ mod tests {
 
     #[test]
     fn dtrains_rate_is_of_all_counted_steps_together() {
-        let measured = of_dtrain(&files(&steps(), 1), &CASE).unwrap();
+        let measured = of_dtrain(&files(&lines(), 1), &CASE).unwrap();
         assert_eq!(
             measured,
             Measured {
@@ -214,7 +205,7 @@ mod tests {
         let of = |result: &str| {
             let files = RunFiles {
                 result: result.to_owned(),
-                ..files(&steps(), 1)
+                ..files(&lines(), 1)
             };
             of_dtrain(&files, &CASE)
         };
@@ -228,18 +219,21 @@ mod tests {
         let said = |lines: &[Value], micro_steps| {
             format!("{:#}", of_dtrain(&files(lines, micro_steps), &CASE).unwrap_err())
         };
-        assert!(said(&steps(), 2).contains("cut up into 2"));
-        assert!(said(&steps()[..3], 1).contains("holds 2 steps and not 3"));
-        let mut out_of_memory = steps();
-        out_of_memory.push(json!({ "oom": { "step": 2 } }));
-        assert!(said(&out_of_memory, 1).contains("ran out of memory"));
-        let mut left_out = steps();
+        assert!(said(&lines(), 2).contains("cut up into 2"));
+        assert!(said(&lines()[..3], 1).contains("holds 2 steps and not 3"));
+        let out_of_memory = RunFiles {
+            result: r#"{ "oom_replays": 1 }"#.to_owned(),
+            ..files(&lines(), 1)
+        };
+        let error = of_dtrain(&out_of_memory, &CASE).unwrap_err();
+        assert!(error.to_string().contains("ran out of memory"), "{error}");
+        let mut left_out = lines();
         left_out[2]["skipped"] = true.into();
         assert!(said(&left_out, 1).contains("step 2 was left out"));
-        let mut short = steps();
+        let mut short = lines();
         short[3]["samples"] = 5.into();
         assert!(said(&short, 1).contains("5 samples after 3 steps of 2"));
-        let mut nameless = steps();
+        let mut nameless = lines();
         nameless[3]["memory"] = Value::Null;
         assert!(said(&nameless, 1).contains("memory.peak is not a number"));
     }
