@@ -8,6 +8,7 @@ mod error;
 mod evaluate;
 mod fault;
 mod feed;
+mod graph_step;
 mod graphs;
 mod keep;
 mod kernels;

@@ -5,6 +5,7 @@ mod checks;
 mod pack;
 mod report;
 mod site;
+mod started;
 
 use std::cell::RefCell;
 use std::fs;

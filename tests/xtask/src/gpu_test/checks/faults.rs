@@ -11,7 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::recipes::{LM, LONG};
 use super::{Check, check};
 use crate::gpu_test::report::Finding;
-use crate::gpu_test::site::{Ended, Site, Started, Training};
+use crate::gpu_test::site::{Site, Training};
+use crate::gpu_test::started::{Ended, Started};
 
 /// How long ranks wait for each other in these checks, in seconds.
 const TIMEOUT: &str = "20";

@@ -1,0 +1,169 @@
+//! Commands of the suite that run or have ended.
+
+use std::process::{Child, ChildStdin, ChildStdout};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::process::{Signals, exit_code, last_words};
+
+/// A command that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Between two looks at processes.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A command that has ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Its exit code, or 128 + n where signal n ended it.
+    pub(super) code: u8,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+    pub(super) took: Duration,
+}
+
+impl Ended {
+    /// An error with its last words where it has not ended with `code`.
+    pub(super) fn expect(self, code: u8) -> Result<Self> {
+        ensure!(
+            self.code == code,
+            "exit code {} where {code} was to be: {}",
+            self.code,
+            last_words(&format!("{}\n{}", self.stdout, self.stderr))
+        );
+        Ok(self)
+    }
+
+    /// An error where its standard error does not hold `words`.
+    pub(super) fn says(self, words: &str) -> Result<Self> {
+        ensure!(
+            self.stderr.contains(words),
+            "it does not say `{words}`: {}",
+            last_words(&self.stderr)
+        );
+        Ok(self)
+    }
+}
+
+/// A command that may still run. Dropped, it is killed.
+#[derive(Debug)]
+pub(super) struct Started {
+    child: Option<Child>,
+    shown: String,
+    begun: Instant,
+}
+
+impl Started {
+    /// A command that was started just now, and its words.
+    pub(super) fn new(child: Child, shown: String) -> Self {
+        Self {
+            child: Some(child),
+            shown,
+            begun: Instant::now(),
+        }
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Its standard input, where that is a pipe.
+    pub(super) fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.child.as_mut()?.stdin.take()
+    }
+
+    /// Its standard output, for who reads it meanwhile.
+    pub(super) fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.child.as_mut()?.stdout.take()
+    }
+
+    /// Asks it to stop, as a batch system does.
+    pub(super) fn interrupt(&self) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            // It may have ended.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Kills it, as nothing can refuse.
+    pub(super) fn kill(&mut self) {
+        if let Some(child) = &mut self.child {
+            // It may have ended.
+            let _ = child.kill();
+        }
+    }
+
+    /// Waits for its end; an error after the limit.
+    pub(super) fn end(mut self, signals: &Signals, begun: Instant) -> Result<Ended> {
+        let Some(mut child) = self.child.take() else {
+            bail!("{} was waited for before", self.shown);
+        };
+        // Both pipes are read to their ends by threads of their own: a full one would stop the program.
+        let out = child
+            .stdout
+            .take()
+            .map(|pipe| thread::spawn(move || text_of(pipe)));
+        let err = child
+            .stderr
+            .take()
+            .map(|pipe| thread::spawn(move || text_of(pipe)));
+        let status = loop {
+            match child.try_wait().context("cannot wait")? {
+                Some(status) => break Some(status),
+                None if self.begun.elapsed() > LIMIT => break None,
+                None => {}
+            }
+            if let Err(interrupted) = signals.check() {
+                // It got the signal too, or gets the one that cannot be refused.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(interrupted.into());
+            }
+            thread::sleep(LOOK);
+        };
+        let took = begun.elapsed();
+        if status.is_none() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let said = |reader: Option<thread::JoinHandle<String>>| {
+            reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+        };
+        let (stdout, stderr) = (said(out), said(err));
+        let Some(status) = status else {
+            bail!(
+                "{} has not ended within {} s: {}",
+                self.shown,
+                LIMIT.as_secs(),
+                last_words(&stderr)
+            );
+        };
+        Ok(Ended {
+            code: exit_code(status),
+            stdout,
+            stderr,
+            took,
+        })
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn text_of(mut pipe: impl std::io::Read) -> String {
+    let mut bytes = Vec::new();
+    // What could be read is what there is.
+    let _ = pipe.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
