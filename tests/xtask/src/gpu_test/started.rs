@@ -1,7 +1,7 @@
 //! Commands of the suite that run or have ended.
 
 use std::process::{Child, ChildStdin, ChildStdout};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -52,14 +52,17 @@ impl Ended {
 #[derive(Debug)]
 pub(super) struct Started {
     child: Option<Child>,
+    /// Reads its standard error from the start: a training writes a line for every step there, and a full pipe would stop it.
+    stderr: Option<JoinHandle<String>>,
     shown: String,
     begun: Instant,
 }
 
 impl Started {
     /// A command that was started just now, and its words.
-    pub(super) fn new(child: Child, shown: String) -> Self {
+    pub(super) fn new(mut child: Child, shown: String) -> Self {
         Self {
+            stderr: child.stderr.take().map(reader),
             child: Some(child),
             shown,
             begun: Instant::now(),
@@ -103,15 +106,7 @@ impl Started {
         let Some(mut child) = self.child.take() else {
             bail!("{} was waited for before", self.shown);
         };
-        // Both pipes are read to their ends by threads of their own: a full one would stop the program.
-        let out = child
-            .stdout
-            .take()
-            .map(|pipe| thread::spawn(move || text_of(pipe)));
-        let err = child
-            .stderr
-            .take()
-            .map(|pipe| thread::spawn(move || text_of(pipe)));
+        let stdout = child.stdout.take().map(reader);
         let status = loop {
             match child.try_wait().context("cannot wait")? {
                 Some(status) => break Some(status),
@@ -131,10 +126,10 @@ impl Started {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let said = |reader: Option<thread::JoinHandle<String>>| {
+        let said = |reader: Option<JoinHandle<String>>| {
             reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
         };
-        let (stdout, stderr) = (said(out), said(err));
+        let (stdout, stderr) = (said(stdout), said(self.stderr.take()));
         let Some(status) = status else {
             bail!(
                 "{} has not ended within {} s: {}",
@@ -159,6 +154,11 @@ impl Drop for Started {
             let _ = child.wait();
         }
     }
+}
+
+/// Reads a pipe to its end beside everything else.
+fn reader(pipe: impl std::io::Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || text_of(pipe))
 }
 
 fn text_of(mut pipe: impl std::io::Read) -> String {
