@@ -146,16 +146,12 @@ impl Graphs {
         if on.captured.iter().any(|(of, _)| *of == sort) {
             return Way::Replay;
         }
-        let met = match on.met.iter_mut().find(|(of, _)| *of == sort) {
-            Some((_, met)) => met,
-            None => {
-                on.met.push((sort, 0));
-                match on.met.last_mut() {
-                    Some((_, met)) => met,
-                    None => return Way::Eager,
-                }
-            }
-        };
+        let known = on.met.iter().position(|(of, _)| *of == sort);
+        let at = known.unwrap_or_else(|| {
+            on.met.push((sort, 0));
+            on.met.len() - 1
+        });
+        let met = &mut on.met[at].1;
         if *met >= WARM_UP && settled {
             return Way::Capture;
         }
