@@ -59,6 +59,9 @@ pub const DTRAIN_WORKER: &str = "DTRAIN_WORKER";
 /// A file whose time of modification a worker sets to now at every step, as a sign of life: whoever does this even a few
 /// times is taken for hanging when the signs stop. The launcher names it; a program that never touches it is not judged.
 pub const DTRAIN_HEARTBEAT_FILE: &str = "DTRAIN_HEARTBEAT_FILE";
+/// What that file's content begins with while the worker writes a checkpoint, or waits for one: the launcher then waits for it
+/// before it kills the worker after a request to stop. Empty at other times.
+pub const HEARTBEAT_WRITING: &str = "writing";
 /// Seconds that an operation between the ranks waits for a rank that does not come, such as `600` or `1.5`; unset: ten minutes.
 pub const DTRAIN_COLLECTIVE_TIMEOUT: &str = "DTRAIN_COLLECTIVE_TIMEOUT";
 /// A folder with room in memory for copies of a training's state, which the launcher makes for `checkpoint.in_memory`; see

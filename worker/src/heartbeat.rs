@@ -1,14 +1,31 @@
 //! Signs of life for the launcher, which finds by their absence that a training hangs.
 
 use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::SystemTime;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
-use dtrain_common::env::DTRAIN_HEARTBEAT_FILE;
+use dtrain_common::env::{DTRAIN_HEARTBEAT_FILE, HEARTBEAT_WRITING};
 
-/// A file whose time of modification says when there was progress last.
+/// The time between two signs of life while a checkpoint is written: less than the launcher's shortest patience, a second.
+const EVERY: Duration = Duration::from_millis(500);
+/// A write without progress for this long hangs: the signs stop, and `--hang-timeout` begins to count.
+const LONGEST_SILENT_WRITE: Duration = Duration::from_secs(30 * 60);
+
+/// A file whose time of modification says when there was progress last, and whose content says whether a checkpoint is being
+/// written.
 #[derive(Debug, Default)]
-pub struct Heartbeat(Option<File>);
+pub struct Heartbeat(Option<Arc<Beats>>);
+
+#[derive(Debug)]
+struct Beats {
+    file: File,
+    /// How many [`Writing`] live.
+    writing: Mutex<usize>,
+}
 
 impl Heartbeat {
     /// The file that the launcher named, if it named one.
@@ -24,7 +41,10 @@ impl Heartbeat {
             .write(true)
             .open(path);
         match opened {
-            Ok(file) => Self(Some(file)),
+            Ok(file) => Self(Some(Arc::new(Beats {
+                file,
+                writing: Mutex::new(0),
+            }))),
             Err(error) => {
                 tracing::warn!(
                     "cannot make {}: {error}; a hang of this training will not be found",
@@ -37,12 +57,107 @@ impl Heartbeat {
 
     /// There was progress.
     pub fn beat(&self) {
-        if let Some(file) = &self.0
-            && let Err(error) = file.set_modified(SystemTime::now())
-        {
-            // Silence would be taken for a hang only after many beats, and the file is on a local disk.
-            tracing::debug!("cannot give a sign of life: {error}");
+        if let Some(beats) = &self.0 {
+            beats.beat();
         }
+    }
+
+    /// A checkpoint is written, or waited for, until the answer is dropped.
+    ///
+    /// Until then a thread gives the signs of life, so that a write longer than `--hang-timeout` is no hang, and the file says
+    /// that a write is under way, so that the launcher waits for it instead of killing the worker after `--shutdown-timeout`.
+    /// The signs stop after 30 minutes without [`Writing::advanced`]: a write that hangs is then found like any other hang.
+    ///
+    /// Call it on every rank, in the thread of the training, where that waits: while a thread of its own writes beside the
+    /// steps, the steps give the signs, and a hang in them must not be hidden. Several may live at once.
+    #[must_use = "the write is over when this is dropped"]
+    pub fn writing(&self) -> Writing {
+        Writing(
+            self.0
+                .as_ref()
+                .map(|beats| Guard::new(beats, LONGEST_SILENT_WRITE)),
+        )
+    }
+}
+
+impl Beats {
+    fn beat(&self) {
+        tell_failure(self.file.set_modified(SystemTime::now()));
+    }
+
+    /// Counts one write more or less, and says so in the file where it is the first or the last.
+    fn count_writing(&self, change: impl FnOnce(&mut usize)) {
+        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let was = *writing > 0;
+        change(&mut writing);
+        match (was, *writing > 0) {
+            (false, true) => tell_failure(self.file.write_all_at(HEARTBEAT_WRITING.as_bytes(), 0)),
+            (true, false) => tell_failure(self.file.set_len(0)),
+            _ => {}
+        }
+        self.beat();
+    }
+}
+
+fn tell_failure(written: io::Result<()>) {
+    if let Err(error) = written {
+        // Silence would be taken for a hang only after many beats, and the file is on a local disk.
+        tracing::debug!("cannot give a sign of life: {error}");
+    }
+}
+
+/// A checkpoint that is being written; see [`Heartbeat::writing`].
+#[derive(Debug)]
+pub struct Writing(Option<Guard>);
+
+impl Writing {
+    /// The write has made progress: a part is on the disk. It renews the time after which the write counts as hanging.
+    pub fn advanced(&self) {
+        if let Some(guard) = &self.0 {
+            // Fails only where the system refused the thread.
+            let _ = guard.advanced.send(());
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Guard {
+    beats: Arc<Beats>,
+    advanced: Sender<()>,
+}
+
+impl Guard {
+    /// `silent`: how long a write may take without progress.
+    fn new(beats: &Arc<Beats>, silent: Duration) -> Self {
+        beats.count_writing(|writing| *writing += 1);
+        let (advanced, news) = mpsc::channel();
+        let beating = Arc::clone(beats);
+        let started = std::thread::Builder::new()
+            .name("heartbeat".to_owned())
+            .spawn(move || {
+                let mut since = Instant::now();
+                loop {
+                    match news.recv_timeout(EVERY) {
+                        Ok(()) => since = Instant::now(),
+                        Err(RecvTimeoutError::Timeout) if since.elapsed() < silent => beating.beat(),
+                        Err(RecvTimeoutError::Timeout) => {}
+                        Err(RecvTimeoutError::Disconnected) => return,
+                    }
+                }
+            });
+        if let Err(error) = started {
+            tracing::debug!("no signs of life while a checkpoint is written: {error}");
+        }
+        Self {
+            beats: Arc::clone(beats),
+            advanced,
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.beats.count_writing(|writing| *writing -= 1);
     }
 }
 
@@ -50,24 +165,69 @@ impl Heartbeat {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use std::time::Duration;
+    use std::fs;
+    use std::path::PathBuf;
 
-    #[test]
-    fn a_beat_moves_the_time_and_no_file_is_no_error() {
+    /// Sets the file's last sign of life back by an hour, and answers when that is.
+    fn set_back(path: &Path) -> SystemTime {
+        let long_ago = SystemTime::now() - Duration::from_secs(3600);
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_modified(long_ago).unwrap();
+        long_ago
+    }
+
+    fn beaten_since(path: &Path, long_ago: SystemTime) -> bool {
+        path.metadata().unwrap().modified().unwrap() > long_ago + Duration::from_secs(3000)
+    }
+
+    fn wait_for_beat(path: &Path, long_ago: SystemTime) {
+        let begun = Instant::now();
+        while !beaten_since(path, long_ago) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no sign of life");
+            std::thread::sleep(EVERY / 10);
+        }
+    }
+
+    fn in_a_folder() -> (tempfile::TempDir, PathBuf, Heartbeat) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("beat");
         let heartbeat = Heartbeat::at(&path);
-        let long_ago = SystemTime::now() - Duration::from_secs(3600);
-        File::options()
-            .write(true)
-            .open(&path)
-            .unwrap()
-            .set_modified(long_ago)
-            .unwrap();
+        (folder, path, heartbeat)
+    }
+
+    #[test]
+    fn a_beat_moves_the_time_and_no_file_is_no_error() {
+        let (folder, path, heartbeat) = in_a_folder();
+        let long_ago = set_back(&path);
         heartbeat.beat();
-        let beaten = path.metadata().unwrap().modified().unwrap();
-        assert!(beaten > long_ago + Duration::from_secs(3000));
+        assert!(beaten_since(&path, long_ago));
         Heartbeat::at(&folder.path().join("no/such/folder")).beat();
         Heartbeat::default().beat();
+        Heartbeat::default().writing().advanced();
+    }
+
+    #[test]
+    fn a_write_gives_signs_by_itself_and_the_file_says_that_it_is_one() {
+        let (_folder, path, heartbeat) = in_a_folder();
+        let first = heartbeat.writing();
+        let second = heartbeat.writing();
+        wait_for_beat(&path, set_back(&path));
+        drop(first);
+        assert_eq!(fs::read_to_string(&path).unwrap(), HEARTBEAT_WRITING);
+        wait_for_beat(&path, set_back(&path));
+        let long_ago = set_back(&path);
+        drop(second);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "");
+        assert!(beaten_since(&path, long_ago), "its end is a sign of life");
+    }
+
+    #[test]
+    fn a_write_without_progress_falls_silent() {
+        let (_folder, path, heartbeat) = in_a_folder();
+        let guard = Guard::new(heartbeat.0.as_ref().unwrap(), Duration::ZERO);
+        let long_ago = set_back(&path);
+        std::thread::sleep(3 * EVERY);
+        assert!(!beaten_since(&path, long_ago));
+        drop(guard);
     }
 }
