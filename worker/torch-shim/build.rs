@@ -3,23 +3,9 @@
 //! Dependents with binaries or tests print `DEP_DTRAIN_TORCH_SHIM_RPATHS` as link arguments (cargo does not hand link
 //! arguments down): see worker/build.rs.
 
+use std::env;
 use std::error::Error;
 use std::path::{Path, PathBuf};
-
-const SOURCES: &[&str] = &[
-    "blob.cpp",
-    "context.cpp",
-    "gloo.cpp",
-    "graph.cpp",
-    "hooks.cpp",
-    "jit.cpp",
-    "memory.cpp",
-    "recompute.cpp",
-    "store.cpp",
-    "stream.cpp",
-    "symbolic.cpp",
-    "tensor.cpp",
-];
 
 /// Where a binary looks for libtorch, relative to itself: in the build folder (`target/<profile>` and, for tests and
 /// examples, `target/<profile>/deps`), then beside itself after it was moved with its libraries.
@@ -42,14 +28,24 @@ fn cuda_headers(include: &Path) -> Option<PathBuf> {
     cuda.join("cuda_runtime_api.h").is_file().then_some(cuda)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+/// The lib folder of libtorch, found as torch-sys finds it. torch-sys would say where it lies, but only after it has compiled its
+/// own C++: this crate's is compiled meanwhile.
+fn libtorch_lib() -> Result<PathBuf, Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
+    println!("cargo:rerun-if-env-changed=LIBTORCH_LIB");
+    println!("cargo:rerun-if-env-changed=LIBTORCH_USE_PYTORCH");
+    if env::var_os("LIBTORCH_USE_PYTORCH").is_some() {
+        return Err("LIBTORCH_USE_PYTORCH is not supported; set LIBTORCH to PyTorch's folder instead".into());
+    }
+    let folder = env::var_os("LIBTORCH_LIB").or_else(|| env::var_os("LIBTORCH"));
+    let folder =
+        folder.ok_or("LIBTORCH is not set; run `cargo xtask setup`, and cargo inside the repository")?;
+    Ok(PathBuf::from(folder).join("lib"))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=csrc");
-    // torch-sys has found and checked libtorch; only its lib folder is handed down.
-    let lib = PathBuf::from(
-        std::env::var("DEP_TCH_LIBTORCH_LIB")
-            .map_err(|_| "torch-sys did not say where libtorch lies; run `cargo xtask setup`")?,
-    );
+    let lib = libtorch_lib()?;
     let include = lib
         .parent()
         .ok_or("libtorch's lib folder has no parent")?
@@ -69,6 +65,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     build
         .cpp(true)
         .std("c++17")
+        // Debugging information doubles the time that this takes.
+        .debug(false)
+        .opt_level(2)
         .define("_GLIBCXX_USE_CXX11_ABI", "1")
         .define("USE_C10D_GLOO", None)
         .include("csrc/gloo_declarations")
@@ -95,9 +94,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .flag("-isystem")
             .flag(cuda.to_str().ok_or("the path of CUDA's headers is not UTF-8")?);
     }
-    for source in SOURCES {
-        build.file(format!("csrc/{source}"));
-    }
+    build.files(["csrc/shim.cpp", "csrc/graph.cpp"]);
     build.compile("dtrain_torch_shim");
 
     let mut rpaths: Vec<String> = RPATHS.map(String::from).into();

@@ -1,6 +1,7 @@
 // c10d's Gloo process group. Every operation is asynchronous and returns a work handle.
 #include "boundary.h"
 #include "handles.h"
+#include "tensors.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -8,6 +9,7 @@
 
 using dtrain::guard;
 using dtrain::StoreHandle;
+using dtrain::tensor;
 
 namespace {
 
@@ -27,8 +29,6 @@ c10d::ReduceOp reduce_op(int32_t op) {
     default: TORCH_CHECK_VALUE(false, "unknown reduce operation ", op);
   }
 }
-
-at::Tensor tensor(const void* pointer) { return *static_cast<const at::Tensor*>(pointer); }
 
 WorkHandle* hold(c10::intrusive_ptr<c10d::Work> work) { return new WorkHandle{std::move(work)}; }
 

@@ -1,18 +1,15 @@
 // What tch does not offer on tensors: data and gradients as views, the fused optimizer kernels, and the unscaling of
 // gradients.
 #include "boundary.h"
+#include "tensors.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 
 using dtrain::guard;
-
-namespace {
-at::Tensor tensor(const void* pointer) { return *static_cast<const at::Tensor*>(pointer); }
-} // namespace
+using dtrain::tensor;
 
 extern "C" {
 
