@@ -73,6 +73,10 @@ pub const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
 pub const SLURM_JOB_END_TIME: &str = "SLURM_JOB_END_TIME";
 /// Process id of the process that stands behind a launcher, for the launcher alone; see the launcher's `guardian` module.
 pub const DTRAIN_GUARDIAN: &str = "DTRAIN_GUARDIAN";
+/// Process id of the process that the shell has started, for the guardian and the launcher alone, where that is not the guardian.
+pub const DTRAIN_FRONT: &str = "DTRAIN_FRONT";
+/// The folder that the guardian has made for what is only needed during the run, for the launcher alone.
+pub const DTRAIN_TEMPORARY: &str = "DTRAIN_TEMPORARY";
 /// By which way the ranks of one machine exchange data: `shared` (memory), `gloo` (TCP), or unset or `auto`; see [`Transport`].
 pub const DTRAIN_TRANSPORT: &str = "DTRAIN_TRANSPORT";
 /// For tests: a refusal of memory in a worker, such as `oom:rank=1,step=3,phase=backward`. `rank` and `step` (counted from 1) say

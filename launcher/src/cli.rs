@@ -127,6 +127,13 @@ pub(crate) struct LaunchArgs {
           value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
     shutdown_timeout: u64,
 
+    /// The only rank that reads the launcher's standard input.
+    ///
+    /// For programs. Without it, a terminal is for a single worker, and a file or a pipe is for all workers. The others read
+    /// from an empty input.
+    #[arg(long, value_name = "RANK", allow_negative_numbers = true)]
+    pub(crate) stdin_rank: Option<usize>,
+
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
 
@@ -238,9 +245,10 @@ const AFTER_LONG_HELP: &str = concat!(
 Workers:
   Every worker has RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the
   other variables of torchrun. OMP_NUM_THREADS is cores / workers unless it is set
-  already. Standard input is passed on unless it is a terminal. Output is shown line
-  by line, with [rank N] before each line when there are several workers. When one
-  fails, the others get SIGTERM at once, and SIGKILL after the shutdown timeout.
+  already. Standard input is passed on; a terminal only to a single worker, or to that of
+  --stdin-rank. Output is shown line by line, with [rank N] before each line when there
+  are several workers. When one fails, the others get SIGTERM at once, and SIGKILL after
+  the shutdown timeout.
 
 Python:
   A script or a module is started with -u by PYTHON_EXEC if it is set, else by the python3

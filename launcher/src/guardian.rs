@@ -1,89 +1,175 @@
-//! The process that stands behind the launcher.
+//! The processes that stand behind the launcher.
 //!
 //! A launcher that is killed by SIGKILL (`kill -9`, the memory killer) can clean up nothing. Its workers die with it, by
 //! PR_SET_PDEATHSIG, but what they have started does not: data loaders, daemons. So `dtrain launch` is two processes. The
 //! first is this guardian: it starts the same command once more as the launcher proper, passes signals on to it and its exit
 //! code back, and when the launcher has ended, however that came about, ends every process that is left below it. Should the
 //! guardian itself be killed, the launcher notices and ends everything.
+//!
+//! A shell may have made children of the process that it then turns into `dtrain`: readers of `>(...)`, background jobs
+//! before `exec dtrain`. They, and what they start, are not the run's. A process with such children is only a front: it
+//! starts the guardian as a process of its own, which adopts nothing that is older than itself.
 
+use crate::process::descriptors::{self, Inherited};
 use crate::process::{descendants, signals};
+use crate::temporary::Temporary;
 use anyhow::Context;
-use dtrain_common::env::DTRAIN_GUARDIAN;
+use dtrain_common::env::{DTRAIN_FRONT, DTRAIN_GUARDIAN, DTRAIN_TEMPORARY};
 use dtrain_common::exit::ExitStatus;
 use rustix::event::{PollFd, PollFlags};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitCode};
+use std::path::PathBuf;
+use std::process::{self, Command, ExitCode};
 
 /// What this process is.
 pub(crate) enum Role {
-    /// The command as the user started it.
+    /// The command as the user started it, or started anew by a front.
     Guardian,
-    /// The launcher proper, with this guardian behind it.
-    Launcher(Pid),
-    /// A launcher whose guardian was killed before this could be asked.
+    /// The launcher proper.
+    Launcher(Behind),
+    /// A process whose parent was killed before this could be asked.
     Abandoned,
 }
 
-/// Which of the two this process is. Workers do not inherit the variable that tells it.
+/// What stands behind the launcher.
+#[derive(Clone, Debug)]
+pub(crate) struct Behind {
+    /// The guardian.
+    pub(crate) guardian: Pid,
+    /// The process group that the shell knows as its job; none where it is gone.
+    pub(crate) job: Option<Pid>,
+    /// The folder for what is only needed during the run. The guardian removes it.
+    pub(crate) temporary: PathBuf,
+}
+
+/// Which of them this process is. Workers do not inherit the variables that tell it.
 pub(crate) fn role() -> Role {
-    let Some(named) = std::env::var_os(DTRAIN_GUARDIAN) else {
-        return Role::Guardian;
+    let named = |variable| {
+        let named = std::env::var_os(variable)?;
+        Some(named.to_str()?.parse().ok().and_then(Pid::from_raw))
     };
-    match rustix::process::getppid() {
-        Some(parent) if named.to_str() == Some(&parent.as_raw_nonzero().to_string()) => {
-            Role::Launcher(parent)
+    let (front, guardian) = (named(DTRAIN_FRONT), named(DTRAIN_GUARDIAN));
+    let follows = |named: Option<Pid>| named.is_some() && rustix::process::getppid() == named;
+    match (guardian, front.flatten()) {
+        (Some(guardian), front) if follows(guardian) => guardian.map_or(Role::Abandoned, |guardian| {
+            Role::Launcher(Behind {
+                guardian,
+                job: rustix::process::getpgid(Some(front.unwrap_or(guardian))).ok(),
+                temporary: std::env::var_os(DTRAIN_TEMPORARY).map_or_else(std::env::temp_dir, PathBuf::from),
+            })
+        }),
+        (Some(_), _) => Role::Abandoned,
+        (None, None) => Role::Guardian,
+        // The kernel kills the guardian with its front. The front may have died before that is arranged.
+        (None, front) => {
+            let arranged = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            if arranged.is_ok() && follows(front) {
+                Role::Guardian
+            } else {
+                Role::Abandoned
+            }
         }
-        _ => Role::Abandoned,
     }
 }
 
-/// Runs this command as the launcher proper, and stays behind it. Signals that are not `handled` do to the guardian what they do
-/// to any program, and the launcher then ends everything.
+/// Runs this command as the launcher proper, and stays behind it. Signals that are not `handled` do to this process what they
+/// do to any program, and the launcher then ends everything.
 ///
 /// # Errors
 /// The launcher cannot be started.
 pub(crate) fn stand_behind(handled: &[i32]) -> anyhow::Result<ExitCode> {
+    let inherited = descriptors::inherited();
+    let own = OsString::from(process::id().to_string());
+    if descendants::any() {
+        let ended = run_again(handled, inherited, &[(DTRAIN_FRONT, own)])?;
+        let code = exit_code(&ended);
+        descendants::finish_readers();
+        return Ok(code);
+    }
     descendants::adopt().context("cannot become the parent of processes that are left behind")?;
+    let temporary = Temporary::make()?;
+    let variables = [
+        (DTRAIN_GUARDIAN, own),
+        (DTRAIN_TEMPORARY, temporary.path().into()),
+    ];
+    let ended = run_again(handled, inherited, &variables)?;
+    let code = exit_code(&ended);
+    // Whoever reads the output shall not wait for what follows.
+    descriptors::close_output();
+    descendants::end_all();
+    drop(temporary);
+    Ok(code)
+}
+
+/// How the next process ended.
+struct Ended {
+    pid: u32,
+    status: process::ExitStatus,
+}
+
+/// Starts this command once more with these variables, passes signals on to it, and waits for its end.
+fn run_again(handled: &[i32], inherited: Inherited, variables: &[(&str, OsString)]) -> anyhow::Result<Ended> {
     let mut args = std::env::args_os();
     let mut command = Command::new("/proc/self/exe");
     if let Some(name) = args.next() {
         command.arg0(name);
     }
-    let mut launcher = command
+    let mut next = command
         .args(args)
-        .env(DTRAIN_GUARDIAN, std::process::id().to_string())
-        // A terminal's Ctrl-C reaches the guardian alone, and through it the launcher once.
+        .envs(variables.iter().map(|(name, value)| (name, value)))
+        // A terminal's Ctrl-C reaches the first process alone, and through it each of the others once.
         .process_group(0)
         .spawn()
         .context("cannot start the launcher's own process")?;
-    let Some(pid) = Pid::from_raw(launcher.id().cast_signed()) else {
+    // The next process has them now. A reader at their other end shall not wait for this one.
+    drop(inherited);
+    let Some(pid) = Pid::from_raw(next.id().cast_signed()) else {
         unreachable!("a child's pid is positive");
     };
-    signals::listen(handled, move |signal| {
-        if let Some(signal) = Signal::from_named_raw(signal) {
-            // It fails only when the launcher has ended, and then there is nobody to be told.
-            let _ = rustix::process::kill_process(pid, signal);
+    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        .context("cannot watch the launcher's own process")?;
+    // It fails only when the next process has ended, and then there is nobody to be told.
+    let pass_on = move |signal| {
+        let _ = rustix::process::pidfd_send_signal(&pidfd, signal);
+    };
+    let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
+    signals::listen(&wanted, move |signal| match Signal::from_named_raw(signal) {
+        Some(signal) if signals::SUSPEND.contains(&signal.as_raw()) => {
+            pass_on(Signal::TSTP);
+            // The shell's prompt comes when this process stops, after the last line of output.
+            let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            let _ = rustix::process::waitid(WaitId::Pid(pid), stopped);
+            signals::stop_this_process();
         }
+        Some(signal) if signal != Signal::CHILD => pass_on(signal),
+        _ => {}
     })
     .context("cannot receive signals")?;
-    let status = launcher
+    let status = next
         .wait()
         .context("cannot wait for the launcher's own process")?;
-    descendants::end_all();
-    Ok(match (status.code(), status.signal()) {
-        (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
-        (None, signal) => {
-            let signal = signal.unwrap_or(signals::KILL);
-            let _ = writeln!(
-                io::stderr(),
-                "dtrain: the launcher (pid {pid}) was killed by {}; its workers and what they had started were ended",
-                signals::name(signal)
-            );
-            ExitStatus::Signal(signal).into()
-        }
+    Ok(Ended {
+        pid: next.id(),
+        status,
     })
+}
+
+/// The exit code of this process. Says so when the next one was killed.
+fn exit_code(ended: &Ended) -> ExitCode {
+    if let Some(code) = ended.status.code() {
+        return ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX));
+    }
+    let signal = ended.status.signal().unwrap_or(signals::KILL);
+    let _ = writeln!(
+        io::stderr(),
+        "dtrain: the launcher (pid {}) was killed by {}; its workers and what they had started are ended",
+        ended.pid,
+        signals::name(signal)
+    );
+    ExitStatus::Signal(signal).into()
 }
 
 /// Calls `abandoned` when the guardian dies, on a thread of its own.

@@ -19,11 +19,14 @@ mod launch;
 mod output;
 mod process;
 mod stdout;
+mod temporary;
 
+use anyhow::Context;
 use cli::{Command, LaunchArgs};
 use dtrain_common::exit::ExitStatus;
-use guardian::Role;
+use guardian::{Behind, Role};
 use launch::Begun;
+use process::{descriptors, signals};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -57,10 +60,18 @@ fn main() -> ExitCode {
 fn launch(args: &LaunchArgs, begun: Begun) -> ExitCode {
     let done = match guardian::role() {
         Role::Guardian => guardian::stand_behind(&args.contract.signals()),
-        Role::Launcher(guardian) => launch::run(args, guardian, begun).map(ExitCode::from),
+        Role::Launcher(behind) => run(args, behind, begun),
         Role::Abandoned => return ExitStatus::WorkerFailed.into(),
     };
     done.unwrap_or_else(|error| refuse(&error, &args.from_environment))
+}
+
+/// The launcher proper.
+fn run(args: &LaunchArgs, behind: Behind, begun: Begun) -> anyhow::Result<ExitCode> {
+    let inherited = descriptors::inherited();
+    inherited.keep_to_this_process(&std::env::args_os().collect::<Vec<_>>());
+    signals::write_to_any_terminal().context("cannot change how signals are received")?;
+    launch::run(args, behind, begun).map(ExitCode::from)
 }
 
 /// Says what is wrong. `from_environment` are the variables that stand for flags: one that nobody typed is hard to find
@@ -91,7 +102,6 @@ pub(crate) fn in_one_line(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyhow::Context;
 
     #[test]
     fn a_cause_is_said_once() {

@@ -2,6 +2,7 @@
 
 use super::streams::Routing;
 use crate::output::{RotatingLog, Sieve, Stream};
+use crate::temporary::Temporary;
 use anyhow::Context;
 use dtrain_common::run_dir::RunDir;
 use std::fs::{self, File};
@@ -52,11 +53,15 @@ impl Files {
     ///
     /// # Errors
     /// A folder cannot be made.
-    pub(super) fn create(run_dir: Option<&RunDir>, routing: &Routing) -> anyhow::Result<Self> {
+    pub(super) fn create(
+        run_dir: Option<&RunDir>,
+        routing: &Routing,
+        temporary: &Temporary,
+    ) -> anyhow::Result<Self> {
         let (above, root, flag) = match (run_dir, routing.log_dir()) {
             (Some(run_dir), _) => (vec![run_dir.root().to_owned()], run_dir.logs(), "--run-dir"),
             (None, Some(log_dir)) => (Vec::new(), log_dir.to_owned(), "--log-dir"),
-            (None, None) => return Self::temporary(routing),
+            (None, None) => return Self::temporary(routing, temporary),
         };
         let made = std::iter::once(root.clone())
             .chain(above)
@@ -74,12 +79,8 @@ impl Files {
         })
     }
 
-    fn temporary(routing: &Routing) -> anyhow::Result<Self> {
-        let parent = std::env::temp_dir();
-        let temporary = tempfile::Builder::new()
-            .prefix("dtrain-")
-            .tempdir_in(&parent)
-            .with_context(|| format!("cannot make a temporary folder in {}", parent.display()))?;
+    fn temporary(routing: &Routing, temporary: &Temporary) -> anyhow::Result<Self> {
+        let temporary = temporary.folder("errors-")?;
         let folders = (0..routing.workers()).map(|rank| make(&rank_folder(temporary.path(), rank)));
         Ok(Self {
             folders: folders.collect::<Result<_, _>>()?,
@@ -264,11 +265,12 @@ mod tests {
 
     #[test]
     fn every_start_in_a_run_directory_has_logs_of_its_own() {
+        let temporary = Temporary::make().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path().join("run"));
-        let first = Files::create(Some(&run_dir), &routing(2, None)).unwrap();
+        let first = Files::create(Some(&run_dir), &routing(2, None), &temporary).unwrap();
         fs::write(first.error_file(1), r#"{"message":"old"}"#).unwrap();
-        let second = Files::create(Some(&run_dir), &routing(2, None)).unwrap();
+        let second = Files::create(Some(&run_dir), &routing(2, None), &temporary).unwrap();
         assert_eq!(first.reported_error(1).as_deref(), Some("old"));
         assert_eq!(second.reported_error(1), None);
         assert_eq!(second.error_file(1), run_dir.error_file(1, 1));
@@ -283,15 +285,16 @@ mod tests {
 
     #[test]
     fn a_log_directory_holds_attempts_and_nothing_else() {
+        let temporary = Temporary::make().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("logs");
         let routing = routing(2, Some(&root));
-        let first = Files::create(None, &routing).unwrap();
+        let first = Files::create(None, &routing, &temporary).unwrap();
         assert_eq!(
             first.log_path(1, Stream::Stdout),
             Some(root.join("attempt_0/rank_1/stdout.log"))
         );
-        let second = Files::create(None, &routing).unwrap();
+        let second = Files::create(None, &routing, &temporary).unwrap();
         assert!(second.note().unwrap().ends_with("logs/attempt_1"));
         second.remove();
         assert!(root.join("attempt_0/rank_0").is_dir() && !root.join("attempt_1").exists());
@@ -301,21 +304,25 @@ mod tests {
 
     #[test]
     fn what_was_made_is_taken_back_and_nothing_else() {
+        let temporary = Temporary::make().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let new = RunDir::new(folder.path().join("new"));
-        let files = Files::create(Some(&new), &routing(1, None)).unwrap();
+        let files = Files::create(Some(&new), &routing(1, None), &temporary).unwrap();
         files.open_logs(0).unwrap();
         files.remove();
         assert!(!new.root().exists());
         let there = RunDir::new(folder.path());
-        Files::create(Some(&there), &routing(1, None)).unwrap().remove();
+        Files::create(Some(&there), &routing(1, None), &temporary)
+            .unwrap()
+            .remove();
         assert!(there.root().exists() && !there.logs().exists());
     }
 
     #[test]
     fn without_a_folder_error_files_have_a_temporary_place_and_no_logs_are_kept() {
+        let temporary = Temporary::make().unwrap();
         let routing = Routing::plan(&OutputArgs::default(), 2, "default", Home::Nowhere).unwrap();
-        let files = Files::create(None, &routing).unwrap();
+        let files = Files::create(None, &routing, &temporary).unwrap();
         let error_file = files.error_file(1);
         assert!(error_file.parent().unwrap().is_dir());
         assert!(files.open_logs(1).unwrap().stdout.is_none());

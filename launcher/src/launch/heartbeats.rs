@@ -4,6 +4,7 @@
 //! The files lie in the machine's temporary folder and not in the run directory, which may be on a network.
 
 use crate::process::SMALL_STACK;
+use crate::temporary::Temporary;
 use anyhow::Context;
 use crossbeam_channel::{RecvTimeoutError, Sender};
 use std::fs;
@@ -31,12 +32,8 @@ impl Heartbeats {
     ///
     /// # Errors
     /// The temporary folder cannot be written to.
-    pub(super) fn new() -> anyhow::Result<Self> {
-        let parent = std::env::temp_dir();
-        let folder = tempfile::Builder::new()
-            .prefix("dtrain-beat-")
-            .tempdir_in(&parent)
-            .with_context(|| format!("cannot make a temporary folder in {}", parent.display()))?;
+    pub(super) fn new(temporary: &Temporary) -> anyhow::Result<Self> {
+        let folder = temporary.folder("beat-")?;
         Ok(Self { folder })
     }
 
@@ -87,7 +84,8 @@ mod tests {
 
     #[test]
     fn touching_is_seen_and_silence_is_not() {
-        let beats = Heartbeats::new().unwrap();
+        let temporary = Temporary::make().unwrap();
+        let beats = Heartbeats::new(&temporary).unwrap();
         let (out, seen) = crossbeam_channel::unbounded();
         let watching = beats
             .watch(2, move |rank| {

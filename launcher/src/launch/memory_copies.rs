@@ -3,6 +3,7 @@
 //! The memory has no name: it is gone with the last process that has it open, however that ends. Workers reach it by links to
 //! this process's open files, which the system lets processes of the same user open.
 
+use crate::temporary::Temporary;
 use anyhow::Context;
 use dtrain_common::memory_copies::{FILES, SLOTS};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -24,12 +25,8 @@ impl MemoryCopies {
     ///
     /// # Errors
     /// The system has no memory files, or the temporary folder cannot be written to.
-    pub(super) fn new() -> anyhow::Result<Self> {
-        let parent = std::env::temp_dir();
-        let folder = tempfile::Builder::new()
-            .prefix("dtrain-copies-")
-            .tempdir_in(&parent)
-            .with_context(|| format!("cannot make a temporary folder in {}", parent.display()))?;
+    pub(super) fn new(temporary: &Temporary) -> anyhow::Result<Self> {
+        let folder = temporary.folder("copies-")?;
         let mut files = Vec::new();
         for slot in SLOTS {
             let slot = folder.path().join(slot);
@@ -64,7 +61,8 @@ mod tests {
 
     #[test]
     fn what_is_written_through_the_links_is_there_until_the_end() {
-        let copies = MemoryCopies::new().unwrap();
+        let temporary = Temporary::make().unwrap();
+        let copies = MemoryCopies::new(&temporary).unwrap();
         let slot = copies.path().join(SLOTS[1]);
         let file = slot.join(FILES[0]);
         fs::write(&file, b"weights").unwrap();

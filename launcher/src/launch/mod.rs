@@ -21,8 +21,10 @@ mod supervise;
 
 use crate::agent::{Cause, Next, RestartPolicy, Restarts};
 use crate::cli::LaunchArgs;
+use crate::guardian::Behind;
 use crate::output::{Screen, Stream, shows_frames};
 use crate::process::memory_kill::MemoryKills;
+use crate::temporary::Temporary;
 use anyhow::Context;
 use dtrain_common::env::omp_threads;
 use dtrain_common::exit::ExitStatus;
@@ -36,7 +38,6 @@ use memory_copies::MemoryCopies;
 use plan::Plan;
 pub(crate) use plan::find_worker;
 use port::MasterPort;
-use rustix::process::Pid;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -69,14 +70,18 @@ impl Begun {
 ///
 /// # Errors
 /// Whatever is wrong before all workers run. None is left running then, and nothing of an earlier run is overwritten.
-pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Result<ExitStatus> {
+pub(crate) fn run(args: &LaunchArgs, behind: Behind, begun: Begun) -> anyhow::Result<ExitStatus> {
+    let temporary = Temporary::of_guardian(behind.temporary.clone());
     let notes = args.contract.check()?;
     let meeting = Meeting::check(&args.contract)?;
     let mut plan = Plan::new(args, begun)?;
     plan.tell(notes);
-    let copies = plan.keeps_copies().then(MemoryCopies::new).transpose()?;
-    let mut attempt = Attempt::prepare(&plan, &meeting, 0, args.max_restarts)?;
-    let supervisor = supervise::Supervisor::new(begun, guardian, &args.contract.signals())?;
+    let copies = plan
+        .keeps_copies()
+        .then(|| MemoryCopies::new(&temporary))
+        .transpose()?;
+    let mut attempt = Attempt::prepare(&plan, &meeting, &temporary, 0, args.max_restarts)?;
+    let supervisor = supervise::Supervisor::new(begun, &behind, &args.contract.signals())?;
     let screen = Screen::start(plan.headline()).context("cannot start the thread that writes the output")?;
     // The screen's thread ends only after the last sender is gone, so this cannot fail while the launcher runs.
     let say = |text: String| drop(screen.notices.send(text));
@@ -157,9 +162,9 @@ pub(crate) fn run(args: &LaunchArgs, guardian: Pid, begun: Begun) -> anyhow::Res
             let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
             break (run, report);
         }
-        let prepared = plan
-            .go_on()
-            .and_then(|()| Attempt::prepare(&plan, &meeting, restarts.used(), restarts.allowed()));
+        let prepared = plan.go_on().and_then(|()| {
+            Attempt::prepare(&plan, &meeting, &temporary, restarts.used(), restarts.allowed())
+        });
         attempt = match prepared {
             Ok(next) => next,
             Err(error) => {
@@ -200,13 +205,19 @@ impl Attempt {
     ///
     /// # Errors
     /// No port is free, or a folder cannot be made.
-    fn prepare(plan: &Plan, meeting: &Meeting, restart: u32, max_restarts: u32) -> anyhow::Result<Self> {
+    fn prepare(
+        plan: &Plan,
+        meeting: &Meeting,
+        temporary: &Temporary,
+        restart: u32,
+        max_restarts: u32,
+    ) -> anyhow::Result<Self> {
         Ok(Self {
             port: meeting
                 .port
                 .map_or_else(MasterPort::choose, |number| Ok(MasterPort::fixed(number)))?,
-            files: Files::create(plan.run_dir.as_ref(), &plan.routing)?,
-            heartbeats: Heartbeats::new()?,
+            files: Files::create(plan.run_dir.as_ref(), &plan.routing, temporary)?,
+            heartbeats: Heartbeats::new(temporary)?,
             memory_kills: MemoryKills::note(),
             restart,
             max_restarts,

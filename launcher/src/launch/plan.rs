@@ -73,8 +73,36 @@ pub(super) struct Plan {
     pub(super) limit: Option<TimeLimit>,
     /// What becomes of the workers' output.
     pub(super) routing: Routing,
+    stdin: StandardInput,
     /// What the user is told first, one sentence each.
     headline: Vec<String>,
+}
+
+/// Which workers read the launcher's standard input; the others read from an empty one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StandardInput {
+    All,
+    Rank(usize),
+    None,
+}
+
+impl StandardInput {
+    /// Several readers would share the lines that are typed, so a terminal is for a single worker only.
+    fn of_program(asked: Option<usize>, nproc: usize, is_terminal: bool) -> Self {
+        match asked {
+            Some(rank) => Self::Rank(rank),
+            None if is_terminal && nproc > 1 => Self::None,
+            None => Self::All,
+        }
+    }
+
+    fn is_for(self, rank: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Rank(named) => rank == named,
+            Self::None => false,
+        }
+    }
 }
 
 /// What the workers are.
@@ -136,6 +164,11 @@ impl Plan {
     fn recipe(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Result<Self> {
         let recipe = Recipe::load(name, &args.set)?;
         recipe.check_paths()?;
+        if args.stdin_rank.is_some() {
+            bail!(
+                "--stdin-rank is for programs and has no effect on a recipe, which reads nothing; leave it out"
+            );
+        }
         let Size {
             nproc,
             devices,
@@ -182,6 +215,7 @@ impl Plan {
             recipe: Some(recipe),
             limit: limited.as_ref().map(|limited| limited.limit),
             routing,
+            stdin: StandardInput::None,
             headline: headline(notes, summary, &placement, limited),
             placement,
         })
@@ -213,6 +247,12 @@ impl Plan {
             note,
             ..
         } = measure(args, Kind::Program)?;
+        if let Some(rank) = args.stdin_rank.filter(|rank| *rank >= nproc) {
+            bail!(
+                "--stdin-rank {rank}: there are ranks 0 to {}; name one of them",
+                nproc - 1
+            );
+        }
         let home = if args.run_dir.is_some() {
             Home::RunDir
         } else {
@@ -242,6 +282,7 @@ impl Plan {
             recipe: None,
             limit: limited.as_ref().map(|limited| limited.limit),
             routing,
+            stdin: StandardInput::of_program(args.stdin_rank, nproc, std::io::stdin().is_terminal()),
             headline: headline(note.into_iter().collect(), summary, &placement, limited),
             placement,
         })
@@ -307,8 +348,7 @@ impl Plan {
             args: self.args.clone(),
             env,
             cpus: self.placement.bound.of(rank),
-            // Workers run in background process groups, which a terminal stops as soon as they read from it.
-            inherit_stdin: !std::io::stdin().is_terminal(),
+            inherit_stdin: self.stdin.is_for(rank),
         }
     }
 

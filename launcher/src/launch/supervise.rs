@@ -10,9 +10,9 @@ use super::heartbeats::Heartbeats;
 use super::report;
 use super::streams::Routing;
 use crate::agent::{Action, Agent, Event, HangPolicy, Policy, SAME_REQUEST, TimeLimit, Verdict};
-use crate::guardian;
+use crate::guardian::{self, Behind};
 use crate::output::{Chunk, Reader, RotatingLog, Screen, Source, Stream, Tail, Unkept, shows_frames};
-use crate::process::{Streams, Worker, WorkerSpec, descendants, signals, stacks};
+use crate::process::{Family, Streams, Terminal, Worker, WorkerSpec, descendants, signals, stacks};
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::process::Pid;
@@ -28,6 +28,9 @@ pub(super) struct Supervisor {
     begun: Begun,
     events_out: Sender<Event>,
     events: Receiver<Event>,
+    family: Family,
+    /// The process group that the shell knows.
+    job: Option<Pid>,
 }
 
 /// What to supervise: one attempt.
@@ -61,19 +64,25 @@ pub(super) struct Run {
 }
 
 impl Supervisor {
-    /// Begins to receive the signals that are `handled`, and to watch the guardian.
+    /// Begins to receive the signals that are `handled` and those by which a shell controls its jobs, and to watch the
+    /// guardian.
     ///
     /// # Errors
     /// The system refuses a thread or a handler.
-    pub(super) fn new(begun: Begun, guardian: Pid, handled: &[i32]) -> anyhow::Result<Self> {
+    pub(super) fn new(begun: Begun, behind: &Behind, handled: &[i32]) -> anyhow::Result<Self> {
         descendants::adopt().context("cannot become the parent of processes that workers leave behind")?;
         let (events_out, events) = crossbeam_channel::unbounded();
         let signals_out = events_out.clone();
-        signals::listen(handled, move |signal| {
-            let event = if signals::STOP.contains(&signal) {
-                Event::Stop { signal }
-            } else {
-                Event::Forward { signal }
+        let family = Family::default();
+        let relatives = family.clone();
+        let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
+        signals::listen(&wanted, move |signal| {
+            let event = match signal {
+                signals::CHLD => return relatives.reap_orphans(),
+                signals::CONT => return relatives.resume(),
+                signal if signals::SUSPEND.contains(&signal) => return relatives.suspend(),
+                signal if signals::STOP.contains(&signal) => Event::Stop { signal },
+                signal => Event::Forward { signal },
             };
             // Fails only when the run is over, and then the signal is for nobody.
             let _ = signals_out.send(event);
@@ -81,7 +90,7 @@ impl Supervisor {
         .context("cannot receive signals")?;
         signals::survive_file_size_limit().context("cannot receive signals")?;
         let abandoned_out = events_out.clone();
-        guardian::watch(guardian, move || {
+        guardian::watch(behind.guardian, move || {
             let _ = abandoned_out.send(Event::Abandoned);
         })
         .context("cannot watch the process that stands behind the launcher")?;
@@ -89,6 +98,8 @@ impl Supervisor {
             begun,
             events_out,
             events,
+            family,
+            job: behind.job,
         })
     }
 
@@ -133,6 +144,8 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
         tails: (0..workers).map(|_| Tail::default()).collect(),
         not_started: None,
         events: supervisor.events_out.clone(),
+        family: supervisor.family.clone(),
+        job: supervisor.job,
         capture: Capture {
             routing: job.routing,
             sieves,
@@ -331,6 +344,9 @@ struct Group<'a> {
     tails: Vec<Tail>,
     not_started: Option<(usize, io::Error)>,
     events: Sender<Event>,
+    family: Family,
+    /// The process group that the shell knows.
+    job: Option<Pid>,
     capture: Capture<'a>,
 }
 
@@ -349,7 +365,7 @@ impl Group<'_> {
     }
 
     fn try_start(&mut self, rank: usize) -> io::Result<Worker> {
-        let (mut worker, streams) = Worker::start(&self.specs[rank])?;
+        let (mut worker, streams) = self.family.start(&self.specs[rank])?;
         let logs = self.logs[rank].take().unwrap_or_default();
         let (events, begun) = (self.events.clone(), self.begun);
         let ended = move |outcome| {
@@ -360,12 +376,22 @@ impl Group<'_> {
         let attached = self
             .capture
             .attach(rank, streams, logs, &self.tails[rank])
-            .and_then(|()| worker.watch(ended));
+            .and_then(|()| worker.watch(ended))
+            .and_then(|()| self.lend_terminal(rank, &worker));
         if let Err(error) = attached {
-            worker.sweep();
+            self.family.sweep(&mut worker);
             return Err(error);
         }
         Ok(worker)
+    }
+
+    /// Lets a worker that has the terminal at its standard input read from it.
+    fn lend_terminal(&self, rank: usize, worker: &Worker) -> io::Result<()> {
+        let job = self.job.filter(|_| self.specs[rank].inherit_stdin);
+        match job.and_then(Terminal::at_stdin) {
+            Some(terminal) => terminal.lend(worker, self.family.clone()),
+            None => Ok(()),
+        }
     }
 
     fn signal(&self, rank: usize, signal: i32) {
@@ -376,10 +402,10 @@ impl Group<'_> {
 
     fn sweep(&mut self) {
         for worker in self.workers.iter_mut().flatten() {
-            worker.sweep();
+            self.family.sweep(worker);
         }
         // All workers are reaped: what is left below the launcher was started by them.
-        descendants::end_all();
+        self.family.end_orphans();
     }
 
     fn pids(&self) -> Vec<Option<u32>> {

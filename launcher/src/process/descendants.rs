@@ -2,13 +2,18 @@
 //! worker that was killed) outlive a signal to the group. A subreaper gets them as its own children when their parent is
 //! gone, and can find and end them.
 
-use rustix::process::{Pid, Signal, WaitOptions};
+use super::descriptors;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 /// A process in the kernel's hands (a hanging disk, a driver) takes a kill only later; it is not waited for any longer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Who reads the output ends soon after it, unless somebody else holds it open too.
+const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// From now on, processes below this one whose parent has gone become its children.
 ///
@@ -32,16 +37,66 @@ pub(crate) fn end_all() {
             let _ = rustix::process::kill_process(child, Signal::KILL);
         }
         for child in children {
-            while begun.elapsed() <= PATIENCE
-                && matches!(
-                    rustix::process::waitpid(Some(child), WaitOptions::NOHANG),
-                    Ok(None)
-                )
-            {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            reap(child, begun + PATIENCE);
         }
     }
+}
+
+/// Waits for a child and reaps it, no longer than until `deadline`.
+fn reap(child: Pid, deadline: Instant) {
+    while Instant::now() <= deadline
+        && matches!(
+            rustix::process::waitpid(Some(child), WaitOptions::NOHANG),
+            Ok(None)
+        )
+    {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether this process has children. One that has started none itself may have those that a shell made before it became this
+/// program.
+pub(crate) fn any() -> bool {
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    rustix::process::waitid(WaitId::All, ended).is_ok()
+}
+
+/// Closes standard output and standard error, and waits for those children that read them, as `>(...)` does: who looks at what
+/// they have made after this process has ended finds all of it.
+pub(crate) fn finish_readers() {
+    let identity = |pipe: rustix::fd::BorrowedFd<'_>| {
+        let stat = rustix::fs::fstat(pipe).ok()?;
+        rustix::fs::FileType::from_raw_mode(stat.st_mode)
+            .is_fifo()
+            .then_some((stat.st_dev, stat.st_ino))
+    };
+    let written = [identity(io::stdout().as_fd()), identity(io::stderr().as_fd())];
+    let reads = |child: &Pid| {
+        let input = fs::metadata(format!("/proc/{}/fd/0", child.as_raw_nonzero())).ok();
+        input.is_some_and(|input| written.contains(&Some((input.dev(), input.ino()))))
+    };
+    let readers: Vec<Pid> = children().into_iter().filter(reads).collect();
+    descriptors::close_output();
+    let deadline = Instant::now() + LAST_LINES;
+    for reader in readers {
+        reap(reader, deadline);
+    }
+}
+
+/// The children as the kernel lists them, which is quick but may leave one out while others end.
+pub(super) fn listed_children() -> Vec<Pid> {
+    let Ok(threads) = fs::read_dir("/proc/self/task") else {
+        return Vec::new();
+    };
+    let lists = threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
+            pids.filter_map(Pid::from_raw).collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 /// The children of this process, those that have ended and are not reaped included.

@@ -1,20 +1,25 @@
 //! Worker processes: how one is started, watched and signalled.
 //!
-//! Invariant: a worker's process is not reaped before [`Worker::sweep`]. Until then its pid, which is also the id
+//! Invariant: a worker's process is not reaped before [`Family::sweep`]. Until then its pid, which is also the id
 //! of its process group, cannot be given to another process, so a signal never reaches a stranger.
 
 mod answer;
 pub(crate) mod descendants;
+pub(crate) mod descriptors;
+mod family;
 pub(crate) mod memory_kill;
 pub(crate) mod program;
 pub(crate) mod python;
 pub(crate) mod signals;
 pub(crate) mod stacks;
+mod terminal;
 
 pub(crate) use answer::output;
+pub(crate) use family::Family;
+pub(crate) use terminal::Terminal;
 
 use crate::agent::Outcome;
-use dtrain_common::env::DTRAIN_GUARDIAN;
+use dtrain_common::env::{DTRAIN_FRONT, DTRAIN_GUARDIAN, DTRAIN_TEMPORARY};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::ffi::OsString;
@@ -42,7 +47,7 @@ pub(crate) struct WorkerSpec {
     pub(crate) inherit_stdin: bool,
 }
 
-/// A started worker. Dropping it leaves the process alone; call [`Worker::sweep`] once it has ended.
+/// A started worker. Dropping it leaves the process alone; call [`Family::sweep`] once it has ended.
 #[derive(Debug)]
 pub(crate) struct Worker {
     child: Child,
@@ -63,7 +68,7 @@ impl Worker {
     /// # Errors
     /// The program cannot be executed, or the system's limit of processes is reached. Nothing runs then.
     #[expect(unsafe_code, reason = "the one place that acts between fork and exec")]
-    pub(crate) fn start(spec: &WorkerSpec) -> io::Result<(Self, Streams)> {
+    fn start(spec: &WorkerSpec) -> io::Result<(Self, Streams)> {
         let launcher = Pid::from_raw(std::process::id().cast_signed());
         let mut command = Command::new(&spec.program);
         command
@@ -71,6 +76,8 @@ impl Worker {
             .args(&spec.args)
             .envs(spec.env.iter().map(|(name, value)| (name, value)))
             .env_remove(DTRAIN_GUARDIAN)
+            .env_remove(DTRAIN_FRONT)
+            .env_remove(DTRAIN_TEMPORARY)
             .stdin(if spec.inherit_stdin {
                 Stdio::inherit()
             } else {
@@ -89,10 +96,10 @@ impl Worker {
             if let Some(cpus) = &cpus {
                 sched_setaffinity(None, cpus)?;
             }
-            Ok(())
+            signals::let_the_terminal_stop_it()
         };
-        // SAFETY: between fork and exec the closure only makes the system calls prctl, getppid and sched_setaffinity
-        // and compares two integers; the set of cores lies in the closure itself. It takes no lock and allocates
+        // SAFETY: between fork and exec the closure only makes the system calls prctl, getppid, sched_setaffinity and
+        // sigprocmask, and compares two integers; the set of cores lies in the closure itself. It takes no lock and allocates
         // nothing, which is all that is allowed in the child of a process with several threads.
         unsafe { command.pre_exec(before_exec) };
         let mut child = command.spawn()?;
@@ -139,9 +146,8 @@ impl Worker {
         let _ = rustix::process::kill_process_group(self.pid, signal);
     }
 
-    /// Kills what is left of the process group and reaps the worker's process, which must have ended or have been
-    /// sent SIGKILL.
-    pub(crate) fn sweep(&mut self) {
+    /// Kills what is left of the process group and reaps the worker's process.
+    fn sweep(&mut self) {
         self.signal(signals::KILL);
         // The outcome is known already, and a child that cannot be waited for cannot be reaped either.
         let _ = self.child.wait();

@@ -1,5 +1,6 @@
 //! Signals: their numbers and names, and the thread that listens for those sent to the launcher.
 
+use nix::sys::signal::SigSet;
 use rustix::process::Signal;
 use std::io;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ pub(crate) const ABRT: i32 = Signal::ABORT.as_raw();
 pub(crate) const KILL: i32 = Signal::KILL.as_raw();
 /// SIGTERM: please stop.
 pub(crate) const TERM: i32 = Signal::TERM.as_raw();
-/// SIGCHLD: a child ended; its end is seen by other means.
-const CHLD: i32 = Signal::CHILD.as_raw();
+/// SIGCHLD: a child ended.
+pub(crate) const CHLD: i32 = Signal::CHILD.as_raw();
 /// SIGXFSZ: a file would be larger than allowed.
 const XFSZ: i32 = Signal::XFSZ.as_raw();
 /// SIGUSR1: for the workers.
@@ -29,6 +30,16 @@ pub(crate) const USR2: i32 = Signal::USR2.as_raw();
 pub(crate) const STOP: [i32; 4] = [INT, TERM, HUP, QUIT];
 /// Signals that are only passed on.
 pub(crate) const FORWARD: [i32; 2] = [USR1, USR2];
+/// Signals that suspend a job: Ctrl-Z, and the use of the terminal from the background.
+pub(crate) const SUSPEND: [i32; 3] = [
+    Signal::TSTP.as_raw(),
+    Signal::TTIN.as_raw(),
+    Signal::TTOU.as_raw(),
+];
+/// SIGCONT: a suspended job goes on.
+pub(crate) const CONT: i32 = Signal::CONT.as_raw();
+/// Signals by which a shell controls its jobs.
+pub(crate) const JOB: [i32; 4] = [SUSPEND[0], SUSPEND[1], SUSPEND[2], CONT];
 
 /// The signal's name, such as `SIGKILL`, or `signal 37` for one that has none.
 pub(crate) fn name(signal: i32) -> String {
@@ -72,7 +83,8 @@ pub(crate) fn name(signal: i32) -> String {
 }
 
 /// Calls `deliver` with the number of every signal of `wanted` that the launcher receives, on a thread of its own.
-/// From its return on, none of them kills the launcher. `wanted` is a choice of [`STOP`] and [`FORWARD`].
+/// From its return on, none of them kills the launcher. `wanted` is a choice of [`STOP`], [`FORWARD`] and [`JOB`]; `deliver`
+/// also hears of SIGCHLD.
 ///
 /// A signal that was ignored when the launcher started stays ignored: that is how `nohup` and the shell's `&` ask
 /// for a run that outlives its terminal, and the workers inherit the same. Only SIGCHLD must not stay ignored, or
@@ -89,11 +101,38 @@ pub(crate) fn listen(wanted: &[i32], deliver: impl Fn(i32) + Send + 'static) -> 
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
-            for signal in received.forever().filter(|signal| *signal != CHLD) {
+            for signal in received.forever() {
                 deliver(signal);
             }
         })?;
     Ok(())
+}
+
+/// Suspends this process, all its threads, until it gets SIGCONT.
+pub(crate) fn stop_this_process() {
+    // A process may always signal itself.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+}
+
+/// From its return on, this thread and those that it starts may write to the terminal and lend it although their process group
+/// is not the terminal's, also after `stty tostop`. Programs that they start inherit that, see [`let_the_terminal_stop_it`].
+///
+/// # Errors
+/// The system refuses to change the set of blocked signals.
+pub(crate) fn write_to_any_terminal() -> io::Result<()> {
+    let mut output = SigSet::empty();
+    output.add(nix::sys::signal::Signal::SIGTTOU);
+    output.thread_block().map_err(Into::into)
+}
+
+/// Undoes [`write_to_any_terminal`] for a program that is about to be executed; may be called between fork and exec.
+///
+/// # Errors
+/// The system refuses to change the set of blocked signals.
+pub(super) fn let_the_terminal_stop_it() -> io::Result<()> {
+    let mut output = SigSet::empty();
+    output.add(nix::sys::signal::Signal::SIGTTOU);
+    output.thread_unblock().map_err(Into::into)
 }
 
 /// From its return on, writing a file beyond the limit of file sizes (`ulimit -f`) fails as on a full disk, which can

@@ -116,7 +116,7 @@ fn the_temporary_folder_of_the_error_files_is_removed() {
 }
 
 #[test]
-fn standard_input_is_passed_on_unless_it_is_a_terminal() {
+fn a_file_at_standard_input_is_passed_on_to_all_or_to_the_named_rank() {
     let scene = Scene::new();
     std::fs::write(scene.path(".in"), "some\ndata\n").unwrap();
     let mut command = scene.command(&["--nproc", "1", "--", "cat"]);
@@ -124,6 +124,12 @@ fn standard_input_is_passed_on_unless_it_is_a_terminal() {
     assert_eq!(
         scene.start(command).wait().expect_code(0).stdout(),
         "some\ndata\n"
+    );
+    let mut command = scene.command(&["--nproc", "3", "--stdin-rank", "1", "--", "cat"]);
+    command.stdin(std::fs::File::open(scene.path(".in")).unwrap());
+    assert_eq!(
+        scene.start(command).wait().expect_code(0).stdout(),
+        "[rank 1] some\n[rank 1] data\n"
     );
 }
 

@@ -77,9 +77,9 @@ fn a_request_to_stop_ends_the_pause_before_a_restart() {
 fn a_request_to_stop_while_the_others_are_being_stopped_is_no_reason_to_restart() {
     let scene = Scene::new();
     let script = r#"
-        : > "$TEST_DIR/ready.$RANK"
         if [ $RANK = 1 ]; then until [ -e "$TEST_DIR/ready.0" ]; do sleep 0.01; done; exit 9; fi
         trap ': > "$TEST_DIR/asked"' TERM INT
+        : > "$TEST_DIR/ready.0"
         while [ ! -e "$TEST_DIR/go" ]; do sleep 0.01; done"#;
     let launch =
         scene.start(scene.command(&["--nproc", "2", "--max-restarts", "5", "--", "sh", "-c", script]));

@@ -139,3 +139,103 @@ fn workers_killed_at_any_moment_stop_the_others_and_leave_nothing() {
         launch.wait();
     }
 }
+
+/// Children of this process that have ended and are not reaped.
+fn zombies_of(parent: u32) -> usize {
+    let stats = std::fs::read_dir("/proc").unwrap().flatten();
+    let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    stats
+        .filter(|stat| {
+            stat.rsplit(')')
+                .next()
+                .is_some_and(|rest| rest.starts_with(&format!(" Z {parent} ")))
+        })
+        .count()
+}
+
+#[test]
+fn orphans_that_end_are_reaped_while_the_run_lasts_and_workers_are_not() {
+    let script = r#"
+        if [ $RANK = 0 ]; then exit 0; fi
+        for i in $(seq 200); do (: &); done
+        : > "$TEST_DIR/ready.1"
+        until [ -e "$TEST_DIR/go" ]; do sleep 0.01; done
+        exit 9"#;
+    let scene = Scene::new();
+    let launch = scene.start(scene.command(&["--nproc", "2", "--", "sh", "-c", script]));
+    wait_until("the orphans to be made", || scene.path("ready.1").exists());
+    let launcher = scene.launcher()[0];
+    // Rank 0, whose process id must stay its own until the end.
+    wait_until("the orphans to be reaped", || zombies_of(launcher) == 1);
+    std::fs::write(scene.path("go"), "").unwrap();
+    launch.wait().expect_code(9).says("dtrain: rank 1 (pid ");
+}
+
+fn names_in(folder: &std::path::Path) -> Vec<std::ffi::OsString> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().file_name()).collect()
+}
+
+#[test]
+fn temporary_folders_are_private_whatever_the_umask() {
+    let scene = Scene::new();
+    std::fs::create_dir(scene.path("tmp")).unwrap();
+    let words = [
+        "-c",
+        r#"umask 0; exec "$@""#,
+        "sh",
+        env!("CARGO_BIN_EXE_dtrain"),
+        "launch",
+        "--nproc",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        r#"stat -c %a "$TMPDIR"/* "$TMPDIR"/*/* "$(dirname "$DTRAIN_HEARTBEAT_FILE")""#,
+    ];
+    let mut command = scene
+        .adapt(std::process::Command::new("sh"), &words)
+        .into_command::<&str>(&[]);
+    command.env("TMPDIR", scene.path("tmp"));
+    let done = scene.start(command).wait();
+    let modes = done.expect_code(0).stdout();
+    assert!(
+        modes.lines().count() >= 3 && modes.lines().all(|mode| mode == "700"),
+        "{modes}"
+    );
+}
+
+#[test]
+fn no_temporary_folder_is_left_whoever_is_killed() {
+    for killed in ["nobody", "the guardian", "the launcher"] {
+        let scene = Scene::new();
+        std::fs::create_dir(scene.path("tmp")).unwrap();
+        let script = r#": > "$TEST_DIR/ready.$RANK"; until [ -e "$TEST_DIR/go" ]; do sleep 0.01; done"#;
+        let mut command = scene.command(&["--nproc", "1", "--", "sh", "-c", script]);
+        command.env("TMPDIR", scene.path("tmp"));
+        let launch = scene.start(command);
+        scene.wait_for_ready(1);
+        assert!(!names_in(&scene.path("tmp")).is_empty());
+        match killed {
+            "the guardian" => launch.signal(Signal::KILL),
+            "the launcher" => kill(scene.launcher()[0], Signal::KILL),
+            _ => std::fs::write(scene.path("go"), "").unwrap(),
+        }
+        launch.wait();
+        assert_eq!(
+            names_in(&scene.path("tmp")),
+            Vec::<&str>::new(),
+            "{killed} was killed"
+        );
+    }
+}
+
+#[test]
+fn a_tmpdir_that_does_not_exist_is_warned_of_and_stops_nothing() {
+    let scene = Scene::new();
+    let mut command = scene.command(&["--nproc", "1", "--", "echo", "hello"]);
+    command.env("TMPDIR", scene.path("missing"));
+    let done = scene.start(command).wait();
+    assert_eq!(done.expect_code(0).stdout(), "hello\n");
+    done.says("dtrain: warning: temporary folder ").says("set TMPDIR");
+}

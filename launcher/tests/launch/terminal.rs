@@ -1,12 +1,9 @@
 //! Progress frames on a real (pseudo) terminal.
 
 use crate::harness::Scene;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use crate::pty::Pty;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::OwnedFd;
-use std::process::Stdio;
 
 /// What the launcher writes to a terminal of `columns` as both of its streams, and its exit code.
 fn on_terminal(
@@ -27,30 +24,15 @@ fn on_terminal_with(
     script: &str,
     vars: &[(&str, &str)],
 ) -> (String, Option<i32>) {
-    let terminal: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&terminal).unwrap();
-    unlockpt(&terminal).unwrap();
-    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
-    let size = Winsize {
-        ws_row: 24,
-        ws_col: columns,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    };
-    tcsetwinsize(&terminal, size).unwrap();
-    let open = || Stdio::from(File::options().read(true).write(true).open(&name).unwrap());
+    let pty = Pty::new(columns);
     let mut command = scene.command(&[flags, &["--", "sh", "-c", script]].concat());
-    command
-        .env("TERM", "xterm")
-        .envs(vars.iter().copied())
-        .stdin(open())
-        .stdout(open())
-        .stderr(open());
+    command.env("TERM", "xterm").envs(vars.iter().copied());
+    pty.attach(&mut command);
     let mut child = command.spawn().unwrap();
     drop(command);
     let mut shown = Vec::new();
     // When the last process has closed the terminal, reading fails instead of ending.
-    let _ = File::from(terminal).read_to_end(&mut shown);
+    let _ = File::from(pty.person).read_to_end(&mut shown);
     (String::from_utf8(shown).unwrap(), child.wait().unwrap().code())
 }
 
@@ -124,11 +106,4 @@ fn a_bar_that_nobody_would_see_is_not_asked_for() {
     assert!(shown.contains("progress=lines"), "{shown:?}");
     assert!(!shown.contains("10%") && !shown.contains("done"), "{shown:?}");
     assert_eq!(scene.read("run/logs/attempt_0/rank_0/stderr.log"), "done\n");
-}
-
-#[test]
-fn a_worker_that_reads_from_the_terminal_is_not_stopped_by_it() {
-    let (shown, code) = on_terminal(&Scene::new(), 80, "1", "cat; echo end of input", &[]);
-    assert_eq!(code, Some(0));
-    assert!(shown.contains("end of input"), "{shown:?}");
 }

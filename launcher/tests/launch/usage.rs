@@ -28,6 +28,11 @@ fn numbers_of_workers_that_make_no_sense() {
     refused(&scene, &["--nproc", "5000", "--", "true"], "at most 1024 workers");
     refused(
         &scene,
+        &["--nproc", "2", "--stdin-rank", "2", "--", "true"],
+        "--stdin-rank 2: there are ranks 0 to 1; name one of them",
+    );
+    refused(
+        &scene,
         &["--nproc", "gpu", "--", "true"],
         "use --nproc N for N workers on the CPU",
     );
@@ -57,6 +62,11 @@ fn flags_without_effect() {
         &scene,
         &["--resume", "auto", "--", "true"],
         "--resume is for recipes",
+    );
+    refused(
+        &scene,
+        &["--stdin-rank", "0", "demo"],
+        "--stdin-rank is for programs",
     );
     refused(&scene, &["--no-such-flag", "--", "true"], "--no-such-flag");
     refused(&scene, &["--shutdown-timeout", "soon", "--", "true"], "soon");

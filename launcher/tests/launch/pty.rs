@@ -1,0 +1,144 @@
+//! A (pseudo) terminal, and a shell on one.
+
+use crate::harness::{Scene, wait_until};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// The side of a terminal at which a person sits.
+pub(crate) struct Pty {
+    pub(crate) person: OwnedFd,
+    name: String,
+}
+
+impl Pty {
+    pub(crate) fn new(columns: u16) -> Self {
+        let person = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&person).unwrap();
+        unlockpt(&person).unwrap();
+        let name = ptsname(&person, Vec::new()).unwrap().into_string().unwrap();
+        let size = Winsize {
+            ws_row: 24,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&person, size).unwrap();
+        Self { person, name }
+    }
+
+    /// Gives this command the terminal as all its streams.
+    pub(crate) fn attach(&self, command: &mut Command) {
+        let open = || {
+            let file = File::options().read(true).write(true).open(&self.name);
+            Stdio::from(file.unwrap())
+        };
+        command.stdin(open()).stdout(open()).stderr(open());
+    }
+}
+
+/// A bash that controls jobs, on a terminal of its own.
+pub(crate) struct Shell {
+    child: Child,
+    person: File,
+    shown: Arc<Mutex<Vec<u8>>>,
+    /// What has been looked at.
+    seen: usize,
+}
+
+impl Shell {
+    /// Starts it in the folder of the scene. `$DTRAIN` is the launcher.
+    pub(crate) fn start(scene: &Scene) -> Self {
+        let pty = Pty::new(200);
+        let words = ["--ctty", "bash", "--norc", "--noprofile", "-i"];
+        let mut command = scene
+            .adapt(Command::new("setsid"), &words)
+            .into_command::<&str>(&[]);
+        command
+            .env("TERM", "dumb")
+            .env("PS1", "ready> ")
+            .env("DTRAIN", env!("CARGO_BIN_EXE_dtrain"));
+        pty.attach(&mut command);
+        let child = command.spawn().unwrap();
+        drop(command);
+        let person = File::from(pty.person);
+        let shown = Arc::<Mutex<Vec<u8>>>::default();
+        let (mut screen, all) = (person.try_clone().unwrap(), Arc::clone(&shown));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // When the last process has closed the terminal, reading fails instead of ending.
+            while let Ok(count @ 1..) = screen.read(&mut bytes) {
+                all.lock().unwrap().extend_from_slice(&bytes[..count]);
+            }
+        });
+        let mut shell = Self {
+            child,
+            person,
+            shown,
+            seen: 0,
+        };
+        shell.expect("ready> ");
+        shell
+    }
+
+    /// Types a line.
+    pub(crate) fn line(&mut self, line: &str) {
+        self.keys(format!("{line}\n").as_bytes());
+    }
+
+    /// Types these keys; `\x03` is Ctrl-C, `\x1a` is Ctrl-Z.
+    pub(crate) fn keys(&mut self, keys: &[u8]) {
+        self.person.write_all(keys).unwrap();
+    }
+
+    /// Waits until the terminal shows this text after what was expected before.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, text: &str) {
+        let mut found = None;
+        let shown = Arc::clone(&self.shown);
+        let all = || String::from_utf8_lossy(&shown.lock().unwrap()).into_owned();
+        let begun = std::time::Instant::now();
+        while found.is_none() {
+            found = all()[self.seen..].find(text);
+            assert!(
+                found.is_some() || begun.elapsed() < crate::harness::LONG,
+                "the terminal does not show {text:?} after byte {}:\n{}",
+                self.seen,
+                all()
+            );
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        self.seen += found.unwrap() + text.len();
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until these processes are all suspended, or none is.
+#[track_caller]
+pub(crate) fn wait_until_suspended(suspended: bool, pids: impl Fn() -> Vec<u32>) {
+    let what = if suspended {
+        "all to be suspended"
+    } else {
+        "all to go on"
+    };
+    wait_until(what, || {
+        pids().into_iter().all(|pid| is_suspended(pid) == suspended)
+    });
+}
+
+fn is_suspended(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| rest.trim_start().starts_with('T'))
+}

@@ -1,0 +1,203 @@
+//! What a shell does around the launcher: process substitution, background jobs, job control.
+
+use crate::harness::{Done, Scene, wait_until};
+use crate::pty::{Shell, wait_until_suspended};
+use std::process::Command;
+
+/// Runs this bash script to its end; `$DTRAIN` is the launcher. Processes of the script may outlive it.
+#[track_caller]
+fn bash(scene: &Scene, script: &str) -> Done {
+    let mut command = scene
+        .adapt(Command::new("bash"), &["-c", script])
+        .into_command::<&str>(&[]);
+    command.env("DTRAIN", env!("CARGO_BIN_EXE_dtrain"));
+    scene.start(command).wait_leaving_processes()
+}
+
+const MANY_LINES: &str = "for i in $(seq 200); do echo line $i; done; echo Warning: one >&2; exit 7";
+
+#[test]
+fn a_reader_made_by_the_shell_gets_everything() {
+    let scene = Scene::new();
+    let script = format!(
+        r#""$DTRAIN" launch --nproc 2 -- sh -c '{MANY_LINES}' &> >(gzip > v.gz)
+        code=$?; zcat v.gz | grep -c 'line 200'; exit $code"#
+    );
+    let done = bash(&scene, &script);
+    assert_eq!(done.expect_code(7).stdout(), "2\n");
+}
+
+#[test]
+fn a_filter_of_standard_error_gets_the_report_of_a_failure() {
+    let scene = Scene::new();
+    let script = format!(
+        r#""$DTRAIN" launch --nproc 1 -- sh -c '{MANY_LINES}' 2> >(grep -v Warning > err.log) > out.log"#
+    );
+    bash(&scene, &script).expect_code(7);
+    let kept = scene.read("err.log");
+    assert!(
+        kept.contains("exit code 7") && !kept.contains("Warning"),
+        "{kept}"
+    );
+    assert!(scene.read("out.log").ends_with("line 200\n"));
+}
+
+#[test]
+fn a_log_of_the_whole_script_has_its_tail() {
+    let scene = Scene::new();
+    let script = format!(
+        r#"exec > >(sleep 0.3; tee log) 2>&1; exec "$DTRAIN" launch --nproc 1 -- sh -c '{MANY_LINES}'"#
+    );
+    bash(&scene, &script).expect_code(7);
+    let kept = scene.read("log");
+    assert!(
+        kept.contains("line 200\n") && kept.contains("dtrain: exit code 7"),
+        "{kept}"
+    );
+}
+
+#[test]
+fn background_jobs_and_what_they_start_outlive_the_run() {
+    let scene = Scene::new();
+    // The second one leaves an orphan behind while the run lasts.
+    let script = r#"
+        sleep 600 & echo $! > job
+        { until [ -e running ]; do sleep 0.01; done; (sleep 600 & echo $! > orphan); sleep 600; } &
+        exec "$DTRAIN" launch --nproc 1 -- sh -c ': > running; until [ -e orphan ]; do sleep 0.01; done'"#;
+    bash(&scene, script).expect_code(0);
+    for file in ["job", "orphan"] {
+        let pid: u32 = scene.read(file).trim().parse().unwrap();
+        assert!(scene.alive().contains(&pid), "{file} was killed");
+    }
+}
+
+#[test]
+fn a_launch_with_background_jobs_that_is_killed_leaves_only_these() {
+    let scene = Scene::new();
+    let script = r#"
+        sleep 600 & echo $! > job
+        exec "$DTRAIN" launch --nproc 2 -- sh -c 'sleep 600 & : > "ready.$RANK"; wait'"#;
+    let mut command = scene
+        .adapt(Command::new("bash"), &["-c", script])
+        .into_command::<&str>(&[]);
+    command.env("DTRAIN", env!("CARGO_BIN_EXE_dtrain"));
+    let launch = scene.start(command);
+    scene.wait_for_ready(2);
+    launch.signal(rustix::process::Signal::KILL);
+    assert_eq!(launch.wait_leaving_processes().code, None);
+    let job: u32 = scene.read("job").trim().parse().unwrap();
+    wait_until("everything of the run to be gone", || scene.alive() == [job]);
+}
+
+#[test]
+fn workers_do_not_inherit_descriptors_except_those_named_on_the_command_line() {
+    let scene = Scene::new();
+    let script = r#"
+        exec 7> seven
+        "$DTRAIN" launch --nproc 1 -- sh -c 'ls /proc/self/fd | grep -c "^[4-9]$"; cat "$0"' <(echo named)"#;
+    let done = bash(&scene, script);
+    assert_eq!(done.expect_code(0).stdout(), "0\nnamed\n");
+}
+
+/// Counts in `count.RANK` as long as it is not suspended.
+const COUNTS: &str = r#"sh -c 'while :; do echo >> "count.$RANK"; : > "ready.$RANK"; sleep 0.02; done'"#;
+
+#[test]
+fn ctrl_z_suspends_the_whole_job_and_fg_and_bg_continue_it() {
+    let scene = Scene::new();
+    let mut shell = Shell::start(&scene);
+    let job = || [scene.workers(), scene.launcher()].concat();
+    let goes_on = || {
+        let before = scene.read("count.1").len();
+        wait_until("the job to go on", || scene.read("count.1").len() > before);
+    };
+    shell.line(&format!(r#""$DTRAIN" launch --nproc 2 -- {COUNTS}"#));
+    scene.wait_for_ready(2);
+    shell.keys(b"\x1a");
+    shell.expect("Stopped");
+    wait_until_suspended(true, job);
+    shell.line("bg");
+    goes_on();
+    shell.line("fg");
+    shell.expect("launch --nproc 2");
+    // As a shell does for `kill %1`: the signal, and SIGCONT.
+    shell.keys(b"\x1a");
+    shell.expect("Stopped");
+    wait_until_suspended(true, job);
+    shell.line("kill %1; wait %1; echo code $?");
+    shell.expect("code 143");
+    wait_until("nothing to be left", || job().is_empty());
+}
+
+#[test]
+fn tostop_stops_no_launch_in_the_foreground() {
+    let scene = Scene::new();
+    let mut shell = Shell::start(&scene);
+    shell.line(r#"stty tostop; "$DTRAIN" launch --nproc 1 -- echo he''llo; echo code $?"#);
+    shell.expect("hello");
+    shell.expect("code 0");
+}
+
+/// Says what it reads, rank by rank.
+const READS: &str = r#"sh -c 'read line; echo "rank $RANK got <$line>"; sleep "$0"' 0"#;
+
+#[test]
+fn a_single_worker_reads_from_the_terminal() {
+    let scene = Scene::new();
+    let mut shell = Shell::start(&scene);
+    shell.line(&format!(r#""$DTRAIN" launch --nproc 1 -- {READS}; echo code $?"#));
+    shell.line("typed");
+    shell.expect("got <typed>");
+    shell.expect("code 0");
+}
+
+#[test]
+fn the_named_rank_alone_reads_from_the_terminal() {
+    let scene = Scene::new();
+    let mut shell = Shell::start(&scene);
+    shell.line(&format!(r#""$DTRAIN" launch --nproc 2 -- {READS}; echo code $?"#));
+    shell.expect("code 0");
+    shell.line(&format!(
+        r#""$DTRAIN" launch --nproc 3 --stdin-rank 1 -- {READS}; echo code $?"#
+    ));
+    shell.expect("rank 2 got <>");
+    shell.line("typed");
+    shell.expect("rank 1 got <typed>");
+    shell.expect("code 0");
+}
+
+#[test]
+fn a_worker_that_reads_in_the_background_suspends_the_job_until_fg() {
+    let scene = Scene::new();
+    let mut shell = Shell::start(&scene);
+    shell.line(&format!(r#""$DTRAIN" launch --nproc 1 -- {READS} &"#));
+    wait_until_suspended(false, || scene.workers());
+    wait_until("the launcher to run", || scene.launcher().len() == 1);
+    wait_until_suspended(true, || [scene.workers(), scene.launcher()].concat());
+    shell.line("fg; echo code $?");
+    shell.line("typed");
+    shell.expect("got <typed>");
+    shell.expect("code 0");
+}
+
+#[test]
+fn ctrl_z_and_ctrl_c_reach_a_worker_that_has_the_terminal() {
+    let scene = Scene::new();
+    let mut shell = Shell::start(&scene);
+    let script = r#"sh -c 'read line; : > reading; read line; echo "got <$line>"; read line'"#;
+    shell.line(&format!(
+        r#""$DTRAIN" launch --nproc 1 -- {script}; echo code $?"#
+    ));
+    shell.line("first");
+    wait_until("the worker to have the terminal", || {
+        scene.path("reading").exists()
+    });
+    shell.keys(b"\x1a");
+    shell.expect("Stopped");
+    wait_until_suspended(true, || [scene.workers(), scene.launcher()].concat());
+    shell.line("fg; echo code $?");
+    shell.line("second");
+    shell.expect("got <second>");
+    shell.keys(b"\x03");
+    shell.expect("code 130");
+}
