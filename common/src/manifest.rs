@@ -82,6 +82,9 @@ pub struct Manifest {
     pub model: String,
     /// Outputs of the classifier.
     pub classes: usize,
+    /// The names of the classes in the order of their numbers, where they have names; empty in checkpoints of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub class_names: Vec<String>,
     /// Number of parameters, buffers not counted.
     pub parameters: u64,
     /// Optimizer steps committed.

@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 pub use dtype::Dtype;
-pub use header::{HeaderError, Tensor, header};
+pub use header::{HeaderError, Tensor, header, header_with};
 pub use round::{Floats, convert};
 
 /// The length field at the start of a file.

@@ -4,6 +4,7 @@
 use std::fs;
 use std::process::{Command, Output};
 
+use dtrain_common::manifest::Manifest;
 use dtrain_tests::programs::{dtrain, without_outer_run};
 use dtrain_tests::ranks::said;
 use dtrain_tests::runs::{Sandbox, TINY};
@@ -248,6 +249,58 @@ fn other_data_under_a_run_is_told_of() {
     let output = sandbox.launch(1, "run", &["train.steps=5", moved]);
     assert!(
         said(&output).contains("32 training and 2 test samples then, 31 training"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn classes_that_were_renamed_are_refused_by_eval_and_resume() {
+    let sandbox = Sandbox::new(&TINY.replace(
+        "kind = \"generated\"\nclasses = 4\ntrain_samples = 96\ntest_samples = 37\n",
+        "root = \"pictures\"\n",
+    ));
+    for class in ["cat", "dog", "emu"] {
+        for (split, images) in [("train", 6), ("test", 1)] {
+            let folder = sandbox.path("pictures").join(split).join(class);
+            fs::create_dir_all(&folder).unwrap();
+            for number in 0..images {
+                let image = image::RgbImage::new(32, 32);
+                image.save(folder.join(format!("{number}.png"))).unwrap();
+            }
+        }
+    }
+    let run = sandbox.train(1, "run", &["train.steps=1"]);
+    let folder = run.0.checkpoint(1);
+    let mut manifest = Manifest::read(&folder).unwrap();
+    assert_eq!(manifest.class_names, ["cat", "dog", "emu"]);
+    answer(&eval(&sandbox, 1, "run", &["--json"]));
+
+    // As many classes, and another order.
+    for split in ["train", "test"] {
+        let of = sandbox.path("pictures").join(split);
+        fs::rename(of.join("cat"), of.join("feline")).unwrap();
+    }
+    for output in [
+        eval(&sandbox, 1, "run", &[]),
+        sandbox.launch(1, "run", &["train.steps=2"]),
+    ] {
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        for words in [
+            "class 0 is \"cat\" there and \"dog\" here, class 1 is \"dog\" there and \"emu\" here",
+            "give the folders the names that they had",
+        ] {
+            assert!(text.contains(words), "{words} in {text}");
+        }
+    }
+    // One that an earlier dtrain wrote still loads; nothing vouches for its order.
+    manifest.class_names.clear();
+    manifest.write(&folder).unwrap();
+    let output = eval(&sandbox, 1, "run", &[]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(
+        said(&output).contains("holds no names of classes"),
         "{}",
         said(&output)
     );

@@ -123,6 +123,18 @@ pub enum WorkerError {
         /// What differs, such as "vocabulary".
         differing: Vec<String>,
     },
+    /// The checkpoint's outputs are other classes than those of the data.
+    #[error(
+        "the classes of {} are not those of the data: {differing}; classes are numbered by the sorted names of their folders, so give \
+         the folders the names that they had",
+        folder.display()
+    )]
+    OtherClasses {
+        /// The checkpoint.
+        folder: PathBuf,
+        /// The first that differ, in words.
+        differing: String,
+    },
     /// The model or its weights.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -204,6 +216,7 @@ impl WorkerError {
             | Self::Plan(_)
             | Self::Resume(_)
             | Self::OtherData { .. }
+            | Self::OtherClasses { .. }
             | Self::Model(_)
             | Self::Device(
                 DeviceError::NoDriver { .. }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::manifest::Manifest;
 use dtrain_common::memory::Owners;
 use dtrain_common::plan::{EvalJob, EvalWeights};
 use dtrain_common::recipe::{MemoryFormat, Recipe};
@@ -158,14 +159,22 @@ pub(crate) fn evaluate<T: BuildTask + 'static>(
         local_ranks: place.env.local_world_size,
     };
     let task: T = build_to_fill(recipe, serde_json::from_value(subject.survey.clone())?, site)?;
+    let manifest = Manifest::read(folder).map_err(|error| WorkerError::Evaluate(error.into()))?;
+    same_data(folder, &manifest, &task)?;
+    if place.env.rank == 0 && manifest.class_names.is_empty() && !task.class_names().is_empty() {
+        tracing::warn!(
+            "{} holds no names of classes, since an earlier dtrain wrote it: that the classes of the data have the order of its training \
+             cannot be checked",
+            folder.display()
+        );
+    }
     let wants_average = subject.weights != EvalWeights::Raw;
-    let (manifest, average) =
+    let (_, average) =
         checkpoint::restore_weights(folder, &registry, wants_average).map_err(WorkerError::Evaluate)?;
     if subject.weights == EvalWeights::Average && !average {
         let folder = folder.to_owned();
         return Err(WorkerError::NoAverage { folder });
     }
-    same_data(folder, &manifest, &task)?;
     let precision = Precision::new(&recipe.precision, place.device)?;
     if let Some(kernels) = Kernels::new(recipe, place.device)? {
         kernels.apply().map_err(TrainError::from)?;

@@ -252,8 +252,13 @@ fn stages(
     })
 }
 
-/// Refuses a checkpoint that keeps something else with its weights than the task does now: they would mean something else.
+/// Refuses a checkpoint that keeps something else with its weights than the task does now, or whose classes have other names: its
+/// outputs would mean something else.
 pub(crate) fn same_data(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Result<(), WorkerError> {
+    if let Some(differing) = other_classes(&manifest.class_names, task.class_names()) {
+        let folder = folder.to_owned();
+        return Err(WorkerError::OtherClasses { folder, differing });
+    }
     let differing = differing(&manifest.extra, &task.extra());
     if differing.is_empty() {
         return Ok(());
@@ -273,6 +278,38 @@ fn differing(then: &Value, now: &Value) -> Vec<String> {
         _ if then == now => Vec::new(),
         _ => vec!["extra".to_owned()],
     }
+}
+
+/// The first classes that have other names than then, in words; none where they are the same, or some have no names.
+fn other_classes(then: &[String], now: &[String]) -> Option<String> {
+    /// More would not be read.
+    const TOLD: usize = 3;
+    if then == now || then.is_empty() || now.is_empty() {
+        return None;
+    }
+    let name = |names: &[String], class: usize| match names.get(class) {
+        Some(name) => format!("{name:?}"),
+        None => "not there".to_owned(),
+    };
+    let differing: Vec<usize> = (0..then.len().max(now.len()))
+        .filter(|&class| then.get(class) != now.get(class))
+        .collect();
+    let told: Vec<String> = differing
+        .iter()
+        .take(TOLD)
+        .map(|&class| {
+            format!(
+                "class {class} is {} there and {} here",
+                name(then, class),
+                name(now, class)
+            )
+        })
+        .collect();
+    let more = match differing.len() - told.len() {
+        0 => String::new(),
+        more => format!(", and {more} more differ"),
+    };
+    Some(format!("{}{more}", told.join(", ")))
 }
 
 /// Refuses to seek the best by a figure that no evaluation of the task will have.

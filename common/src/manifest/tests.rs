@@ -18,6 +18,7 @@ fn sample() -> Manifest {
         task: "classify".into(),
         model: "resnet18".into(),
         classes: 10,
+        class_names: Vec::new(),
         parameters: 11_181_642,
         step: 120,
         epoch: 1,

@@ -37,6 +37,7 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
         task: "classify".into(),
         model: recipe.model_name().into(),
         classes: 10,
+        class_names: Vec::new(),
         parameters: 1,
         step,
         epoch: 0,

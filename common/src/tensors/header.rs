@@ -199,8 +199,23 @@ pub(super) fn parse(text: &[u8], data_bytes: u64) -> Result<Vec<Tensor>, HeaderE
 /// # Errors
 /// The header would be longer than the format allows, or the tensors larger than can be counted.
 pub fn header(tensors: &[Tensor]) -> Result<Vec<u8>, HeaderError> {
+    header_with(tensors, [])
+}
+
+/// As [`header`], with more metadata: keys and texts, as the format has it.
+///
+/// # Errors
+/// As [`header`].
+pub fn header_with<'a>(
+    tensors: &[Tensor],
+    metadata: impl IntoIterator<Item = (&'a str, String)>,
+) -> Result<Vec<u8>, HeaderError> {
     let mut map = Map::new();
-    map.insert(METADATA.into(), json!({"format": "pt"}));
+    let mut about = json!({"format": "pt"});
+    for (key, text) in metadata {
+        about[key] = text.into();
+    }
+    map.insert(METADATA.into(), about);
     let mut begin = 0_u64;
     for tensor in tensors {
         let end = begin

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic_with;
 use dtrain_common::manifest::FILE_NAME;
-use dtrain_common::tensors::header;
+use dtrain_common::tensors::header_with;
 use dtrain_common::text::{counted, size};
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -21,6 +21,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+
+/// The key of the file's metadata that has the names of the classes, as a JSON list in the order of their numbers.
+const CLASS_NAMES: &str = "class_names";
 
 /// Writes it.
 ///
@@ -115,7 +118,9 @@ fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
     let total = plan.outputs.iter().map(|output| output.target.bytes()).sum();
     let progress = Progress::new(format!("writing {}", out.display()), total);
     let targets: Vec<_> = plan.outputs.iter().map(|output| output.target.clone()).collect();
-    let head = header(&targets).map_err(failed)?;
+    let names = &plan.manifest.class_names;
+    let metadata = (!names.is_empty()).then(|| (CLASS_NAMES, serde_json::json!(names).to_string()));
+    let head = header_with(&targets, metadata).map_err(failed)?;
     let mut overflows = Vec::new();
     let written = write_atomic_with(out, force, |file: &mut File| {
         file.write_all(&head)?;

@@ -152,7 +152,7 @@ fn facts(folder: &Path, manifest: &Manifest) -> Vec<Vec<String>> {
     let mut fact = |name: &str, value: String| rows.push(vec![name.to_owned(), value]);
     fact("task", manifest.task.clone());
     fact("model", manifest.model.clone());
-    fact("classes", grouped(manifest.classes as u64));
+    fact("classes", classes(manifest));
     fact("step", manifest.step.to_string());
     if let Some(stage) = &manifest.stage {
         fact("stage", stage.clone());
@@ -187,6 +187,20 @@ fn facts(folder: &Path, manifest: &Manifest) -> Vec<Vec<String>> {
         fact("average", counted(updates as usize, "move"));
     }
     rows
+}
+
+/// How many classes there are, and the first of their names.
+fn classes(manifest: &Manifest) -> String {
+    /// More do not fit a line; `--json` has all.
+    const NAMED: usize = 8;
+    let mut text = grouped(manifest.classes as u64);
+    let names = &manifest.class_names;
+    if !names.is_empty() {
+        let first: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
+        let more = if names.len() > NAMED { ", ..." } else { "" };
+        text.push_str(&format!(": {}{more}", first.join(", ")));
+    }
+    text
 }
 
 fn row(name: &str, share: &Share) -> Vec<String> {

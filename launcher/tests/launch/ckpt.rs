@@ -82,6 +82,7 @@ fn checkpoint(run: &Path, step: u64, change: impl FnOnce(&Path, &mut Manifest)) 
         task: "classify".into(),
         model: "resnet18".into(),
         classes: 2,
+        class_names: Vec::new(),
         parameters: 20,
         step,
         epoch: step / 10,

@@ -186,6 +186,7 @@ impl Trainer<'_> {
             task: self.recipe.task.to_string(),
             model: self.recipe.model_name().into(),
             classes: self.model.task.classes(),
+            class_names: self.model.task.class_names().to_vec(),
             parameters: self.model.arena.parameters(),
             step: self.done,
             epoch: position.epoch,

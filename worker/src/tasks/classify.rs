@@ -117,4 +117,8 @@ impl Task for Classify {
     fn classes(&self) -> usize {
         self.sets.classes
     }
+
+    fn class_names(&self) -> &[String] {
+        &self.sets.class_names
+    }
 }

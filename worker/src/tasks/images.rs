@@ -19,6 +19,8 @@ pub(super) struct ImageSets {
     pub(super) train: Arc<dyn Dataset>,
     pub(super) test: Arc<dyn Dataset>,
     pub(super) classes: usize,
+    /// Their names in the order of their numbers; generated ones have none.
+    pub(super) class_names: Vec<String>,
 }
 
 /// Scans and checks the recipe's image folders; a generated set needs neither.
@@ -126,7 +128,7 @@ pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> Image
     let data = &recipe.data;
     match survey {
         Some((train, test)) => {
-            let classes = train.classes.len();
+            let class_names = train.classes.clone();
             let size = match data.resize {
                 recipe::Resize::None => train.size,
                 recipe::Resize::Crop | recipe::Resize::Stretch => None,
@@ -135,7 +137,8 @@ pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> Image
             ImageSets {
                 train: Arc::new(ImageFolder::new(train, train_options)),
                 test: Arc::new(ImageFolder::new(test, test_options)),
-                classes,
+                classes: class_names.len(),
+                class_names,
             }
         }
         None => {
@@ -148,6 +151,7 @@ pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> Image
                 train: Arc::new(generated(data.train_samples, Split::Train)),
                 test: Arc::new(generated(data.test_samples, Split::Test)),
                 classes: data.classes,
+                class_names: Vec::new(),
             }
         }
     }

@@ -317,6 +317,12 @@ pub trait Task {
         0
     }
 
+    /// The names of the classes in the order of their numbers; empty where they have none. They are kept in the manifest of every
+    /// checkpoint, and a run resumes only from one that has the same.
+    fn class_names(&self) -> &[String] {
+        &[]
+    }
+
     /// A stage of the recipe begins, or a run is resumed within it. Called on every rank before the first step that this process
     /// takes of the stage, also of the first one; never where the recipe has no `[[stage]]`. The data sets and the model's
     /// tensors stay what they are; the loss may be another.

@@ -256,6 +256,10 @@ impl Task for TorchScript {
     fn classes(&self) -> usize {
         self.sets.classes
     }
+
+    fn class_names(&self) -> &[String] {
+        &self.sets.class_names
+    }
 }
 
 #[cfg(test)]
