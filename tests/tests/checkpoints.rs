@@ -287,3 +287,24 @@ fn checkpoints_come_after_a_time_and_some_are_kept_for_ever() {
         );
     }
 }
+
+#[test]
+fn a_checkpoint_that_takes_longer_than_the_patience_for_a_hang_is_waited_for() {
+    let sandbox = Sandbox::new(GPT);
+    // The last one, which both ranks wait for: one of them writes, the other has nothing to do meanwhile.
+    let sets = ["train.steps=2", "checkpoint.every=2 steps"];
+    let mut command = sandbox.command(2, "slow", &sets, &["--hang-timeout", "2"]);
+    let output = command
+        .env("DTRAIN_FAULT", "write:rank=1,after=0,pause=7s")
+        .output()
+        .unwrap();
+    ends_with(&output, 0);
+    let run = sandbox.run("slow");
+    assert_eq!(run.0.steps().unwrap(), [2]);
+    let longest = run
+        .metrics()
+        .iter()
+        .filter_map(|line| line.get("checkpoint")?["total_ms"].as_f64())
+        .fold(0.0, f64::max);
+    assert!(longest > 6e3, "it was not slow: {longest} ms");
+}

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use dtrain_common::env::{DTRAIN_FAULT, EnvError};
 use rustix::fs::{FallocateFlags, OFlags};
@@ -102,12 +103,19 @@ fn to_whole_pages(bytes: &[u8], offset: u64) -> (usize, usize) {
     (head, (bytes.len() - head) / PAGE * PAGE)
 }
 
-/// One on which a rank's writing fails after so many bytes, for tests: `DTRAIN_FAULT=write:rank=1,after=4096,error=ENOSPC`.
+/// One on which a rank's writing fails or stops for a while after so many bytes, for tests:
+/// `DTRAIN_FAULT=write:rank=1,after=4096,error=ENOSPC`, or `pause=5s` instead of an error.
 pub(super) struct FaultyDisk {
     left: AtomicI64,
-    error: Errno,
+    fault: WriteFault,
     /// How many times it fails; the disk is whole again then.
     times: AtomicI64,
+}
+
+#[derive(Clone, Copy)]
+enum WriteFault {
+    Error(Errno),
+    Pause(Duration),
 }
 
 impl FaultyDisk {
@@ -125,9 +133,9 @@ impl FaultyDisk {
         let invalid = || EnvError::Invalid {
             name: DTRAIN_FAULT,
             value: value.clone(),
-            expected: "such as write:rank=1,after=4096,error=ENOSPC, or error=EIO, and optionally times",
+            expected: "such as write:rank=1,after=4096,error=ENOSPC, or error=EIO or pause=5s, and optionally times",
         };
-        let (mut of, mut after, mut error, mut times) = (None, None, None, 1);
+        let (mut of, mut after, mut fault, mut times) = (None, None, None, 1);
         for word in words.split(',') {
             let (key, text) = word.split_once('=').ok_or_else(invalid)?;
             match key {
@@ -135,23 +143,27 @@ impl FaultyDisk {
                 "after" => after = text.parse().ok(),
                 "times" => times = text.parse().map_err(|_| invalid())?,
                 "error" => {
-                    error = match text {
-                        "ENOSPC" => Some(Errno::NOSPC),
-                        "EIO" => Some(Errno::IO),
+                    fault = match text {
+                        "ENOSPC" => Some(WriteFault::Error(Errno::NOSPC)),
+                        "EIO" => Some(WriteFault::Error(Errno::IO)),
                         _ => None,
                     };
+                }
+                "pause" => {
+                    let seconds = text.strip_suffix('s').and_then(|text| text.parse().ok());
+                    fault = seconds.map(|seconds| WriteFault::Pause(Duration::from_secs(seconds)));
                 }
                 _ => return Err(invalid()),
             }
         }
-        let (of, after, error): (usize, i64, Errno) = (of
+        let (of, after, fault): (usize, i64, WriteFault) = (of
             .zip(after)
-            .zip(error)
-            .map(|((of, after), error)| (of, after, error)))
+            .zip(fault)
+            .map(|((of, after), fault)| (of, after, fault)))
         .ok_or_else(invalid)?;
         Ok((of == rank).then(|| Self {
             left: AtomicI64::new(after),
-            error,
+            fault,
             times: AtomicI64::new(times),
         }))
     }
@@ -172,10 +184,17 @@ impl Disk for FaultyDisk {
             return SystemDisk.write_at(file, bytes, offset);
         }
         self.times.fetch_sub(1, Ordering::Relaxed);
+        let error = match self.fault {
+            WriteFault::Error(error) => error,
+            WriteFault::Pause(pause) => {
+                std::thread::sleep(pause);
+                return SystemDisk.write_at(file, bytes, offset);
+            }
+        };
         // What was written before the failure stays, as on a disk.
         let some = usize::try_from(left).unwrap_or(0);
         SystemDisk.write_at(file, &bytes[..some], offset)?;
-        Err(self.error.into())
+        Err(error.into())
     }
 
     fn sync(&self, file: &Output) -> io::Result<()> {

@@ -11,7 +11,10 @@ use super::error::TrainError;
 use super::model::Model;
 use super::status::Status;
 use super::trainer::Trainer;
+use tch::{Kind, Tensor};
+
 use crate::checkpoint::{self, CheckpointError, Keep, Progress, Snapshot, Written};
+use crate::collectives::ReduceOp;
 use crate::metrics::{CheckpointRecord, EvalRecord, figure};
 
 /// The best checkpoint of a run, by the figure that `checkpoint.best` names; nothing without that setting.
@@ -128,6 +131,7 @@ impl Trainer<'_> {
             self.note_wait(begun.elapsed());
         }
         self.saved_at = Instant::now();
+        let _writing = self.heartbeat.writing();
         let manifest = self.manifest(evaluation, self.owes_evaluation);
         let stage = &self.plan.stages()[self.phase.stage];
         let settings = &self.recipe.checkpoint;
@@ -143,6 +147,7 @@ impl Trainer<'_> {
 
     /// Before parameters, moments or the average change: what a checkpoint has of them is copied.
     pub(super) fn settle_copy(&mut self) -> Result<(), TrainError> {
+        let _writing = self.checkpoints.is_under_way().then(|| self.heartbeat.writing());
         let settled = self.checkpoints.settle();
         settled.map_err(|source| self.unwritten(self.done, source))
     }
@@ -159,6 +164,7 @@ impl Trainer<'_> {
         let Some(copies) = &mut self.memory_copies else {
             return Ok(());
         };
+        let _writing = self.heartbeat.writing();
         let begun = copies.begin(&snapshot(&self.model), manifest);
         begun.map_err(|source| TrainError::Checkpoint { step, source })
     }
@@ -166,12 +172,12 @@ impl Trainer<'_> {
     /// Before the ranks agree on a step: the copy in memory of the one before is whole.
     pub(super) fn settle_memory(&mut self) -> Result<(), TrainError> {
         let step = self.done;
-        match &mut self.memory_copies {
-            Some(copies) => copies
-                .settle()
-                .map_err(|source| TrainError::Checkpoint { step, source }),
-            None => Ok(()),
-        }
+        let Some(copies) = &mut self.memory_copies else {
+            return Ok(());
+        };
+        let _writing = self.heartbeat.writing();
+        let settled = copies.settle();
+        settled.map_err(|source| TrainError::Checkpoint { step, source })
     }
 
     /// What a checkpoint after the last step is, but for its files.
@@ -244,9 +250,23 @@ impl Trainer<'_> {
     }
 
     fn settle_checkpoint(&mut self, another_follows: bool) -> Result<(), TrainError> {
-        let step = self.checkpoints.step();
+        let Some(step) = self.checkpoints.step() else {
+            return Ok(());
+        };
+        let _writing = self.heartbeat.writing();
         let finished = self.checkpoints.finish();
-        self.conclude_checkpoint(step, finished, another_follows)
+        // Rank 0 may still give it its name; in an operation of the training nobody would give signs of life for it.
+        if !matches!(finished, Err(CheckpointError::Collective(_))) {
+            self.wait_for_all()?;
+        }
+        self.conclude_checkpoint(Some(step), finished, another_follows)
+    }
+
+    /// Returns when every rank has come here.
+    fn wait_for_all(&self) -> Result<(), TrainError> {
+        let nothing = Tensor::f_zeros([1], (Kind::Int64, self.device))?;
+        self.ranks.all_reduce(&nothing, ReduceOp::Sum)?.wait()?;
+        Ok(())
     }
 
     /// Tells of a checkpoint that is there, or of one that could not be written: it ends the run, unless the recipe says otherwise
