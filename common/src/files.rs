@@ -93,7 +93,10 @@ fn folder_of(path: &Path) -> io::Result<&Path> {
 }
 
 /// Makes a rename within `folder` last through a power cut.
-fn sync_folder(folder: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// Where the folder cannot be opened, or the disk fails.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 

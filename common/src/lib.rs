@@ -15,6 +15,7 @@ pub mod lr;
 pub mod manifest;
 pub mod memory;
 pub mod memory_copies;
+pub mod metrics;
 pub mod names;
 pub mod plan;
 pub mod recipe;

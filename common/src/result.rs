@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -93,6 +93,9 @@ pub struct RunResult {
     /// How much of that rank 0 took to check the checkpoint that the run went on from and to read it; none in a run that began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_ms: Option<f64>,
+    /// The checkpoint that `--resume` named, as it was given; none where the flag named none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resumed_from: Option<PathBuf>,
     /// Highest memory use in bytes, by rank.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peak_memory_bytes: Vec<u64>,
@@ -178,6 +181,7 @@ mod tests {
             samples_per_s: Some(1000.25),
             startup_ms: Some(812.0),
             resume_ms: Some(51.5),
+            resumed_from: Some("runs/a/checkpoints/step-00000032".into()),
             peak_memory_bytes: vec![1 << 40, 7],
             skipped_images: Some(3),
             oom_replays: Some(1),

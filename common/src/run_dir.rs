@@ -4,7 +4,9 @@
 
 mod error;
 mod keep;
+mod line;
 mod lock;
+mod rollback;
 
 use std::fs;
 use std::io;
@@ -17,7 +19,7 @@ use jiff::{Timestamp, Zoned};
 
 use crate::exit::ExitStatus;
 use crate::files::write_atomic;
-use crate::manifest::{Manifest, ManifestError};
+use crate::manifest::Manifest;
 use crate::recipe::Recipe;
 use crate::result::RunResult;
 
@@ -26,6 +28,7 @@ use lock::is_lock;
 pub use error::{Differences, RunDirError};
 pub use keep::Keep;
 pub use lock::RunLock;
+pub use rollback::{Rollback, SetAside};
 
 /// The folder of one run. Cheap; makes and reads nothing by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +74,9 @@ const STEP_PREFIX: &str = "step-";
 pub const PARTIAL: &str = ".partial-";
 /// Begins the names of folders of checkpoints that are being removed: a checkpoint is there whole or not at all.
 pub const REMOVED: &str = ".removed-";
+/// Begins the names of folders of checkpoints that give way to another of the same step, where the file system cannot exchange two
+/// names at once. [`RunDir::recover`] brings one back whose step has no other.
+pub const REPLACED: &str = ".replaced-";
 
 impl RunDir {
     /// The run directory at `root`.
@@ -116,6 +122,12 @@ impl RunDir {
     /// `checkpoints/latest`: a symbolic link to the newest checkpoint's folder.
     pub fn latest(&self) -> PathBuf {
         self.checkpoints().join("latest")
+    }
+
+    /// `checkpoints/.next`: a link to the checkpoint that is about to be the newest one. It becomes [`RunDir::latest`] as soon as that
+    /// checkpoint has its name.
+    pub fn next(&self) -> PathBuf {
+        self.checkpoints().join(".next")
     }
 
     /// `checkpoints/best`: a symbolic link to the best checkpoint's folder, in a run that keeps one.
@@ -203,6 +215,11 @@ impl RunDir {
                 });
             }
         };
+        // A run that was stopped goes on by the same command: what that says was done the first time.
+        let resume = match resume {
+            Resume::From(checkpoint) if holds_run && self.was_stopped_after(checkpoint)? => &Resume::Auto,
+            other => other,
+        };
         match resume {
             Resume::From(checkpoint) => {
                 let manifest = Manifest::read(checkpoint)?;
@@ -235,10 +252,7 @@ impl RunDir {
                         path: self.root.clone(),
                     }),
                     // Never a silent fresh start.
-                    None if !self.candidates()?.is_empty() => Err(RunDirError::NoneWhole {
-                        path: self.checkpoints(),
-                    }),
-                    None => Ok(Start::Fresh),
+                    None => self.none_to_begin_with().map(|()| Start::Fresh),
                 }
             }
         }
@@ -255,6 +269,17 @@ impl RunDir {
         let result = RunResult::read(&path).map_err(|source| io_error("read", &path, source))?;
         let code = result.and_then(|result| result.exit_code);
         Ok(code == Some(ExitStatus::Usage.code()))
+    }
+
+    /// Whether the last launch began with this checkpoint too, and asked to be started again.
+    fn was_stopped_after(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
+        let path = self.result();
+        let result = RunResult::read(&path).map_err(|source| io_error("read", &path, source))?;
+        Ok(result.is_some_and(|result| {
+            result.exit_code == Some(ExitStatus::Requeue.code())
+                && result.resumed_from.as_deref() == Some(checkpoint)
+                && self.latest().exists()
+        }))
     }
 
     /// An entry of the folder but locks; none when the folder is empty or absent.
@@ -301,72 +326,15 @@ impl RunDir {
         }
     }
 
-    /// The folders of the run's checkpoints, whole or not, in the order in which a run goes on from the first that is whole: the
-    /// one that `latest` points to, then those of the highest steps.
-    ///
-    /// # Errors
-    /// [`RunDirError::Io`] when the checkpoints cannot be listed.
-    pub fn candidates(&self) -> Result<Vec<PathBuf>, RunDirError> {
-        let steps = self
-            .steps()
-            .map_err(|source| io_error("list the folder", &self.checkpoints(), source))?;
-        let latest = self.linked(&self.latest()).map(|step| self.checkpoint(step));
-        let others = steps
-            .into_iter()
-            .rev()
-            .map(|step| self.checkpoint(step))
-            .filter(|folder| Some(folder) != latest.as_ref());
-        Ok(latest.clone().into_iter().chain(others).collect())
-    }
-
-    /// The newest whole checkpoint: the first candidate whose manifest reads and whose files have their sizes.
-    ///
-    /// # Errors
-    /// [`RunDirError::Io`] when the checkpoints cannot be listed, and [`RunDirError::Checkpoint`] for one that a newer dtrain wrote.
-    /// A checkpoint that is not whole is no error.
-    pub fn newest_checkpoint(&self) -> Result<Option<(PathBuf, Manifest)>, RunDirError> {
-        for folder in self.candidates()? {
-            match Manifest::read(&folder) {
-                Ok(manifest) if manifest.check_sizes(&folder).is_ok() => return Ok(Some((folder, manifest))),
-                // It may well be whole: only this dtrain cannot tell.
-                Err(error @ ManifestError::NewerFormat { .. }) => return Err(error.into()),
-                _ => {}
-            }
-        }
-        Ok(None)
-    }
-
-    /// The steps that there are folders of checkpoints for, whole or not, in rising order; none without a folder.
-    ///
-    /// # Errors
-    /// When the checkpoints cannot be listed.
-    pub fn steps(&self) -> io::Result<Vec<u64>> {
-        let entries = match fs::read_dir(self.checkpoints()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other?,
-        };
-        let mut steps = Vec::new();
-        for entry in entries {
-            steps.extend(entry?.file_name().to_str().and_then(step_of));
-        }
-        steps.sort_unstable();
-        Ok(steps)
-    }
-
-    /// The step of the checkpoint that `link`, which is [`RunDir::latest`] or [`RunDir::best`], points to, when it lies in this
-    /// run's folder; none where there is no such link, or it points elsewhere or nowhere.
-    pub fn linked(&self, link: &Path) -> Option<u64> {
-        let target = fs::read_link(link).ok()?;
-        let step = step_of(target.file_name()?.to_str()?)?;
-        let same = fs::canonicalize(link).ok()? == fs::canonicalize(self.checkpoint(step)).ok()?;
-        same.then_some(step)
-    }
-
-    /// Refuses a checkpoint that is not among this run's.
+    /// Refuses a checkpoint that is not among this run's, those that a rollback has set aside included.
     fn owns(&self, checkpoint: &Path) -> Result<(), RunDirError> {
         let folder = self.checkpoints();
-        if exists(&folder)? && real(checkpoint)?.parent() == Some(real(&folder)?.as_path()) {
-            return Ok(());
+        if exists(&folder)? {
+            let (checkpoint, folder) = (real(checkpoint)?, real(&folder)?);
+            let parent = checkpoint.parent();
+            if parent == Some(&folder) || self.set_aside_in(&checkpoint).is_some() {
+                return Ok(());
+            }
         }
         Err(RunDirError::CheckpointElsewhere {
             checkpoint: checkpoint.into(),

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
 use dtrain_common::manifest::Manifest;
 use dtrain_common::recipe::Recipe;
-use dtrain_common::run_dir::{RunDir, RunLock};
+use dtrain_common::run_dir::{Resume, RunDir, RunLock, SetAside, Start};
+use dtrain_common::text::counted;
 use tch::Device;
 
 use crate::checkpoint;
@@ -39,19 +40,22 @@ pub(crate) fn lead<T: BuildTask + 'static>(
         .unwrap_or_else(|| RunDir::default_root(&request.recipe, SystemTime::now()));
     let run_dir = RunDir::new(root);
     let mut claims = Vec::new();
+    let mut asked = request.resume.clone();
     if !request.prepared {
-        claims.push(run_dir.begin(recipe, &request.resume)?.1);
+        let (start, claim) = run_dir.begin(recipe, &asked)?;
+        claims.push(claim);
+        if let (Resume::From(_), Start::Resume(checkpoint)) = (&asked, start) {
+            asked = Resume::From(checkpoint);
+        }
     }
     claims.push(run_dir.claim_training(TAKE_OVER)?);
+    run_dir.recover()?;
     let begun = Instant::now();
-    let (resume, from_memory) = where_to_begin(recipe, request, env, &run_dir)?;
+    let (resume, from_memory) = where_to_begin(recipe, &asked, env, &run_dir)?;
     let chosen_in = begun.elapsed();
-    if let Err(error) = checkpoint::clear(&run_dir) {
-        // It only takes room; a folder that cannot be written to says so when it is.
-        tracing::warn!("what an earlier attempt left half written stays: {error}");
-    }
+    checkpoint::clear(&run_dir);
     let survey = serde_json::to_value(survey)?;
-    let opening = Opening {
+    let mut opening = Opening {
         run_dir: run_dir.root().to_owned(),
         resume,
         from_memory,
@@ -70,20 +74,40 @@ pub(crate) fn lead<T: BuildTask + 'static>(
     })?;
     // Choosing it is checking it.
     setup.resumed_in = setup.resumed_in.map(|read| chosen_in + read);
+    // Nothing stands in the way of the run any more.
+    if let Some(checkpoint) = &opening.resume {
+        let best = setup.best.so_far().map(|best| best.step);
+        let (checkpoint, set_aside) = run_dir.begin_after(checkpoint, setup.done, best)?;
+        setup.notes.extend(set_aside.as_ref().and_then(went_back));
+        if best.is_some_and(|step| !run_dir.checkpoint(step).is_dir()) {
+            setup.best.restart();
+        }
+        opening.resume = Some(checkpoint);
+    }
     Ok((opening, setup, claims))
+}
+
+/// What is said of checkpoints that were set aside; nothing where there were none.
+fn went_back(set_aside: &SetAside) -> Option<String> {
+    let (first, last) = (set_aside.steps.first()?, set_aside.steps.last()?);
+    let count = counted(set_aside.steps.len(), "later checkpoint");
+    Some(format!(
+        "set aside {count} (steps {first} to {last}) in {}; --resume and the path of one brings it back",
+        set_aside.folder.display()
+    ))
 }
 
 /// The checkpoint to go on from, and whether it is a copy in memory: the one that has lost least.
 fn where_to_begin(
     recipe: &Recipe,
-    request: &Request,
+    asked: &Resume,
     env: &WorkerEnv,
     run_dir: &RunDir,
 ) -> Result<(Option<PathBuf>, bool), WorkerError> {
     // Before a restart there is none of this run.
     let copies = memory_copies(recipe, env).filter(|_| env.restart_count > 0);
     let copy = copies.and_then(|place| checkpoint::newest_in_memory(&place, env.world_size));
-    let chosen = match checkpoint::choose(run_dir, &request.resume) {
+    let chosen = match checkpoint::choose(run_dir, asked) {
         // The copy is whole, whatever has become of the disk.
         Err(_) if copy.is_some() => None,
         chosen => chosen?,

@@ -258,6 +258,9 @@ fn train_shielded<T: BuildTask + 'static>(
     ranks.shutdown().map_err(TrainError::from)?;
     if env.rank == 0 {
         summary.result.peak_memory_bytes = peaks;
+        if let Resume::From(checkpoint) = &request.resume {
+            summary.result.resumed_from = Some(checkpoint.clone());
+        }
         summary.result.resume_ms = resumed_in.map(|took| 1e3 * took.as_secs_f64());
         conclude(&summary, status, env, &run_dir, began.elapsed())?;
     }

@@ -65,6 +65,20 @@ pub enum RunDirError {
         /// The folder of the checkpoints.
         path: PathBuf,
     },
+    /// All checkpoints are of steps behind the one that `latest` names.
+    #[error(
+        "{}/latest names step {latest}, which is gone, and the oldest checkpoint there is of step {first}: it belongs to steps that \
+         were given up, or `latest` is wrong; name the checkpoint with --resume to go on from it",
+        path.display()
+    )]
+    OnlyLater {
+        /// The folder of the checkpoints.
+        path: PathBuf,
+        /// The step that `latest` names.
+        latest: u64,
+        /// The first step that there is.
+        first: u64,
+    },
     /// The folder's run is another experiment.
     #[error("{} holds a run of another experiment: {}; choose another --run-dir", path.display(), list(differences))]
     Differs {

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod from;
+mod rollback;
 
 use std::time::Duration;
 
@@ -281,27 +282,33 @@ fn auto_takes_latest_else_the_highest_whole_step() {
 
     symlink_atomic(Path::new("step-00000010"), &run.latest()).unwrap();
     assert_eq!(auto(), Start::Resume(run.checkpoint(10)));
-    // A link that points nowhere, to a part of a checkpoint, or out of the run.
-    symlink_atomic(Path::new("step-00000011"), &run.latest()).unwrap();
-    assert_eq!(auto(), Start::Resume(run.checkpoint(200)));
-    fs::create_dir(run.checkpoint(11)).unwrap();
-    assert_eq!(auto(), Start::Resume(run.checkpoint(200)));
+    // A link out of the run says nothing of it.
     let elsewhere = run.root().parent().unwrap().join("step-00000010");
     write_checkpoint(&elsewhere, 10, &recipe);
     symlink_atomic(&elsewhere, &run.latest()).unwrap();
     assert_eq!(auto(), Start::Resume(run.checkpoint(200)));
+    // One that points nowhere, or to a part of a checkpoint, still says how far the run has come: what lies behind is not its own.
+    symlink_atomic(Path::new("step-00000011"), &run.latest()).unwrap();
+    assert_eq!(auto(), Start::Resume(run.checkpoint(10)));
+    fs::create_dir(run.checkpoint(11)).unwrap();
+    assert_eq!(auto(), Start::Resume(run.checkpoint(10)));
 
     // Damaged checkpoints are passed over: a manifest that does not read, a file cut short.
-    fs::write(run.checkpoint(200).join("manifest.json"), "{").unwrap();
-    assert_eq!(auto(), Start::Resume(run.checkpoint(10)));
     fs::write(run.checkpoint(10).join("model.safetensors"), "").unwrap();
     assert_eq!(auto(), Start::Resume(run.checkpoint(9)));
-    fs::remove_dir_all(run.checkpoint(9)).unwrap();
+    fs::write(run.checkpoint(9).join("manifest.json"), "{").unwrap();
     let error = refused(run, &recipe, &Resume::Auto);
     assert!(matches!(error, RunDirError::NoneWhole { .. }), "{error}");
-    for step in [10, 11, 200] {
+    for step in [9, 10, 11] {
         fs::remove_dir_all(run.checkpoint(step)).unwrap();
     }
+    let error = refused(run, &recipe, &Resume::Auto).to_string();
+    assert!(
+        error.contains("names step 11, which is gone") && error.contains("--resume"),
+        "{error}"
+    );
+    fs::remove_dir_all(run.checkpoint(200)).unwrap();
+    fs::remove_file(run.latest()).unwrap();
     assert_eq!(auto(), Start::Fresh);
     // One that this version cannot read is not passed over, however whole an older one is.
     write_checkpoint(&run.checkpoint(3), 3, &recipe);

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use dtrain_common::manifest::{FILE_NAME, Manifest, ManifestError};
-use dtrain_common::run_dir::{PARTIAL, REMOVED, RunDir};
+use dtrain_common::run_dir::{PARTIAL, REMOVED, RunDir, SetAside};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,8 @@ impl Leftover {
     }
 }
 
-fn name(path: &Path) -> String {
+/// The last part of a path.
+pub(super) fn name(path: &Path) -> String {
     path.file_name()
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default()
@@ -101,6 +102,15 @@ pub(super) fn entries(run_dir: &RunDir) -> anyhow::Result<Vec<Entry>> {
         }
     };
     Ok(steps.into_iter().map(entry).collect())
+}
+
+/// What rollbacks have set aside.
+///
+/// # Errors
+/// The folder cannot be listed.
+pub(super) fn set_aside(run_dir: &RunDir) -> anyhow::Result<Vec<SetAside>> {
+    let found = run_dir.set_aside();
+    found.with_context(|| format!("cannot list {}", run_dir.checkpoints().display()))
 }
 
 /// What is left over of checkpoints beside them, by name.

@@ -1,13 +1,13 @@
 //! `dtrain ckpt ls`: the checkpoints of a run.
 
 use super::find::run_dir;
-use super::inventory::{Entry, Leftover, entries, leftovers};
+use super::inventory::{self, Entry, Leftover, entries, leftovers, name, set_aside};
 use super::{kind, sentence};
 use crate::cli::LsArgs;
 use crate::stdout::say;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::Manifest;
-use dtrain_common::run_dir::RunDir;
+use dtrain_common::run_dir::{Rollback, RunDir, SetAside};
 use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, size};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
@@ -26,15 +26,19 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let run_dir = run_dir(&args.run_dir)?;
     let entries = entries(&run_dir)?;
     let leftovers = leftovers(&run_dir, SystemTime::now())?;
+    let set_aside = set_aside(&run_dir)?;
     if args.json {
-        say(&format!("{}\n", object(&run_dir, &entries, &leftovers)))?;
+        say(&format!(
+            "{}\n",
+            object(&run_dir, &entries, &leftovers, &set_aside)
+        ))?;
     } else {
-        say(&text(&run_dir, &entries, &leftovers))?;
+        say(&text(&run_dir, &entries, &leftovers, &set_aside))?;
     }
     Ok(ExitStatus::Success.into())
 }
 
-fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover]) -> String {
+fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: &[SetAside]) -> String {
     let bytes = entries.iter().map(|entry| entry.bytes).sum();
     let mut out = format!(
         "{}: {}, {}\n",
@@ -63,6 +67,7 @@ fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover]) -> String {
             ));
         }
     }
+    notes.extend(set_aside.iter().map(aside));
     notes.extend(leftovers.iter().map(|leftover| {
         format!(
             "{}: {}, {}; a run may be at it, or `dtrain ckpt prune` removes it",
@@ -79,6 +84,27 @@ fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover]) -> String {
         out.push_str(&format!("\n{}\n", notes.join("\n")));
     }
     out
+}
+
+/// What a rollback has set aside, and how it comes back.
+fn aside(set_aside: &SetAside) -> String {
+    let SetAside {
+        folder,
+        rollback,
+        steps,
+    } = set_aside;
+    let when = rollback
+        .as_ref()
+        .map_or_else(String::new, |Rollback { from, to, .. }| {
+            format!(" when the run went back from step {from} to step {to}")
+        });
+    let steps: Vec<_> = steps.iter().map(ToString::to_string).collect();
+    format!(
+        "{}: set aside{when}, {}; steps {}; `dtrain launch --resume` with the path of one brings it back",
+        name(folder),
+        size(inventory::size(folder)),
+        steps.join(", ")
+    )
 }
 
 fn table(out: &mut String, entries: &[Entry]) {
@@ -157,7 +183,7 @@ pub(super) fn time_value(time: Option<SystemTime>) -> Value {
     })
 }
 
-fn object(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover]) -> Value {
+fn object(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: &[SetAside]) -> Value {
     let entry = |entry: &Entry| {
         let manifest = entry.manifest.as_ref();
         json!({
@@ -179,10 +205,20 @@ fn object(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover]) -> Value 
         })
     };
     let leftover = |leftover: &Leftover| json!({"path": leftover.path, "bytes": leftover.bytes, "age_s": leftover.age.as_secs()});
+    let aside = |set_aside: &SetAside| {
+        json!({
+            "path": set_aside.folder,
+            "bytes": inventory::size(&set_aside.folder),
+            "steps": set_aside.steps,
+            "from": set_aside.rollback.as_ref().map(|rollback| rollback.from),
+            "to": set_aside.rollback.as_ref().map(|rollback| rollback.to),
+        })
+    };
     let path: PathBuf = run_dir.checkpoints();
     json!({
         "path": path,
         "checkpoints": entries.iter().map(entry).collect::<Vec<_>>(),
+        "set_aside": set_aside.iter().map(aside).collect::<Vec<_>>(),
         "leftovers": leftovers.iter().map(leftover).collect::<Vec<_>>(),
     })
 }

@@ -2,7 +2,7 @@
 
 use super::failed;
 use super::find::run_dir;
-use super::inventory::{Entry, Leftover, entries, leftovers};
+use super::inventory::{Entry, Leftover, entries, leftovers, name, set_aside, size as size_of};
 use crate::cli::PruneArgs;
 use crate::stdout::say;
 use anyhow::{Context, bail};
@@ -41,6 +41,18 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
             notes.push(young(&leftover));
         } else {
             doomed.push((leftover.path, leftover.bytes));
+        }
+    }
+    for set_aside in set_aside(&run_dir)? {
+        if args.rollbacks {
+            let bytes = size_of(&set_aside.folder);
+            doomed.push((set_aside.folder, bytes));
+        } else {
+            notes.push(format!(
+                "kept {}: a rollback set aside {} in it; --rollbacks removes it",
+                name(&set_aside.folder),
+                counted(set_aside.steps.len(), "checkpoint")
+            ));
         }
     }
     let mut freed = 0;

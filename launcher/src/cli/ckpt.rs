@@ -82,6 +82,10 @@ pub(crate) struct PruneArgs {
     #[arg(long)]
     pub(crate) damaged: bool,
 
+    /// Also remove the checkpoints that rollbacks set aside.
+    #[arg(long)]
+    pub(crate) rollbacks: bool,
+
     /// Also remove partial checkpoints of the last ten minutes, which a run may be writing.
     #[arg(long)]
     pub(crate) force: bool,
@@ -202,7 +206,8 @@ Examples:
 const PRUNE: &str = "\
 What `latest` and `best` point to always stays, and so does the newest whole checkpoint.
 Damaged checkpoints do not count and stay unless --damaged is given; those that a newer
-dtrain wrote always stay. What a crash has left (.partial-..., .removed-...) is removed.
+dtrain wrote always stay. What rollbacks set aside (rollback-N) stays unless --rollbacks
+is given. What a crash has left (.partial-..., .removed-...) is removed.
 A run prunes its own checkpoints: do not prune while one is going on.
 
 Examples:

@@ -69,6 +69,10 @@ pub(super) struct Plan {
     /// Keeps other runs out of it.
     _lock: Option<RunLock>,
     recipe: Option<Recipe>,
+    /// Where the run was asked to begin.
+    resume: Resume,
+    /// What the run's `latest` pointed to then. It moves as soon as a training has begun.
+    latest: Option<PathBuf>,
     /// When it must be over.
     pub(super) limit: Option<TimeLimit>,
     /// What becomes of the workers' output.
@@ -200,8 +204,18 @@ impl Plan {
             plural(nproc),
             run_dir.root().display()
         );
+        let latest = run_dir.latest().read_link().ok();
         if let Start::Resume(checkpoint) = &start {
             summary.push_str(&format!("; resuming from {}", checkpoint.display()));
+            if let Resume::From(asked) = &resume
+                && asked.canonicalize().ok() != checkpoint.canonicalize().ok()
+            {
+                summary.push_str(&format!(
+                    ", the newest since the run began with {}; to begin with that again, remove {}",
+                    asked.display(),
+                    run_dir.result().display()
+                ));
+            }
         }
         Ok(Self {
             kind: Kind::Recipe,
@@ -213,6 +227,8 @@ impl Plan {
             run_dir: Some(run_dir),
             _lock: Some(lock),
             recipe: Some(recipe),
+            latest,
+            resume,
             limit: limited.as_ref().map(|limited| limited.limit),
             routing,
             stdin: StandardInput::None,
@@ -280,6 +296,8 @@ impl Plan {
             run_dir,
             _lock: None,
             recipe: None,
+            latest: None,
+            resume: Resume::Auto,
             limit: limited.as_ref().map(|limited| limited.limit),
             routing,
             stdin: StandardInput::of_program(args.stdin_rank, nproc, std::io::stdin().is_terminal()),
@@ -294,6 +312,10 @@ impl Plan {
     /// The run directory cannot be read any more.
     pub(super) fn go_on(&mut self) -> anyhow::Result<()> {
         if let (Some(recipe), Some(run_dir)) = (&self.recipe, &self.run_dir) {
+            if matches!(self.resume, Resume::From(_)) && run_dir.latest().read_link().ok() == self.latest {
+                // It ended before it had gone back to that checkpoint.
+                return Ok(());
+            }
             let start = run_dir.prepare(recipe, &Resume::Auto)?;
             // Before its first checkpoint a run begins where it began, which may be another run's.
             if start != Start::Fresh {
@@ -301,6 +323,14 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// The checkpoint that `--resume` named, as it was given.
+    pub(super) fn resumed_from(&self) -> Option<PathBuf> {
+        match &self.resume {
+            Resume::From(checkpoint) => Some(checkpoint.clone()),
+            Resume::Auto | Resume::Never => None,
+        }
     }
 
     /// Whether copies of the state are kept in memory: of use only where the workers are started again.

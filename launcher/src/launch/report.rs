@@ -14,6 +14,7 @@ use dtrain_common::exit::ExitStatus;
 use dtrain_common::result::{self, Failure, RunResult};
 use dtrain_common::run_dir::RunDir;
 use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Lines of standard error that are shown and kept in `result.json`.
@@ -28,6 +29,7 @@ pub(super) struct Report {
     nproc: usize,
     restarts: u32,
     wall: Duration,
+    resumed_from: Option<PathBuf>,
     text: Option<String>,
 }
 
@@ -78,6 +80,7 @@ impl Report {
             nproc: plan.nproc,
             restarts: restarts.used(),
             wall,
+            resumed_from: plan.resumed_from(),
             text,
         }
     }
@@ -105,6 +108,7 @@ impl Report {
             restarts: self.restarts,
             wall_s: Some(self.wall.as_secs_f64()),
             nproc: Some(self.nproc),
+            resumed_from: self.resumed_from.clone(),
             ..figures
         };
         result.write(&run_dir.result())

@@ -22,24 +22,17 @@ pub fn choose(run_dir: &RunDir, resume: &Resume) -> Result<Option<PathBuf>, RunD
         }
         Resume::Auto => {}
     }
-    let candidates = run_dir.candidates()?;
-    let none = candidates.is_empty();
     if run_dir.latest().is_symlink() && !run_dir.latest().exists() {
         tracing::warn!("{} points nowhere", run_dir.latest().display());
     }
-    for folder in candidates {
+    for folder in run_dir.candidates()? {
         match verify(&folder) {
             Ok(()) => return Ok(Some(folder)),
             Err(error @ ManifestError::NewerFormat { .. }) => return Err(error.into()),
             Err(error) => tracing::warn!("{} is passed over: {error}", folder.display()),
         }
     }
-    match none {
-        true => Ok(None),
-        false => Err(RunDirError::NoneWhole {
-            path: run_dir.checkpoints(),
-        }),
-    }
+    run_dir.none_to_begin_with().map(|()| None)
 }
 
 /// Whether every byte of the checkpoint is as it was written.

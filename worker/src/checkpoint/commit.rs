@@ -1,23 +1,27 @@
 //! What rank 0 does when all parts of a checkpoint are written: the manifest, the folder's name, the links, and what is removed.
+//!
+//! Invariant: at any moment a crash leaves the new checkpoint or the one before it, under a name by which the next start finds it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
 
-use dtrain_common::files::{remove_temporary, symlink_atomic};
+use dtrain_common::files::symlink_atomic;
 use dtrain_common::manifest::{BestSoFar, Manifest};
 pub use dtrain_common::run_dir::Keep;
-use dtrain_common::run_dir::{PARTIAL, REMOVED, RunDir};
+use dtrain_common::run_dir::{PARTIAL, RunDir};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 
 use super::error::CheckpointError;
+use super::remove::{prune, remove_or_warn};
 use super::writer::Commit;
 
 /// Makes the partial folder the checkpoint of its step, points `latest` and `best` at theirs, and removes what is not kept.
 /// Returns the folder. Rank 0 calls it when every rank has written and synced its part.
 ///
 /// # Errors
-/// Where the disk fails. Earlier checkpoints and `latest` are as they were then, unless only the removal of old ones failed.
+/// Where the disk fails. Earlier checkpoints and `latest` are as they were then.
 pub(super) fn commit(commit: Commit) -> Result<PathBuf, CheckpointError> {
     let Commit {
         run_dir,
@@ -29,11 +33,16 @@ pub(super) fn commit(commit: Commit) -> Result<PathBuf, CheckpointError> {
     manifest.check_sizes(&partial)?;
     manifest.write(&partial)?;
     sync(&partial)?;
-    put_in_place(&partial, &folder)?;
+    // The link is there before the checkpoint: a crash between the two leaves no doubt that the run has come so far.
+    let (next, latest) = (run_dir.next(), run_dir.latest());
+    point(&next, &folder)?;
+    let replaced = run_dir.replaced_by(manifest.step);
+    put_in_place(&partial, &folder, &replaced, exchange)?;
     sync(&run_dir.checkpoints())?;
-    point(&run_dir.latest(), &folder)?;
+    fs::rename(&next, &latest).map_err(CheckpointError::io("rename", &next))?;
+    sync(&run_dir.checkpoints())?;
     point_to_best(&run_dir, manifest.best.as_ref())?;
-    prune(&run_dir, keep)?;
+    prune(&run_dir, keep, manifest.step);
     Ok(folder)
 }
 
@@ -55,43 +64,39 @@ pub fn amend(
     point_to_best(run_dir, manifest.best.as_ref())
 }
 
-/// Removes what an attempt that ended in the middle of writing has left. Rank 0 calls it before any rank writes.
-///
-/// # Errors
-/// Where it cannot be removed.
-pub fn clear(run_dir: &RunDir) -> Result<(), CheckpointError> {
-    let parent = run_dir.checkpoints();
-    let entries = match fs::read_dir(&parent) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other.map_err(CheckpointError::io("list", &parent))?,
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with(PARTIAL) || name.starts_with(REMOVED) {
-            remove_dir(&entry.path())?;
-        }
-    }
-    for folder in [run_dir.root(), &parent] {
-        remove_temporary(folder).map_err(CheckpointError::io("tidy up", folder))?;
-    }
-    Ok(())
-}
-
 /// Where a checkpoint is written before it is one.
 pub(super) fn partial(run_dir: &RunDir, step: u64) -> PathBuf {
     run_dir.checkpoints().join(format!("{PARTIAL}{step:08}"))
 }
 
-/// A checkpoint of the same step, left by a run that was resumed from an earlier one, gives way.
-fn put_in_place(partial: &Path, folder: &Path) -> Result<(), CheckpointError> {
-    let old = hidden(folder);
-    remove_dir(&old)?;
-    if folder.exists() {
-        fs::rename(folder, &old).map_err(CheckpointError::io("move", folder))?;
+/// A checkpoint of the same step gives way. There is one under its name at any moment, or the old one under that of `replaced`,
+/// which [`RunDir::recover`] brings back.
+fn put_in_place(
+    partial: &Path,
+    folder: &Path,
+    replaced: &Path,
+    exchange: impl FnOnce(&Path, &Path) -> Result<(), Errno>,
+) -> Result<(), CheckpointError> {
+    if !folder.exists() {
+        return fs::rename(partial, folder).map_err(CheckpointError::io("rename", partial));
     }
-    fs::rename(partial, folder).map_err(CheckpointError::io("rename", partial))?;
-    remove_dir(&old)
+    match exchange(partial, folder) {
+        Ok(()) => remove_or_warn(partial),
+        // Not every file system can.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            remove_or_warn(replaced);
+            fs::rename(folder, replaced).map_err(CheckpointError::io("move", folder))?;
+            fs::rename(partial, folder).map_err(CheckpointError::io("rename", partial))?;
+            remove_or_warn(replaced);
+        }
+        Err(error) => return Err(CheckpointError::io("exchange", folder)(error.into())),
+    }
+    Ok(())
+}
+
+/// Gives two folders each other's name at once.
+fn exchange(one: &Path, other: &Path) -> Result<(), Errno> {
+    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)
 }
 
 /// Points a link beside the checkpoints at one of them, where it does not already.
@@ -112,42 +117,81 @@ fn point_to_best(run_dir: &RunDir, best: Option<&BestSoFar>) -> Result<(), Check
     }
 }
 
-fn prune(run_dir: &RunDir, keep: Keep) -> Result<(), CheckpointError> {
-    let parent = run_dir.checkpoints();
-    let steps = run_dir.steps().map_err(CheckpointError::io("list", &parent))?;
-    let best = fs::canonicalize(run_dir.best()).ok();
-    let is_best = |folder: &Path| best.is_some() && fs::canonicalize(folder).ok() == best;
-    for step in keep.excess(&steps) {
-        let folder = run_dir.checkpoint(step);
-        if !is_best(&folder) {
-            let hidden = hidden(&folder);
-            remove_dir(&hidden)?;
-            fs::rename(&folder, &hidden).map_err(CheckpointError::io("move", &folder))?;
-            remove_dir(&hidden)?;
-        }
-    }
-    Ok(())
-}
-
-fn hidden(folder: &Path) -> PathBuf {
-    let name = folder
-        .file_name()
-        .map(|name| name.to_string_lossy())
-        .unwrap_or_default();
-    folder.with_file_name(format!("{REMOVED}{name}"))
-}
-
-pub(super) fn remove_dir(path: &Path) -> Result<(), CheckpointError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(CheckpointError::io("remove", path)(error))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn sync(path: &Path) -> Result<(), CheckpointError> {
     File::open(path)
         .and_then(|file| file.sync_all())
         .map_err(CheckpointError::io("sync", path))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, RunDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDir::new(folder.path());
+        for (path, content) in [(run.checkpoint(16), "old"), (partial(&run, 16), "new")] {
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("file"), content).unwrap();
+        }
+        (folder, run)
+    }
+
+    fn content(folder: &Path) -> String {
+        fs::read_to_string(folder.join("file")).unwrap()
+    }
+
+    fn names(run: &RunDir) -> Vec<String> {
+        let entries = fs::read_dir(run.checkpoints()).unwrap();
+        entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn another_checkpoint_of_the_same_step_takes_its_place() {
+        let cannot = |_: &Path, _: &Path| Err(Errno::INVAL);
+        for can_exchange in [true, false] {
+            let (_folder, run) = place();
+            let (own, replaced) = (run.checkpoint(16), run.replaced_by(16));
+            // One that gave way before and could not be removed.
+            fs::create_dir(&replaced).unwrap();
+            match can_exchange {
+                true => put_in_place(&partial(&run, 16), &own, &replaced, exchange),
+                false => put_in_place(&partial(&run, 16), &own, &replaced, cannot),
+            }
+            .unwrap();
+            assert_eq!(content(&own), "new");
+            assert!(!partial(&run, 16).exists());
+        }
+    }
+
+    /// What fails behind the first of two renames is where a crash would be.
+    #[test]
+    fn a_crash_while_a_checkpoint_gives_way_loses_neither() {
+        let (_folder, run) = place();
+        let crash = |one: &Path, _: &Path| {
+            fs::rename(one, one.with_file_name("gone")).unwrap();
+            Err(Errno::INVAL)
+        };
+        let own = run.checkpoint(16);
+        put_in_place(&partial(&run, 16), &own, &run.replaced_by(16), crash).unwrap_err();
+        assert!(!own.exists());
+        run.recover().unwrap();
+        super::super::clear(&run);
+        assert_eq!(content(&own), "old");
+
+        // Where names are exchanged there is one at any moment; the old one is left under the other name, and cleared away.
+        let (_folder, run) = place();
+        let own = run.checkpoint(16);
+        exchange(&partial(&run, 16), &own).unwrap();
+        assert_eq!(content(&own), "new");
+        run.recover().unwrap();
+        super::super::clear(&run);
+        assert_eq!(
+            (content(&own), names(&run)),
+            ("new".to_owned(), vec!["step-00000016".to_owned()])
+        );
+    }
 }

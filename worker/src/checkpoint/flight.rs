@@ -15,6 +15,7 @@ use super::disk::{Disk, FaultyDisk, SystemDisk};
 use super::error::CheckpointError;
 use super::items::{self, Snapshot};
 use super::layout::FileLayout;
+use super::remove::remove_or_warn;
 use super::staging::{self, Copying, Memory};
 use super::writer::{Commit, Digest, Done, Staged, Write, Writer};
 use crate::collectives::{Ranks, ReduceOp};
@@ -368,10 +369,7 @@ impl Checkpoints {
         };
         if self.ranks.rank() == 0 {
             // What is half written is of no use, and the space may be what lacks.
-            let partial = commit::partial(&self.run_dir, flight.manifest.step);
-            if let Err(error) = commit::remove_dir(&partial) {
-                tracing::warn!("{error}");
-            }
+            remove_or_warn(&commit::partial(&self.run_dir, flight.manifest.step));
         }
         match flight.state {
             State::Wrote(Err(error)) | State::Committed(Err(error)) => error,

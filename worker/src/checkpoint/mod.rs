@@ -18,18 +18,20 @@ mod in_memory;
 mod items;
 mod layout;
 mod read;
+mod remove;
 mod staging;
 mod state;
 mod writer;
 
 pub use choose::{choose, verify};
-pub use commit::{Keep, amend, clear};
+pub use commit::{Keep, amend};
 pub(crate) use disk::WRITE_FAULT;
 pub use error::CheckpointError;
 pub use flight::{Checkpoints, Progress, Written};
 pub use in_memory::{MemoryCopies, newest as newest_in_memory};
 pub use items::Snapshot;
 pub use read::{Target, restore, restore_weights};
+pub use remove::clear;
 
 /// The model's tensors.
 pub const MODEL_FILE: &str = "model.safetensors";

@@ -1,10 +1,11 @@
 //! metrics.jsonl: one JSON object per line, appended as the run goes on.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use dtrain_common::files::write_atomic;
+use dtrain_common::metrics::split;
 use serde::Serialize;
 
 use super::{CheckpointRecord, EvalRecord, OomRecord, StageRecord, StepRecord, TestRecord};
@@ -22,18 +23,8 @@ impl MetricsLog {
     /// # Errors
     /// Where the file cannot be read or written.
     pub fn open(path: &Path, done: u64) -> io::Result<Self> {
-        match File::open(path) {
-            Ok(file) => {
-                let mut kept = Vec::new();
-                for line in BufReader::new(file).split(b'\n') {
-                    let line = line?;
-                    if step_of(&line).is_some_and(|step| step <= done) {
-                        kept.extend_from_slice(&line);
-                        kept.push(b'\n');
-                    }
-                }
-                write_atomic(path, &kept)?;
-            }
+        match std::fs::read(path) {
+            Ok(text) => write_atomic(path, &split(&text, done).0)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -118,18 +109,11 @@ impl MetricsLog {
     }
 }
 
-fn step_of(line: &[u8]) -> Option<u64> {
-    let value: serde_json::Value = serde_json::from_slice(line).ok()?;
-    // A step's own line has its stage's name under that key, and its number at the top.
-    let inner = ["eval", "stage", "oom", "checkpoint"]
-        .into_iter()
-        .find_map(|key| value.get(key)?.get("step"));
-    inner.or_else(|| value.get("step"))?.as_u64()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use dtrain_common::metrics::step_of;
+
     use super::super::{Figures, MicroBatches};
     use super::*;
 

@@ -1,0 +1,297 @@
+//! Going back: a run that goes on from an earlier checkpoint leaves those behind it, which are set aside, neither removed nor counted.
+//!
+//! They lie in `checkpoints/rollback-N`, with the lines of metrics.jsonl that belong to them. What is to be done is written down in
+//! `checkpoints/.rollback-N` before anything moves, and that folder gets its final name when all is done: whoever finds it
+//! goes on where a crash has broken it off.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::line::{numbered, steps_in};
+use super::{RunDir, RunDirError, io_error, real, step_of};
+use crate::files::{symlink_atomic, sync_folder, write_atomic};
+use crate::metrics;
+
+/// Begins the name of a folder of checkpoints that a rollback has set aside.
+const PREFIX: &str = "rollback-";
+/// That of one which is under way.
+const UNDER_WAY: &str = ".rollback-";
+/// What the rollback is, in its folder.
+const FILE: &str = "rollback.json";
+/// The lines of metrics.jsonl, in its folder.
+const METRICS: &str = "metrics.jsonl";
+
+/// What a rollback does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rollback {
+    /// The newest step of the run before.
+    pub from: u64,
+    /// The last step that stays.
+    pub to: u64,
+    /// The checkpoint that comes back from an earlier rollback, such as `rollback-1/step-00000128`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restores: Option<PathBuf>,
+}
+
+/// Checkpoints that a rollback has set aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetAside {
+    /// Their folder.
+    pub folder: PathBuf,
+    /// Why; none where its file does not read.
+    pub rollback: Option<Rollback>,
+    /// Their steps, in rising order.
+    pub steps: Vec<u64>,
+}
+
+impl Rollback {
+    /// The checkpoint that is set aside and the run goes on from, as long as it is, and the newest step of its line in
+    /// `checkpoints/`.
+    pub(super) fn begins_at(&self, run_dir: &RunDir) -> (Option<PathBuf>, u64) {
+        let Some(restores) = &self.restores else {
+            return (None, self.to);
+        };
+        let set_aside = run_dir.checkpoints().join(restores);
+        match set_aside.exists() {
+            true => (Some(set_aside), self.to),
+            false => (None, step_named(restores).unwrap_or(self.to)),
+        }
+    }
+}
+
+impl RunDir {
+    /// What rollbacks have set aside, in their order, without what has been brought back or removed since.
+    ///
+    /// # Errors
+    /// When the checkpoints cannot be listed.
+    pub fn set_aside(&self) -> io::Result<Vec<SetAside>> {
+        let mut folders = numbered(&self.checkpoints(), PREFIX)?;
+        folders.sort_unstable();
+        let mut found = Vec::new();
+        for (_, folder) in folders {
+            let steps = steps_in(&folder)?;
+            if !steps.is_empty() {
+                found.push(SetAside {
+                    rollback: read(&folder),
+                    folder,
+                    steps,
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes `checkpoint`, of `step`, the newest one of the run's line: those behind it are set aside, and if it was set aside itself
+    /// it comes back. Returns where the checkpoint is now, and what was set aside, if anything was. `best` is the best step by its
+    /// manifest. Rank 0 calls it with the claim of the training, when nothing stands in the way of the run any more. A
+    /// checkpoint of another run, or a copy in memory, stays where it is.
+    ///
+    /// # Errors
+    /// [`RunDirError::Io`] where the disk fails; whoever calls it again completes it.
+    pub fn begin_after(
+        &self,
+        checkpoint: &Path,
+        step: u64,
+        best: Option<u64>,
+    ) -> Result<(PathBuf, Option<SetAside>), RunDirError> {
+        let listed = |source| io_error("list the folder", &self.checkpoints(), source);
+        let restores = match checkpoint.exists() {
+            true => self.set_aside_in(&real(checkpoint)?),
+            false => None,
+        };
+        let earlier = self.under_way()?;
+        // The line that it belongs to left the present one there.
+        let to = match &restores {
+            Some(folder) => read(&folder.0).map_or(step.saturating_sub(1), |rollback| rollback.to),
+            None => step,
+        };
+        let steps = self.steps().map_err(listed)?;
+        let newest = steps.last().copied().filter(|newest| *newest > to);
+        if newest.is_none() && restores.is_none() && earlier.is_none() {
+            self.point_latest(step)?;
+            return Ok((checkpoint.to_owned(), None));
+        }
+        let rollback = Rollback {
+            from: earlier.map(|earlier| earlier.from).max(newest).unwrap_or(to),
+            to,
+            restores: restores.map(|(_, name)| name),
+        };
+        let folder = self.write_down(&rollback)?;
+        let set_aside = self.carry_out(rollback, &folder, best)?;
+        let own = match set_aside
+            .rollback
+            .as_ref()
+            .and_then(|rollback| rollback.restores.as_ref())
+        {
+            Some(_) => self.checkpoint(step),
+            None => checkpoint.to_owned(),
+        };
+        Ok((own, Some(set_aside)))
+    }
+
+    /// The rollback that a crash has broken off.
+    pub(super) fn under_way(&self) -> Result<Option<Rollback>, RunDirError> {
+        Ok(self.under_way_in()?.and_then(|(_, folder)| read(&folder)))
+    }
+
+    fn under_way_in(&self) -> Result<Option<(u64, PathBuf)>, RunDirError> {
+        let found = numbered(&self.checkpoints(), UNDER_WAY);
+        let found = found.map_err(|source| io_error("list the folder", &self.checkpoints(), source))?;
+        Ok(found.into_iter().max())
+    }
+
+    /// The folder of a rollback of this run that a checkpoint lies in, and the checkpoint's path below `checkpoints/`; none where it
+    /// lies elsewhere. `checkpoint` is a path without links.
+    pub(super) fn set_aside_in(&self, checkpoint: &Path) -> Option<(PathBuf, PathBuf)> {
+        let folder = checkpoint.parent()?;
+        let name = folder.file_name()?.to_str()?;
+        let number = name
+            .strip_prefix(PREFIX)
+            .or_else(|| name.strip_prefix(UNDER_WAY))?;
+        number.parse::<u64>().ok()?;
+        step_named(checkpoint)?;
+        let own = real(&self.checkpoints()).ok()?;
+        let below = checkpoint.strip_prefix(&own).ok()?.to_owned();
+        (folder.parent()? == own).then(|| (folder.to_owned(), below))
+    }
+
+    /// Makes the folder of a rollback, or takes that of one which was broken off, and writes down what is to be done.
+    fn write_down(&self, rollback: &Rollback) -> Result<PathBuf, RunDirError> {
+        let folder = match self.under_way_in()? {
+            Some((_, folder)) => folder,
+            None => {
+                let all = numbered(&self.checkpoints(), PREFIX);
+                let all = all.map_err(|source| io_error("list the folder", &self.checkpoints(), source))?;
+                let next = all.iter().map(|(number, _)| number + 1).max().unwrap_or(1);
+                let folder = self.checkpoints().join(format!("{UNDER_WAY}{next}"));
+                fs::create_dir(&folder).map_err(|source| io_error("create the folder", &folder, source))?;
+                folder
+            }
+        };
+        let path = folder.join(FILE);
+        let written = serde_json::to_vec_pretty(rollback).map_err(io::Error::other);
+        written
+            .and_then(|json| write_atomic(&path, &json))
+            .and_then(|()| sync_folder(&self.checkpoints()))
+            .map_err(|source| io_error("write", &path, source))?;
+        Ok(folder)
+    }
+
+    /// Does what is written down, from the beginning or from wherever a crash has broken it off.
+    fn carry_out(
+        &self,
+        rollback: Rollback,
+        folder: &Path,
+        best: Option<u64>,
+    ) -> Result<SetAside, RunDirError> {
+        let parent = self.checkpoints();
+        let done = parent.join(name_of(folder).trim_start_matches('.'));
+        let (restored, head) = rollback.begins_at(self);
+        if rollback.restores.is_none() || restored.is_some() {
+            // The links first: they never point to what is not there.
+            self.point_latest(head)?;
+            self.point_best(best.filter(|best| *best <= head), head)?;
+            let later = self
+                .steps()
+                .map_err(|source| io_error("list the folder", &parent, source))?;
+            for step in later.into_iter().filter(|step| *step > head) {
+                let own = self.checkpoint(step);
+                fs::rename(&own, folder.join(name_of(&own)))
+                    .map_err(|source| io_error("move", &own, source))?;
+            }
+            self.divide_metrics(&rollback, folder, &done)?;
+        }
+        if let Some(restored) = &restored {
+            let own = parent.join(name_of(restored));
+            fs::rename(restored, own).map_err(|source| io_error("move", restored, source))?;
+        }
+        self.point_latest(rollback.begins_at(self).1)?;
+        for changed in [folder, &parent] {
+            sync_folder(changed).map_err(|source| io_error("sync", changed, source))?;
+        }
+        fs::rename(folder, &done).map_err(|source| io_error("rename", folder, source))?;
+        sync_folder(&parent).map_err(|source| io_error("sync", &parent, source))?;
+        let steps = steps_in(&done).map_err(|source| io_error("list the folder", &done, source))?;
+        Ok(SetAside {
+            folder: done,
+            rollback: Some(rollback),
+            steps,
+        })
+    }
+
+    /// Points `latest` to the newest checkpoint up to `step`; without one there is no link.
+    fn point_latest(&self, step: u64) -> Result<(), RunDirError> {
+        let steps = self.steps();
+        let steps = steps.map_err(|source| io_error("list the folder", &self.checkpoints(), source))?;
+        let newest = steps.into_iter().rev().find(|own| *own <= step);
+        let link = self.latest();
+        if newest != self.linked(&link) || newest.is_none() {
+            self.switch(&link, newest)?;
+        }
+        Ok(())
+    }
+
+    /// Points `best` to the best step, if it is there; a link to one behind `head` goes.
+    fn point_best(&self, best: Option<u64>, head: u64) -> Result<(), RunDirError> {
+        let link = self.best();
+        match best.filter(|best| self.checkpoint(*best).is_dir()) {
+            Some(best) => self.switch(&link, Some(best)),
+            None if self.named(&link).is_some_and(|step| step > head) => self.switch(&link, None),
+            None => Ok(()),
+        }
+    }
+
+    fn switch(&self, link: &Path, step: Option<u64>) -> Result<(), RunDirError> {
+        let switched = match step {
+            Some(step) => symlink_atomic(Path::new(name_of(&self.checkpoint(step))), link),
+            None if link.is_symlink() => fs::remove_file(link),
+            None => Ok(()),
+        };
+        switched.map_err(|source| io_error("switch the link", link, source))
+    }
+
+    /// Moves the lines of the steps that are left into the folder, brings those of a checkpoint that comes back, and says so in a line.
+    fn divide_metrics(&self, rollback: &Rollback, folder: &Path, done: &Path) -> Result<(), RunDirError> {
+        let path = self.metrics();
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(|source| io_error("read", &path, source))?,
+        };
+        let mut told = serde_json::json!({"rollback": rollback});
+        told["rollback"]["folder"] = name_of(done).into();
+        let told = format!("{told}\n").into_bytes();
+        if text.ends_with(&told) {
+            return Ok(());
+        }
+        let (mut kept, left) = metrics::split(&text, rollback.to);
+        if !left.is_empty() {
+            let aside = folder.join(METRICS);
+            write_atomic(&aside, &left).map_err(|source| io_error("write", &aside, source))?;
+        }
+        if let Some(restores) = &rollback.restores
+            && let Some(step) = step_named(restores)
+        {
+            let of_then = self.checkpoints().join(restores).with_file_name(METRICS);
+            kept.extend(metrics::split(&fs::read(of_then).unwrap_or_default(), step).0);
+        }
+        kept.extend(told);
+        write_atomic(&path, &kept).map_err(|source| io_error("write", &path, source))
+    }
+}
+
+fn read(folder: &Path) -> Option<Rollback> {
+    serde_json::from_slice(&fs::read(folder.join(FILE)).ok()?).ok()
+}
+
+fn step_named(path: &Path) -> Option<u64> {
+    step_of(path.file_name()?.to_str()?)
+}
+
+fn name_of(path: &Path) -> &str {
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default()
+}

@@ -1,0 +1,183 @@
+//! Checkpoints that are not kept any longer. What cannot be removed takes room and nothing else: it is a warning, and tried again.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use dtrain_common::run_dir::{Keep, PARTIAL, REMOVED, REPLACED, RunDir};
+
+/// Removes what an attempt that ended in the middle of writing has left. Rank 0 calls it before any rank writes, after
+/// [`RunDir::recover`].
+pub fn clear(run_dir: &RunDir) {
+    for prefix in [PARTIAL, REMOVED, REPLACED] {
+        left(run_dir, prefix)
+            .iter()
+            .for_each(|folder| remove_or_warn(folder));
+    }
+    for folder in [run_dir.root(), &run_dir.checkpoints()] {
+        if folder.is_dir()
+            && let Err(error) = dtrain_common::files::remove_temporary(folder)
+        {
+            tracing::warn!(
+                "cannot remove temporary files in {}: {error}; they only take room",
+                folder.display()
+            );
+        }
+    }
+}
+
+/// Removes the checkpoints that are not kept, and tries again what could not be removed before. The checkpoint of `newest`, which has
+/// just been written, stays in any case, and what `latest` and `best` point to. Rank 0 calls it after a commit.
+pub(super) fn prune(run_dir: &RunDir, keep: Keep, newest: u64) {
+    for folder in [REMOVED, REPLACED]
+        .iter()
+        .flat_map(|prefix| left(run_dir, prefix))
+    {
+        // Said when it could not be removed for the first time.
+        if let Err(error) = remove_all(&folder) {
+            tracing::debug!("{} still cannot be removed: {error}", folder.display());
+        }
+    }
+    let steps = match run_dir.steps() {
+        Ok(steps) => steps,
+        Err(error) => {
+            let folder = run_dir.checkpoints();
+            tracing::warn!(
+                "cannot list {}: {error}; older checkpoints stay for now",
+                folder.display()
+            );
+            return;
+        }
+    };
+    let linked = [run_dir.latest(), run_dir.best()].map(|link| run_dir.linked(&link));
+    for step in keep.excess(&steps) {
+        if step != newest && !linked.contains(&Some(step)) {
+            remove(&run_dir.checkpoint(step));
+        }
+    }
+}
+
+/// Removes a checkpoint so that it is there whole or not at all.
+fn remove(folder: &Path) {
+    let hidden = match hide(folder) {
+        Ok(hidden) => hidden,
+        Err(error) => return warn(folder, &error),
+    };
+    remove_or_warn(&hidden);
+}
+
+/// Gives the folder the name of one that is being removed; one of the usual name may be there that could not be removed.
+fn hide(folder: &Path) -> io::Result<PathBuf> {
+    let name = folder
+        .file_name()
+        .map(|name| name.to_string_lossy())
+        .unwrap_or_default();
+    let mut hidden = folder.with_file_name(format!("{REMOVED}{name}"));
+    let mut number = 0;
+    while hidden.symlink_metadata().is_ok() {
+        number += 1;
+        hidden = folder.with_file_name(format!("{REMOVED}{name}.{number}"));
+    }
+    fs::rename(folder, &hidden)?;
+    Ok(hidden)
+}
+
+/// The entries among the checkpoints whose names begin so.
+fn left(run_dir: &RunDir, prefix: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(run_dir.checkpoints())
+        .into_iter()
+        .flatten()
+        .flatten();
+    let begins = |path: &PathBuf| {
+        path.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+    };
+    entries.map(|entry| entry.path()).filter(begins).collect()
+}
+
+/// Removes a folder, or says why it stays.
+pub(super) fn remove_or_warn(folder: &Path) {
+    if let Err(error) = remove_all(folder) {
+        warn(folder, &error);
+    }
+}
+
+fn warn(folder: &Path, error: &io::Error) {
+    tracing::warn!(
+        "cannot remove {}: {error}; it takes room until then: the next checkpoint tries again",
+        folder.display()
+    );
+}
+
+fn remove_all(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn run_of(steps: &[u64]) -> (tempfile::TempDir, RunDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDir::new(folder.path());
+        for step in steps {
+            fs::create_dir_all(run.checkpoint(*step)).unwrap();
+            fs::write(run.checkpoint(*step).join("manifest.json"), "{}").unwrap();
+        }
+        (folder, run)
+    }
+
+    const ONE: Keep = Keep {
+        newest: 1,
+        every: None,
+    };
+
+    #[test]
+    fn a_commit_removes_neither_itself_nor_what_latest_and_best_point_to() {
+        let (_folder, run) = run_of(&[16, 32, 48, 64, 128]);
+        symlink("step-00000048", run.latest()).unwrap();
+        symlink("step-00000016", run.best()).unwrap();
+        prune(&run, ONE, 64);
+        assert_eq!(run.steps().unwrap(), [16, 48, 64, 128]);
+    }
+
+    #[test]
+    fn what_cannot_be_removed_is_tried_again_after_the_next_checkpoint() {
+        let (_folder, run) = run_of(&[32]);
+        // A file where a folder has to be is one that nobody may remove as a folder.
+        fs::write(run.checkpoint(16), "").unwrap();
+        prune(&run, ONE, 32);
+        let hidden = run.checkpoints().join(".removed-step-00000016");
+        assert!(hidden.exists());
+        assert_eq!(run.steps().unwrap(), [32]);
+        // Another of the same step does not stumble over it.
+        fs::create_dir(run.checkpoint(16)).unwrap();
+        prune(&run, ONE, 32);
+        assert_eq!(run.steps().unwrap(), [32]);
+        fs::remove_file(&hidden).unwrap();
+        fs::create_dir(&hidden).unwrap();
+        prune(&run, ONE, 32);
+        assert!(!hidden.exists());
+    }
+
+    #[test]
+    fn what_stands_in_the_way_of_clearing_up_does_not_stop_it() {
+        let (_folder, run) = run_of(&[32]);
+        fs::write(run.checkpoints().join(".partial-00000040"), "").unwrap();
+        fs::create_dir(run.checkpoints().join(".partial-00000048")).unwrap();
+        fs::create_dir(run.checkpoints().join(".removed-step-00000016")).unwrap();
+        clear(&run);
+        let left: Vec<_> = fs::read_dir(run.checkpoints())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .filter(|name| name.as_encoded_bytes().starts_with(b"."))
+            .collect();
+        assert_eq!(left, [".partial-00000040"]);
+    }
+}
