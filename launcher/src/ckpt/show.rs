@@ -93,9 +93,12 @@ fn compare(manifest: &Manifest, folder: &Path, against: Option<&Path>) -> anyhow
     Ok(Some(Comparison { with, differences }))
 }
 
-/// The recipe of the run in whose folder of checkpoints this one lies.
+/// The recipe of the run in whose folder of checkpoints this one lies, also where a rollback has set it aside there.
 fn recipe_beside(checkpoint: &Path) -> Option<PathBuf> {
-    let checkpoints = checkpoint.parent()?;
+    let mut checkpoints = checkpoint.parent()?;
+    if inventory::name(checkpoints).starts_with("rollback-") {
+        checkpoints = checkpoints.parent()?;
+    }
     let path = checkpoints.parent()?.join("recipe.toml");
     (checkpoints.file_name() == Some(OsStr::new("checkpoints")) && path.exists()).then_some(path)
 }
