@@ -5,6 +5,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use dtrain_test_kit::need::{self, Need};
+
 /// `target/<profile>` of the running test.
 ///
 /// # Panics
@@ -97,7 +99,7 @@ pub fn without_outer_run(command: &mut Command) {
 }
 
 /// Real data for tests, where there is some: the folder named by DTRAIN_TEST_DATA, else `../shared/data` beside the
-/// workspace. Says on standard error that a test is skipped otherwise.
+/// workspace. The test is skipped where there is none.
 pub fn test_data(name: &str) -> Option<PathBuf> {
     let root = match std::env::var_os("DTRAIN_TEST_DATA") {
         Some(root) => PathBuf::from(root),
@@ -107,6 +109,9 @@ pub fn test_data(name: &str) -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    eprintln!("skipped: there is no {} (set DTRAIN_TEST_DATA)", folder.display());
+    need::skip(
+        Need::Data,
+        format!("there is no {} (set DTRAIN_TEST_DATA)", folder.display()),
+    );
     None
 }

@@ -1,6 +1,7 @@
 //! The cause that the failure report names: real processes that die of real signals and say real last words.
 
 use crate::harness::{Done, Scene};
+use dtrain_test_kit::need::{self, Need};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -250,7 +251,10 @@ fn out_of_memory(scene: &Scene, name: &str, arguments: &[&str]) -> Option<Done> 
     let group = match SmallGroup::make(name, 100_000_000) {
         Ok(group) => group,
         Err(why) => {
-            eprintln!("skipped: no control group with a memory limit can be made here: {why}");
+            need::skip(
+                Need::Cgroup,
+                format!("no control group with a memory limit can be made here: {why}"),
+            );
             return None;
         }
     };

@@ -1,6 +1,7 @@
 //! Workers that go on running and do nothing.
 
 use crate::harness::Scene;
+use dtrain_test_kit::need::{self, Need};
 
 /// Beats for a while, and then only rank 1 stops; rank 0 waits for it as ranks do.
 const STUCK: &str = r#"
@@ -70,8 +71,7 @@ fn python_says_where_every_thread_is() {
         .status()
         .is_ok_and(|status| status.success())
     {
-        eprintln!("skipped: there is no python3");
-        return;
+        return need::skip(Need::Python, "there is no python3");
     }
     let scene = Scene::new();
     let program = "import os, pathlib, time\n\

@@ -1,6 +1,8 @@
 //! Starting the launcher in a folder of its own, and finding every process that it leaves behind.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -173,6 +175,23 @@ impl Scene {
         self.with_variables(&[&format!("DTRAIN_TEST_MARK={}", self.mark), "DTRAIN_GUARDIAN="])
     }
 
+    /// Waits until there are none of these processes. The environments of all processes are read once for each generation of them,
+    /// and not again and again while they live.
+    #[track_caller]
+    pub(crate) fn wait_until_gone(&self, what: &str, processes: fn(&Self) -> Vec<u32>) {
+        let begun = Instant::now();
+        loop {
+            let left = processes(self);
+            if left.is_empty() {
+                return;
+            }
+            for pid in left {
+                wait_for_end(pid, LONG.saturating_sub(begun.elapsed()));
+            }
+            assert!(begun.elapsed() < LONG, "waited {LONG:?} for {what} to be gone");
+        }
+    }
+
     /// Running processes with environment variables that begin with all of these.
     fn with_variables(&self, wanted: &[&str]) -> Vec<u32> {
         let pids = fs::read_dir("/proc")
@@ -246,7 +265,7 @@ impl Launch<'_> {
     pub(crate) fn wait(self) -> Done {
         let scene = self.scene;
         let done = self.wait_leaving_processes();
-        wait_until("every process to be gone", || scene.alive().is_empty());
+        scene.wait_until_gone("every process", Scene::alive);
         done
     }
 
@@ -274,6 +293,16 @@ fn words(nproc: usize, flags: &[&str], script: &str) -> Vec<String> {
         .chain(&["--", "sh", "-c", script])
         .map(|word| (*word).to_owned())
         .collect()
+}
+
+/// Returns when the process has ended, whoever its parent is, or when the time is over.
+fn wait_for_end(pid: u32, within: Duration) {
+    // One that is not there any more has ended.
+    if let Ok(process) = pidfd_open(Pid::from_raw(pid.cast_signed()).unwrap(), PidfdFlags::empty()) {
+        let timeout = Timespec::try_from(within).unwrap();
+        let mut ended = [PollFd::new(&process, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut ended, Some(&timeout))).unwrap();
+    }
 }
 
 pub(crate) fn kill(pid: u32, signal: Signal) {

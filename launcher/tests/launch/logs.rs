@@ -1,6 +1,7 @@
 //! Logs that are bounded and logs that cannot be written.
 
-use crate::harness::{Scene, wait_until};
+use crate::harness::Scene;
+use dtrain_test_kit::need::{self, Need};
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Stdio};
@@ -73,7 +74,7 @@ fn through_pipes(scene: &Scene, shell: &str, args: &[&str]) -> (Option<i32>, Str
         .spawn()
         .unwrap();
     let output = child.wait_with_output().unwrap();
-    wait_until("every process to be gone", || scene.alive().is_empty());
+    scene.wait_until_gone("every process", Scene::alive);
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
@@ -169,13 +170,11 @@ fn a_full_disk_is_told_and_the_run_goes_on() {
         .into_command(&args)
         .output();
     let Ok(output) = output else {
-        eprintln!("skipped: there is no unshare on this machine");
-        return;
+        return need::skip(Need::Mount, "there is no unshare");
     };
     let said = String::from_utf8_lossy(&output.stderr);
     if !said.contains("dtrain: 2 workers") {
-        eprintln!("skipped: this machine mounts no file system for a test: {said}");
-        return;
+        return need::skip(Need::Mount, said);
     }
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(

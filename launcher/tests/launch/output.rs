@@ -206,9 +206,7 @@ fn a_reader_that_does_not_read_delays_no_decision() {
         .spawn()
         .unwrap();
     wait_until("the workers to run", || scene.path("pid.1").exists());
-    wait_until("the workers to be stopped though nobody reads", || {
-        scene.workers().is_empty()
-    });
+    scene.wait_until_gone("the workers, though nobody reads,", Scene::workers);
     let mut rest = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut rest).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(6));

@@ -1,8 +1,9 @@
 //! Scripts as they are written for torchrun, which know nothing of dtrain.
 
 use crate::harness::{Done, Scene};
+use dtrain_test_kit::need;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Meets its peers where torch.distributed would, at MASTER_ADDR and MASTER_PORT, and adds a number up over all of them.
 const MEET: &str = r#"
@@ -88,24 +89,9 @@ fn a_rank_that_raises_ends_all_and_its_exception_is_shown() {
         .says("ValueError: no data for rank 1");
 }
 
-/// A Python with PyTorch: the one that DTRAIN_TEST_PYTHON names, else the one that `cargo xtask bench` has set up.
-fn pytorch() -> Option<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let python = std::env::var_os("DTRAIN_TEST_PYTHON")
-        .map_or_else(|| workspace.join("target/bench-venv/bin/python"), PathBuf::from);
-    if python.is_file() {
-        return Some(python);
-    }
-    eprintln!(
-        "skipped: there is no {} (set DTRAIN_TEST_PYTHON)",
-        python.display()
-    );
-    None
-}
-
 #[test]
 fn distributed_data_parallel_trains_unchanged() {
-    let Some(python) = pytorch() else { return };
+    let Some(python) = need::pytorch() else { return };
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/bench");
     let script = scripts.join("ddp_script.py");
     let python = python.to_str().unwrap();

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
+use dtrain_test_kit::need::{self, Need};
 use image::{DynamicImage, GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 
 /// An RGB image in which every pixel tells its place: red grows with x, green with y.
@@ -104,7 +105,7 @@ pub(super) fn folder(root: &Path, split: &str, classes: &[(&str, usize)]) {
     }
 }
 
-/// A folder of the real test data, or `None` (and a line that says so) where it is absent. It is looked for in the
+/// A folder of the real test data, or `None` (the test is skipped) where it is absent. It is looked for in the
 /// folder that the variable `DTRAIN_TEST_DATA` names, else in `shared/data` beside the workspace.
 pub(super) fn real(name: &str) -> Option<PathBuf> {
     let data = match std::env::var_os("DTRAIN_TEST_DATA") {
@@ -115,9 +116,9 @@ pub(super) fn real(name: &str) -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    println!(
-        "skipped: {} is absent; set DTRAIN_TEST_DATA to the folder of test data",
-        folder.display()
+    need::skip(
+        Need::Data,
+        format!("there is no {} (set DTRAIN_TEST_DATA)", folder.display()),
     );
     None
 }

@@ -1,0 +1,120 @@
+//! What a test needs and a machine may lack: such a test is skipped, or fails where the variable [`REQUIRE`] names the need.
+
+use std::fmt::{self, Display};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The variable that names what this machine must have, with commas, or `all`. A test that lacks it fails and is not skipped.
+pub const REQUIRE: &str = "DTRAIN_REQUIRE";
+
+/// The variable that names a Python with PyTorch.
+pub const PYTHON_WITH_PYTORCH: &str = "DTRAIN_TEST_PYTHON";
+
+/// What a machine may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Control groups in which a test may limit memory.
+    Cgroup,
+    /// Folders of real images and texts.
+    Data,
+    /// File systems that a test may mount.
+    Mount,
+    /// The absence of an NVIDIA driver.
+    NoDriver,
+    /// `python3`.
+    Python,
+    /// A Python with PyTorch.
+    PyTorch,
+}
+
+const NEEDS: [(Need, &str); 6] = [
+    (Need::Cgroup, "cgroup"),
+    (Need::Data, "data"),
+    (Need::Mount, "mount"),
+    (Need::NoDriver, "no-driver"),
+    (Need::Python, "python"),
+    (Need::PyTorch, "pytorch"),
+];
+
+impl Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = NEEDS.iter().find(|(need, _)| need == self).map(|(_, name)| name);
+        f.write_str(name.unwrap_or(&"?"))
+    }
+}
+
+/// Says on standard error that the running test is skipped, and why. Call it just before the test returns.
+///
+/// # Panics
+/// Where [`REQUIRE`] names the need, or something that is no need.
+#[track_caller]
+pub fn skip(need: Need, why: impl Display) {
+    let required = std::env::var(REQUIRE).unwrap_or_default();
+    match is_required(need, &required) {
+        Err(unknown) => panic!("{REQUIRE} names {unknown:?}: name {}, or all", names()),
+        Ok(true) => panic!("{REQUIRE} names {need}, and {why}"),
+        // Not by eprintln: that of a test that passes is shown to nobody.
+        Ok(false) => {
+            let test = std::thread::current().name().unwrap_or("a test").to_owned();
+            let _ = writeln!(io::stderr(), "skipped: {test} needs {need}: {why}");
+        }
+    }
+}
+
+/// The Python with PyTorch that [`PYTHON_WITH_PYTORCH`] names, else the one that `cargo xtask check` has made, else that of
+/// `cargo xtask bench`. Where there is none, the test is skipped.
+///
+/// # Panics
+/// As [`skip`] does.
+#[track_caller]
+pub fn pytorch() -> Option<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    let target = workspace.unwrap_or(Path::new(".")).join("target");
+    let places = match std::env::var_os(PYTHON_WITH_PYTORCH) {
+        Some(named) => vec![PathBuf::from(named)],
+        None => ["pytorch", "bench-venv"]
+            .map(|folder| target.join(folder).join("bin/python"))
+            .into(),
+    };
+    let found = places.iter().find(|python| python.is_file());
+    if found.is_none() {
+        skip(
+            Need::PyTorch,
+            format!("there is no {} (set {PYTHON_WITH_PYTORCH})", places[0].display()),
+        );
+    }
+    found.cloned()
+}
+
+/// Whether the list names the need. An error names an entry that is no need.
+fn is_required(need: Need, list: &str) -> Result<bool, &str> {
+    let mut entries = list.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+    let known = |entry: &str| entry == "all" || NEEDS.iter().any(|(_, name)| *name == entry);
+    if let Some(unknown) = entries.clone().find(|entry| !known(entry)) {
+        return Err(unknown);
+    }
+    Ok(entries.any(|entry| entry == "all" || entry == need.to_string()))
+}
+
+fn names() -> String {
+    NEEDS.map(|(_, name)| name).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_list_names_is_required() {
+        assert_eq!(is_required(Need::PyTorch, ""), Ok(false));
+        assert_eq!(is_required(Need::PyTorch, "python, cgroup"), Ok(false));
+        assert_eq!(is_required(Need::PyTorch, "python, pytorch"), Ok(true));
+        assert_eq!(is_required(Need::Data, "all"), Ok(true));
+    }
+
+    #[test]
+    fn an_entry_that_is_no_need_is_named() {
+        assert_eq!(is_required(Need::Python, "python,pytorhc"), Err("pytorhc"));
+        assert_eq!(names(), "cgroup, data, mount, no-driver, python, pytorch");
+    }
+}

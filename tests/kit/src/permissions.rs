@@ -1,0 +1,59 @@
+//! Files and folders without permission, also for root.
+
+use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities};
+
+/// What lets root read and write whatever the permissions say.
+const OVERRIDES: [CapabilitySet; 2] = [CapabilitySet::DAC_OVERRIDE, CapabilitySet::DAC_READ_SEARCH];
+
+/// Does this in a thread for which permissions hold, whoever runs it. They hold for the programs and threads that it starts, too.
+///
+/// # Panics
+/// Where `work` does, and where Linux does not say what this thread may do.
+pub fn with_permissions<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            give_up_overrides();
+            work()
+        });
+        match thread.join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+fn give_up_overrides() {
+    // A program that root starts gets all that the bounding set holds. Who may not change it is not root.
+    for capability in OVERRIDES {
+        let _ = remove_capability_from_bounding_set(capability);
+    }
+    let mut sets = capabilities(None).expect("Linux says what a thread may do");
+    for capability in OVERRIDES {
+        sets.effective.remove(capability);
+        sets.permitted.remove(capability);
+        sets.inheritable.remove(capability);
+    }
+    set_capabilities(None, sets).expect("a thread may give up what it has");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    #[test]
+    fn nobody_reads_a_file_without_permission() {
+        let path = std::env::temp_dir().join(format!("dtrain-test-kit-{}", std::process::id()));
+        fs::write(&path, "secret").expect("a file is written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("it is shut");
+        let (here, started) = with_permissions(|| {
+            let cat = Command::new("cat").arg(&path).output().expect("cat starts");
+            (fs::read(&path).is_err(), !cat.status.success())
+        });
+        fs::remove_file(&path).expect("it is removed");
+        assert!(here, "a thread reads it");
+        assert!(started, "a program reads it");
+    }
+}
