@@ -5,6 +5,7 @@ use anyhow::Result;
 use crate::process::Signals;
 use crate::setup::{self, Ready, SetArgs};
 use crate::workspace::Workspace;
+use crate::{demo, pytorch};
 
 /// What `check` is asked for.
 #[derive(Debug, clap::Args)]
@@ -13,57 +14,76 @@ pub(crate) struct Args {
     set: SetArgs,
 }
 
-/// One step: what it looks at, the variables it is run with and cargo's arguments.
+/// One step: what it looks at, and what it does.
 struct Step {
     what: &'static str,
-    vars: &'static [(&'static str, &'static str)],
-    args: &'static str,
+    work: Work,
 }
 
-const STEPS: [Step; 4] = [
+enum Work {
+    /// Cargo with these variables and arguments.
+    Cargo(&'static [(&'static str, &'static str)], &'static str),
+    /// The demo, with what the tests have built.
+    Demo,
+}
+
+const STEPS: [Step; 5] = [
     Step {
         what: "formatting",
-        vars: &[],
-        args: "fmt --all --check",
+        work: Work::Cargo(&[], "fmt --all --check"),
     },
     Step {
         what: "lints",
-        vars: &[],
-        args: "clippy --workspace --all-targets -- -D warnings",
+        work: Work::Cargo(&[], "clippy --workspace --all-targets -- -D warnings"),
     },
     Step {
         what: "documentation",
-        vars: &[("RUSTDOCFLAGS", "-Dwarnings")],
-        args: "doc --workspace --no-deps",
+        work: Work::Cargo(&[("RUSTDOCFLAGS", "-Dwarnings")], "doc --workspace --no-deps"),
     },
     Step {
         what: "tests",
-        vars: &[],
-        args: "test --workspace",
+        work: Work::Cargo(&[], "test --workspace"),
+    },
+    Step {
+        what: "demo",
+        work: Work::Demo,
     },
 ];
+
+/// Enough to see that it learns.
+const DEMO_EPOCHS: u32 = 2;
 
 impl Step {
     /// The command, as one would type it.
     fn shown(&self) -> String {
-        let vars: String = self
-            .vars
-            .iter()
-            .map(|(name, value)| format!("{name}={value} "))
-            .collect();
-        format!("{vars}cargo {}", self.args)
+        match self.work {
+            Work::Cargo(vars, args) => {
+                let vars: String = vars
+                    .iter()
+                    .map(|(name, value)| format!("{name}={value} "))
+                    .collect();
+                format!("{vars}cargo {args}")
+            }
+            Work::Demo => format!("cargo xtask demo --profile dev --epochs {DEMO_EPOCHS}"),
+        }
     }
 
     fn run(&self, workspace: &Workspace, signals: &Signals, ready: &Ready) -> Result<u8> {
-        let mut cargo = ready.cargo(workspace);
-        cargo.args(self.args.split(' ')).envs(self.vars.iter().copied());
-        Ok(signals.run(&mut cargo)?.code)
+        match self.work {
+            Work::Cargo(vars, args) => {
+                let mut cargo = ready.cargo(workspace);
+                cargo.args(args.split(' ')).envs(vars.iter().copied());
+                Ok(signals.run(&mut cargo)?.code)
+            }
+            Work::Demo => demo::train(workspace, signals, ready, "dev", Some(DEMO_EPOCHS)),
+        }
     }
 }
 
 /// Runs the steps until one fails, and returns its exit code.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let ready = setup::run(workspace, signals, &args.set.clone().into())?;
+    pytorch::prepare(workspace, signals, ready.compiler.as_deref())?;
     for (index, step) in STEPS.iter().enumerate() {
         eprintln!(
             "check {}/{}: {}: {}",
@@ -79,6 +99,6 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
             return Ok(code);
         }
     }
-    // The last words are those of `cargo test`, with its counts.
+    // The last words are the demo's.
     Ok(0)
 }

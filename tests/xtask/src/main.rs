@@ -15,6 +15,7 @@ mod metrics;
 mod parity;
 mod process;
 mod python;
+mod pytorch;
 mod setup;
 mod soak;
 mod suite;

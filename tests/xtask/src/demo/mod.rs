@@ -19,21 +19,44 @@ use figures::Figures;
 pub(crate) struct Args {
     #[command(flatten)]
     set: SetArgs,
+    /// Build in this profile of cargo
+    #[arg(long, value_name = "NAME", default_value = "release")]
+    profile: String,
+    /// Train for this many epochs instead of the recipe's 4
+    #[arg(long, value_name = "N")]
+    epochs: Option<u32>,
 }
 
 /// Builds, trains and looks at the result. Returns the exit code of the step that failed.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let ready = setup::run(workspace, signals, &args.set.clone().into())?;
 
-    let code = ready.build_dtrain(workspace, signals)?;
+    let code = ready.build_dtrain(workspace, signals, &args.profile)?;
     if code != 0 {
         eprintln!("demo failed: dtrain does not build");
         return Ok(code);
     }
+    train(workspace, signals, &ready, &args.profile, args.epochs)
+}
 
+/// Trains with what was built in this profile.
+pub(crate) fn train(
+    workspace: &Workspace,
+    signals: &Signals,
+    ready: &Ready,
+    profile: &str,
+    epochs: Option<u32>,
+) -> Result<u8> {
+    let programs = ready.build_folder(workspace)?.join(match profile {
+        "dev" => "debug",
+        other => other,
+    });
     let run_dir = workspace.root().join("runs").join(format!("demo-{}", now()?));
     let started = Instant::now();
-    let mut launch = launch(workspace, &ready, &run_dir)?;
+    let mut launch = launch(&programs, ready, &run_dir);
+    if let Some(epochs) = epochs {
+        launch.args(["--set", &format!("train.epochs={epochs}")]);
+    }
     let code = signals.run(&mut launch)?.code;
     let wall = started.elapsed();
     if code != 0 {
@@ -57,8 +80,8 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
 }
 
 /// `dtrain launch demo` on every GPU, or else in two processes on the CPU.
-fn launch(workspace: &Workspace, ready: &Ready, run_dir: &Path) -> Result<Command> {
-    let mut launch = Command::new(ready.build_folder(workspace)?.join("release/dtrain"));
+fn launch(programs: &Path, ready: &Ready, run_dir: &Path) -> Command {
+    let mut launch = Command::new(programs.join("dtrain"));
     launch.arg("launch");
     if ready.set == Set::Cuda && has_gpu() {
         launch.args(["--nproc", "gpu"]);
@@ -68,7 +91,7 @@ fn launch(workspace: &Workspace, ready: &Ready, run_dir: &Path) -> Result<Comman
     // The worker that was just built, whatever the user has chosen for other runs.
     launch.env_remove("DTRAIN_WORKER");
     launch.arg("--run-dir").arg(run_dir).arg("demo");
-    Ok(launch)
+    launch
 }
 
 /// Whether there is a GPU that CUDA_VISIBLE_DEVICES does not hide.

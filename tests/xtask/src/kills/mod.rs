@@ -88,7 +88,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
             .with_context(|| format!("--bin-dir names {}, which cannot be opened", folder.display()))?,
         None => {
             let ready = setup::run(workspace, signals, &args.set.clone().into())?;
-            let code = ready.build_dtrain(workspace, signals)?;
+            let code = ready.build_dtrain(workspace, signals, "release")?;
             if code != 0 {
                 eprintln!("kills failed: dtrain does not build");
                 return Ok(code);

@@ -47,7 +47,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         Some(path) => path.clone(),
         None => {
             let ready = setup::run(workspace, signals, &args.set.clone().into())?;
-            let code = ready.build_dtrain(workspace, signals)?;
+            let code = ready.build_dtrain(workspace, signals, "release")?;
             if code != 0 {
                 eprintln!("memory failed: dtrain does not build");
                 return Ok(code);

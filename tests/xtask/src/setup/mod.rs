@@ -59,17 +59,18 @@ pub(crate) struct Ready {
     /// The user's own `LIBTORCH` is used.
     own_libtorch: bool,
     /// The C++ compiler to name to build scripts, where there is no `c++`.
-    compiler: Option<OsString>,
+    pub(crate) compiler: Option<OsString>,
 }
 
 impl Ready {
-    /// Builds the launcher and the trainer for release, and returns cargo's exit code.
-    pub(crate) fn build_dtrain(&self, workspace: &Workspace, signals: &Signals) -> Result<u8> {
+    /// Builds the launcher and the trainer in this profile, and returns cargo's exit code.
+    pub(crate) fn build_dtrain(&self, workspace: &Workspace, signals: &Signals, profile: &str) -> Result<u8> {
         eprintln!("building dtrain; the first time this takes some minutes");
         let mut build = self.cargo(workspace);
         build.args([
             "build",
-            "--release",
+            "--profile",
+            profile,
             "--package",
             "dtrain",
             "--package",

@@ -9,12 +9,16 @@ import shutil
 import sys
 import zipfile
 
-KEPT = ("torch/lib/", "torch/include/", "torch/share/", "torch/version.py", "nvidia/")
+KEPT = ("torch/", "torchgen/", "functorch/", "nvidia/")
+# Of the programs, only the one without which `import torch` fails.
+DROPPED = ("torch/test/", "torch/bin/")
+SHM_MANAGER = "torch/bin/torch_shm_manager"
 LARGE = 1 << 20
 
 
 def is_kept(name):
-    return name.startswith(KEPT) or ".dist-info/licenses/" in name or name.endswith(".dist-info/METADATA")
+    kept = name.startswith(KEPT) and (name == SHM_MANAGER or not name.startswith(DROPPED))
+    return kept or ".dist-info/licenses/" in name or name.endswith(".dist-info/METADATA")
 
 
 def main(wheel, folder):

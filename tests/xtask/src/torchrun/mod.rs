@@ -41,7 +41,7 @@ pub(crate) struct Args {
 /// Runs all, and says where dtrain and torchrun differ. The exit code is 1 then.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let ready = setup::run(workspace, signals, &args.set.clone().into())?;
-    let code = ready.build_dtrain(workspace, signals)?;
+    let code = ready.build_dtrain(workspace, signals, "release")?;
     if code != 0 {
         eprintln!("torchrun failed: dtrain does not build");
         return Ok(code);

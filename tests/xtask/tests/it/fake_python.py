@@ -26,8 +26,10 @@ TORCH = {
     "torch/lib/libc10.so": "library",
     "torch/include/ATen/ATen.h": "// header\n",
     "torch/share/cmake/Torch/TorchConfig.cmake": "# cmake\n",
-    "torch/nn/functional.py": "# not needed to build\n",
-    "torch/bin/protoc": "not needed to build",
+    "torch/nn/functional.py": "# Python\n",
+    "torch/bin/torch_shm_manager": "program",
+    "torch/bin/protoc": "not needed",
+    "torch/test/cpp_test": "not needed",
 }
 
 

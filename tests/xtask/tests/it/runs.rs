@@ -8,17 +8,19 @@ use crate::machine::{Machine, Outcome};
 pub(crate) fn machine(dtrain: &str) -> Machine {
     let machine = Machine::new();
     machine.real("date");
-    let release = machine.path("built/release");
+    let (release, debug) = (machine.path("built/release"), machine.path("built/debug"));
     let cargo = format!(
         r#"echo "$RUSTDOCFLAGS $*" >> {calls}
 case "$1" in
 metadata) echo '{{"target_directory": "{built}"}}' ;;
 build) mkdir -p {release}; cp {dtrain} {release}/dtrain; chmod +x {release}/dtrain ;;
+test) mkdir -p {debug}; cp {dtrain} {debug}/dtrain; chmod +x {debug}/dtrain ;;
 esac
 test "$1" != "$FAIL" || exit 101"#,
         calls = machine.path("calls").display(),
         built = machine.path("built").display(),
         release = release.display(),
+        debug = debug.display(),
         dtrain = machine.path("dtrain").display(),
     );
     machine.script("cargo", &cargo);
@@ -30,11 +32,13 @@ test "$1" != "$FAIL" || exit 101"#,
     machine
 }
 
-/// Writes the files of a run whose last loss and accuracy are given; called as `launch --nproc N --run-dir DIR demo`.
+/// Writes the files of a run whose last loss and accuracy are given; called as `launch --nproc N --run-dir DIR demo`, and what
+/// may follow.
 fn training(last_loss: &str, accuracy: &str) -> String {
     format!(
         r#"test "$1 $2 $3 $4 $6" = "launch --nproc 2 --run-dir demo" || exit 2
 test -z "$CUDA_VISIBLE_DEVICES" || exit 2
+echo "dtrain $7 $8" >> "$0.calls"
 mkdir -p "$5/checkpoints/step-00000002"
 ln -s step-00000002 "$5/checkpoints/latest"
 echo '{{"classes": 10}}' > "$5/checkpoints/latest/manifest.json"
@@ -121,17 +125,27 @@ fn tests_get_the_arguments_that_follow() {
 
 #[test]
 fn check_runs_every_step_and_stops_at_the_first_that_fails() {
-    let machine = machine("");
+    let machine = machine(&training("0.125", "0.925"));
     let told = machine.run(&["check", "--cpu"], &[]);
-    let last = "check 4/4: tests: cargo test --workspace\n";
-    assert!(told.ok().ends_with(last), "{}", told.stderr);
+    assert!(
+        told.ok().contains("check 4/5: tests: cargo test --workspace\n"),
+        "{}",
+        told.stderr
+    );
+    let demo = "cargo xtask demo --profile dev --epochs 2";
+    assert!(
+        told.stderr.contains(&format!("check 5/5: demo: {demo}\n")),
+        "{}",
+        told.stderr
+    );
+    assert!(told.stderr.contains("demo passed: "), "{}", told.stderr);
     let all = [
         "fmt --all --check",
         "clippy --workspace --all-targets -- -D warnings",
         "-Dwarnings doc --workspace --no-deps",
         "test --workspace",
     ];
-    assert_eq!(calls(&machine), all);
+    assert_eq!(calls(&machine)[..4], all);
     for (index, (step, command)) in [
         ("fmt", "cargo fmt --all --check"),
         ("clippy", "cargo clippy --workspace --all-targets -- -D warnings"),
@@ -150,6 +164,31 @@ fn check_runs_every_step_and_stops_at_the_first_that_fails() {
         );
         assert_eq!(calls(&machine), all[..=index]);
     }
+}
+
+#[test]
+fn check_fails_where_the_demo_does_not_learn_or_does_not_run() {
+    let told = machine(&training("2.4", "0.925")).run(&["check", "--cpu"], &[]);
+    assert!(told.error().contains("did not fall"), "{}", told.stderr);
+    let told = machine("exit 4").run(&["check", "--cpu"], &[]);
+    assert_eq!(told.code, Some(4));
+    let last = "repeat it with: cargo xtask demo --profile dev --epochs 2\n";
+    assert!(told.stderr.ends_with(last), "{}", told.stderr);
+}
+
+#[test]
+fn a_demo_builds_in_the_profile_that_is_named() {
+    let machine = machine(&training("0.125", "0.925"));
+    machine.run(&["test", "--cpu"], &[]).ok();
+    calls(&machine);
+    let words = ["demo", "--cpu", "--profile", "dev", "--epochs", "2"];
+    machine.run(&words, &[]).ok();
+    assert_eq!(
+        calls(&machine)[0],
+        "build --profile dev --package dtrain --package dtrain-worker"
+    );
+    let passed_on = fs::read_to_string(machine.path("built/debug/dtrain.calls")).unwrap();
+    assert_eq!(passed_on, "dtrain --set train.epochs=2\n");
 }
 
 #[test]

@@ -1,0 +1,112 @@
+//! A Python with PyTorch on the CPU for tests, from the wheel that libtorch comes in: `target/pytorch/bin/python`.
+//!
+//! It costs some small packages to fetch, where an installed PyTorch takes 5 GB with CUDA's libraries.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process::Signals;
+use crate::setup::{Problem, explain};
+use crate::workspace::Workspace;
+
+const PINS: &str = include_str!("../../requirements/pytorch.txt");
+
+/// Makes the Python, and anew where its pins have changed. Where this machine has not what it takes, that is said, and there is
+/// none: tests that need it are skipped, or fail where `DTRAIN_REQUIRE` names pytorch.
+pub(crate) fn prepare(workspace: &Workspace, signals: &Signals, compiler: Option<&OsStr>) -> Result<()> {
+    let (torch, folder) = (workspace.default_libtorch(), workspace.target().join("pytorch"));
+    if !torch.join("__init__.py").is_file() {
+        eprintln!(
+            "no PyTorch for tests: target/libtorch has no Python files; `cargo xtask setup --force` fetches them"
+        );
+        return Ok(());
+    }
+    let Some(python) = ["python3.11", "python3"].into_iter().find(|name| is_right(name)) else {
+        eprintln!("no PyTorch for tests: the wheel of libtorch is for Python 3.11, which is not on PATH");
+        return Ok(());
+    };
+    // A copy of the pins, written last, says that all is there.
+    let stamp = folder.join("dtrain-requirements.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == PINS) {
+        return Ok(());
+    }
+    eprintln!("making PyTorch for tests in {}", workspace.show(&folder));
+    let packages = folder.join("packages");
+    let _ = fs::remove_dir_all(&folder);
+    let empty = packages.join("empty");
+    fs::create_dir_all(&empty).map_err(|error| Problem::write(&empty, error))?;
+    install(workspace, signals, python, &packages)?;
+    let compiler = std::env::var_os("CXX").or_else(|| compiler.map(Into::into));
+    let mut prepare = Command::new(python);
+    prepare
+        .args(["-c", include_str!("prepare.py")])
+        .arg(&torch)
+        .arg(&empty);
+    prepare.arg(compiler.unwrap_or_else(|| "c++".into()));
+    ensure!(
+        signals.run(&mut prepare)?.success(),
+        "PyTorch for tests cannot be prepared"
+    );
+    let put = |path: &Path, text: &str| fs::write(path, text).map_err(|error| Problem::write(path, error));
+    put(
+        &packages.join("sitecustomize.py"),
+        include_str!("sitecustomize.py"),
+    )?;
+    let program = folder.join("bin/python");
+    fs::create_dir_all(folder.join("bin")).map_err(|error| Problem::write(&folder, error))?;
+    put(&program, &script(python, &packages, &workspace.libtorch()))?;
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755))
+        .with_context(|| format!("cannot make {} a program", program.display()))?;
+    let mut import = Command::new(&program);
+    let imported = signals.run(import.args(["-c", "import torch"]))?;
+    ensure!(
+        imported.success(),
+        "PyTorch for tests cannot be imported by {}",
+        program.display()
+    );
+    put(&stamp, PINS)?;
+    Ok(())
+}
+
+fn is_right(python: &str) -> bool {
+    let mut command = Command::new(python);
+    command.args(["-c", "import sys; sys.exit(sys.version_info[:2] != (3, 11))"]);
+    let status = command.stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+fn install(workspace: &Workspace, signals: &Signals, python: &str, packages: &Path) -> Result<()> {
+    let mut pip = Command::new(python);
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--no-deps",
+        "--quiet",
+    ]);
+    pip.arg("--target").arg(packages).arg("--requirement");
+    pip.arg(workspace.root().join("tests/xtask/requirements/pytorch.txt"));
+    let finished = signals.run_noting_errors(&mut pip)?;
+    signals.check()?;
+    ensure!(
+        finished.success(),
+        explain(&finished.stderr, "what PyTorch needs", finished.code, packages)
+    );
+    Ok(())
+}
+
+/// A Python that finds the packages and PyTorch.
+fn script(python: &str, packages: &Path, libtorch: &Path) -> String {
+    format!(
+        "#!/bin/sh\nPYTHONPATH='{}:{}'\"${{PYTHONPATH:+:$PYTHONPATH}}\" exec {python} \"$@\"\n",
+        packages.display(),
+        libtorch.display()
+    )
+}
