@@ -53,15 +53,16 @@ pub(crate) fn role() -> Role {
     };
     let (front, guardian) = (named(DTRAIN_FRONT), named(DTRAIN_GUARDIAN));
     let follows = |named: Option<Pid>| named.is_some() && rustix::process::getppid() == named;
+    let temporary = std::env::var_os(DTRAIN_TEMPORARY).map(PathBuf::from);
     match (guardian, front.flatten()) {
-        (Some(guardian), front) if follows(guardian) => guardian.map_or(Role::Abandoned, |guardian| {
-            Role::Launcher(Behind {
+        (Some(guardian), front) => match (guardian, temporary) {
+            (Some(guardian), Some(temporary)) if follows(Some(guardian)) => Role::Launcher(Behind {
                 guardian,
                 job: rustix::process::getpgid(Some(front.unwrap_or(guardian))).ok(),
-                temporary: std::env::var_os(DTRAIN_TEMPORARY).map_or_else(std::env::temp_dir, PathBuf::from),
-            })
-        }),
-        (Some(_), _) => Role::Abandoned,
+                temporary,
+            }),
+            _ => Role::Abandoned,
+        },
         (None, None) => Role::Guardian,
         // The kernel kills the guardian with its front. The front may have died before that is arranged.
         (None, front) => {
@@ -138,6 +139,9 @@ fn run_again(handled: &[i32], inherited: Inherited, variables: &[(&str, OsString
     let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
     signals::listen(&wanted, move |signal| match Signal::from_named_raw(signal) {
         Some(signal) if signals::SUSPEND.contains(&signal.as_raw()) => {
+            if !descendants::under_a_shell() {
+                return;
+            }
             pass_on(Signal::TSTP);
             // The shell's prompt comes when this process stops, after the last line of output.
             let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;

@@ -1,7 +1,7 @@
 //! The folder for what is only needed while a run lasts: signs of life, error files, links to copies in memory.
 //!
-//! The guardian makes it and removes it after the launcher, however that ended. The launcher removes it too, should the
-//! guardian have been killed.
+//! The guardian makes it and removes it after the launcher, however that ended. The launcher empties and removes it too, should
+//! the guardian have been killed.
 
 use anyhow::Context;
 use std::fs::{self, Permissions};
@@ -16,10 +16,12 @@ const MODE: u32 = 0o700;
 /// Where it is made when the folder that TMPDIR names cannot hold it.
 const OTHERS: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
-/// The folder of one run; removed when dropped.
+/// The folder of one run. When it is dropped, the process that made it removes it with all that it holds, another process only
+/// if it is empty.
 #[derive(Debug)]
 pub(crate) struct Temporary {
     folder: PathBuf,
+    _made: Option<TempDir>,
 }
 
 impl Temporary {
@@ -34,13 +36,14 @@ impl Temporary {
             let _ = writeln!(io::stderr(), "dtrain: warning: {warning}");
         }
         Ok(Self {
-            folder: folder.keep(),
+            folder: folder.path().to_owned(),
+            _made: Some(folder),
         })
     }
 
     /// The folder that the guardian has made.
     pub(crate) fn of_guardian(folder: PathBuf) -> Self {
-        Self { folder }
+        Self { folder, _made: None }
     }
 
     /// Where it is.
@@ -60,8 +63,8 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // The other process may have removed it, and what cannot be removed harms nobody.
-        let _ = fs::remove_dir_all(&self.folder);
+        // It fails where it is not empty, and then the process that made it removes it.
+        let _ = fs::remove_dir(&self.folder);
     }
 }
 

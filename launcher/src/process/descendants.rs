@@ -54,6 +54,29 @@ fn reap(child: Pid, deadline: Instant) {
     }
 }
 
+/// Whether there is a process that could continue this process's group after it was suspended: the parent of one of the group, in
+/// the same session. Without one the kernel suspends nobody either, as in a container or with `ssh host COMMAND`.
+pub(crate) fn under_a_shell() -> bool {
+    let group = rustix::process::getpgrp();
+    let mut above = rustix::process::getppid();
+    while let Some(pid) = above {
+        match rustix::process::getpgid(Some(pid)) {
+            Ok(other) if other == group => above = parent_of(pid),
+            Ok(_) => {
+                let session = rustix::process::getsid(None);
+                return session.is_ok() && rustix::process::getsid(Some(pid)) == session;
+            }
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    Pid::from_raw(parent(&stat)?)
+}
+
 /// Whether this process has children. One that has started none itself may have those that a shell made before it became this
 /// program.
 pub(crate) fn any() -> bool {

@@ -1,8 +1,9 @@
 //! A (pseudo) terminal, and a shell on one.
 
 use crate::harness::{Scene, wait_until};
+use rustix::process::Pid;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{Winsize, tcgetpgrp, tcsetwinsize};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -17,7 +18,7 @@ pub(crate) struct Pty {
 
 impl Pty {
     pub(crate) fn new(columns: u16) -> Self {
-        let person = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        let person = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&person).unwrap();
         unlockpt(&person).unwrap();
         let name = ptsname(&person, Vec::new()).unwrap().into_string().unwrap();
@@ -95,6 +96,15 @@ impl Shell {
         self.person.write_all(keys).unwrap();
     }
 
+    /// Waits until what is typed goes to a job and not to the shell.
+    #[track_caller]
+    pub(crate) fn wait_until_a_job_has_the_terminal(&self) {
+        let shell = Pid::from_raw(self.child.id().cast_signed());
+        wait_until("a job to have the terminal", || {
+            tcgetpgrp(&self.person).ok() != shell
+        });
+    }
+
     /// Waits until the terminal shows this text after what was expected before.
     #[track_caller]
     pub(crate) fn expect(&mut self, text: &str) {
@@ -123,22 +133,15 @@ impl Drop for Shell {
     }
 }
 
-/// Waits until these processes are all suspended, or none is.
+/// Waits until these processes are all suspended.
 #[track_caller]
-pub(crate) fn wait_until_suspended(suspended: bool, pids: impl Fn() -> Vec<u32>) {
-    let what = if suspended {
-        "all to be suspended"
-    } else {
-        "all to go on"
-    };
-    wait_until(what, || {
-        pids().into_iter().all(|pid| is_suspended(pid) == suspended)
-    });
+pub(crate) fn wait_until_suspended(pids: impl Fn() -> Vec<u32>) {
+    wait_until("all to be suspended", || pids().into_iter().all(is_suspended));
 }
 
 fn is_suspended(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')')
-        .next()
-        .is_some_and(|rest| rest.trim_start().starts_with('T'))
+    let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+    // D: a shell waits for its child to execute a program, and the child is suspended.
+    state.starts_with(['T', 'D'])
 }
