@@ -13,7 +13,7 @@ use tch::{Device, Tensor};
 use super::device;
 use super::error::WorkerError;
 use super::setup::{Opening, Setup, loader_options, share_of_cores};
-use crate::collectives::{Ranks, Rendezvous};
+use crate::collectives::{Collective, Ranks, Rendezvous};
 use crate::control::Control;
 use crate::engine::{
     Fault, Outcome, Parts, SaveMore, StopFlag, Summary, TrainError, Trainer, live, prepare_graphs, shielded,
@@ -282,7 +282,8 @@ fn save_more(recipe: &Recipe, recompute: &Recompute) -> SaveMore {
 
 /// Sends rank 0's parameters and buffers to all: whatever the ranks read or drew, they begin alike.
 fn same_start<'a>(ranks: &Ranks, state: impl Iterator<Item = &'a Tensor>) -> Result<(), TrainError> {
-    ranks.broadcast_all(&state.collect::<Vec<_>>(), 0)?.wait()?;
+    let all: Vec<_> = state.map(|tensor| Collective::Broadcast(tensor, 0)).collect();
+    ranks.start_all(&all)?.wait()?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
 
-use super::{CollectiveError, NcclGroup, ProcessGroup, ReduceOp, Work};
+use super::{Collective, CollectiveError, NcclGroup, ProcessGroup, ReduceOp, Work};
 
 /// Two groups of the same ranks, chosen by where a tensor lies. Operations of the two do not wait for each other.
 ///
@@ -22,11 +22,16 @@ impl DeviceGroup {
     }
 
     fn of(&self, tensor: &Tensor) -> &dyn ProcessGroup {
-        match tensor.defined() && tensor.device() != Device::Cpu {
-            true => &self.gpus,
-            false => self.host.as_ref(),
+        match is_of_host(tensor) {
+            true => self.host.as_ref(),
+            false => &self.gpus,
         }
     }
+}
+
+/// The host's group also refuses what is no tensor.
+fn is_of_host(tensor: &Tensor) -> bool {
+    !tensor.defined() || tensor.device() == Device::Cpu
 }
 
 impl ProcessGroup for DeviceGroup {
@@ -59,15 +64,17 @@ impl ProcessGroup for DeviceGroup {
         self.of(tensor).broadcast(tensor, root)
     }
 
-    fn broadcast_all(&self, tensors: &[&Tensor], root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        let (host, gpus): (Vec<&Tensor>, Vec<&Tensor>) = tensors
-            .iter()
-            .partition(|tensor| !tensor.defined() || tensor.device() == Device::Cpu);
-        let works = vec![
-            self.host.broadcast_all(&host, root)?,
-            self.gpus.broadcast_all(&gpus, root)?,
-        ];
+    fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
+        let (host, gpus): (Vec<_>, Vec<_>) = all.iter().partition(|one| is_of_host(one.tensor()));
+        let works = vec![self.host.start_all(&host)?, self.gpus.start_all(&gpus)?];
         Ok(Box::new(super::All(works)))
+    }
+
+    fn starts_together(&self, device: Device) -> bool {
+        match device {
+            Device::Cpu => self.host.starts_together(device),
+            _ => self.gpus.starts_together(device),
+        }
     }
 
     fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {

@@ -23,7 +23,7 @@ mod single;
 
 use std::time::Duration;
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 pub use device::DeviceGroup;
 pub use dtrain_torch_shim::gloo::ReduceOp;
@@ -83,13 +83,24 @@ pub trait ProcessGroup: Send {
     /// As [`ProcessGroup::all_reduce`]; `InvalidTensor` also for a root that is no rank.
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError>;
 
-    /// Copies rank `root`'s tensors to all ranks, in place, as one operation where the backend can.
+    /// Starts several operations, as one where [`ProcessGroup::starts_together`]. Every rank passes the same ones in the same order.
     ///
     /// # Errors
-    /// As [`ProcessGroup::broadcast`].
-    fn broadcast_all(&self, tensors: &[&Tensor], root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        let works = tensors.iter().map(|tensor| self.broadcast(tensor, root));
+    /// As those of the operations.
+    fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
+        let works = all.iter().map(|&one| match one {
+            Collective::AllReduce(tensor, op) => self.all_reduce(tensor, op),
+            Collective::Broadcast(tensor, root) => self.broadcast(tensor, root),
+            Collective::AllGather { output, input } => self.all_gather(output, input),
+            Collective::ReduceScatter { output, input, op } => self.reduce_scatter(output, input, op),
+        });
         Ok(Box::new(All(works.collect::<Result<_, _>>()?)))
+    }
+
+    /// Whether [`ProcessGroup::start_all`] is one operation of the backend on tensors of `device`: it costs the host one call, and
+    /// starts all or, where it fails, none.
+    fn starts_together(&self, _device: Device) -> bool {
+        false
     }
 
     /// Collects every rank's `input` into `output` in the order of ranks; `output` has `size` times the elements of
@@ -141,6 +152,41 @@ pub trait ProcessGroup: Send {
     /// # Errors
     /// As a barrier.
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError>;
+}
+
+/// An operation that is started with others, as the functions of [`ProcessGroup`] with these names start it alone.
+#[derive(Debug, Clone, Copy)]
+pub enum Collective<'a> {
+    /// [`ProcessGroup::all_reduce`].
+    AllReduce(&'a Tensor, ReduceOp),
+    /// [`ProcessGroup::broadcast`], from this rank.
+    Broadcast(&'a Tensor, usize),
+    /// [`ProcessGroup::all_gather`].
+    AllGather {
+        /// Every rank's part.
+        output: &'a Tensor,
+        /// This rank's.
+        input: &'a Tensor,
+    },
+    /// [`ProcessGroup::reduce_scatter`].
+    ReduceScatter {
+        /// This rank's part of the result.
+        output: &'a Tensor,
+        /// What is reduced.
+        input: &'a Tensor,
+        /// How.
+        op: ReduceOp,
+    },
+}
+
+impl<'a> Collective<'a> {
+    /// One of its tensors; all are of one device.
+    fn tensor(self) -> &'a Tensor {
+        match self {
+            Self::AllReduce(tensor, _) | Self::Broadcast(tensor, _) => tensor,
+            Self::AllGather { input, .. } | Self::ReduceScatter { input, .. } => input,
+        }
+    }
 }
 
 /// An operation under way.

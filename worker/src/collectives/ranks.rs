@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
-use super::{CollectiveError, ProcessGroup, ReduceOp, SingleGroup, Work};
+use super::{Collective, CollectiveError, ProcessGroup, ReduceOp, SingleGroup, Work};
 
 /// A handle of a process group, for the training thread and for autograd's, whose hooks start reductions while backward goes
 /// on. The lock makes every start whole; that the ranks start the same operations in the same order is the callers' affair.
@@ -67,12 +67,17 @@ impl Ranks {
         self.group().broadcast(tensor, root)
     }
 
-    /// As [`ProcessGroup::broadcast_all`].
+    /// As [`ProcessGroup::start_all`].
     ///
     /// # Errors
     /// As there.
-    pub fn broadcast_all(&self, tensors: &[&Tensor], root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        self.group().broadcast_all(tensors, root)
+    pub fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
+        self.group().start_all(all)
+    }
+
+    /// As [`ProcessGroup::starts_together`].
+    pub fn starts_together(&self, device: Device) -> bool {
+        self.group().starts_together(device)
     }
 
     /// As [`ProcessGroup::all_gather`].

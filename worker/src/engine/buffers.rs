@@ -10,7 +10,7 @@ use tch::{Kind, TchError, Tensor};
 
 use super::arena::{ArenaError, Layout, LayoutOptions, Slot, pack, spec};
 use super::reducer::ReduceError;
-use crate::collectives::{CollectiveError, Ranks, ReduceOp, Work};
+use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp, Work};
 
 /// The flat buffers of a model.
 #[derive(Debug)]
@@ -121,18 +121,16 @@ impl Buffers {
     }
 
     /// Starts the reductions of the step's update.
-    pub(super) fn start(&self, ranks: &Ranks) -> Result<Vec<Box<dyn Work>>, ReduceError> {
-        let op = |flat: &Flat| {
-            if flat.floating {
-                ReduceOp::Sum
-            } else {
-                ReduceOp::Max
-            }
-        };
-        self.flats
+    pub(super) fn start(&self, ranks: &Ranks) -> Result<Box<dyn Work>, ReduceError> {
+        let all: Vec<_> = self
+            .flats
             .iter()
-            .map(|flat| Ok(ranks.all_reduce(&flat.next, op(flat))?))
-            .collect()
+            .map(|flat| match flat.floating {
+                true => Collective::AllReduce(&flat.next, ReduceOp::Sum),
+                false => Collective::AllReduce(&flat.next, ReduceOp::Max),
+            })
+            .collect();
+        Ok(ranks.start_all(&all)?)
     }
 
     /// The step is to be taken again: the layers see what they saw when it began.
@@ -185,7 +183,7 @@ mod tests {
                 "as the step began"
             );
         }
-        assert_eq!(buffers.start(&Ranks::single()).unwrap().len(), 2);
+        buffers.start(&Ranks::single()).unwrap().wait().unwrap();
         buffers.commit().unwrap();
         assert!((mean.double_value(&[0]) - (0.9 + 0.1 * 15.0)).abs() < 1e-6);
         assert_eq!(count.int64_value(&[]), 6);

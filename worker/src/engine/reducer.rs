@@ -26,7 +26,7 @@ use super::buffers::Buffers;
 use super::replay::patiently;
 use super::status::Status;
 use crate::OutOfMemory;
-use crate::collectives::{CollectiveError, Ranks, ReduceOp};
+use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp};
 
 /// A reduction that failed.
 #[derive(Debug, Error)]
@@ -306,14 +306,15 @@ impl Reducer {
         for (gradient, _) in gradients.iter_mut().zip(used).filter(|(_, used)| !**used) {
             gradient.absent()?;
         }
-        while state.next < state.buckets.len() {
-            match self.shared.start_next(&mut state) {
+        let end = state.buckets.len();
+        while state.next < end {
+            match self.shared.start_until(&mut state, end) {
                 Ok(()) => {}
                 Err(error) if error.is_out_of_memory() => {
                     state.ran_out = true;
                     state.land_all()?;
-                    let device = state.buckets[state.next].grad.device();
-                    patiently(device, || self.shared.start_next(&mut state))?;
+                    let (device, next) = (state.buckets[state.next].grad.device(), state.next + 1);
+                    patiently(device, || self.shared.start_until(&mut state, next))?;
                 }
                 Err(error) => return Err(error),
             }
@@ -335,13 +336,12 @@ impl Reducer {
             status.uses = state.used.iter().map(|&used| f64::from(u8::from(used))).collect();
             std::mem::take(&mut state.in_flight)
         };
-        let mut works = buffers.start(&shared.ranks)?;
+        let updates = buffers.start(&shared.ranks)?;
         let merged = self.wire.load(&shared.ranks, &status.values())?;
-        works.push(shared.ranks.all_reduce(&merged, ReduceOp::Sum)?);
+        let statuses = shared.ranks.all_reduce(&merged, ReduceOp::Sum)?;
         flights.into_iter().try_for_each(Flight::land)?;
-        for work in works {
-            work.wait()?;
-        }
+        updates.wait()?;
+        statuses.wait()?;
         Ok(status.merge(&merged)?)
     }
 
@@ -430,14 +430,18 @@ pub(super) fn gather(ranks: &Ranks, arena: &Arena, flats: &[&Tensor]) -> Result<
     if arena.shards() == 1 {
         return Ok(());
     }
-    let mut works = Vec::new();
-    for bucket in arena.buckets() {
-        let flat = flats[bucket.buffer];
-        let own = narrow(flat, &bucket.part(arena.shard(), arena.shards()))?;
-        works.push(ranks.all_gather(&narrow(flat, &bucket.range)?, &own)?);
-    }
-    for work in works {
-        work.wait()?;
-    }
-    Ok(())
+    let parts = arena
+        .buckets()
+        .iter()
+        .map(|bucket| {
+            let flat = flats[bucket.buffer];
+            let own = narrow(flat, &bucket.part(arena.shard(), arena.shards()))?;
+            Ok((narrow(flat, &bucket.range)?, own))
+        })
+        .collect::<Result<Vec<_>, TchError>>()?;
+    let all: Vec<_> = parts
+        .iter()
+        .map(|(output, input)| Collective::AllGather { output, input })
+        .collect();
+    Ok(ranks.start_all(&all)?.wait()?)
 }

@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
+use std::time::Duration;
 
 use cudarc::nccl::sys::{self, ncclComm_t, ncclConfig_t, ncclUniqueId};
 use dtrain_torch_shim::cuda;
@@ -107,6 +108,8 @@ functions! {
 pub(super) struct Api {
     pub(super) functions: Functions,
     pub(super) version: Version,
+    /// How a thread sleeps that waits for NCCL's own threads; tests count it.
+    pub(super) sleep: fn(Duration),
 }
 
 impl std::fmt::Debug for Api {
@@ -174,6 +177,7 @@ impl Api {
         let mut api = Self {
             functions,
             version: Version(0),
+            sleep: std::thread::sleep,
         };
         // SAFETY: the version is a valid place.
         let code = unsafe { (api.functions.get_version)(&mut api.version.0) };
@@ -232,8 +236,9 @@ unsafe fn text(words: *const c_char) -> Option<String> {
     Some(words.to_string_lossy().trim().to_owned())
 }
 
-/// A communicator's settings: calls return at once, and everything else is NCCL's own choice or its environment's.
-pub(super) fn config(version: Version) -> ncclConfig_t {
+/// The settings of a communicator of `size` ranks: calls return at once, unless there is no other rank that they could wait for;
+/// everything else is NCCL's own choice or its environment's.
+pub(super) fn config(version: Version, size: usize) -> ncclConfig_t {
     /// NCCL's marks for a structure that is filled in, and for a number that is not (`NCCL_CONFIG_INITIALIZER`).
     const MAGIC: u32 = 0xcafe_beef;
     const UNDEFINED: c_int = c_int::MIN;
@@ -241,7 +246,7 @@ pub(super) fn config(version: Version) -> ncclConfig_t {
         size: size_of::<ncclConfig_t>(),
         magic: MAGIC,
         version: version.0.unsigned_abs().min(COMPILED),
-        blocking: 0,
+        blocking: c_int::from(size == 1),
         cgaClusterSize: UNDEFINED,
         minCTAs: UNDEFINED,
         maxCTAs: UNDEFINED,

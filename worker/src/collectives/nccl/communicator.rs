@@ -1,17 +1,14 @@
 //! One of NCCL's communicators: made, used, and ended without ever blocking for good.
 
-use std::sync::atomic::AtomicPtr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use cudarc::nccl::sys::{ncclComm_t, ncclUniqueId};
+use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclUniqueId};
 
 use super::api::{self, Api, Code, IN_PROGRESS, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR};
+use super::pause::Pause;
 use crate::collectives::CollectiveError;
 use crate::collectives::error::Operation;
-
-/// How often a call that NCCL goes on with by itself is asked after.
-const POLL: Duration = Duration::from_micros(200);
 
 /// This rank's end of a group of ranks.
 ///
@@ -20,6 +17,7 @@ const POLL: Duration = Duration::from_micros(200);
 /// for peers that may be gone.
 pub(super) struct Communicator {
     api: Arc<Api>,
+    size: usize,
     state: Mutex<State>,
 }
 
@@ -45,41 +43,58 @@ impl Communicator {
         size: usize,
         connecting: Operation,
     ) -> Result<Self, CollectiveError> {
-        let mut config = api::config(api.version);
+        let mut config = api::config(api.version, size);
         let mut raw = std::ptr::null_mut();
         // SAFETY: the places are valid during the call; NCCL copies the settings.
         let code = unsafe {
             (api.functions.comm_init)(&mut raw, size as i32, id, connecting.rank as i32, &mut config)
         };
-        Self::made(api, raw, code, connecting)
+        Self::made(api, size, raw, code, connecting)
     }
 
     /// A communicator of the same ranks whose operations are independent of this one's. Every rank calls it.
     ///
     /// # Errors
-    /// As [`Communicator::connect`].
+    /// As [`Communicator::connect`]. This communicator has ended then.
     pub(super) fn split(&self, connecting: Operation) -> Result<Self, CollectiveError> {
-        let mut config = api::config(self.api.version);
-        // NCCL fills it in after the call has returned.
-        let place = AtomicPtr::new(std::ptr::null_mut());
-        self.call(connecting, |api, comm| {
-            // SAFETY: comm is live, by the lock; the places outlive what NCCL does with them, as `call` waits for its end; every
-            // rank has color 0.
-            unsafe {
-                (api.functions.comm_split)(comm, 0, connecting.rank as i32, place.as_ptr(), &mut config)
-            }
-        })?;
-        Self::made(Arc::clone(&self.api), place.into_inner(), SUCCESS, connecting)
+        let mut state = self.state();
+        live(&state, connecting)?;
+        // A thread of NCCL's writes the result some time after the call. Where that thread is given up on, nobody knows when: the
+        // places stay for good.
+        let places = Box::into_raw(Box::new(SplitPlaces {
+            made: std::ptr::null_mut(),
+            config: api::config(self.api.version, self.size),
+        }));
+        // SAFETY: the communicator is live, by the lock; the places live until NCCL has done with them, see below; every rank has
+        // color 0. The references of raw pointers are not made: NCCL's thread may write meanwhile.
+        let begun = unsafe {
+            (self.api.functions.comm_split)(
+                state.raw,
+                0,
+                connecting.rank as i32,
+                &raw mut (*places).made,
+                &raw mut (*places).config,
+            )
+        };
+        // Without blocking, success says that the split has begun. This communicator is in progress until it has ended.
+        self.settle(&mut state, begun, connecting)?;
+        // SAFETY: the places come from the box above, and are taken back once. This communicator is not in progress, which NCCL says
+        // after its thread has stored the result and without looking at the places again.
+        let places = unsafe { Box::from_raw(places) };
+        drop(state);
+        Self::made(Arc::clone(&self.api), self.size, places.made, SUCCESS, connecting)
     }
 
     fn made(
         api: Arc<Api>,
+        size: usize,
         raw: ncclComm_t,
         code: Code,
         connecting: Operation,
     ) -> Result<Self, CollectiveError> {
         let made = Self {
             api,
+            size,
             state: Mutex::new(State { raw, failure: None }),
         };
         let mut state = made.state();
@@ -168,19 +183,26 @@ impl Communicator {
         }
     }
 
-    /// Waits until NCCL has taken what it was given, and ends the communicator where it does not.
+    /// Waits until NCCL has taken what it was given, and ends the communicator where it does not. `code` is what the call has
+    /// answered: success, too, may say only that something was begun.
     fn settle(&self, state: &mut State, code: Code, operation: Operation) -> Result<(), CollectiveError> {
         let begun = Instant::now();
-        let mut code = code;
-        while code == IN_PROGRESS {
-            if begun.elapsed() > operation.timeout {
+        let code = loop {
+            let now = match code {
+                SUCCESS | IN_PROGRESS => self.progress(state),
+                failed => failed,
+            };
+            if now != IN_PROGRESS {
+                break now;
+            }
+            let waited = begun.elapsed();
+            if waited > operation.timeout {
                 let late = operation.timed_out();
                 self.end(state, late.clone());
                 return Err(late);
             }
-            std::thread::sleep(POLL);
-            code = self.progress(state);
-        }
+            Pause::after(waited).take(self.api.sleep);
+        };
         if code == SUCCESS {
             return Ok(());
         }
@@ -226,6 +248,12 @@ fn live(state: &State, operation: Operation) -> Result<(), CollectiveError> {
         .of(operation)),
         None => Ok(()),
     }
+}
+
+/// What NCCL reads and writes while it splits a communicator.
+struct SplitPlaces {
+    made: ncclComm_t,
+    config: ncclConfig_t,
 }
 
 /// What NCCL says has gone wrong.

@@ -1,25 +1,29 @@
 //! A stand-in for NCCL whose ranks are threads of one process and whose streams are queues that a thread works off: for tests of
-//! what is around NCCL. It does as NCCL's documentation says, also that nothing blocks.
+//! what is around NCCL. It does as NCCL 2.28 does without blocking: a thread of its own gives an operation, or a group of them, to
+//! the stream, and the communicator is in progress until then; a split returns success and fills its result in later.
+
+mod background;
+mod stream;
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, LazyLock, Mutex};
 use std::time::Duration;
 
 use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
-use dtrain_torch_shim::ShimError;
-use tch::Tensor;
 
+use self::background::Background;
+pub(super) use self::background::{at_once, launches, sleeps};
+pub(super) use self::stream::{FakeStream, FakeTimeline};
 use super::api::{Api, Code, CudaStream, Functions, IN_PROGRESS, REMOTE_ERROR, SUCCESS};
-use super::timeline::{Mark, Timeline};
 
 pub(super) const VERSION: i32 = 22_809;
 const INVALID: Code = 4;
 
 /// The functions of the stand-in.
 pub(super) fn api() -> Api {
-    Api::new(Functions {
+    let functions = Functions {
         get_version,
         get_unique_id,
         comm_init,
@@ -36,8 +40,10 @@ pub(super) fn api() -> Api {
         broadcast,
         all_gather,
         reduce_scatter,
-    })
-    .expect("it tells its version")
+    };
+    let mut api = Api::new(functions).expect("it tells its version");
+    api.sleep = background::sleep;
+    api
 }
 
 /// The ranks that hold one invitation.
@@ -63,14 +69,13 @@ struct Comm {
     started: AtomicU64,
     aborted: Arc<AtomicBool>,
     splits: AtomicU64,
+    background: Background,
 }
 
 static WORLDS: LazyLock<Mutex<HashMap<[u8; 8], Arc<World>>>> = LazyLock::new(Mutex::default);
 static IDS: AtomicU64 = AtomicU64::new(1);
-/// How often a group of calls was begun or ended in this process.
-pub(super) static GROUPS: AtomicUsize = AtomicUsize::new(0);
 
-fn comm<'a>(raw: ncclComm_t) -> &'a Comm {
+fn comm(raw: ncclComm_t) -> &'static Comm {
     assert!(!raw.is_null());
     // SAFETY: every communicator here comes from `join`, and is leaked.
     unsafe { &*raw.cast::<Comm>() }
@@ -106,9 +111,10 @@ extern "C" fn get_unique_id(out: *mut ncclUniqueId) -> Code {
     SUCCESS
 }
 
-fn join(id: [u8; 8], rank: usize, size: usize, out: *mut ncclComm_t) {
+fn join(id: [u8; 8], rank: usize, size: usize) -> &'static Comm {
     let world = Arc::clone(WORLDS.lock().expect("no panic").entry(id).or_default());
     world.state.lock().expect("no panic").arrived += 1;
+    world.changed.notify_all();
     let comm = Box::leak(Box::new(Comm {
         id,
         world,
@@ -117,9 +123,24 @@ fn join(id: [u8; 8], rank: usize, size: usize, out: *mut ncclComm_t) {
         started: AtomicU64::new(0),
         aborted: Arc::default(),
         splits: AtomicU64::new(0),
+        background: Background::default(),
     }));
-    // SAFETY: the caller's place.
-    unsafe { *out = std::ptr::from_mut(comm).cast() };
+    comm
+}
+
+impl Comm {
+    /// Waits for the other ranks.
+    fn meet(&self) {
+        let mut state = self.world.state.lock().expect("no panic");
+        while state.arrived < self.size {
+            state = self.world.changed.wait(state).expect("no panic");
+        }
+    }
+
+    /// As NCCL names it.
+    fn raw(&'static self) -> ncclComm_t {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
 }
 
 extern "C" fn comm_init(
@@ -131,12 +152,19 @@ extern "C" fn comm_init(
 ) -> Code {
     // SAFETY: the caller's settings.
     let config = unsafe { &*config };
-    if config.magic != 0xcafe_beef || config.blocking != 0 || config.size != size_of::<ncclConfig_t>() {
+    let blocking = c_int::from(size == 1);
+    if config.magic != 0xcafe_beef || config.blocking != blocking || config.size != size_of::<ncclConfig_t>()
+    {
         return INVALID;
     }
     let invitation = id.internal.map(|byte| byte as u8);
-    join(name(&invitation), rank as usize, size as usize, out);
-    IN_PROGRESS
+    let comm = join(name(&invitation), rank as usize, size as usize);
+    // SAFETY: the caller's place.
+    unsafe { *out = comm.raw() };
+    match blocking {
+        0 => IN_PROGRESS,
+        _ => SUCCESS,
+    }
 }
 
 extern "C" fn comm_split(
@@ -149,7 +177,21 @@ extern "C" fn comm_split(
     let parent = comm(raw);
     let number = parent.splits.fetch_add(1, Ordering::SeqCst) + 1;
     let name = u64::from_le_bytes(parent.id) + (number << 32);
-    join(name.to_le_bytes(), parent.rank, parent.size, out);
+    // SAFETY: the caller's place.
+    unsafe { *out = std::ptr::null_mut() };
+    let place = out as usize;
+    let make = move || {
+        let child = join(name.to_le_bytes(), parent.rank, parent.size);
+        // It waits for the others, and is not ended by an abort: the worst that a caller must expect.
+        child.meet();
+        // SAFETY: the caller's place, which must be there until this has happened.
+        unsafe { *(place as *mut ncclComm_t) = child.raw() };
+    };
+    match parent.size {
+        1 => make(),
+        _ => parent.background.run(make),
+    }
+    // NCCL drops what its group has answered.
     SUCCESS
 }
 
@@ -173,8 +215,8 @@ extern "C" fn comm_async_error(raw: ncclComm_t, out: *mut Code) -> Code {
     let all_here = comm.world.state.lock().expect("no panic").arrived >= comm.size;
     let code = match (all_here, comm.world.lost.load(Ordering::SeqCst)) {
         (_, true) => REMOTE_ERROR,
-        (false, _) => IN_PROGRESS,
-        (true, _) => SUCCESS,
+        (true, _) if !comm.background.is_busy() => SUCCESS,
+        _ => IN_PROGRESS,
     };
     // SAFETY: the caller's place.
     unsafe { *out = code };
@@ -194,13 +236,12 @@ extern "C" fn last_error(_comm: ncclComm_t) -> *const c_char {
 }
 
 extern "C" fn group_start() -> Code {
-    GROUPS.fetch_add(1, Ordering::SeqCst);
+    background::group_start();
     SUCCESS
 }
 
 extern "C" fn group_end() -> Code {
-    GROUPS.fetch_add(1, Ordering::SeqCst);
-    SUCCESS
+    background::group_end()
 }
 
 /// Has the stream bring `from` to the others, and write what `result` makes of all ranks' parts to `to`.
@@ -244,10 +285,9 @@ fn give(
         // SAFETY: as above.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, to_bytes) };
     };
-    // SAFETY: every stream here is a FakeStream that outlives its groups.
-    let stream = unsafe { &*stream.cast::<FakeStream>() };
-    stream.give(Box::new(job));
-    SUCCESS
+    // SAFETY: every stream here is a FakeStream that lives as long as the process.
+    let stream: &'static FakeStream = unsafe { &*stream.cast::<FakeStream>() };
+    background::give(comm, stream, Box::new(job))
 }
 
 fn width(kind: c_int) -> usize {
@@ -356,84 +396,4 @@ extern "C" fn reduce_scatter(
         (to, bytes),
         move |parts, rank| reduced(parts, kind, op)[rank * bytes..][..bytes].to_vec(),
     )
-}
-
-type Job = Box<dyn FnOnce() + Send>;
-
-/// A queue of work that a thread does in order.
-pub(super) struct FakeStream {
-    jobs: mpsc::Sender<Job>,
-    given: AtomicU64,
-    done: Arc<AtomicU64>,
-}
-
-impl FakeStream {
-    /// A stream for the life of the process, as libtorch's are.
-    pub(super) fn leaked() -> &'static Self {
-        let (jobs, queue) = mpsc::channel::<Job>();
-        let done = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&done);
-        std::thread::spawn(move || {
-            for job in queue {
-                job();
-                counted.fetch_add(1, Ordering::SeqCst);
-            }
-        });
-        Box::leak(Box::new(Self {
-            jobs,
-            given: AtomicU64::new(0),
-            done,
-        }))
-    }
-
-    fn give(&self, job: Job) {
-        self.given.fetch_add(1, Ordering::SeqCst);
-        self.jobs.send(job).expect("the thread waits for jobs");
-    }
-}
-
-/// The host computes, and the stream communicates.
-pub(super) struct FakeTimeline(pub(super) &'static FakeStream);
-
-impl Timeline for FakeTimeline {
-    fn adopt_thread(&self) -> Result<(), ShimError> {
-        Ok(())
-    }
-
-    fn stream(&self) -> CudaStream {
-        std::ptr::from_ref(self.0).cast_mut().cast()
-    }
-
-    fn fork(&self) -> Result<(), ShimError> {
-        Ok(())
-    }
-
-    fn mark(&self) -> Result<Arc<dyn Mark>, ShimError> {
-        Ok(Arc::new(FakeMark {
-            place: self.0.given.load(Ordering::SeqCst),
-            done: Arc::clone(&self.0.done),
-        }))
-    }
-
-    fn keep(&self, _tensor: &Tensor) -> Result<(), ShimError> {
-        Ok(())
-    }
-}
-
-struct FakeMark {
-    place: u64,
-    done: Arc<AtomicU64>,
-}
-
-impl Mark for FakeMark {
-    fn join(&self) -> Result<(), ShimError> {
-        while !self.is_reached()? {
-            std::thread::sleep(Duration::from_micros(100));
-        }
-        Ok(())
-    }
-
-    fn is_reached(&self) -> Result<bool, ShimError> {
-        Ok(self.done.load(Ordering::SeqCst) >= self.place)
-    }
 }

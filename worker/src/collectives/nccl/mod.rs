@@ -12,6 +12,7 @@ mod api;
 mod communicator;
 #[cfg(test)]
 mod fake;
+mod pause;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -19,7 +20,7 @@ mod watchdog;
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 use dtrain_torch_shim::ShimError;
@@ -28,11 +29,12 @@ use tch::{Device, Kind, Tensor};
 use self::api::{Api, Code, CudaStream, SUCCESS};
 pub use self::api::{NcclError, Version};
 use self::communicator::Communicator;
+use self::pause::Pause;
 use self::timeline::{GpuTimeline, Mark, Timeline};
 use self::watchdog::Watchdog;
 use super::caller::{Caller, bytes_of};
 use super::error::Operation;
-use super::{CollectiveError, Done, ProcessGroup, ReduceOp, Work};
+use super::{Collective, CollectiveError, Done, ProcessGroup, ReduceOp, Work};
 
 /// How a group of NCCL's is called among its ranks: rank 0 makes it, see [`Nccl::invite`].
 pub type Invitation = [u8; 128];
@@ -195,23 +197,23 @@ impl NcclGroup {
         }
     }
 
-    /// Gives an operation on `tensors` to the stream that communicates.
-    fn start(
-        &self,
-        op: &'static str,
-        tensors: &[&Tensor],
-        give: impl FnOnce(&Api, ncclComm_t, CudaStream) -> Code,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        self.here(op, tensors)?;
-        if tensors.iter().all(|tensor| tensor.numel() == 0) {
+    /// Gives operations to the stream that communicates, several as one.
+    fn start(&self, op: &'static str, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
+        all.iter().try_for_each(|one| self.check(one))?;
+        let all: Vec<_> = all.iter().filter(|one| one.tensor().numel() > 0).collect();
+        if all.is_empty() {
             return Ok(Box::new(Done));
         }
+        let tensors: Vec<&Tensor> = all.iter().flat_map(|one| tensors(one)).collect();
         let bytes = tensors.iter().map(|tensor| bytes_of(tensor)).sum();
         let operation = self.caller.operation(op, bytes);
         self.timeline.fork().map_err(|error| operation.error(error))?;
         let stream = self.timeline.stream();
         self.communicator
-            .call(operation, |api, comm| give(api, comm, stream))?;
+            .call(operation, |api, comm| match all.as_slice() {
+                [one] => give(api, one, comm, stream),
+                several => grouped(api, several.iter(), |one| give(api, one, comm, stream)),
+            })?;
         let mark = self.timeline.mark().map_err(|error| operation.error(error))?;
         self.watchdog.watch(operation, Arc::clone(&mark));
         Ok(Box::new(InFlight {
@@ -219,10 +221,72 @@ impl NcclGroup {
             mark,
             communicator: Arc::clone(&self.communicator),
             kept: Some(Kept {
-                tensors: tensors.iter().map(|tensor| tensor.shallow_clone()).collect(),
+                tensors: tensors.into_iter().map(Tensor::shallow_clone).collect(),
                 timeline: Arc::clone(&self.timeline),
             }),
         }))
+    }
+
+    /// What does not fit is refused before anything is sent.
+    fn check(&self, one: &Collective<'_>) -> Result<(), CollectiveError> {
+        let check = self.caller.check(name(one));
+        match *one {
+            Collective::AllReduce(tensor, _) => check.tensor(tensor)?,
+            Collective::Broadcast(tensor, root) => {
+                check.root(root)?;
+                check.tensor(tensor)?;
+            }
+            Collective::AllGather { output, input } => check.parts(output, input)?,
+            Collective::ReduceScatter { output, input, .. } => check.parts(input, output)?,
+        }
+        self.here(name(one), &tensors(one))
+    }
+}
+
+fn name(one: &Collective<'_>) -> &'static str {
+    match one {
+        Collective::AllReduce(..) => "all_reduce",
+        Collective::Broadcast(..) => "broadcast",
+        Collective::AllGather { .. } => "all_gather",
+        Collective::ReduceScatter { .. } => "reduce_scatter",
+    }
+}
+
+fn tensors<'a>(one: &Collective<'a>) -> Vec<&'a Tensor> {
+    match *one {
+        Collective::AllReduce(tensor, _) | Collective::Broadcast(tensor, _) => vec![tensor],
+        Collective::AllGather { output, input } => vec![input, output],
+        Collective::ReduceScatter { output, input, .. } => vec![output, input],
+    }
+}
+
+/// Gives an operation to NCCL.
+fn give(api: &Api, one: &Collective<'_>, comm: ncclComm_t, stream: CudaStream) -> Code {
+    let functions = &api.functions;
+    // SAFETY, of all: the communicator is live; the memory is that of tensors which live until the operation has ended, and was
+    // checked to have room for every rank's part.
+    match *one {
+        Collective::AllReduce(tensor, op) => {
+            let (data, count, kind) = parts(tensor);
+            // SAFETY: see above.
+            unsafe { (functions.all_reduce)(data, data, count, kind, reduction(op), comm, stream) }
+        }
+        Collective::Broadcast(tensor, root) => {
+            let (data, count, kind) = parts(tensor);
+            // SAFETY: see above.
+            unsafe { (functions.broadcast)(data, data, count, kind, root as i32, comm, stream) }
+        }
+        Collective::AllGather { output, input } => {
+            let (from, count, kind) = parts(input);
+            // SAFETY: see above.
+            unsafe { (functions.all_gather)(from, output.data_ptr(), count, kind, comm, stream) }
+        }
+        Collective::ReduceScatter { output, input, op } => {
+            let (to, count, kind) = parts(output);
+            let from = input.data_ptr();
+            // SAFETY: see above.
+            unsafe { (functions.reduce_scatter)(from, to, count, kind, reduction(op), comm, stream) }
+        }
     }
 }
 
@@ -297,43 +361,15 @@ impl ProcessGroup for NcclGroup {
     }
 
     fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
-        self.caller.check("all_reduce").tensor(tensor)?;
-        let (data, count, kind) = parts(tensor);
-        self.start("all_reduce", &[tensor], |api, comm, stream| {
-            // SAFETY: the communicator is live; the memory is the tensor's, which lives until the operation has ended.
-            unsafe { (api.functions.all_reduce)(data, data, count, kind, reduction(op), comm, stream) }
-        })
+        self.start_all(&[Collective::AllReduce(tensor, op)])
     }
 
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        self.broadcast_all(&[tensor], root)
-    }
-
-    fn broadcast_all(&self, tensors: &[&Tensor], root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        let check = self.caller.check("broadcast");
-        check.root(root)?;
-        tensors.iter().try_for_each(|tensor| check.tensor(tensor))?;
-        self.start("broadcast", tensors, |api, comm, stream| {
-            grouped(
-                api,
-                tensors.iter().filter(|tensor| tensor.numel() > 0),
-                |tensor| {
-                    let (data, count, kind) = parts(tensor);
-                    // SAFETY: as in all_reduce.
-                    unsafe { (api.functions.broadcast)(data, data, count, kind, root as i32, comm, stream) }
-                },
-            )
-        })
+        self.start_all(&[Collective::Broadcast(tensor, root)])
     }
 
     fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-        self.caller.check("all_gather").parts(output, input)?;
-        let (from, count, kind) = parts(input);
-        let to = output.data_ptr();
-        self.start("all_gather", &[input, output], |api, comm, stream| {
-            // SAFETY: as in all_reduce; the output has room for every rank's part.
-            unsafe { (api.functions.all_gather)(from, to, count, kind, comm, stream) }
-        })
+        self.start_all(&[Collective::AllGather { output, input }])
     }
 
     fn reduce_scatter(
@@ -342,24 +378,24 @@ impl ProcessGroup for NcclGroup {
         input: &Tensor,
         op: ReduceOp,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        self.caller.check("reduce_scatter").parts(input, output)?;
-        let (to, count, kind) = parts(output);
-        let from = input.data_ptr();
-        self.start("reduce_scatter", &[output, input], |api, comm, stream| {
-            // SAFETY: as in all_reduce; the input has a part for every rank.
-            unsafe { (api.functions.reduce_scatter)(from, to, count, kind, reduction(op), comm, stream) }
-        })
+        self.start_all(&[Collective::ReduceScatter { output, input, op }])
+    }
+
+    fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
+        match all.first() {
+            Some(first) => self.start(name(first), all),
+            None => Ok(Box::new(Done)),
+        }
+    }
+
+    fn starts_together(&self, _device: Device) -> bool {
+        true
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
         let torch = |error: tch::TchError| self.caller.operation("barrier", 0).torch(error);
         let token = Tensor::f_zeros([1], (Kind::Float, self.device)).map_err(torch)?;
-        let (data, count, kind) = parts(&token);
-        let work = self.start("barrier", &[&token], |api, comm, stream| {
-            let op = reduction(ReduceOp::Sum);
-            // SAFETY: as in all_reduce.
-            unsafe { (api.functions.all_reduce)(data, data, count, kind, op, comm, stream) }
-        })?;
+        let work = self.start("barrier", &[Collective::AllReduce(&token, ReduceOp::Sum)])?;
         Ok(Box::new(Barrier(work)))
     }
 
@@ -385,10 +421,10 @@ impl Work for Barrier {
     }
 
     fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
+        let begun = Instant::now();
         // The watchdog ends what does not end: then this is an error.
-        const POLL: Duration = Duration::from_micros(200);
         while !self.0.is_completed()? {
-            std::thread::sleep(POLL);
+            Pause::after(begun.elapsed()).take(std::thread::sleep);
         }
         self.0.wait()
     }

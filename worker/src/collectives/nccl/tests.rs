@@ -1,6 +1,5 @@
 #![allow(clippy::unwrap_used)]
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::fake::{self, FakeStream, FakeTimeline};
@@ -62,10 +61,8 @@ fn every_operation_at_one_two_and_three_ranks() {
 
             let last = size - 1;
             let (one, none, two) = (floats(&[own]), floats(&[]), floats(&[own, -own]));
-            let groups = fake::GROUPS.load(Ordering::SeqCst);
-            let work = group.broadcast_all(&[&one, &none, &two], last).unwrap();
-            work.wait().unwrap();
-            assert!(fake::GROUPS.load(Ordering::SeqCst) >= groups + 2);
+            let all = [&one, &none, &two].map(|tensor| Collective::Broadcast(tensor, last));
+            group.start_all(&all).unwrap().wait().unwrap();
             assert_eq!((read(&one), read(&two)), (vec![n], vec![n, -n]));
 
             // In place, as sharded updates do it.
@@ -106,10 +103,85 @@ fn what_does_not_fit_is_refused_before_anything_is_sent() {
         };
         let tensor = floats(&[1.0, 2.0, 3.0, 4.0]);
         assert!(wrong(group.broadcast(&tensor, 1)).contains("no rank 1"));
-        assert!(wrong(group.broadcast_all(&[&tensor], 7)).contains("no rank 7"));
+        let all = [
+            Collective::AllReduce(&tensor, ReduceOp::Sum),
+            Collective::Broadcast(&tensor, 7),
+        ];
+        let launches = fake::launches();
+        assert!(wrong(group.start_all(&all)).contains("no rank 7"));
+        assert_eq!(fake::launches(), launches);
         let turned = tensor.view([2, 2]).tr();
         assert!(wrong(group.all_reduce(&turned, ReduceOp::Sum)).contains("not contiguous"));
         assert!(wrong(group.all_gather(&tensor, &floats(&[1.0]))).contains("do not make"));
+    });
+}
+
+#[test]
+fn a_split_that_a_rank_does_not_join_is_a_time_out() {
+    let given_up = std::sync::Barrier::new(2);
+    ranks(2, |mut group, _| {
+        if group.rank() == 1 {
+            given_up.wait();
+            // Now the other rank's split has what it waited for: NCCL's thread writes to a place that nobody waits for any more.
+            group.split().unwrap();
+            return;
+        }
+        group.set_timeout(Duration::from_millis(100));
+        let error = group.split().unwrap_err();
+        given_up.wait();
+        let text = error.to_string();
+        assert!(
+            matches!(error, CollectiveError::TimedOut { op: "connect", .. }),
+            "{text}"
+        );
+        assert_eq!(group.health().unwrap_err().to_string(), text);
+    });
+}
+
+#[test]
+fn operations_that_are_started_together_are_one_launch() {
+    ranks(2, |group, _| {
+        let (rank, own) = (group.rank() as i64, group.rank() as f32 + 1.0);
+        let (sum, most, count) = (floats(&[own, -own]), floats(&[own]), Tensor::from_slice(&[rank]));
+        let (whole, gathered) = (floats(&[own, 10.0 * own]), floats(&[0.0, 0.0]));
+        let part = whole.narrow(0, rank, 1);
+        let all = [
+            Collective::AllReduce(&sum, ReduceOp::Sum),
+            Collective::AllReduce(&most, ReduceOp::Max),
+            Collective::AllReduce(&count, ReduceOp::Sum),
+            Collective::ReduceScatter {
+                output: &part,
+                input: &whole,
+                op: ReduceOp::Sum,
+            },
+            Collective::AllGather {
+                output: &gathered,
+                input: &most.copy(),
+            },
+        ];
+        let launches = fake::launches();
+        group.start_all(&all).unwrap().wait().unwrap();
+        assert_eq!(fake::launches(), launches + 1);
+        assert_eq!((read(&sum), read(&most)), (vec![3.0, -3.0], vec![2.0]));
+        assert_eq!(count.int64_value(&[0]), 1);
+        assert_eq!(read(&part), [[3.0], [30.0]][rank as usize]);
+        assert_eq!(read(&gathered), [1.0, 2.0]);
+        assert!(group.starts_together(Device::Cpu));
+        group.start_all(&[]).unwrap().wait().unwrap();
+        assert_eq!(fake::launches(), launches + 1, "nothing is no launch");
+    });
+}
+
+#[test]
+fn a_call_that_is_ready_at_once_sleeps_never() {
+    ranks(2, |group, _| {
+        fake::at_once();
+        let sleeps = fake::sleeps();
+        let tensor = floats(&[1.0]);
+        for _ in 0..20 {
+            group.all_reduce(&tensor, ReduceOp::Sum).unwrap().wait().unwrap();
+        }
+        assert_eq!(fake::sleeps(), sleeps);
     });
 }
 

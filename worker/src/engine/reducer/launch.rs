@@ -7,7 +7,7 @@ use tch::Tensor;
 
 use super::{ReduceError, ReduceOptions};
 use crate::OutOfMemory;
-use crate::collectives::{Ranks, ReduceOp, Work};
+use crate::collectives::{Collective, Ranks, ReduceOp, Work};
 
 pub(super) struct Shared {
     pub(super) ranks: Ranks,
@@ -143,26 +143,53 @@ impl Shared {
         state.order.push(parameter);
         state.buckets[self.bucket_of[parameter]].pending -= 1;
         // Where memory lacks, the other buckets leave when backward has freed its own.
-        while self.options.overlap
-            && state.failed.is_none()
-            && !state.ran_out
-            && state
-                .buckets
-                .get(state.next)
-                .is_some_and(|bucket| bucket.pending == 0)
-        {
-            if let Err(error) = self.start_next(&mut state) {
-                state.note(error);
-            }
+        if !self.options.overlap || state.failed.is_some() || state.ran_out {
+            return;
+        }
+        let complete = state.buckets[state.next..]
+            .iter()
+            .take_while(|bucket| bucket.pending == 0);
+        let end = state.next + complete.count();
+        if let Err(error) = self.start_until(&mut state, end) {
+            state.note(error);
         }
     }
 
-    /// Starts the next bucket. It is still the next one where that fails: nothing has been sent then.
-    pub(super) fn start_next(&self, state: &mut State) -> Result<(), ReduceError> {
-        let flight = self.start(&state.buckets[state.next])?;
-        state.in_flight.push(flight);
-        state.next += 1;
+    /// Starts the buckets from the next one to before `end`, as one operation where the backend can. Where that fails, the next one is
+    /// the first that has not been sent.
+    pub(super) fn start_until(&self, state: &mut State, end: usize) -> Result<(), ReduceError> {
+        while state.next < end {
+            let whole = self.start_together(&state.buckets[state.next..end])?;
+            let (flight, started) = match whole {
+                Some(flight) => (flight, end - state.next),
+                None => (self.start(&state.buckets[state.next])?, 1),
+            };
+            state.in_flight.push(flight);
+            state.next += started;
+        }
         Ok(())
+    }
+
+    /// Starts them as one operation, where the backend can and nothing takes memory.
+    fn start_together(&self, buckets: &[Bucket]) -> Result<Option<Flight>, ReduceError> {
+        let device = buckets[0].grad.device();
+        if self.options.compress.is_some() || buckets.len() == 1 || !self.ranks.starts_together(device) {
+            return Ok(None);
+        }
+        let op = ReduceOp::Sum;
+        let all: Vec<_> = buckets
+            .iter()
+            .map(|bucket| match &bucket.own {
+                None => Collective::AllReduce(&bucket.grad, op),
+                Some(output) => Collective::ReduceScatter {
+                    output,
+                    input: &bucket.grad,
+                    op,
+                },
+            })
+            .collect();
+        let (work, expand) = (self.ranks.start_all(&all)?, None);
+        Ok(Some(Flight { work, expand }))
     }
 
     fn start(&self, bucket: &Bucket) -> Result<Flight, ReduceError> {

@@ -1,9 +1,13 @@
 //! The reducer on one rank: what hooks see. Several ranks are in the tests of whole runs.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
 use tch::{Device, Kind, Tensor};
 
 use super::*;
+use crate::collectives::{Collective, ProcessGroup, SingleGroup, Work};
 use crate::engine::{Buffers, LayoutOptions, Parameter};
 
 /// Three layers of 40 parameters, each a bucket of its own.
@@ -69,6 +73,92 @@ fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
     let status = reducer.finish(&buffers(), Status::default()).unwrap();
     assert_eq!(status.used(), [false; 3], "a rank without samples");
     assert_eq!(first(&arena), [0.0; 3], "nothing is left of the step before");
+}
+
+/// A backend that starts several operations as one, and counts its launches.
+struct Together(Arc<AtomicUsize>);
+
+impl ProcessGroup for Together {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        1
+    }
+
+    fn backend(&self) -> &'static str {
+        "together"
+    }
+
+    fn set_timeout(&mut self, _timeout: Duration) {}
+
+    fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
+        self.start_all(&[Collective::AllReduce(tensor, op)])
+    }
+
+    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
+        SingleGroup.broadcast(tensor, root)
+    }
+
+    fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        SingleGroup.start_all(all)
+    }
+
+    fn starts_together(&self, _device: Device) -> bool {
+        true
+    }
+
+    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
+        SingleGroup.all_gather(output, input)
+    }
+
+    fn reduce_scatter(
+        &self,
+        output: &Tensor,
+        input: &Tensor,
+        op: ReduceOp,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        SingleGroup.reduce_scatter(output, input, op)
+    }
+
+    fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
+        SingleGroup.barrier()
+    }
+
+    fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn buckets_that_are_complete_together_leave_together() {
+    let (leaves, arena) = arena();
+    let launches = Arc::new(AtomicUsize::new(0));
+    let ranks = Ranks::new(Box::new(Together(Arc::clone(&launches))));
+    let reducer = Reducer::new(ranks, &arena, ReduceOptions::default()).unwrap();
+    let since = |before: &mut usize| {
+        let now = launches.load(Ordering::Relaxed);
+        now - std::mem::replace(before, now)
+    };
+    let mut before = 0;
+    // After a replay, or without overlap: all at the end.
+    reducer.begin().unwrap();
+    reducer.replayed(&[true; 3]).unwrap();
+    assert!(!reducer.start_rest().unwrap());
+    assert_eq!(since(&mut before), 1);
+    // The first bucket, which is the last parameter's, comes last: the others have waited for it.
+    reducer.begin().unwrap();
+    reducer.arm();
+    for leaf in [&leaves[0], &leaves[1]] {
+        leaf.sum(Kind::Float).backward();
+    }
+    assert_eq!(since(&mut before), 0);
+    leaves[2].sum(Kind::Float).backward();
+    assert_eq!(since(&mut before), 1);
+    assert!(!reducer.start_rest().unwrap());
+    assert_eq!(since(&mut before), 0);
 }
 
 #[test]

@@ -1,0 +1,104 @@
+//! What NCCL does behind a call that has returned, and what the tests count of it.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::stream::{FakeStream, Job};
+use super::{Code, Comm, IN_PROGRESS, SUCCESS};
+
+thread_local! {
+    /// The calls of the group that this thread has begun.
+    static GROUP: RefCell<Option<Vec<Call>>> = const { RefCell::new(None) };
+    static LAUNCHES: Cell<usize> = const { Cell::new(0) };
+    static SLEEPS: Cell<usize> = const { Cell::new(0) };
+    static AT_ONCE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How often this thread has had NCCL launch something: an operation, or a group of them.
+pub(in super::super) fn launches() -> usize {
+    LAUNCHES.get()
+}
+
+/// How often this thread has slept in a call.
+pub(in super::super) fn sleeps() -> usize {
+    SLEEPS.get()
+}
+
+/// What this thread gives from now on is launched before the call returns, although the call says that it is in progress.
+pub(in super::super) fn at_once() {
+    AT_ONCE.set(true);
+}
+
+pub(super) fn sleep(pause: Duration) {
+    SLEEPS.set(SLEEPS.get() + 1);
+    std::thread::sleep(pause);
+}
+
+/// The threads of a communicator.
+#[derive(Default)]
+pub(super) struct Background {
+    running: Arc<AtomicUsize>,
+}
+
+impl Background {
+    pub(super) fn is_busy(&self) -> bool {
+        self.running.load(Ordering::SeqCst) > 0
+    }
+
+    pub(super) fn run(&self, body: impl FnOnce() + Send + 'static) {
+        let running = Arc::clone(&self.running);
+        running.fetch_add(1, Ordering::SeqCst);
+        std::thread::spawn(move || {
+            body();
+            running.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}
+
+type Call = (&'static Comm, &'static FakeStream, Job);
+
+pub(super) fn group_start() {
+    GROUP.set(Some(Vec::new()));
+}
+
+pub(super) fn group_end() -> Code {
+    launch(GROUP.take().expect("a group was begun"))
+}
+
+/// An operation: by itself, or as one of the group that this thread has begun.
+pub(super) fn give(comm: &'static Comm, stream: &'static FakeStream, job: Job) -> Code {
+    let call = (comm, stream, job);
+    let alone = GROUP.with_borrow_mut(|group| match group {
+        Some(calls) => {
+            calls.push(call);
+            None
+        }
+        None => Some(call),
+    });
+    alone.map_or(SUCCESS, |call| launch(vec![call]))
+}
+
+fn launch(calls: Vec<Call>) -> Code {
+    LAUNCHES.set(LAUNCHES.get() + 1);
+    let Some(&(comm, ..)) = calls.first() else {
+        return SUCCESS;
+    };
+    let give_all = move || calls.into_iter().for_each(|(_, stream, job)| stream.give(job));
+    match (comm.size, AT_ONCE.get()) {
+        // It blocks.
+        (1, _) => {
+            give_all();
+            SUCCESS
+        }
+        (_, true) => {
+            give_all();
+            IN_PROGRESS
+        }
+        (_, false) => {
+            comm.background.run(give_all);
+            IN_PROGRESS
+        }
+    }
+}

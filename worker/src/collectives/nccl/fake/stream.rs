@@ -1,0 +1,91 @@
+//! A stream of the stand-in: a queue that a thread works off.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use dtrain_torch_shim::ShimError;
+use tch::Tensor;
+
+use crate::collectives::nccl::api::CudaStream;
+use crate::collectives::nccl::timeline::{Mark, Timeline};
+
+pub(super) type Job = Box<dyn FnOnce() + Send>;
+
+/// A queue of work that a thread does in order.
+pub(in super::super) struct FakeStream {
+    jobs: mpsc::Sender<Job>,
+    given: AtomicU64,
+    done: Arc<AtomicU64>,
+}
+
+impl FakeStream {
+    /// A stream for the life of the process, as libtorch's are.
+    pub(in super::super) fn leaked() -> &'static Self {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let done = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&done);
+        std::thread::spawn(move || {
+            for job in queue {
+                job();
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        Box::leak(Box::new(Self {
+            jobs,
+            given: AtomicU64::new(0),
+            done,
+        }))
+    }
+
+    pub(super) fn give(&self, job: Job) {
+        self.given.fetch_add(1, Ordering::SeqCst);
+        self.jobs.send(job).expect("the thread waits for jobs");
+    }
+}
+
+/// The host computes, and the stream communicates.
+pub(in super::super) struct FakeTimeline(pub(in super::super) &'static FakeStream);
+
+impl Timeline for FakeTimeline {
+    fn adopt_thread(&self) -> Result<(), ShimError> {
+        Ok(())
+    }
+
+    fn stream(&self) -> CudaStream {
+        std::ptr::from_ref(self.0).cast_mut().cast()
+    }
+
+    fn fork(&self) -> Result<(), ShimError> {
+        Ok(())
+    }
+
+    fn mark(&self) -> Result<Arc<dyn Mark>, ShimError> {
+        Ok(Arc::new(FakeMark {
+            place: self.0.given.load(Ordering::SeqCst),
+            done: Arc::clone(&self.0.done),
+        }))
+    }
+
+    fn keep(&self, _tensor: &Tensor) -> Result<(), ShimError> {
+        Ok(())
+    }
+}
+
+struct FakeMark {
+    place: u64,
+    done: Arc<AtomicU64>,
+}
+
+impl Mark for FakeMark {
+    fn join(&self) -> Result<(), ShimError> {
+        while !self.is_reached()? {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+
+    fn is_reached(&self) -> Result<bool, ShimError> {
+        Ok(self.done.load(Ordering::SeqCst) >= self.place)
+    }
+}
