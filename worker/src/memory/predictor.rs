@@ -6,7 +6,7 @@ use dtrain_common::memory::Owners;
 use dtrain_common::plan::{Cut, Prediction, Predictor, Subject, Way};
 use dtrain_common::recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
 use dtrain_torch_shim::cuda;
-use dtrain_torch_shim::symbolic::Symbolic;
+use dtrain_torch_shim::symbolic::{Attention, Symbolic};
 use serde_json::Value;
 use tch::Device;
 
@@ -40,6 +40,8 @@ pub(crate) enum Target {
     Gpu {
         /// What cuBLAS has to work in for each thread, in bytes.
         blas: u64,
+        /// Whose kernel it takes for attention.
+        attention: Attention,
     },
 }
 
@@ -47,32 +49,37 @@ impl Target {
     /// cuBLAS's workspace in libtorch from compute capability 9.0 on; 8.1 MiB before.
     const MOST_BLAS: u64 = 32 << 20;
 
-    /// Any GPU.
+    /// Any GPU: the kernels that take most.
     pub(crate) const GPU: Self = Self::Gpu {
         blas: Self::MOST_BLAS,
+        attention: Attention::Flash,
     };
 
     /// The device of this process.
     pub(crate) fn of(device: Device) -> Self {
-        match device.is_cuda() {
-            true => Self::Gpu {
-                blas: cuda::blas_workspace().unwrap_or(Self::MOST_BLAS),
+        let Device::Cuda(index) = device else {
+            return Self::Cpu;
+        };
+        Self::Gpu {
+            blas: cuda::blas_workspace().unwrap_or(Self::MOST_BLAS),
+            attention: match cuda::prefers_cudnn_attention(index) {
+                Ok(true) => Attention::Cudnn,
+                Ok(false) | Err(_) => Attention::Flash,
             },
-            false => Self::Cpu,
         }
     }
 
     fn region(self) -> Result<Symbolic, TrainError> {
         Ok(match self {
             Self::Cpu => Symbolic::enter()?,
-            Self::Gpu { .. } => Symbolic::enter_as_gpu()?,
+            Self::Gpu { attention, .. } => Symbolic::enter_as_gpu(attention)?,
         })
     }
 
     /// What libraries take as soon as there are products, and keep: backward has a thread of its own.
     fn libraries(self, flops: f64) -> u64 {
         match self {
-            Self::Gpu { blas } if flops > 0.0 => 2 * blas,
+            Self::Gpu { blas, .. } if flops > 0.0 => 2 * blas,
             _ => 0,
         }
     }

@@ -9,6 +9,7 @@
 #include <c10/util/Logging.h>
 #include <torch/version.h>
 
+#include <c10/util/env.h>
 #include <dlfcn.h>
 #include <malloc.h>
 
@@ -39,6 +40,27 @@ char* copy(const std::string& text) {
   char* out = ::strdup(text.c_str());
   if (out == nullptr) throw std::bad_alloc();
   return out;
+}
+
+} // namespace
+
+namespace {
+
+// Calls a function of the driver, which has been loaded.
+template <typename Function, typename... Arguments>
+void driver(const char* name, Arguments... arguments) {
+  void* found = dlsym(RTLD_DEFAULT, name);
+  if (found == nullptr) throw dtrain::DriverMissing(std::string("the driver is not loaded, or has no ") + name);
+  const int code = reinterpret_cast<Function*>(found)(arguments...);
+  TORCH_CHECK(code == 0, "CUDA driver error: ", name, " failed with code ", code);
+}
+
+// The driver's own number of a device.
+int driver_device(int32_t index) {
+  int device = 0;
+  driver<int(unsigned)>("cuInit", 0u);
+  driver<int(int*, int)>("cuDeviceGet", &device, index);
+  return device;
 }
 
 } // namespace
@@ -104,20 +126,22 @@ int32_t dt_cuda_device_count(int64_t* out, DtError* error) {
 // All memory of a device, as the driver counts it: neither CUDA's runtime nor libtorch's allocator is made ready by it.
 int32_t dt_cuda_total_memory(int32_t index, uint64_t* out, DtError* error) {
   return guard(error, [&] {
-    const auto function = [](const char* name) {
-      void* found = dlsym(RTLD_DEFAULT, name);
-      if (found == nullptr) throw dtrain::DriverMissing(std::string("the driver is not loaded, or has no ") + name);
-      return found;
-    };
-    const auto checked = [](int code, const char* name) {
-      TORCH_CHECK(code == 0, "CUDA driver error: ", name, " failed with code ", code);
-    };
-    int device = 0;
     size_t bytes = 0;
-    checked(reinterpret_cast<int (*)(unsigned)>(function("cuInit"))(0), "cuInit");
-    checked(reinterpret_cast<int (*)(int*, int)>(function("cuDeviceGet"))(&device, index), "cuDeviceGet");
-    checked(reinterpret_cast<int (*)(size_t*, int)>(function("cuDeviceTotalMem_v2"))(&bytes, device), "cuDeviceTotalMem");
+    driver<int(size_t*, int)>("cuDeviceTotalMem_v2", &bytes, driver_device(index));
     *out = bytes;
+  });
+}
+
+// Whether libtorch 2.11 for CUDA 13 takes cuDNN's kernel for attention in half precision before its own: on compute capabilities 9 and
+// 10 with a cuDNN newer than 9.15.0, unless TORCH_CUDNN_SDPA_DEPRIORITIZED is 1 (check_prefer_cudnn_attention of
+// ATen/native/transformers/cuda/sdp_utils.cpp).
+int32_t dt_cuda_prefers_cudnn_attention(int32_t index, bool* out, DtError* error) {
+  constexpr int kMajor = 75; // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+  return guard(error, [&] {
+    int major = 0;
+    driver<int(int*, int, int)>("cuDeviceGetAttribute", &major, kMajor, driver_device(index));
+    const bool last = c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") == true;
+    *out = (major == 9 || major == 10) && !last && at::detail::getCUDAHooks().versionRuntimeCuDNN() > 91500;
   });
 }
 

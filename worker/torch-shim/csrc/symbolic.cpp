@@ -59,6 +59,9 @@ Tensor empty_as(at::IntArrayRef sizes, const Tensor& like) { return at::empty(si
 // Memory that a kernel takes while it runs.
 void pass_through(at::IntArrayRef sizes, const at::TensorOptions& options) { (void)at::empty(sizes, options); }
 
+// Whether that GPU takes cuDNN's attention before the flash kernel.
+thread_local bool cudnn_attends = false;
+
 bool on_gpu() { return dtrain::symbolic_here() == dtrain::Symbolic::kGpu; }
 
 bool is_channels_last(const Tensor& x) {
@@ -81,9 +84,21 @@ Tensor empty_in(at::IntArrayRef sizes, const Tensor& like, bool channels_last) {
   return channels_last ? at::empty(sizes, options.memory_format(at::MemoryFormat::ChannelsLast)) : at::empty(sizes, options);
 }
 
+int64_t rounded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
+
 // oneDNN works on channels in blocks: what lies plainly is copied into that form, and the result out of it. Images of few
-// channels and what lies channels-last are taken as they are.
-bool is_blocked(const Tensor& x) { return !is_channels_last(x) && x.size(1) >= 16; }
+// channels, unless each is convolved by itself, and what lies channels-last are taken as they are.
+bool is_blocked(const Tensor& x, bool depthwise) { return !is_channels_last(x) && (depthwise || x.size(1) >= 16); }
+
+// That form: the last block is filled up.
+Tensor in_blocks(at::IntArrayRef sizes, const Tensor& like) {
+  std::vector<int64_t> filled(sizes.begin(), sizes.end());
+  filled[1] = rounded(filled[1], 16);
+  return at::empty(filled, like.options());
+}
+
+// Whether each channel is convolved by itself.
+bool is_depthwise(const Tensor& weight, int64_t groups) { return groups > 1 && weight.size(0) == groups && weight.size(1) == 1; }
 
 bool is_half(const Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
 
@@ -137,16 +152,18 @@ void mkldnn_convolution(Stack* stack, size_t count) {
     return;
   }
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
+  const bool depthwise = is_depthwise(weight, argument(stack, count, 6).toInt());
   Tensor blocked_x, own, y;
-  if (last ? !is_channels_last(x) : is_blocked(x)) blocked_x = empty_as(x.sizes(), x);
+  if (last && !is_channels_last(x)) blocked_x = empty_as(x.sizes(), x);
+  if (!last && is_blocked(x, depthwise)) blocked_x = in_blocks(x.sizes(), x);
   Tensor blocked_weight = empty_as(weight.sizes(), weight);
   Tensor scratch = gathered(x, weight, at::IntArrayRef(sizes).slice(2), 1);
   if (last) {
     y = empty_in(sizes, x, true);
   } else {
-    own = empty_as(sizes, x);
+    own = in_blocks(sizes, x);
     blocked_x = blocked_weight = scratch = Tensor();
-    y = copied_out(sizes, x);
+    y = depthwise ? empty_as(sizes, x) : copied_out(sizes, x);
   }
   finish(stack, count, std::move(y));
 }
@@ -204,6 +221,16 @@ void slow_convolution(Stack* stack, size_t count) {
 // What oneDNN takes beside that while it adds up a weight's gradient.
 constexpr int64_t kAdding = 64 << 10;
 
+// Channels-last and beyond 3x3, oneDNN adds up the gradients of depthwise weights by a kernel for groups of 16 channels, of which all but
+// one are zeros; in half precision in both precisions, with the tensors turned for each thread. Measured, as nothing tells it.
+void filled_depthwise(const Tensor& x, const Tensor& weight) {
+  const auto filled = product(weight.sizes()) * 16 * 16;
+  const auto sums = at::empty({filled}, weight.options().dtype(at::kFloat));
+  if (!is_half(weight)) return;
+  const auto own = at::empty({filled}, weight.options());
+  pass_through({10 * product(x.sizes())}, x.options());
+}
+
 // convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding,
 // SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask)
 void convolution_backward(Stack* stack, size_t count) {
@@ -252,27 +279,37 @@ void convolution_backward(Stack* stack, size_t count) {
     const int64_t patch = product(weight.sizes()) / weight.size(0), places = product(grad.sizes()) / grad.size(0) / grad.size(1);
     if (weight.size(2) != 1 || weight.size(3) != 1) pass_through({x.size(0), patch, places}, x.options());
   } else {
+    const bool depthwise = !transposed && is_depthwise(weight, argument(stack, count, 9).toInt());
+    // They want input and weight in one layout, too.
+    Tensor held_x, held_weight;
+    if (last && !x.is_contiguous(at::MemoryFormat::ChannelsLast)) held_x = empty_in(x.sizes(), x, true);
+    if (last && !weight.is_contiguous(at::MemoryFormat::ChannelsLast)) held_weight = empty_in(weight.sizes(), weight, true);
     if (wanted[0]) {
       Tensor blocked_grad, blocked_weight = empty_as(weight.sizes(), weight), own;
-      if (!last) blocked_grad = empty_as(grad.sizes(), grad);
-      own = empty_in(x.sizes(), x, last);
+      if (!last) blocked_grad = in_blocks(grad.sizes(), grad);
+      own = last ? empty_in(x.sizes(), x, true) : in_blocks(x.sizes(), x);
       Tensor scratch = gathered(x, weight, grad.sizes().slice(2), 2);
       blocked_grad = blocked_weight = scratch = Tensor();
-      grad_x = last ? own : copied_out(x.sizes(), x, x.sizes().slice(2) != grad.sizes().slice(2));
+      const bool strided = !depthwise && x.sizes().slice(2) != grad.sizes().slice(2);
+      grad_x = last ? own : depthwise ? empty_as(x.sizes(), x) : copied_out(x.sizes(), x, strided);
     }
     if (wanted[1]) {
       Tensor own;
       {
         Tensor blocked_grad, blocked_x;
-        if (!last) blocked_grad = empty_as(grad.sizes(), grad);
-        if (!last && is_blocked(x)) blocked_x = empty_as(x.sizes(), x);
+        if (!last) blocked_grad = in_blocks(grad.sizes(), grad);
+        if (!last && is_blocked(x, depthwise)) blocked_x = in_blocks(x.sizes(), x);
         own = empty_as(weight.sizes(), weight);
-        // It is added up in full precision.
-        if (is_half(weight)) pass_through({product(weight.sizes()) + kAdding}, weight.options().dtype(at::kFloat));
+        if (last && depthwise && weight.size(2) > 3) {
+          filled_depthwise(x, weight);
+        } else if (is_half(weight)) {
+          // It is added up in full precision.
+          pass_through({product(weight.sizes()) + kAdding}, weight.options().dtype(at::kFloat));
+        }
       }
       Tensor plain;
-      if (is_channels_last(weight)) plain = empty_as(weight.sizes(), weight);
-      grad_weight = empty_in(weight.sizes(), weight, is_channels_last(weight));
+      if (last) plain = empty_as(weight.sizes(), weight);
+      grad_weight = empty_in(weight.sizes(), weight, last);
     }
   }
   if (wanted[0]) flops += work;
@@ -309,6 +346,10 @@ void batch_norm_backward(Stack* stack, size_t count) {
     return at::empty({x.size(1)}, weight.has_value() && weight->defined() ? weight->options() : x.options());
   };
   Tensor grad_x, grad_weight, grad_bias;
+  // The CPU's kernel for one layout makes the result twice, and that for two in half precision a third time.
+  const bool alike = is_channels_last(x) == is_channels_last(argument(stack, count, 0).toTensor());
+  const int64_t more = on_gpu() ? 0 : alike ? 1 : is_half(x) && is_channels_last(x) ? 2 : 0;
+  if (more > 0 && wanted[0]) pass_through({1 + more, x.numel()}, x.options());
   if (wanted[0]) grad_x = at::empty_like(x, x.suggest_memory_format());
   if (wanted[1]) grad_weight = parameter();
   if (wanted[2]) grad_bias = parameter();
@@ -324,6 +365,8 @@ void layer_norm(Stack* stack, size_t count) {
   const auto weight = argument(stack, count, 2).toOptional<Tensor>();
   // Statistics have the parameters' type where they differ from the input's.
   const auto kind = weight.has_value() && weight->defined() ? weight->scalar_type() : x.scalar_type();
+  Tensor in_order;
+  if (!x.is_contiguous()) in_order = empty_as(x.sizes(), x);
   auto y = at::empty_like(x, at::MemoryFormat::Contiguous);
   auto mean = at::empty(sizes, x.options().dtype(kind)), deviation = at::empty(sizes, x.options().dtype(kind));
   finish(stack, count, std::move(y), std::move(mean), std::move(deviation));
@@ -337,7 +380,9 @@ void layer_norm_backward(Stack* stack, size_t count) {
   const auto weight = argument(stack, count, 5).toOptional<Tensor>();
   const auto wanted = argument(stack, count, 7).toBoolList();
   const auto options = weight.has_value() && weight->defined() ? weight->options() : x.options();
-  Tensor grad_x, grad_weight, grad_bias;
+  Tensor x_in_order, grad_in_order, grad_x, grad_weight, grad_bias;
+  if (!x.is_contiguous()) x_in_order = empty_as(x.sizes(), x);
+  if (!argument(stack, count, 0).toTensor().is_contiguous()) grad_in_order = empty_as(x.sizes(), x);
   if (wanted[0]) grad_x = at::empty_like(x, at::MemoryFormat::Contiguous);
   if (wanted[1]) grad_weight = at::empty(shape, options);
   if (wanted[2]) grad_bias = at::empty(shape, options);
@@ -347,23 +392,29 @@ void layer_norm_backward(Stack* stack, size_t count) {
   finish(stack, count, grad_x, grad_weight, grad_bias);
 }
 
-int64_t rounded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
+// Whether cuDNN computes attention on that GPU (can_use_cudnn_attention of ATen/native/transformers/cuda/sdp_utils.cpp in libtorch
+// 2.11), with a mask or without; otherwise it is the flash kernel, or the memory-efficient one in full precision and with a mask.
+bool attends_by_cudnn(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const auto fits = [](int64_t width) { return width % 8 == 0 && width <= 128; };
+  const bool wide = q.size(3) == 192 && v.size(3) == 128;
+  return cudnn_attends && is_half(q) && k.size(2) != 1 && ((fits(q.size(3)) && fits(v.size(3))) || wide);
+}
 
-// What flash attention (Dao 2023, arXiv 2307.08691) takes in backward beside its results: the queries' gradient in float32, and a sum
-// for each query. In full precision a GPU takes the memory-efficient kernel, which has the sums alone.
-void flash_scratch(const Tensor& q, bool backward) {
-  if (!backward) return;
-  const int64_t queries = rounded(q.size(2), 128);
+// What they take in backward beside their results: a sum for each query, and the queries' gradient in float32, which flash attention
+// (Dao 2023, arXiv 2307.08691) rounds up and cuDNN (dQ_accum and softmax_sum of its frontend's SDPA backward) does not; what cuDNN's
+// plan takes beyond that is not documented. In full precision it is the sums alone.
+void gpu_attention_scratch(const Tensor& q, bool by_cudnn) {
+  const int64_t queries = by_cudnn ? q.size(2) : rounded(q.size(2), 128), width = by_cudnn ? q.size(3) : rounded(q.size(3), 32);
   const auto floats = q.options().dtype(at::kFloat);
   const Tensor sums = at::empty({q.size(0), q.size(1), queries}, floats);
-  if (is_half(q)) pass_through({q.size(0), q.size(1), queries, rounded(q.size(3), 32)}, floats);
+  if (is_half(q)) pass_through({q.size(0), q.size(1), queries, width}, floats);
 }
 
 // What the CPU's flash attention takes for each thread: a block of scores, their sums and a block of the result; in half
 // precision the scores once more, and where the processor multiplies by tiles keys and values in their order.
-void attention_scratch(const Tensor& q, const Tensor& k, bool backward) {
+void attention_scratch(const Tensor& q, const Tensor& k, const Tensor& v, bool backward) {
   if (on_gpu()) {
-    flash_scratch(q, backward);
+    if (backward) gpu_attention_scratch(q, attends_by_cudnn(q, k, v));
     return;
   }
   const int64_t threads = at::get_num_threads(), queries = q.size(2), keys = k.size(2), width = q.size(3);
@@ -391,10 +442,11 @@ double attention_work(const Tensor& q, const Tensor& k, bool causal) {
 // _scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0.0, bool is_causal=False, ...)
 void attention(Stack* stack, size_t count) {
   const auto q = argument(stack, count, 0).toTensor(), k = argument(stack, count, 1).toTensor();
+  const auto v = argument(stack, count, 2).toTensor();
   flops += attention_work(q, k, argument(stack, count, 4).toBool());
   auto y = heads_last(q);
   auto sums = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
-  attention_scratch(q, k, false);
+  attention_scratch(q, k, v, false);
   finish(stack, count, std::move(y), std::move(sums));
 }
 
@@ -406,7 +458,7 @@ void attention_backward(Stack* stack, size_t count) {
   flops += 2.5 * attention_work(q, k, argument(stack, count, 7).toBool());
   const auto grad = empty_as(q.sizes(), q);
   auto grad_q = heads_last(q), grad_k = heads_last(k), grad_v = heads_last(v);
-  attention_scratch(q, k, true);
+  attention_scratch(q, k, v, true);
   finish(stack, count, std::move(grad_q), std::move(grad_k), std::move(grad_v));
 }
 
@@ -717,10 +769,15 @@ void prepare() {
 struct Mode {
   c10::impl::IncludeDispatchKeyGuard include{kKey};
   dtrain::Symbolic before;
-  explicit Mode(bool gpu) : before(dtrain::symbolic_here()) {
+  bool attended;
+  Mode(bool gpu, bool cudnn_attention) : before(dtrain::symbolic_here()), attended(cudnn_attends) {
     dtrain::symbolic_here() = gpu ? dtrain::Symbolic::kGpu : dtrain::Symbolic::kCpu;
+    cudnn_attends = cudnn_attention;
   }
-  ~Mode() { dtrain::symbolic_here() = before; }
+  ~Mode() {
+    dtrain::symbolic_here() = before;
+    cudnn_attends = attended;
+  }
 };
 
 } // namespace
@@ -728,10 +785,10 @@ struct Mode {
 extern "C" {
 
 // To be left by dt_symbolic_leave on the same thread, the last entered first.
-int32_t dt_symbolic_enter(bool gpu, void** out, DtError* error) {
+int32_t dt_symbolic_enter(bool gpu, bool cudnn_attention, void** out, DtError* error) {
   return guard(error, [&] {
     prepare();
-    *out = new Mode(gpu);
+    *out = new Mode(gpu, cudnn_attention);
   });
 }
 

@@ -167,6 +167,22 @@ pub fn total_memory(index: usize) -> Result<u64, ShimError> {
     Ok(out)
 }
 
+/// Whether libtorch computes attention in half precision by cuDNN on GPU number `index` where it can, before its own flash kernel.
+///
+/// # Errors
+/// `DriverMissing` before [`load`] has succeeded; what the driver reports, such as that there is no such GPU.
+pub fn prefers_cudnn_attention(index: usize) -> Result<bool, ShimError> {
+    let op = "ask for a GPU's compute capability";
+    let index = i32::try_from(index)
+        .map_err(|_| ShimError::new(op, ErrorKind::InvalidArgument, format!("there is no GPU {index}")))?;
+    let mut out = false;
+    checked(op, |error| {
+        // SAFETY: out is a valid place.
+        unsafe { ffi::dt_cuda_prefers_cudnn_attention(index, &mut out, error) }
+    })?;
+    Ok(out)
+}
+
 /// The bytes that libtorch gives cuBLAS on the current GPU to work in, once for every thread that multiplies.
 ///
 /// # Errors
@@ -205,6 +221,10 @@ mod tests {
         );
         if load().is_err() {
             assert_eq!(total_memory(0).unwrap_err().kind, ErrorKind::DriverMissing);
+            assert_eq!(
+                prefers_cudnn_attention(0).unwrap_err().kind,
+                ErrorKind::DriverMissing
+            );
             assert_eq!(blas_workspace().unwrap_err().kind, ErrorKind::LibraryMissing);
         }
     }

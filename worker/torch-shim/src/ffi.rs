@@ -187,6 +187,7 @@ unsafe extern "C" {
     pub(crate) fn dt_cuda_load(error: *mut DtError) -> i32;
     pub(crate) fn dt_cuda_device_count(out: *mut i64, error: *mut DtError) -> i32;
     pub(crate) fn dt_cuda_total_memory(index: i32, out: *mut u64, error: *mut DtError) -> i32;
+    pub(crate) fn dt_cuda_prefers_cudnn_attention(index: i32, out: *mut bool, error: *mut DtError) -> i32;
     pub(crate) fn dt_cuda_blas_workspace(out: *mut u64, error: *mut DtError) -> i32;
     pub(crate) fn dt_cuda_set_device(index: i32, error: *mut DtError) -> i32;
     pub(crate) fn dt_cuda_set_tf32(on: bool, error: *mut DtError) -> i32;
@@ -394,7 +395,12 @@ unsafe extern "C" {
 
 // symbolic.cpp
 unsafe extern "C" {
-    pub(crate) fn dt_symbolic_enter(gpu: bool, out: *mut *mut c_void, error: *mut DtError) -> i32;
+    pub(crate) fn dt_symbolic_enter(
+        gpu: bool,
+        cudnn_attention: bool,
+        out: *mut *mut c_void,
+        error: *mut DtError,
+    ) -> i32;
     pub(crate) fn dt_symbolic_leave(mode: *mut c_void);
     pub(crate) fn dt_symbolic_flops() -> f64;
 }

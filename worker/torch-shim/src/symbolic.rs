@@ -10,6 +10,16 @@ use crate::error::{ShimError, checked};
 use crate::ffi;
 use crate::memory::{self, Usage};
 
+/// Whose kernel a GPU takes first for attention in half precision; see [`crate::cuda::prefers_cudnn_attention`]. What this one cannot
+/// compute goes to the next, as in libtorch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attention {
+    /// libtorch's own flash kernel.
+    Flash,
+    /// cuDNN's.
+    Cudnn,
+}
+
 /// A region of symbolic tensors on this thread; it ends with this value. Regions nest, the last one entered ends first.
 #[derive(Debug)]
 pub struct Symbolic {
@@ -25,25 +35,25 @@ impl Symbolic {
     /// None known. Within it an operation of which neither libtorch nor the shim knows the shape fails with an error of the
     /// kind `NotImplemented` that names it.
     pub fn enter() -> Result<Self, ShimError> {
-        Self::enter_as(false)
+        Self::enter_as(None)
     }
 
     /// Begins a region, in which operations take what a GPU's kernels take: blocks are rounded as its caching allocator rounds them,
-    /// convolutions have the workspace of cuDNN and attention that of its flash kernel, as far as both are known. The tensors still
-    /// say that they are on the CPU.
+    /// convolutions have the workspace of cuDNN and attention that of the kernel which `attention` prefers, as far as they are known. The
+    /// tensors still say that they are on the CPU.
     ///
     /// # Errors
     /// As [`Symbolic::enter`].
-    pub fn enter_as_gpu() -> Result<Self, ShimError> {
-        Self::enter_as(true)
+    pub fn enter_as_gpu(attention: Attention) -> Result<Self, ShimError> {
+        Self::enter_as(Some(attention))
     }
 
-    fn enter_as(gpu: bool) -> Result<Self, ShimError> {
+    fn enter_as(gpu: Option<Attention>) -> Result<Self, ShimError> {
         memory::account()?;
         let mut mode = std::ptr::null_mut();
         checked("run on symbolic tensors", |error| {
             // SAFETY: mode is a valid place.
-            unsafe { ffi::dt_symbolic_enter(gpu, &mut mode, error) }
+            unsafe { ffi::dt_symbolic_enter(gpu.is_some(), gpu == Some(Attention::Cudnn), &mut mode, error) }
         })?;
         Ok(Self {
             mode,

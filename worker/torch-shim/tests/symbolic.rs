@@ -132,6 +132,29 @@ const CASES: &[Case] = &[
         |t| conv(t, 1, 1),
     ),
     (
+        "depthwise conv 7x7 channels-last",
+        || vec![channels_last(x(&[4, 96, 16, 16])), x(&[96, 1, 7, 7])],
+        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [3, 3], [1, 1], 96),
+    ),
+    (
+        "depthwise conv 3x3 of odd channels",
+        || vec![x(&[8, 40, 32, 32]), x(&[40, 1, 3, 3])],
+        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [1, 1], [1, 1], 40),
+    ),
+    (
+        "grouped conv channels-last",
+        || vec![channels_last(x(&[4, 128, 32, 32])), x(&[128, 16, 3, 3])],
+        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [1, 1], [1, 1], 8),
+    ),
+    (
+        "layer norm of images channels-last",
+        || vec![x(&[4, 96, 24, 24]), x(&[96]), x(&[96])],
+        |t| {
+            t[0].permute([0, 2, 3, 1])
+                .layer_norm([96], Some(&t[1]), Some(&t[2]), 1e-6, true)
+        },
+    ),
+    (
         "transposed conv",
         || vec![x(&[4, 16, 16, 16]), x(&[16, 8, 2, 2]), x(&[8])],
         |t| t[0].conv_transpose2d(&t[1], t.get(2), [2, 2], [0, 0], [0, 0], 1, [1, 1]),
