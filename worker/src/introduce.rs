@@ -14,7 +14,7 @@ use crate::engine::{PlanFile, TrainError};
 use crate::error::WorkerError;
 use crate::lead::memory_copies;
 use crate::memory;
-use crate::memory::start::Chosen;
+use crate::memory::start::{Chosen, Fits};
 use crate::metrics::{MetricsLog, Progress};
 use crate::setup::Setup;
 
@@ -135,17 +135,67 @@ fn predicted(stage: Option<&str>, chosen: &Chosen, segments: usize, limit: u64) 
         count => format!(", {count} of {segments} segments computed again in backward"),
     };
     let within = match (chosen.fits, limit) {
-        (false, _) => format!(
-            ", more than the {} there are: nothing smaller is left",
-            ByteSize(limit)
+        (_, u64::MAX) => String::new(),
+        (Fits::Yes, _) => format!(" of {}", ByteSize(limit)),
+        (Fits::No | Fits::IfFreed(_), _) => format!(", too much for the {} there are,", ByteSize(limit)),
+    };
+    let remedy = match chosen.fits {
+        Fits::Yes => String::new(),
+        Fits::No => "; nothing smaller is left".to_owned(),
+        Fits::IfFreed(other) if other.recompute > cut.recompute => format!(
+            "; memory.micro_batch = {} with memory.recompute = \"auto\" fits",
+            other.micro_batch
         ),
-        (true, u64::MAX) => String::new(),
-        (true, _) => format!(" of {}", ByteSize(limit)),
+        Fits::IfFreed(other) => format!("; memory.micro_batch = {} fits", other.micro_batch),
     };
     format!(
-        "predicted memory{of}: {}{within} per rank, {} of it activations of micro-batches of {}{again}",
+        "predicted memory{of}: {}{within} per rank, {} of it activations of micro-batches of {}{again}{remedy}",
         ByteSize(peak),
         ByteSize(owners.activations),
         cut.micro_batch,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use dtrain_common::memory::Owners;
+    use dtrain_common::plan::{Cut, Way};
+    use dtrain_common::recipe::Amp;
+
+    use super::*;
+
+    #[test]
+    fn what_would_fit_is_said_where_the_recipe_rules_it_out() {
+        let cut = |micro_batch, recompute| Cut {
+            ranks: 1,
+            micro_batch,
+            amp: Amp::Off,
+            recompute,
+            shard_optimizer: false,
+        };
+        let said = |now, fits| {
+            let prediction = Prediction {
+                cut: now,
+                way: Way::Symbolic,
+                peak: 3 << 20,
+                owners: Owners::default(),
+                flops: 0.0,
+            };
+            predicted(None, &Chosen { prediction, fits }, 4, 2 << 20)
+        };
+        let text = said(cut(1, 4), Fits::No);
+        assert!(
+            text.starts_with("predicted memory: 3.00 MiB, too much for the 2.00 MiB there are, per rank"),
+            "{text}"
+        );
+        assert!(text.ends_with("; nothing smaller is left"), "{text}");
+        let text = said(cut(8, 4), Fits::IfFreed(cut(2, 4)));
+        assert!(text.ends_with("; memory.micro_batch = 2 fits"), "{text}");
+        let text = said(cut(8, 0), Fits::IfFreed(cut(4, 3)));
+        assert!(
+            text.ends_with("; memory.micro_batch = 4 with memory.recompute = \"auto\" fits"),
+            "{text}"
+        );
+        assert!(said(cut(8, 0), Fits::Yes).contains("3.00 MiB of 2.00 MiB per rank"));
+    }
 }

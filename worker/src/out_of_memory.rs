@@ -1,6 +1,7 @@
 //! Which errors mean that memory ran out: those that carry a refusal of libtorch's allocator, however deep.
 
 use std::error::Error;
+use std::fmt::Display;
 
 use dtrain_torch_shim::{ErrorKind, ShimError, kind_of};
 use tch::TchError;
@@ -12,8 +13,8 @@ use crate::models::ModelError;
 use crate::optim::OptimError;
 use crate::tasks::TaskError;
 
-/// An error that may have been for want of memory.
-pub trait OutOfMemory {
+/// An error that may have been for want of memory. Its words are, or end with, those of the allocator that refused it.
+pub trait OutOfMemory: Display {
     /// Whether memory ran out, on the device or on the host.
     fn is_out_of_memory(&self) -> bool;
 }
@@ -136,6 +137,23 @@ impl OutOfMemory for TrainError {
     }
 }
 
+/// The bytes that an allocator has refused, from its words, `Tried to allocate 1.50 GiB.`: those of libtorch's for GPUs, and of the
+/// shim's for the CPU. They have two decimals.
+pub(crate) fn bytes_refused(words: &str) -> Option<u64> {
+    let (_, after) = words.split_once("Tried to allocate ")?;
+    let mut parts = after.split_whitespace();
+    let (number, unit) = (parts.next()?, parts.next()?);
+    let factor = match unit.trim_end_matches(['.', ',']) {
+        "bytes" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return None,
+    };
+    let number: f64 = number.parse().ok()?;
+    Some((number * f64::from(1u32 << factor)).round() as u64)
+}
+
 /// Looks through an error of an unknown type and its causes.
 fn anywhere(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
@@ -220,6 +238,25 @@ mod tests {
         for error in refusals {
             assert!(error.is_out_of_memory(), "{error:?}");
         }
+    }
+
+    #[test]
+    fn the_size_that_was_refused_is_in_the_words() {
+        let cpu = "CPU out of memory. Tried to allocate 12.25 MiB. The budget is 1.00 GiB, of which 3.00 MiB are free";
+        assert_eq!(bytes_refused(cpu), Some(12 * (1 << 20) + (1 << 18)));
+        let gpu = "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 79.11 GiB";
+        assert_eq!(bytes_refused(gpu), Some(3 << 29));
+        assert_eq!(bytes_refused("Tried to allocate 512 bytes."), Some(512));
+        for words in [
+            "out of memory",
+            "Tried to allocate",
+            "Tried to allocate much MiB",
+            "Tried to allocate 3 pages",
+        ] {
+            assert_eq!(bytes_refused(words), None, "{words}");
+        }
+        let whole = TrainError::from(TaskError::from(ModelError::from(TchError::Torch(cpu.to_owned()))));
+        assert!(bytes_refused(&whole.to_string()).is_some(), "{whole}");
     }
 
     #[test]

@@ -210,11 +210,24 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
                 relative_time,
             }),
             None => Choice::NoFit(NoFit {
-                smallest: self.predict(asked.cut(sizes[0], most))?,
+                smallest: self.smallest(asked)?,
                 partition: partitions[0].to_string(),
                 grad_accum_steps: partitions[0].grad_accum_steps(),
             }),
         })
+    }
+
+    /// What the smallest cut takes that the recipe leaves free, whatever the budget.
+    ///
+    /// # Errors
+    /// As [`Solver::plain`].
+    pub fn smallest(&mut self, asked: &Asked) -> Result<Prediction, PlanError<P::Error>> {
+        let smallest = self.partitions(asked)?[0].micro_batch();
+        let segments = match asked.recompute {
+            Recompute::Off => 0,
+            Recompute::On | Recompute::Auto => self.subject.segments,
+        };
+        self.predict(asked.cut(smallest, segments))
     }
 
     /// The ways in which a step can be cut up, one for every micro-batch that the recipe leaves free, which ascend.

@@ -159,12 +159,15 @@ pub(crate) fn exhausted(
     owners: Owners,
     device: Device,
 ) -> TrainError {
-    let place = place(shortages).map_or_else(String::new, |(words, _, first)| {
+    let first = place(shortages);
+    let refused = first.as_ref().and_then(|(.., first)| first.refused);
+    let place = first.map_or_else(String::new, |(words, _, first)| {
         format!("{words} at step {step}: {}", first.bytes())
     });
     TrainError::OutOfMemory(Box::new(Exhausted {
         place,
         batch,
+        refused,
         owners,
         predicted: false,
         elsewhere: memory::elsewhere(device),

@@ -147,14 +147,25 @@ impl RunPlan {
     /// The same steps of the same samples, those of one stage in the largest micro-batches of at most `most` samples that the
     /// model takes; None where it takes none so small.
     pub fn in_micro_batches(&self, stage: usize, most: usize) -> Option<Self> {
+        (1..=most).rev().find_map(|limit| self.cut_at(stage, limit))
+    }
+
+    /// The same steps of the same samples, those of one stage in micro-batches of half the size, or of the next below that; where the
+    /// model takes none so small, in the smallest that it takes. None where they are the smallest.
+    pub fn in_smaller_micro_batches(&self, stage: usize) -> Option<Self> {
+        let now = self.stages[stage].partition.micro_batch();
+        let half = now / 2;
+        self.in_micro_batches(stage, half)
+            .or_else(|| (half + 1..now).find_map(|limit| self.cut_at(stage, limit)))
+    }
+
+    fn cut_at(&self, stage: usize, limit: usize) -> Option<Self> {
         let partition = self.stages[stage].partition;
-        (1..=most).rev().find_map(|limit| {
-            let cut = Partition::new(partition.effective_batch(), partition.ranks(), Some(limit)).ok()?;
-            let mut plan = self.clone();
-            plan.stages[stage].partition = cut;
-            let takes = plan.stages[stage].check(&self.needs, self.train_samples);
-            takes.is_ok().then_some(plan)
-        })
+        let cut = Partition::new(partition.effective_batch(), partition.ranks(), Some(limit)).ok()?;
+        let mut plan = self.clone();
+        plan.stages[stage].partition = cut;
+        let takes = plan.stages[stage].check(&self.needs, self.train_samples);
+        takes.is_ok().then_some(plan)
     }
 
     /// Where a run stands after `done` steps.

@@ -29,6 +29,7 @@ use super::trainer::Trainer;
 use crate::OutOfMemory;
 use crate::memory::Books;
 use crate::metrics::{MicroBatches, OomRecord};
+use crate::out_of_memory::bytes_refused;
 
 /// Makes the model take less memory in another way than by smaller micro-batches, the same on every rank, and says whether there
 /// was one left: asked when the micro-batch is the smallest that the model takes.
@@ -86,8 +87,8 @@ impl Replay {
     }
 
     /// [`Limits::shortage`].
-    pub(super) fn shortage(&self, phase: Phase) -> Shortage {
-        self.limits.shortage(phase)
+    pub(super) fn shortage(&self, phase: Phase, refused: Option<u64>) -> Shortage {
+        self.limits.shortage(phase, refused)
     }
 
     /// [`Limits::survive`].
@@ -115,13 +116,14 @@ impl Limits {
         Self { device, limit }
     }
 
-    /// What this rank says of a refusal that it has just met.
-    pub(super) fn shortage(&self, phase: Phase) -> Shortage {
+    /// What this rank says of a refusal that it has just met, of so many bytes where that is known.
+    pub(super) fn shortage(&self, phase: Phase, refused: Option<u64>) -> Shortage {
         Shortage {
             phase,
             at_us: shortage::now_us(),
             allocated: memory::usage(self.device).map_or(0, |usage| usage.peak),
             limit: self.limit,
+            refused,
         }
     }
 
@@ -134,7 +136,7 @@ impl Limits {
             Ok(value) => Ok(Ok(value)),
             Err(error) if error.is_out_of_memory() => {
                 tracing::debug!("out of memory in {}", phase.name());
-                Ok(Err(self.shortage(phase)))
+                Ok(Err(self.shortage(phase, bytes_refused(&error.to_string()))))
             }
             Err(error) => Err(error),
         }
@@ -162,7 +164,7 @@ impl Trainer<'_> {
         self.reducer.begin()?;
         let stage = self.plan.stage_number(self.done);
         let from = self.plan.stages()[stage].partition;
-        if let Some(smaller) = self.plan.in_micro_batches(stage, from.micro_batch() / 2) {
+        if let Some(smaller) = self.plan.in_smaller_micro_batches(stage) {
             self.plan = smaller;
         } else if (self.replay.save_more)() {
             self.replay.saves_more = true;

@@ -115,7 +115,7 @@ impl Trainer<'_> {
         let lacking = self.reducer.start_rest();
         self.replay.fault.end();
         if lacking? && short.is_none() {
-            short = Some(self.replay.shortage(Phase::Reduce));
+            short = Some(self.replay.shortage(Phase::Reduce, None));
         }
 
         // Prepare: after the decision nobody can go back, so room for the update is taken before it.

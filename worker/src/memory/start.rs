@@ -11,6 +11,7 @@ use super::{SymbolicPredictor, Target, elsewhere};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::engine::{Exhausted, JointSum, RankSync, TrainError};
 use crate::error::WorkerError;
+use crate::out_of_memory::bytes_refused;
 use crate::tasks::BuildTask;
 use crate::worker::Request;
 
@@ -22,8 +23,19 @@ const SLACK: u64 = 200;
 pub(crate) struct Chosen {
     /// The cut, and what it is predicted to take.
     pub(crate) prediction: Prediction,
-    /// Whether that is within the budget. Where nothing is, it is the smallest cut there is.
-    pub(crate) fits: bool,
+    /// Whether that is within the budget. Where nothing that the recipe leaves free is, it is the smallest cut of those.
+    pub(crate) fits: Fits,
+}
+
+/// Whether a cut was found within the budget.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Fits {
+    /// There is one.
+    Yes,
+    /// None that the recipe leaves free is, but this one is, which the recipe rules out by a number or a switch.
+    IfFreed(Cut),
+    /// None is.
+    No,
 }
 
 /// The smallest budget of all ranks, in bytes: what fits there fits everywhere. Every rank calls it.
@@ -84,7 +96,7 @@ pub(crate) fn choose<T: BuildTask + 'static>(
             if !free {
                 return None;
             }
-            let chosen = choose_for::<T>(request, &alone, survey.clone(), stage, ranks, room, amp);
+            let chosen = choose_for::<T>(request, &alone, survey.clone(), stage, (ranks, room, amp));
             chosen
                 .inspect_err(|error| tracing::debug!("no symbolic step: {error}"))
                 .ok()
@@ -142,19 +154,32 @@ pub(crate) fn explained<T: BuildTask + 'static>(
         Amp::Auto => Amp::Off,
         stated => stated,
     };
-    let Ok(Chosen { prediction, .. }) =
-        choose_for::<T>(request, &recipe.of_stage(0), survey.clone(), 0, ranks, room, amp)
-    else {
+    // The smallest step of all, also where the recipe states a larger one.
+    let mut free = recipe.of_stage(0);
+    free.memory.micro_batch = MicroBatch::Auto;
+    let smallest = solve_for::<T, _>(
+        request,
+        &free,
+        survey.clone(),
+        0,
+        (ranks, room, amp),
+        |solver, asked| solver.smallest(asked),
+    );
+    let Ok(prediction) = smallest else {
         return error;
     };
-    let place = format!(
-        "before the first step: tensors may take {}, and the smallest step takes {}",
-        ByteSize(room.0),
-        ByteSize(prediction.peak)
-    );
+    let (may, takes) = (ByteSize(room.0), ByteSize(prediction.peak));
+    let place = match prediction.peak > room.0 {
+        true => format!("before the first step: tensors may take {may}, and the smallest step takes {takes}"),
+        false => format!(
+            "before the first step: tensors may take {may}, which is enough for the smallest step, of {takes}, and too little to \
+             build the model"
+        ),
+    };
     WorkerError::Train(TrainError::OutOfMemory(Box::new(Exhausted {
         place,
         batch: prediction.cut.micro_batch,
+        refused: bytes_refused(&error.to_string()),
         owners: prediction.owners,
         predicted: true,
         elsewhere: elsewhere(room.1),
@@ -166,10 +191,48 @@ fn choose_for<T: BuildTask + 'static>(
     alone: &Recipe,
     survey: Value,
     stage: usize,
-    ranks: usize,
-    (limit, device): (u64, Device),
-    amp: Amp,
+    on: (usize, (u64, Device), Amp),
 ) -> Result<Chosen, PlanError<WorkerError>> {
+    solve_for::<T, _>(request, alone, survey, stage, on, |solver, asked| {
+        let choice = solver.solve(asked)?;
+        let fits = match choice {
+            Choice::Fit(_) => Fits::Yes,
+            Choice::NoFit(_) => freed(solver, asked)?.map_or(Fits::No, Fits::IfFreed),
+        };
+        Ok(Chosen {
+            prediction: *choice.prediction(),
+            fits,
+        })
+    })
+}
+
+/// The cut that would fit where the recipe left micro-batch and recompute free.
+fn freed<P: Predictor>(
+    solver: &mut Solver<'_, P>,
+    asked: &Asked,
+) -> Result<Option<Cut>, PlanError<P::Error>> {
+    let free = Asked {
+        micro_batch: MicroBatch::Auto,
+        recompute: Recompute::Auto,
+        ..*asked
+    };
+    if free == *asked {
+        return Ok(None);
+    }
+    Ok(match solver.solve(&free)? {
+        Choice::Fit(fit) => Some(fit.prediction.cut),
+        Choice::NoFit(_) => None,
+    })
+}
+
+fn solve_for<T: BuildTask + 'static, R>(
+    request: &Request,
+    alone: &Recipe,
+    survey: Value,
+    stage: usize,
+    (ranks, (limit, device), amp): (usize, (u64, Device), Amp),
+    solve: impl FnOnce(&mut Solver<'_, SymbolicPredictor<T>>, &Asked) -> Result<R, PlanError<WorkerError>>,
+) -> Result<R, PlanError<WorkerError>> {
     let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage)
         .on(Target::of(device));
     let subject = predictor.subject(&[]).map_err(PlanError::Predict)?;
@@ -181,9 +244,5 @@ fn choose_for<T: BuildTask + 'static>(
         recompute: alone.memory.recompute,
         shard_optimizer: alone.memory.shard_optimizer,
     };
-    let choice = Solver::new(&subject, &mut predictor).solve(&asked)?;
-    Ok(Chosen {
-        prediction: *choice.prediction(),
-        fits: matches!(choice, Choice::Fit(_)),
-    })
+    solve(&mut Solver::new(&subject, &mut predictor), &asked)
 }

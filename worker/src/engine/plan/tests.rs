@@ -81,6 +81,29 @@ fn figures_that_do_not_go_together_are_named() {
     assert!(plan(&recipe(8, "last_batch = \"drop\""), 1, 17, 2).is_ok());
 }
 
+#[test]
+fn smaller_micro_batches_are_found_where_there_are_any() {
+    let needs = Needs {
+        min_micro_batch: 2,
+        ..Needs::default()
+    };
+    let sizes = |batch: usize| {
+        let samples = 4 * batch as u64;
+        let mut plan = RunPlan::new(&recipe(batch, ""), 1, samples, &needs).unwrap();
+        let mut sizes = vec![batch];
+        while let Some(smaller) = plan.in_smaller_micro_batches(0) {
+            plan = smaller;
+            sizes.push(plan.stages()[0].partition.micro_batch());
+        }
+        sizes
+    };
+    assert_eq!(sizes(8), [8, 4, 2]);
+    // Half of them is too small for the model, and less than all is not.
+    assert_eq!(sizes(6), [6, 3, 2]);
+    assert_eq!(sizes(5), [5, 3], "3 + 2");
+    assert_eq!(sizes(3), [3], "2 + 1");
+}
+
 fn with_batch_norms(
     batch: usize,
     more: &str,

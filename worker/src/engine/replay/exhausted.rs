@@ -15,6 +15,8 @@ pub struct Exhausted {
     pub place: String,
     /// The smallest micro-batch, which was too large.
     pub batch: usize,
+    /// The bytes that were asked for when memory ran out, where that is known.
+    pub refused: Option<u64>,
     /// Where the bytes of this rank are.
     pub owners: Owners,
     /// Whether that was predicted; otherwise it was measured.
@@ -33,17 +35,20 @@ impl fmt::Display for Exhausted {
             self.batch,
             if self.predicted { ", predicted" } else { "" }
         )?;
+        let row = |f: &mut fmt::Formatter<'_>, name: &str, bytes: u64| {
+            write!(f, "  {name:<12}{:>12}", ByteSize(bytes).to_string())
+        };
         for (name, bytes) in self.owners.rows() {
             if bytes > 0 {
-                writeln!(f, "  {name:<12}{:>12}", ByteSize(bytes).to_string())?;
+                row(f, name, bytes)?;
+                writeln!(f)?;
             }
         }
-        write!(
-            f,
-            "  {:<12}{:>12}",
-            "all",
-            ByteSize(self.owners.total()).to_string()
-        )?;
+        row(f, "all", self.owners.total())?;
+        if let Some(bytes) = self.refused {
+            writeln!(f)?;
+            row(f, "refused", bytes)?;
+        }
         match self.elsewhere {
             Some(Elsewhere { bytes, total }) => write!(
                 f,
@@ -67,6 +72,7 @@ mod tests {
         let exhausted = Exhausted {
             place: "on rank 1 in forward at step 3: 2.00 MiB of 2.50 MiB allocated".to_owned(),
             batch: 1,
+            refused: Some(3 << 19),
             owners: Owners {
                 parameters: 1 << 20,
                 activations: 1 << 19,
@@ -86,7 +92,8 @@ mod tests {
             [
                 "  parameters      1.00 MiB",
                 "  activations   512.00 KiB",
-                "  all             1.50 MiB"
+                "  all             1.50 MiB",
+                "  refused         1.50 MiB"
             ]
         );
         let on_gpu = Exhausted {

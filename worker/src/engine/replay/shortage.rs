@@ -71,11 +71,13 @@ pub struct Shortage {
     pub allocated: u64,
     /// The bytes that it may use, where that is known.
     pub limit: Option<u64>,
+    /// The bytes that were refused, as the allocator tells them, where it does.
+    pub refused: Option<u64>,
 }
 
 impl Shortage {
     /// How many figures of the status vector stand for it. Whole numbers up to 2^53 are exact in float64.
-    pub(in crate::engine) const FIGURES: usize = 4;
+    pub(in crate::engine) const FIGURES: usize = 5;
 
     /// The figures of a rank's own; zeros where it has run out of nothing, so that a sum over ranks changes no other's.
     pub(in crate::engine) fn figures(own: Option<Self>) -> [f64; Self::FIGURES] {
@@ -85,13 +87,14 @@ impl Shortage {
                 own.at_us as f64,
                 own.allocated as f64,
                 own.limit.unwrap_or(0) as f64,
+                own.refused.unwrap_or(0) as f64,
             ]
         })
     }
 
     /// The other way round.
     pub(in crate::engine) fn read(figures: &[f64]) -> Option<Self> {
-        let [code, at_us, allocated, limit] = *figures else {
+        let [code, at_us, allocated, limit, refused] = *figures else {
             return None;
         };
         Phase::of_code(code).map(|phase| Self {
@@ -99,16 +102,21 @@ impl Shortage {
             at_us: at_us as u64,
             allocated: allocated as u64,
             limit: (limit > 0.0).then_some(limit as u64),
+            refused: (refused > 0.0).then_some(refused as u64),
         })
     }
 
-    /// The bytes in words: `4.20 GiB of 5.00 GiB allocated`.
+    /// The bytes in words: `4.20 GiB of 5.00 GiB allocated, 1.20 GiB more refused`.
     pub(in crate::engine) fn bytes(&self) -> String {
-        let allocated = ByteSize(self.allocated);
-        match self.limit {
-            Some(limit) => format!("{allocated} of {} allocated", ByteSize(limit)),
-            None => format!("{allocated} allocated"),
+        let mut words = ByteSize(self.allocated).to_string();
+        if let Some(limit) = self.limit {
+            words += &format!(" of {}", ByteSize(limit));
         }
+        words += " allocated";
+        if let Some(refused) = self.refused {
+            words += &format!(", {} more refused", ByteSize(refused));
+        }
+        words
     }
 
     /// Milliseconds since then, by the clock of this machine.
@@ -155,6 +163,7 @@ mod tests {
             at_us: now_us(),
             allocated: 3 << 29,
             limit: None,
+            refused: Some(1 << 20),
         }
     }
 
@@ -178,6 +187,9 @@ mod tests {
             "on ranks 0, 1 and 2 in backward"
         );
         assert!(place(&[None, None]).is_none());
-        assert_eq!(shortage(Phase::Reduce).bytes(), "1.50 GiB allocated");
+        assert_eq!(
+            shortage(Phase::Reduce).bytes(),
+            "1.50 GiB allocated, 1.00 MiB more refused"
+        );
     }
 }
