@@ -119,6 +119,34 @@ def prepare(model, way, device, meet):
     return model
 
 
+class Ahead:
+    """Batches in turn. The next one is copied to the GPU on a stream of its own while this one is computed, as dtrain does it."""
+
+    def __init__(self, batches, device):
+        self.batches = batches
+        self.device = device
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.taken = 0
+        self.next = self.copy()
+
+    def copy(self):
+        batch = self.batches[self.taken % len(self.batches)]
+        self.taken += 1
+        with torch.cuda.stream(self.stream):
+            return tuple(part.to(self.device, non_blocking=True) for part in batch)
+
+    def take(self):
+        batch = self.next
+        if self.stream is not None:
+            computing = torch.cuda.current_stream(self.device)
+            computing.wait_stream(self.stream)
+            for part in batch:
+                # Its memory is not given to the next copy before what is computed with it has ended.
+                part.record_stream(computing)
+        self.next = self.copy()
+        return batch
+
+
 def check(device):
     """Ends the program where the figures would not be those of the version that is compared with, or of a GPU."""
     if not torch.__version__.startswith("2.11."):
@@ -165,14 +193,16 @@ def main():
     called = prepare(model, args.way, device, args.out.with_suffix(".meet"))
     optimizer = optimizer_of(args.model, model.parameters())
 
-    def train(first, count):
+    ahead = Ahead(batches, device)
+
+    def train(count):
         """Takes so many steps; returns the last loss, which is not waited for."""
         loss = None
-        for step in range(first, first + count):
+        for _ in range(count):
             if args.way == "compile-graphs":
                 # What the step before returned may be overwritten.
                 torch.compiler.cudagraph_mark_step_begin()
-            inputs, targets = (part.to(device, non_blocking=True) for part in batches[step % BATCHES])
+            inputs, targets = ahead.take()
             with torch.autocast(device.type, dtype=torch.bfloat16):
                 loss = called(inputs, targets)
             loss.backward()
@@ -184,12 +214,12 @@ def main():
         if on_gpu:
             torch.cuda.synchronize()
 
-    train(0, args.skip)
+    train(args.skip)
     synchronize()
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     begun = time.perf_counter()
-    loss = train(args.skip, args.steps)
+    loss = train(args.steps)
     synchronize()
     total_ms = 1e3 * (time.perf_counter() - begun)
     # Read before anything else can take memory.

@@ -83,6 +83,16 @@ impl Case {
         format!("{}, batch {}", self.network.recipe(), self.batch)
     }
 
+    /// How long that may take on a fast GPU, in seconds. Guessed: a start with its libraries, compiled kernels in the first round, and
+    /// some seconds of steps.
+    pub(super) fn seconds(&self, rounds: usize) -> u32 {
+        const RUN: u32 = 20;
+        const COMPILED: u32 = 60;
+        let rounds = u32::try_from(rounds.max(1)).unwrap_or(u32::MAX);
+        let ways = if self.is_small { 6 } else { 5 };
+        (ways * RUN).saturating_mul(rounds) + if self.is_small { 2 * COMPILED } else { COMPILED }
+    }
+
     /// Trains in all ways, as often as the site says, and compares.
     ///
     /// # Errors

@@ -1,37 +1,36 @@
 //! `gpu-test`: dtrain on real GPUs. No part of the tests, which run without one: whoever has a GPU verifies the project with it.
 
 mod bench;
+mod calls;
 mod checks;
 mod pack;
+mod place;
 mod report;
+mod scope;
 mod site;
 mod started;
 
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use dtrain_common::env::CUDA_VISIBLE_DEVICES;
 use dtrain_common::gpu::{Driver, Nvidia, Status};
 use dtrain_common::units::ByteSize;
 
 use crate::process::{Interrupted, Signals};
-use crate::python::environment;
 use crate::setup::{Problem, SetArgs};
 use crate::workspace::Workspace;
 use checks::Part;
+use place::Place;
 use report::{Finding, Outcome, Report, Row};
+use scope::Scope;
 use site::Site;
 
 /// The exit code where there is nothing to check on, as for other mistakes of usage.
 const NO_GPU: u8 = 2;
-
-/// Says where Python's torch has its libraries, and its version.
-const TORCH_LIBRARIES: &str =
-    "import os, torch; print(os.path.join(os.path.dirname(torch.__file__), 'lib')); print(torch.__version__)";
 
 /// The libtorch that the programs are built with.
 const TORCH: &str = "2.11.0";
@@ -50,6 +49,12 @@ pub(crate) struct Args {
     /// Only checks whose name contains this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Show the calls that the suite can be run in, each of at most eight minutes, and end
+    #[arg(long, conflicts_with_all = ["parts", "only", "make_pack", "call"])]
+    calls: bool,
+    /// Run one of these calls
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["parts", "only", "make_pack"])]
+    call: Option<String>,
     /// Make a folder of programs and scripts that runs all this without Rust and without a network, and end
     #[arg(long, value_name = "DIR", conflicts_with_all = ["parts", "pack", "only", "out", "libtorch", "python"])]
     make_pack: Option<PathBuf>,
@@ -66,15 +71,9 @@ pub(crate) struct Args {
     /// Run on the CPU what can be run there, as if it were one GPU, to see that the suite itself works
     #[arg(long, hide = true)]
     rehearse: bool,
-    /// Where the JSON goes; results.json in the suite's folder without it
+    /// Where the JSON goes; without it results.json in the suite's folder, or results-NAME.json after a call
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-}
-
-impl Args {
-    fn wants(&self, part: Part) -> bool {
-        self.parts.is_empty() || self.parts.contains(&part)
-    }
 }
 
 /// Checks, prints and writes. The exit code is 1 where something does not hold, and 2 without a GPU.
@@ -82,6 +81,12 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
     if let Some(folder) = &args.make_pack {
         return make_pack(signals, args, folder);
     }
+    if args.calls {
+        let rounds = args.rounds.into();
+        println!("{}", calls::table(&calls::calls(rounds), rounds));
+        return Ok(0);
+    }
+    let scope = Scope::of(args)?;
     // Found out before anything is built.
     let (status, devices) = match gpus() {
         Ok(found) => found,
@@ -94,11 +99,14 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
             return Ok(NO_GPU);
         }
     };
-    let place = match Place::find(signals, args)? {
+    let place = match Place::find(signals, &scope)? {
         Ok(place) => place,
         Err(code) => return Ok(code),
     };
-    let out = args.out.clone().unwrap_or_else(|| place.own.join("results.json"));
+    let out = args
+        .out
+        .clone()
+        .unwrap_or_else(|| place.own.join(scope.results()));
     let work = place.own.join("gpu-test-work");
     if work.exists() {
         fs::remove_dir_all(&work).map_err(|error| Problem::write(&work, error))?;
@@ -116,13 +124,15 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
         devices,
         rehearses: args.rehearse,
         rounds: args.rounds.into(),
+        // Building and setting up come before.
+        deadline: scope.call.as_ref().map(|_| Instant::now() + calls::LONGEST),
         commands: RefCell::new(Vec::new()),
     };
     let report = Report {
         format: 1,
         command: command(args),
         machine: serde_json::to_value(&status)?,
-        rows: check(&site, args)?,
+        rows: check(&site, &scope)?,
     };
     print!("{report}");
     let mut json = serde_json::to_vec_pretty(&report)?;
@@ -181,129 +191,38 @@ fn make_pack(signals: &Signals, args: &Args, folder: &Path) -> Result<u8> {
         folder.display(),
         ByteSize(pack::size(folder)?)
     );
+    let Some((archive, bytes)) = pack::archive(folder)? else {
+        eprintln!("the pack is not compressed: there is no tar that does it");
+        return Ok(0);
+    };
+    let limit = ByteSize(pack::LARGEST);
+    eprintln!("{} ({}, of at most {limit})", archive.display(), ByteSize(bytes));
+    if bytes > pack::LARGEST {
+        eprintln!(
+            "gpu-test failed: the pack is too large to be sent: install binutils, whose strip makes it small"
+        );
+        return Ok(1);
+    }
     Ok(0)
 }
 
-/// Where things are found: in a pack, or in the workspace.
-struct Place {
-    programs: PathBuf,
-    bench: PathBuf,
-    reference: PathBuf,
-    libraries: Option<PathBuf>,
-    python: Option<PathBuf>,
-    /// Where the suite writes.
-    own: PathBuf,
-}
-
-impl Place {
-    /// The exit code where the programs do not build.
-    fn find(signals: &Signals, args: &Args) -> Result<Result<Self, u8>> {
-        let python = python(args)?;
-        let torch = python.as_ref().and_then(|(_, libraries)| libraries.clone());
-        let named = args
-            .libtorch
-            .as_ref()
-            .map(|folder| {
-                folder
-                    .canonicalize()
-                    .with_context(|| format!("--libtorch names {}, which cannot be opened", folder.display()))
-            })
-            .transpose()?;
-        let python = python.map(|(python, _)| python);
-        if let Some(pack) = &args.pack {
-            let pack = pack
-                .canonicalize()
-                .with_context(|| format!("--pack names {}, which cannot be opened", pack.display()))?;
-            return Ok(Ok(Self {
-                programs: pack.join(pack::BIN),
-                bench: pack.join(pack::BENCH),
-                reference: pack.join(pack::REFERENCE),
-                libraries: named.or(torch),
-                python,
-                own: pack,
-            }));
-        }
-        let workspace = Workspace::find()?;
-        let programs = match pack::build(&workspace, signals, &args.set)? {
-            Ok(programs) => programs,
-            Err(code) => {
-                eprintln!("gpu-test failed: dtrain does not build");
-                return Ok(Err(code));
-            }
-        };
-        let python = match python {
-            None if args.wants(Part::Benchmarks) => peer(&workspace, signals)?,
-            other => other,
-        };
-        Ok(Ok(Self {
-            programs,
-            bench: workspace.root().join("tests/bench"),
-            reference: workspace.root().join("tests/parity/reference"),
-            // The programs find the one of set-up themselves.
-            libraries: named,
-            python,
-            own: workspace.target(),
-        }))
-    }
-}
-
-/// A Python with PyTorch, set up for the benchmarks; none where that cannot be, which is no reason to check nothing.
-fn peer(workspace: &Workspace, signals: &Signals) -> Result<Option<PathBuf>> {
-    let requirements = "tests/bench/requirements.txt";
-    match environment(workspace, signals, "bench-venv", requirements) {
-        Ok(python) => Ok(Some(python)),
-        Err(error) if error.downcast_ref::<Interrupted>().is_some() => Err(error),
-        Err(error) => {
-            eprintln!("warning: there is no PyTorch to compare with: {error:#}");
-            Ok(None)
-        }
-    }
-}
-
-/// A Python, and the libraries of its torch where that is the one that the programs need. One that is named must have it; python3 may.
-fn python(args: &Args) -> Result<Option<(PathBuf, Option<PathBuf>)>> {
-    let (python, named) = match &args.python {
-        Some(python) => (python.clone(), true),
-        None => (PathBuf::from("python3"), false),
-    };
-    let output = Command::new(&python).args(["-c", TORCH_LIBRARIES]).output();
-    let said = match output {
-        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
-        _ if named => anyhow::bail!(
-            "{} does not import torch: install torch {TORCH}",
-            python.display()
-        ),
-        _ => return Ok(None),
-    };
-    Ok(Some((python, libraries(&said))))
-}
-
-/// The folder in what Python says, where its torch is of the right version.
-fn libraries(said: &str) -> Option<PathBuf> {
-    let mut lines = said.lines();
-    let (folder, version) = (lines.next()?, lines.next()?);
-    (version.split('+').next() == Some(TORCH)).then(|| PathBuf::from(folder))
-}
-
 /// Runs what is asked for, one after the other; a signal ends all.
-fn check(site: &Site<'_>, args: &Args) -> Result<Vec<Row>> {
+fn check(site: &Site<'_>, scope: &Scope<'_>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for part in Part::ALL {
-        if !args.wants(part) {
-            continue;
-        }
-        for check in part.checks() {
-            if args
-                .only
-                .as_ref()
-                .is_some_and(|only| !check.name.contains(only.as_str()))
-            {
+        for (number, check) in part.checks(site.rounds).into_iter().enumerate() {
+            if !scope.wants(part, number, &check.name) {
                 continue;
             }
             eprintln!("{}: {}", part.name(), check.name);
             let begun = Instant::now();
             site.commands.borrow_mut().clear();
-            let found = match (check.run)(site) {
+            let late = site.deadline.is_some_and(|deadline| begun > deadline);
+            let found = match late {
+                true => Ok(Finding::failed("the call has taken its time already")),
+                false => (check.run)(site),
+            };
+            let found = match found {
                 Ok(found) => found,
                 Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
                 Err(error) => Finding::failed(format!("{error:#}")),
@@ -338,6 +257,9 @@ fn command(args: &Args) -> String {
         words += &format!(" {}", part.name());
     }
     words += &format!(" --rounds {}", args.rounds);
+    if let Some(call) = &args.call {
+        words += &format!(" --call {call}");
+    }
     if let Some(only) = &args.only {
         words += &format!(" --only '{only}'");
     }
@@ -353,13 +275,5 @@ mod tests {
         assert_eq!(devices(None, 2), ["0", "1"]);
         assert_eq!(devices(Some("3, GPU-7".to_owned()), 8), ["3", "GPU-7"]);
         assert!(devices(Some(String::new()), 8).is_empty());
-    }
-
-    #[test]
-    fn only_the_libtorch_that_the_programs_were_built_with_is_taken() {
-        let said = "/site-packages/torch/lib\n2.11.0+cu130\n";
-        assert_eq!(libraries(said), Some(PathBuf::from("/site-packages/torch/lib")));
-        assert_eq!(libraries("/site-packages/torch/lib\n2.12.0\n"), None);
-        assert_eq!(libraries(""), None);
     }
 }

@@ -40,6 +40,8 @@ NVIDIA driver and libtorch 2.11.0 with CUDA, and finds the one in a Python that 
 
 ```
 ./run                                   # all of it
+./run --calls                           # the same in calls of at most 8 minutes: their names and how long each takes
+./run --call training-1                 # one of these; it writes results-training-1.json
 ./run machine nccl kernels training graphs memory faults     # without the benchmarks, which take longest
 ./run benchmarks --rounds 5 --python venv/bin/python         # torch 2.11.0 and torchvision are needed for these
 ./run --libtorch /path/to/torch/lib     # a libtorch of your own
@@ -99,6 +101,36 @@ pub(super) fn pack(workspace: &Workspace, programs: &Path, folder: &Path) -> Res
     Ok(())
 }
 
+/// The most that an archive may take, in bytes: what people can send to a machine with a GPU.
+pub(super) const LARGEST: u64 = 60_000_000;
+
+/// The folder as one compressed file beside it, and its bytes; none where there is no tar.
+pub(super) fn archive(folder: &Path) -> Result<Option<(PathBuf, u64)>> {
+    let folder = folder
+        .canonicalize()
+        .with_context(|| format!("cannot open {}", folder.display()))?;
+    let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
+        return Ok(None);
+    };
+    let mut archive = folder.clone().into_os_string();
+    archive.push(".tar.gz");
+    let archive = PathBuf::from(archive);
+    let status = Command::new("tar")
+        .arg("-czf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(parent)
+        .arg(name)
+        .status();
+    if !status.is_ok_and(|status| status.success()) {
+        return Ok(None);
+    }
+    let bytes = fs::metadata(&archive)
+        .with_context(|| format!("cannot read {}", archive.display()))?
+        .len();
+    Ok(Some((archive, bytes)))
+}
+
 /// What all files of a folder take, in bytes.
 pub(super) fn size(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
@@ -123,4 +155,22 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 fn write(path: &Path, text: &str) -> Result<()> {
     Ok(fs::write(path, text).map_err(|error| Problem::write(path, error))?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_pack_is_measured_as_one_compressed_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let pack = folder.path().join("pack");
+        fs::create_dir_all(pack.join(BIN)).unwrap();
+        fs::write(pack.join(BIN).join("zeros"), vec![0; 1 << 20]).unwrap();
+        let (archive, bytes) = archive(&pack).unwrap().unwrap();
+        assert_eq!(archive, folder.path().canonicalize().unwrap().join("pack.tar.gz"));
+        assert!(bytes > 0 && bytes < 1 << 16, "{bytes}");
+        assert_eq!(size(&pack).unwrap(), 1 << 20);
+    }
 }

@@ -1,21 +1,25 @@
 //! Where the suite finds its programs and files, and how it starts them.
 
 use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use dtrain_common::env::{DTRAIN_WORKER, WorkerEnv};
 use dtrain_common::run_dir::RunDir;
 use serde_json::Value;
 
-use super::started::{Ended, Started};
+use super::started::{Ended, LIMIT, LOOK, Started};
 use crate::metrics;
 use crate::process::Signals;
 use crate::setup::Problem;
+
+const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// What the suite works with.
 #[derive(Debug)]
@@ -41,6 +45,8 @@ pub(super) struct Site<'a> {
     pub(super) rehearses: bool,
     /// How often a benchmark is run.
     pub(super) rounds: usize,
+    /// When all must have ended, where that is bounded.
+    pub(super) deadline: Option<Instant>,
     /// What the check under way has started.
     pub(super) commands: RefCell<Vec<String>>,
 }
@@ -114,7 +120,8 @@ impl Site<'_> {
             command.env("CUDA_VISIBLE_DEVICES", "");
         }
         if let Some(libraries) = &self.libraries {
-            command.env("LD_LIBRARY_PATH", libraries);
+            let others = std::env::var_os(LD_LIBRARY_PATH);
+            command.env(LD_LIBRARY_PATH, before(libraries, others.as_deref()));
         }
         command
     }
@@ -155,7 +162,7 @@ impl Site<'_> {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {shown}"))?;
-        Ok(Started::new(child, shown))
+        Ok(Started::new(child, shown, self.deadline))
     }
 
     /// Trains, and expects success. More ranks than GPUs are started without the launcher, each as if it were alone on a machine of
@@ -217,13 +224,48 @@ impl Site<'_> {
         command
             .env("CUDA_VISIBLE_DEVICES", device)
             .env("NCCL_HOSTID", format!("dtrain-gpu-test-{rank}"))
-            .env("NCCL_SOCKET_IFNAME", "lo");
+            // The hosts' own group looks for an interface by the host's name, which a container may not resolve.
+            .env("NCCL_SOCKET_IFNAME", "lo")
+            .env("GLOO_SOCKET_IFNAME", "lo");
+    }
+
+    /// Waits for the fifth step of a training that was started: whatever it makes on a GPU has been made then. The first start on a cold
+    /// disk reads gigabytes of libraries.
+    ///
+    /// # Errors
+    /// Where one of its processes ends before, with its last words, and after the limit.
+    pub(super) fn fifth_step(&self, name: &str, started: &mut [Started]) -> Result<()> {
+        let metrics = self.run_dir(name).metrics();
+        let begun = Instant::now();
+        while fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 5 {
+            self.signals.check()?;
+            for started in &mut *started {
+                started.expect_running()?;
+            }
+            ensure!(
+                begun.elapsed() < LIMIT,
+                "no fifth step within {} s",
+                LIMIT.as_secs()
+            );
+            thread::sleep(LOOK);
+        }
+        Ok(())
     }
 
     /// The run directory of a training.
     pub(super) fn run_dir(&self, name: &str) -> RunDir {
         RunDir::new(self.work.join(name))
     }
+}
+
+/// A list of folders that begins with `first`: the driver's own library may be in one of the others.
+fn before(first: &Path, others: Option<&OsStr>) -> OsString {
+    let mut all = first.as_os_str().to_owned();
+    if let Some(others) = others.filter(|others| !others.is_empty()) {
+        all.push(":");
+        all.push(others);
+    }
+    all
 }
 
 fn set(command: &mut Command, training: &Training<'_>) {
@@ -280,6 +322,14 @@ mod tests {
             .env("RANK", "1")
             .env("HOME", "/root");
         assert_eq!(words(&command), "RANK=1 dtrain-worker --run-dir x r.toml");
+    }
+
+    #[test]
+    fn libraries_come_before_those_that_are_there_already() {
+        let list = |others: Option<&str>| before(Path::new("/torch/lib"), others.map(OsStr::new));
+        assert_eq!(list(Some("/driver:/cuda")), "/torch/lib:/driver:/cuda");
+        assert_eq!(list(Some("")), "/torch/lib");
+        assert_eq!(list(None), "/torch/lib");
     }
 
     #[test]

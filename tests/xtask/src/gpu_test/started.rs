@@ -10,10 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::process::{Signals, exit_code, last_words};
 
 /// A command that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(300);
+pub(super) const LIMIT: Duration = Duration::from_secs(300);
 
 /// Between two looks at processes.
-const LOOK: Duration = Duration::from_millis(5);
+pub(super) const LOOK: Duration = Duration::from_millis(5);
 
 /// A command that has ended.
 #[derive(Debug)]
@@ -55,23 +55,42 @@ pub(super) struct Started {
     /// Reads its standard error from the start: a training writes a line for every step there, and a full pipe would stop it.
     stderr: Option<JoinHandle<String>>,
     shown: String,
-    begun: Instant,
+    /// When it is killed.
+    until: Instant,
 }
 
 impl Started {
-    /// A command that was started just now, and its words.
-    pub(super) fn new(mut child: Child, shown: String) -> Self {
+    /// A command that was started just now, its words, and when it must have ended at the latest, if that is before its own limit.
+    pub(super) fn new(mut child: Child, shown: String, deadline: Option<Instant>) -> Self {
+        let until = Instant::now() + LIMIT;
         Self {
             stderr: child.stderr.take().map(reader),
             child: Some(child),
             shown,
-            begun: Instant::now(),
+            until: deadline.map_or(until, |deadline| until.min(deadline)),
         }
     }
 
     /// Its process.
     pub(super) fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// An error with its last words where it has ended.
+    pub(super) fn expect_running(&mut self) -> Result<()> {
+        let Some(child) = &mut self.child else {
+            return Ok(());
+        };
+        let Some(status) = child.try_wait().context("cannot wait")? else {
+            return Ok(());
+        };
+        let stderr = self.stderr.take().and_then(|reader| reader.join().ok());
+        bail!(
+            "{} ended with code {}: {}",
+            self.shown,
+            exit_code(status),
+            last_words(&stderr.unwrap_or_default())
+        )
     }
 
     /// Its standard input, where that is a pipe.
@@ -110,7 +129,7 @@ impl Started {
         let status = loop {
             match child.try_wait().context("cannot wait")? {
                 Some(status) => break Some(status),
-                None if self.begun.elapsed() > LIMIT => break None,
+                None if Instant::now() > self.until => break None,
                 None => {}
             }
             if let Err(interrupted) = signals.check() {
@@ -132,9 +151,9 @@ impl Started {
         let (stdout, stderr) = (said(stdout), said(self.stderr.take()));
         let Some(status) = status else {
             bail!(
-                "{} has not ended within {} s: {}",
+                "{} was killed after {:.0} s: {}",
                 self.shown,
-                LIMIT.as_secs(),
+                took.as_secs_f64(),
                 last_words(&stderr)
             );
         };

@@ -1,5 +1,7 @@
 //! The configurations of which memory is predicted and measured.
 
+use std::path::Path;
+
 /// One of them.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -15,12 +17,27 @@ enum Base {
     /// Side of the images.
     Segment(usize),
     Text,
+    /// torchvision's name, image side: a module of `tests/bench/script_models.py`.
+    Script(&'static str, usize),
 }
 
 impl Case {
-    /// Its recipe without `sets`.
-    pub(crate) fn recipe(&self) -> String {
+    /// torchvision's name of the network, where it is one.
+    pub(crate) fn script(&self) -> Option<&'static str> {
+        match self.base {
+            Base::Script(name, _) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Its recipe without `sets`; modules are in `scripts`.
+    pub(crate) fn recipe(&self, scripts: &Path) -> String {
         let (task, data, model) = match self.base {
+            Base::Script(name, side) => (
+                "torchscript",
+                format!("image_size = {side}\nclasses = 10\n"),
+                format!("file = {:?}\n", scripts.join(format!("{name}.pt"))),
+            ),
             Base::Classify(name, side) => (
                 "classify",
                 format!("image_size = {side}\nclasses = 10\n"),
@@ -131,5 +148,48 @@ pub(crate) const CASES: &[Case] = &[
         Base::Text,
         4,
         &["memory.shard_optimizer=true"],
+    ),
+];
+
+const LAST: &[&str] = &["model.memory_format=channels-last"];
+
+/// Networks for which no rule was made or tried: they say what a user's own model can expect.
+pub(crate) const UNTUNED: &[Case] = &[
+    case("ConvNeXt-T", Base::Script("convnext_tiny", 96), 1, &[]),
+    case(
+        "ConvNeXt-T, bf16",
+        Base::Script("convnext_tiny", 96),
+        1,
+        &["precision.amp=bf16"],
+    ),
+    case("EfficientNet-B0", Base::Script("efficientnet_b0", 96), 1, &[]),
+    case(
+        "EfficientNet-B0, channels-last",
+        Base::Script("efficientnet_b0", 96),
+        1,
+        LAST,
+    ),
+    case("MobileNetV3-L", Base::Script("mobilenet_v3_large", 96), 1, &[]),
+    case(
+        "MobileNetV3-L, channels-last",
+        Base::Script("mobilenet_v3_large", 96),
+        1,
+        LAST,
+    ),
+    case("RegNetY-400MF", Base::Script("regnet_y_400mf", 96), 1, &[]),
+    case("ResNeXt-50", Base::Script("resnext50_32x4d", 96), 1, &[]),
+    case("DenseNet-121", Base::Script("densenet121", 96), 1, &[]),
+    case("ShuffleNetV2", Base::Script("shufflenet_v2_x1_0", 96), 1, &[]),
+    case("MNASNet", Base::Script("mnasnet1_0", 96), 1, &[]),
+    case("VGG-11", Base::Script("vgg11_bn", 96), 1, &[]),
+    case("SqueezeNet", Base::Script("squeezenet1_1", 96), 1, &[]),
+    case("GoogLeNet", Base::Script("googlenet", 96), 1, &[]),
+    case("Swin-T", Base::Script("swin_t", 96), 1, &[]),
+    case("U-Net, images of 100 pixels", Base::Segment(100), 1, &[]),
+    case(
+        "ResNet-18, images of 75 pixels",
+        Base::Classify("resnet18", 75),
+        1,
+        &[],
     ),
 ];

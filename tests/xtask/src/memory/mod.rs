@@ -28,6 +28,9 @@ pub(crate) struct Args {
     /// A dtrain that is built already, with its worker beside it, instead of one for release
     #[arg(long, value_name = "PATH")]
     dtrain: Option<PathBuf>,
+    /// A Python with torch 2.11 and torchvision: predictions for their networks are measured too
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
     /// How many budgets are tried
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=1000))]
     budgets: u32,
@@ -64,10 +67,11 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         signals,
         dtrain,
         work,
+        scripts: &workspace.root().join("tests/bench/script_models.py"),
     };
     let mut met = true;
     if args.part != Some(Part::Sweep) {
-        met &= accuracy::run(&bench)?;
+        met &= accuracy::run(&bench, args.python.as_deref())?;
     }
     if args.part != Some(Part::Accuracy) {
         met &= sweep::run(&bench, args.budgets)?;
@@ -81,6 +85,8 @@ struct Bench<'a> {
     dtrain: PathBuf,
     /// A folder of their own.
     work: PathBuf,
+    /// Writes networks as TorchScript.
+    scripts: &'a Path,
 }
 
 impl Bench<'_> {

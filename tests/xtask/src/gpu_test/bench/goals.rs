@@ -48,6 +48,19 @@ pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
     for goal in &goals {
         note += &format!("; {}", goal.words);
     }
+    let eager = |figure: fn(&Measured) -> f64| {
+        ratio(
+            &rounds.values(Way::Dtrain, figure),
+            &rounds.values(Way::Eager, figure),
+        )
+    };
+    let (eager_speed, eager_memory) = (
+        eager(|measured| measured.rate),
+        eager(|measured| measured.peak_allocated),
+    );
+    if let (Some(speed), Some(memory)) = (eager_speed, eager_memory) {
+        note += &format!("; beside eager PyTorch {speed:.3} x the speed and {memory:.3} x the peak memory");
+    }
     for more in wrong.iter().cloned().chain(rounds.waiting(case)) {
         note += &format!("; {more}");
     }
@@ -69,6 +82,7 @@ pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
     };
     let ratios = [
         ("dtrain_to_ddp", speed),
+        ("dtrain_to_eager", eager_speed),
         ("dtrain_graph_to_ddp", ratio(&rates(Way::Graph), &rates(Way::Ddp))),
         (
             "dtrain_graph_to_dtrain",
@@ -77,6 +91,7 @@ pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
         ("best_to_compile", ratio(&best, &rates(Way::Compile))),
         ("best_to_compile_graphs", graphs),
         ("peak_dtrain_to_ddp", memory),
+        ("peak_dtrain_to_eager", eager_memory),
         (
             "peak_dtrain_graph_to_ddp",
             ratio(&peaks(Way::Graph), &peaks(Way::Ddp)),

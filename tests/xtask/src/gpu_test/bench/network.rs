@@ -76,6 +76,8 @@ impl Network {
 pub(super) enum Way {
     /// PyTorch's DistributedDataParallel, one rank, one operation after the other.
     Ddp,
+    /// The same without it: on one rank dtrain has no group either.
+    Eager,
     /// dtrain, the same.
     Dtrain,
     /// dtrain with a step recorded as a CUDA graph.
@@ -90,7 +92,7 @@ impl Way {
     /// The ways of a round. Each begins with another one, so that a GPU that gets warm does not harm always the same; the first
     /// begins with PyTorch's, which tells whether there is anything to compare with.
     pub(super) fn of_round(is_small: bool, round: usize) -> Vec<Self> {
-        let mut ways = vec![Self::Ddp, Self::Dtrain, Self::Graph, Self::Compile];
+        let mut ways = vec![Self::Ddp, Self::Eager, Self::Dtrain, Self::Graph, Self::Compile];
         if is_small {
             ways.push(Self::CompileGraphs);
         }
@@ -103,6 +105,7 @@ impl Way {
     pub(super) fn key(self) -> &'static str {
         match self {
             Self::Ddp => "ddp",
+            Self::Eager => "eager",
             Self::Dtrain => "dtrain",
             Self::Graph => "dtrain_graph",
             Self::Compile => "compile",
@@ -114,6 +117,7 @@ impl Way {
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Ddp => "DDP",
+            Self::Eager => "eager PyTorch",
             Self::Dtrain => "dtrain",
             Self::Graph => "dtrain with graphs",
             Self::Compile => "torch.compile",
@@ -125,6 +129,7 @@ impl Way {
     pub(super) fn pytorch(self) -> Option<&'static str> {
         match self {
             Self::Ddp => Some("ddp"),
+            Self::Eager => Some("eager"),
             Self::Compile => Some("compile"),
             Self::CompileGraphs => Some("compile-graphs"),
             Self::Dtrain | Self::Graph => None,
@@ -214,11 +219,11 @@ mod tests {
     fn every_round_has_the_same_ways_and_begins_with_another() {
         let first = |round| Way::of_round(true, round)[0];
         assert_eq!(
-            [first(0), first(1), first(4), first(5)],
+            [first(0), first(2), first(5), first(6)],
             [Way::Ddp, Way::Dtrain, Way::CompileGraphs, Way::Ddp]
         );
-        for (is_small, ways) in [(false, 4), (true, 5)] {
-            for round in 0..6 {
+        for (is_small, ways) in [(false, 5), (true, 6)] {
+            for round in 0..7 {
                 let mut all = Way::of_round(is_small, round);
                 all.sort_unstable();
                 all.dedup();

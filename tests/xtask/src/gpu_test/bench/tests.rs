@@ -80,6 +80,7 @@ fn run(gpu_py: &str, rounds: usize) -> (Finding, Vec<String>, tempfile::TempDir)
         devices: vec!["0".to_owned()],
         rehearses: false,
         rounds,
+        deadline: None,
         commands: RefCell::default(),
     };
     let finding = CASE.run(&site).unwrap();
@@ -93,7 +94,7 @@ fn a_case_runs_every_way_in_every_round() {
     assert_eq!(finding.outcome, Outcome::Passed, "{}", finding.note);
     assert!(
         finding.note.starts_with(
-            "images/s: DDP 500, dtrain 1000, dtrain with graphs 2000, torch.compile with graphs 500; "
+            "images/s: DDP 500, eager PyTorch 500, dtrain 1000, dtrain with graphs 2000, torch.compile with graphs 500; "
         ),
         "{}",
         finding.note
@@ -104,7 +105,7 @@ fn a_case_runs_every_way_in_every_round() {
         assert!((finding.figures[ratio] - expected).abs() < 1e-9, "{ratio}");
     }
     // What has failed once is not tried again.
-    assert_eq!(commands.len(), 4 + 5);
+    assert_eq!(commands.len(), 5 + 6);
     assert!(
         commands[0].contains("--way ddp --batch 10 --steps 2 --skip 1"),
         "{}",

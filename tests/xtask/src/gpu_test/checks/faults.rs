@@ -2,10 +2,9 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::recipes::{LM, LONG};
@@ -22,12 +21,14 @@ const END: Duration = Duration::from_secs(60);
 
 pub(super) fn checks() -> Vec<Check> {
     vec![
-        check("a GPU that is full", full),
-        check("a GPU of which others have most", crowded),
-        check("a GPU that is not there", absent),
-        check("a rank that dies", |site| struck(site, "dies", Signal::KILL)),
-        check("a rank that hangs", |site| struck(site, "hangs", Signal::STOP)),
-        check("a run that is asked to stop", stopped),
+        check("a GPU that is full", 30, full),
+        check("a GPU of which others have most", 40, crowded),
+        check("a GPU that is not there", 10, absent),
+        check("a rank that dies", 60, |site| struck(site, "dies", Signal::KILL)),
+        check("a rank that hangs", 90, |site| {
+            struck(site, "hangs", Signal::STOP)
+        }),
+        check("a run that is asked to stop", 40, stopped),
     ]
 }
 
@@ -125,7 +126,7 @@ fn struck(site: &Site<'_>, name: &str, signal: Signal) -> Result<Finding> {
         .iter_mut()
         .map(|command| site.start(command))
         .collect::<Result<Vec<_>>>()?;
-    steps(site, name)?;
+    site.fifth_step(name, &mut ranks)?;
     send(ranks[1].pid(), signal)?;
     let begun = Instant::now();
     let first = ranks.remove(0).end(site.signals, begun)?;
@@ -147,8 +148,9 @@ fn struck(site: &Site<'_>, name: &str, signal: Signal) -> Result<Finding> {
 fn stopped(site: &Site<'_>) -> Result<Finding> {
     let training = training("stopped", site.gpus, LONG);
     let recipe = site.write("stopped.toml", LM)?;
-    let launched = site.start(&mut site.launch(&training, &recipe))?;
-    steps(site, "stopped")?;
+    let mut launched = [site.start(&mut site.launch(&training, &recipe))?];
+    site.fifth_step("stopped", &mut launched)?;
+    let [launched] = launched;
     launched.interrupt();
     let begun = Instant::now();
     let ended = launched.end(site.signals, begun)?.expect(75)?;
@@ -160,21 +162,6 @@ fn stopped(site: &Site<'_>) -> Result<Finding> {
             ended.took.as_secs_f64()
         ),
     ))
-}
-
-/// Waits for the first steps of a run.
-fn steps(site: &Site<'_>, name: &str) -> Result<()> {
-    const LIMIT: Duration = Duration::from_secs(90);
-    let metrics = site.run_dir(name).metrics();
-    let begun = Instant::now();
-    while std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 5 {
-        site.signals.check()?;
-        if begun.elapsed() > LIMIT {
-            bail!("no fifth step within {} s", LIMIT.as_secs());
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }
 
 fn send(pid: u32, signal: Signal) -> Result<()> {

@@ -8,17 +8,17 @@ use crate::gpu_test::site::Site;
 
 pub(super) fn checks() -> Vec<Check> {
     vec![
-        check("updates, loss scale and networks against PyTorch", |site| {
+        check("updates, loss scale and networks against PyTorch", 60, |site| {
             let folder = site.reference.display().to_string();
             rank(site, &["kernels", &folder])
         }),
-        check("segments with dropout, to the bit", |site| {
+        check("segments with dropout, to the bit", 20, |site| {
             rank(site, &["segments"])
         }),
-        check("copies beside the computing stream", |site| {
+        check("copies beside the computing stream", 20, |site| {
             rank(site, &["streams"])
         }),
-        check("a graph against its kernels, to the bit", |site| {
+        check("a graph against its kernels, to the bit", 20, |site| {
             rank(site, &["graph"])
         }),
     ]

@@ -1,9 +1,8 @@
 //! The GPUs, and what a worker takes of them.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use dtrain_common::gpu::{Driver, Nvidia, Status};
 
 use super::recipes::{LM, LONG};
@@ -16,8 +15,8 @@ const MOST_OF_A_WORKER: u64 = 2 << 30;
 
 pub(super) fn checks() -> Vec<Check> {
     vec![
-        check("the driver answers", driver),
-        check("a worker is on its own GPU alone", one_context),
+        check("the driver answers", 5, driver),
+        check("a worker is on its own GPU alone", 90, one_context),
     ]
 }
 
@@ -43,7 +42,6 @@ fn driver(site: &Site<'_>) -> Result<Finding> {
 
 /// Every GPU has one process more while a training has a rank on it, and the others have none: a context on another GPU is one too.
 fn one_context(site: &Site<'_>) -> Result<Finding> {
-    const LIMIT: Duration = Duration::from_secs(60);
     let count =
         |status: &Status| -> Vec<usize> { status.gpus.iter().map(|gpu| gpu.processes.len()).collect() };
     let before = status()?;
@@ -55,21 +53,12 @@ fn one_context(site: &Site<'_>) -> Result<Finding> {
         vars: &[],
     };
     let recipe = site.write("one-context.toml", LM)?;
-    let mut launched = site.start(&mut site.launch(&training, &recipe))?;
-    let metrics = site.run_dir("one-context").metrics();
-    let begun = Instant::now();
-    // Whatever will be made on a GPU has been made after some steps.
-    while std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 5 {
-        site.signals.check()?;
-        if begun.elapsed() > LIMIT {
-            launched.kill();
-            bail!("no fifth step within {} s", LIMIT.as_secs());
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
+    let mut launched = [site.start(&mut site.launch(&training, &recipe))?];
+    site.fifth_step("one-context", &mut launched)?;
     let during = status()?;
+    let [launched] = launched;
     launched.interrupt();
-    launched.end(site.signals, begun)?.expect(75)?;
+    launched.end(site.signals, Instant::now())?.expect(75)?;
     let (had, has) = (count(&before), count(&during));
     let taken: Vec<u64> = during
         .gpus

@@ -61,8 +61,8 @@ impl Part {
         }
     }
 
-    /// Its checks.
-    pub(super) fn checks(self) -> Vec<Check> {
+    /// Its checks, those of benchmarks with so many rounds.
+    pub(super) fn checks(self, rounds: usize) -> Vec<Check> {
         match self {
             Self::Machine => machine::checks(),
             Self::Nccl => nccl::checks(),
@@ -75,6 +75,7 @@ impl Part {
                 .into_iter()
                 .map(|case| Check {
                     name: case.name(),
+                    seconds: case.seconds(rounds),
                     run: Box::new(move |site| case.run(site)),
                 })
                 .collect(),
@@ -88,13 +89,16 @@ type Run = Box<dyn Fn(&Site<'_>) -> Result<Finding>>;
 /// One line of the table.
 pub(super) struct Check {
     pub(super) name: String,
+    /// How long it may take on one GPU and two cores, in seconds. Guessed: it decides which checks are run in one call.
+    pub(super) seconds: u32,
     pub(super) run: Run,
 }
 
 /// A check that is a function.
-fn check(name: &str, run: fn(&Site<'_>) -> Result<Finding>) -> Check {
+fn check(name: &str, seconds: u32, run: fn(&Site<'_>) -> Result<Finding>) -> Check {
     Check {
         name: name.to_owned(),
+        seconds,
         run: Box::new(run),
     }
 }
@@ -109,7 +113,7 @@ mod tests {
     fn every_check_has_a_name_of_its_own() {
         let names: Vec<String> = Part::ALL
             .iter()
-            .flat_map(|part| part.checks())
+            .flat_map(|part| part.checks(1))
             .map(|check| check.name)
             .collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());

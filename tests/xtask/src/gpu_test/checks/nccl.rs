@@ -8,13 +8,17 @@ use crate::gpu_test::site::{Site, strangers};
 
 pub(super) fn checks() -> Vec<Check> {
     vec![
-        check("all operations, one rank", |site| suite(site, 1)),
-        check("all operations, two ranks", |site| suite(site, 2)),
-        check("all operations, as many ranks as GPUs, three at least", |site| {
-            suite(site, site.gpus.max(3))
+        check("all operations, one rank", 30, |site| suite(site, 1)),
+        check("all operations, two ranks", 40, |site| suite(site, 2)),
+        check(
+            "all operations, as many ranks as GPUs, three at least",
+            60,
+            |site| suite(site, site.gpus.max(3)),
+        ),
+        check("a peer that dies is told of", 40, |site| {
+            scenario(site, "peer-dies")
         }),
-        check("a peer that dies is told of", |site| scenario(site, "peer-dies")),
-        check("a wait has an end", |site| scenario(site, "time-out")),
+        check("a wait has an end", 40, |site| scenario(site, "time-out")),
     ]
 }
 

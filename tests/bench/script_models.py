@@ -1,0 +1,23 @@
+"""Writes networks of torchvision as TorchScript, for `cargo xtask memory accuracy --python`: networks that dtrain does not have itself.
+
+    python script_models.py FOLDER NAME...
+"""
+
+import pathlib
+import sys
+
+import torch
+import torchvision
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    for name in sys.argv[2:]:
+        # These have other outputs while they train.
+        more = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
+        net = torchvision.models.get_model(name, weights=None, num_classes=10, **more)
+        torch.jit.script(net.train()).save(folder / f"{name}.pt")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+//! Which checks are run.
+
+use anyhow::{Context, Result};
+
+use super::Args;
+use super::calls::{self, Call};
+use super::checks::Part;
+
+/// What of the suite is run.
+pub(super) struct Scope<'a> {
+    pub(super) args: &'a Args,
+    pub(super) call: Option<Call>,
+}
+
+impl<'a> Scope<'a> {
+    pub(super) fn of(args: &'a Args) -> Result<Self> {
+        let call = args
+            .call
+            .as_ref()
+            .map(|name| {
+                let mut calls = calls::calls(args.rounds.into());
+                let found = calls.iter().position(|call| call.name == *name);
+                let at = found.with_context(|| {
+                    format!("there is no call {name}: `--calls` shows those that there are")
+                })?;
+                anyhow::Ok(calls.swap_remove(at))
+            })
+            .transpose()?;
+        Ok(Self { args, call })
+    }
+
+    pub(super) fn wants_part(&self, part: Part) -> bool {
+        match &self.call {
+            Some(call) => call.part == part,
+            None => self.args.parts.is_empty() || self.args.parts.contains(&part),
+        }
+    }
+
+    pub(super) fn wants(&self, part: Part, number: usize, name: &str) -> bool {
+        let asked = self
+            .args
+            .only
+            .as_ref()
+            .is_none_or(|only| name.contains(only.as_str()));
+        let called = self
+            .call
+            .as_ref()
+            .is_none_or(|call| call.checks.contains(&number));
+        self.wants_part(part) && asked && called
+    }
+
+    /// The name of the JSON.
+    pub(super) fn results(&self) -> String {
+        match &self.call {
+            Some(call) => format!("results-{}.json", call.name),
+            None => "results.json".to_owned(),
+        }
+    }
+}
