@@ -164,12 +164,23 @@ fn a_run_fits_its_budget_or_says_what_it_would_take() {
     assert!(tight.result().peak_memory_bytes[0] <= budget);
     assert_close(&free.per_step("loss"), &tight.per_step("loss"), 1e-4);
 
+    // A micro-batch that is stated and does not fit: what would is named, and the step is taken again in smaller ones.
+    let set = format!("memory.budget={}", state + (peak - state) / 8);
+    let output = sandbox.launch(1, "stated", &[&set, "memory.micro_batch=12"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("; memory.micro_batch = ") && text.contains(" fits"),
+        "{text}"
+    );
+    assert!(!text.contains("nothing smaller"), "{text}");
+
     let set = format!("memory.budget={}", state / 2);
     let output = sandbox.launch(1, "hopeless", &[&set]);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(3), "{text}");
     assert!(
-        text.contains("before the first step") && text.contains("optimizer"),
+        text.contains("before the first step") && text.contains("optimizer") && text.contains("  refused  "),
         "{text}"
     );
     assert!(!text.contains("Exception raised from"), "no stack of C++: {text}");
