@@ -4,6 +4,7 @@
 
 mod error;
 mod keep;
+mod lease;
 mod line;
 mod lock;
 mod rollback;

@@ -43,6 +43,10 @@ pub(crate) fn lead<T: BuildTask + 'static>(
     let mut asked = request.resume.clone();
     if !request.prepared {
         let (start, claim) = run_dir.begin(recipe, &asked)?;
+        // A launcher says it itself.
+        if let Some(note) = claim.note() {
+            tracing::warn!("{note}");
+        }
         claims.push(claim);
         if let (Resume::From(_), Start::Resume(checkpoint)) = (&asked, start) {
             asked = Resume::From(checkpoint);

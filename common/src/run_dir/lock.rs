@@ -2,9 +2,12 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
+use super::lease::{Lease, LeaseError, Pace, SUFFIX};
 use super::{RunDir, RunDirError, io_error};
 
 /// Held by whoever has begun the run: a launcher, or rank 0 of workers that nobody launched.
@@ -19,17 +22,43 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Keeps others out of a run directory until it is dropped, or its process ends in whatever way.
 #[derive(Debug)]
 pub struct RunLock {
-    /// None on a file system that knows no locks.
-    _file: Option<File>,
+    held: Held,
+    root: PathBuf,
 }
 
+#[derive(Debug)]
+enum Held {
+    Lock { _file: File },
+    Lease { why: io::Error, _lease: Lease },
+}
+
+impl RunLock {
+    /// What the user is to be told: that the file system knows no locks, and what keeps the folder instead.
+    pub fn note(&self) -> Option<String> {
+        let Held::Lease { why, .. } = &self.held else {
+            return None;
+        };
+        Some(format!(
+            "the file system of {} has no locks ({why}): the run keeps other runs out by a file that it renews every {} s; \
+             after a crash on another machine the next start waits {} s",
+            self.root.display(),
+            Pace::USUAL.renewal.as_secs(),
+            Pace::USUAL.stale.as_secs()
+        ))
+    }
+}
+
+/// How a file is locked without waiting.
+type TryLock = fn(&File) -> Result<(), TryLockError>;
+
 impl RunDir {
-    /// Claims the folder, which is there, for a run that begins or goes on; waits a moment for one that is ending.
+    /// Claims the folder, which is there, for a run that begins or goes on; waits a moment for one that is ending. Where the
+    /// file system knows no locks it is a lease, see [`RunLock::note`].
     ///
     /// # Errors
     /// [`RunDirError::InUse`] while another run has it.
     pub fn claim(&self) -> Result<RunLock, RunDirError> {
-        self.lock(RUN, ENDING)
+        self.lock(RUN, ENDING, File::try_lock)
     }
 
     /// Claims the folder for rank 0 of a training, and waits so long for the end of one whose launcher is gone.
@@ -37,12 +66,17 @@ impl RunDir {
     /// # Errors
     /// [`RunDirError::InUse`] where it does not end.
     pub fn claim_training(&self, patience: Duration) -> Result<RunLock, RunDirError> {
-        self.lock(TRAINER, patience)
+        self.lock(TRAINER, patience, File::try_lock)
     }
 
-    fn lock(&self, name: &str, patience: Duration) -> Result<RunLock, RunDirError> {
-        let path = self.root().join(name);
+    fn lock(&self, name: &str, patience: Duration, try_lock: TryLock) -> Result<RunLock, RunDirError> {
+        let root = self.root().to_owned();
+        let path = root.join(name);
         let begun = Instant::now();
+        let in_use = |holder: &str| RunDirError::InUse {
+            path: root.clone(),
+            holder: holder.trim().to_owned(),
+        };
         let mut file = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -50,29 +84,48 @@ impl RunDir {
             .open(&path)
             .map_err(|source| io_error("write", &path, source))?;
         loop {
-            match file.try_lock() {
+            match try_lock(&file) {
                 Ok(()) => break,
                 Err(TryLockError::WouldBlock) if begun.elapsed() < patience => std::thread::sleep(PAUSE),
                 Err(TryLockError::WouldBlock) => {
-                    let holder = fs::read_to_string(&path).unwrap_or_default();
-                    return Err(RunDirError::InUse {
-                        path: self.root().to_owned(),
-                        holder: holder.trim().to_owned(),
-                    });
+                    return Err(in_use(&fs::read_to_string(&path).unwrap_or_default()));
                 }
-                // Without locks it is as it was before there were any.
-                Err(TryLockError::Error(_)) => return Ok(RunLock { _file: None }),
+                Err(TryLockError::Error(why)) if knows_no_locks(&why) => {
+                    let path = self.root().join(format!("{name}{SUFFIX}"));
+                    return match Lease::take(path.clone(), patience, Pace::USUAL) {
+                        Ok(lease) => Ok(RunLock {
+                            held: Held::Lease { why, _lease: lease },
+                            root,
+                        }),
+                        Err(LeaseError::Held(holder)) => Err(in_use(&holder)),
+                        Err(LeaseError::Io(source)) => Err(io_error("write", &path, source)),
+                    };
+                }
+                Err(TryLockError::Error(source)) => return Err(io_error("lock", &path, source)),
             }
         }
         // Only for the message of whoever comes next.
         let _ = introduce(&mut file);
-        Ok(RunLock { _file: Some(file) })
+        Ok(RunLock {
+            held: Held::Lock { _file: file },
+            root,
+        })
     }
 }
 
-/// Whether an entry of a folder is one of the locks, which alone are no run.
+/// Whether an error of locking says that there are no locks here.
+fn knows_no_locks(error: &io::Error) -> bool {
+    let known = [Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTSUP, Errno::NOLCK];
+    known
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Whether an entry of a folder is one of the locks or leases, which alone are no run.
 pub(super) fn is_lock(name: &Path) -> bool {
-    name == Path::new(RUN) || name == Path::new(TRAINER)
+    let name = name.to_string_lossy();
+    let name = name.strip_suffix(SUFFIX).unwrap_or(&name);
+    [RUN, TRAINER].contains(&name)
 }
 
 fn introduce(file: &mut File) -> io::Result<()> {
@@ -106,5 +159,37 @@ mod tests {
         });
         drop(trainer);
         assert!(waiting.join().unwrap());
+    }
+
+    #[test]
+    fn a_folder_without_locks_has_one_run_at_a_time_too_and_says_how() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        for errno in [Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOLCK] {
+            let without: TryLock = match errno {
+                Errno::NOSYS => |_| Err(TryLockError::Error(Errno::NOSYS.into())),
+                Errno::NOLCK => |_| Err(TryLockError::Error(Errno::NOLCK.into())),
+                _ => |_| Err(TryLockError::Error(Errno::OPNOTSUPP.into())),
+            };
+            let first = run_dir.lock(RUN, Duration::ZERO, without).unwrap();
+            let note = first.note().unwrap();
+            assert!(
+                note.contains("has no locks") && note.contains(&folder.path().display().to_string()),
+                "{note}"
+            );
+            let refused = run_dir.lock(RUN, Duration::ZERO, without).unwrap_err();
+            assert!(matches!(refused, RunDirError::InUse { .. }), "{refused}");
+            assert_eq!(run_dir.first_entry().unwrap(), None, "a lease is no run");
+        }
+        assert_eq!(run_dir.claim().unwrap().note(), None);
+    }
+
+    #[test]
+    fn another_error_of_locking_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        let broken: TryLock = |_| Err(TryLockError::Error(Errno::IO.into()));
+        let error = run_dir.lock(RUN, Duration::ZERO, broken).unwrap_err().to_string();
+        assert!(error.starts_with("cannot lock "), "{error}");
     }
 }
