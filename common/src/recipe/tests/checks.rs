@@ -92,6 +92,18 @@ fn settings_must_fit_together() {
         generated("optim.schedule.warmup=17 steps").unwrap_err().key(),
         Some("optim.schedule.warmup")
     );
+    // The warm-up of a stage that restarts the schedule, and of a run whose stages share it.
+    let stages = |warmup: &str, schedule: &str| {
+        let text = format!(
+            "{LINES}\n[[stage]]\nname = \"a\"\nsteps = 10\n[[stage]]\nname = \"b\"\nsteps = 30\nschedule = \"{schedule}\"\n"
+        );
+        let text = text.replace("epochs = 10\n", "");
+        let set = format!("optim.schedule.warmup={warmup} steps");
+        parse(&text, &[&set]).map_err(|error| error.message().to_owned())
+    };
+    assert!(stages("10", "restart").is_ok());
+    let error = stages("11", "restart").unwrap_err();
+    assert!(error.contains("longer than stage \"a\" of 10 steps"), "{error}");
     let error = parse(SMALL, &["train.last_batch=drop", "data.train_samples=100"]).unwrap_err();
     assert_eq!(error.key(), Some("train.last_batch"));
     assert!(

@@ -3,7 +3,7 @@
 use toml::{Table, Value};
 
 use super::{Problem, Recipe, generated_samples, given};
-use crate::recipe::{Decay, OptimName, Per, Scaling, ScheduleName, Span};
+use crate::recipe::{Decay, OptimName, Passage, Per, Scaling, ScheduleName, Span};
 
 pub(super) fn check(recipe: &Recipe, table: &Table, problems: &mut Vec<Problem>) {
     let given = |key: &str| given(table, key);
@@ -88,7 +88,7 @@ fn schedule(recipe: &Recipe, problems: &mut Vec<Problem>) {
         )),
         (_, Some(warmup)) => {
             if let Some(run) = shorter_run(recipe, warmup) {
-                let message = format!("a warm-up of {warmup} is longer than the run of {run}");
+                let message = format!("a warm-up of {warmup} is longer than {run}");
                 problems.push(Problem::at("optim.schedule.warmup", message));
             }
         }
@@ -150,22 +150,79 @@ fn changes(recipe: &Recipe, problems: &mut Vec<Problem>) {
     }
 }
 
-/// The length of the run in words when `warmup` is longer and that can be told without looking at the data.
+/// The length in words of the run, or of a stage whose schedule it is, when `warmup` is longer and that can be told without
+/// looking at the data.
 fn shorter_run(recipe: &Recipe, warmup: Span) -> Option<String> {
-    let train = &recipe.train;
-    if let Some(samples) = generated_samples(recipe) {
-        let per_epoch = train.steps_per_epoch(samples as u64);
-        let total = train.total_steps(per_epoch);
-        return (total > 0 && warmup.steps(per_epoch) > total).then(|| Span::Steps(total).to_string());
+    if recipe.stage.is_empty() {
+        let run = Lengths::of([recipe.clone()], generated_samples(recipe));
+        return run.shorter_than(warmup).map(|run| format!("the run of {run}"));
     }
-    match warmup {
-        Span::Steps(warmup) => train
-            .steps
-            .filter(|steps| warmup > *steps)
-            .map(|steps| Span::Steps(steps).to_string()),
-        Span::Epochs(warmup) => train
-            .epochs
-            .filter(|epochs| warmup > *epochs as f64)
-            .map(|epochs| Span::Epochs(epochs as f64).to_string()),
+    let all: Vec<_> = (0..recipe.stages())
+        .map(|number| recipe.of_stage(number))
+        .collect();
+    recipe.stage.iter().zip(&all).find_map(|(stage, alone)| {
+        let (over, what) = match stage.schedule {
+            Passage::Restart => (std::slice::from_ref(alone), format!("stage {:?}", stage.name)),
+            Passage::Continue => (&all[..], "the run".to_owned()),
+        };
+        let length = Lengths::of(over.iter().cloned(), generated_samples(recipe));
+        length
+            .shorter_than(warmup)
+            .map(|length| format!("{what} of {length}"))
+    })
+}
+
+/// How long a run is in all, as far as the recipe alone says it.
+struct Lengths {
+    steps: Option<u64>,
+    epochs: Option<u64>,
+    /// Steps of an epoch, where all stages have as many.
+    steps_per_epoch: Option<u64>,
+}
+
+impl Lengths {
+    fn of(stages: impl IntoIterator<Item = Recipe>, samples: Option<usize>) -> Self {
+        let mut all = Self {
+            steps: Some(0),
+            epochs: Some(0),
+            steps_per_epoch: None,
+        };
+        let mut rates = Vec::new();
+        for stage in stages {
+            let train = &stage.train;
+            let per_epoch = samples.map(|samples| train.steps_per_epoch(samples as u64));
+            let steps = match per_epoch {
+                Some(per_epoch) => Some(train.total_steps(per_epoch)),
+                None => train.steps,
+            };
+            all.steps = all.steps.zip(steps).map(|(sum, steps)| sum.saturating_add(steps));
+            all.epochs = all
+                .epochs
+                .zip(train.epochs)
+                .map(|(sum, epochs)| sum.saturating_add(epochs));
+            rates.push(per_epoch);
+        }
+        all.steps_per_epoch = match rates.split_first() {
+            Some((first, rest)) if rest.iter().all(|rate| rate == first) => *first,
+            _ => None,
+        };
+        all
+    }
+
+    /// The length, if the warm-up is longer. Of a run that takes no step at all another sentence tells.
+    fn shorter_than(&self, warmup: Span) -> Option<Span> {
+        let warmup_steps = match (warmup, self.steps_per_epoch) {
+            (Span::Steps(steps), _) => Some(steps),
+            (Span::Epochs(_), Some(per_epoch)) => Some(warmup.steps(per_epoch)),
+            (Span::Epochs(_), None) => None,
+        };
+        match (warmup, warmup_steps.zip(self.steps)) {
+            (_, Some((warmup, steps))) => (steps > 0 && warmup > steps).then_some(Span::Steps(steps)),
+            (Span::Epochs(warmup), None) => {
+                let epochs = self.epochs.map(|epochs| epochs as f64);
+                epochs.filter(|epochs| warmup > *epochs).map(Span::Epochs)
+            }
+            (Span::Steps(_), None) => None,
+        }
     }
 }
