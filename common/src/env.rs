@@ -43,6 +43,8 @@ pub const TORCHELASTIC_MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
 pub const TORCHELASTIC_RUN_ID: &str = "TORCHELASTIC_RUN_ID";
 /// `True` when the launcher itself serves the store at MASTER_ADDR:MASTER_PORT, so that rank 0 must not.
 pub const TORCHELASTIC_USE_AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
+/// Names of the signals that the launcher handles and passes on, with commas between them.
+pub const TORCHELASTIC_SIGNALS_TO_HANDLE: &str = "TORCHELASTIC_SIGNALS_TO_HANDLE";
 /// File into which a failing worker writes its error as JSON.
 pub const TORCHELASTIC_ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
 /// `1`: a failed NCCL operation takes its process down instead of hanging it.

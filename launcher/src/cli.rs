@@ -47,7 +47,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Start one worker process per GPU: a training recipe, a Python script, or any program.
-    #[command(override_usage = USAGE, after_help = EXAMPLES, after_long_help = AFTER_LONG_HELP)]
+    #[command(override_usage = USAGE, after_help = EXAMPLES, after_long_help = AFTER_LONG_HELP, infer_long_args = true)]
     Launch(Box<LaunchArgs>),
     /// Say before the run what fits: micro-batch, accumulation, precision and recompute for each GPU.
     #[command(after_help = plan::EXAMPLES, after_long_help = plan::PLAN_HELP)]
@@ -246,11 +246,13 @@ Workers:
   Every worker has RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the
   other variables of torchrun. OMP_NUM_THREADS is cores / workers unless it is set
   already. Standard input is passed on; a terminal only to a single worker, or to that of
-  --stdin-rank. Output is shown line by line, with [rank N] before each line when there
-  are several workers. When one fails, the others get SIGTERM at once, and SIGKILL after
-  the shutdown timeout.
+  --stdin-rank. Output of several workers is shown line by line, with [rank N] before
+  each line. When one fails, the others get SIGTERM at once, and SIGKILL after the
+  shutdown timeout.
 
 Python:
+  Python runs names that end in .py, files whose first line names it, folders with a
+  __main__.py, and .pyz and .zip files; any other program stands after two dashes.
   A script or a module is started with -u by PYTHON_EXEC if it is set, else by the python3
   of VIRTUAL_ENV or CONDA_PREFIX, else by the python3 or python in PATH.
 
@@ -282,7 +284,8 @@ Environment:
   PET_FLAG              the value of a flag that is not given, for every flag: for example
                         PET_NPROC_PER_NODE=4 or PET_STANDALONE=1
 
-A flag may be spelt with underscores, as in --nproc_per_node."
+A flag may be spelt with underscores, as in --nproc_per_node, and be cut short as long
+as no other begins so."
 );
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub(crate) struct OutputArgs {
     ///
     /// One number for all workers, or `LOCAL_RANK:N,...` for some. Without --redirects and --tee everything is
     /// shown, and kept as well where there is a run or log directory; with one of them, what neither names is only
-    /// shown.
+    /// shown. Without such a folder --redirects makes a temporary one.
     #[arg(short, long, value_name = "N|RANK:N,...", allow_negative_numbers = true)]
     pub(crate) redirects: Option<Choice>,
 

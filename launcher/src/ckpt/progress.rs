@@ -1,6 +1,6 @@
 //! How far reading or writing many bytes has come, on a terminal.
 
-use crate::output::shows_frames;
+use crate::output::{Stream, draws_frames};
 use dtrain_common::text::size;
 use std::io::{self, Write};
 use std::sync::Mutex;
@@ -29,7 +29,7 @@ impl Progress {
             label: label.into(),
             total,
             done: AtomicU64::new(0),
-            painted: (total >= LARGE && shows_frames()).then(|| Mutex::new(Instant::now())),
+            painted: (total >= LARGE && draws_frames(Stream::Stderr)).then(|| Mutex::new(Instant::now())),
         }
     }
 

@@ -57,7 +57,7 @@ pub(crate) struct ContractArgs {
     #[arg(long, value_name = "HOST")]
     local_addr: Option<Host>,
 
-    /// The same as `--master-addr` and `--master-port` in one.
+    /// `--master-addr` and `--master-port` in one, before which those have no use.
     #[arg(long, value_name = "HOST[:PORT]")]
     rdzv_endpoint: Option<Endpoint>,
 
@@ -65,11 +65,11 @@ pub(crate) struct ContractArgs {
     #[arg(long, value_name = "NAME")]
     rdzv_backend: Option<Backend>,
 
-    /// Settings of the rendezvous; those that say how long other nodes are waited for have no use on one node.
+    /// Settings of the rendezvous, which have no use on one node.
     #[arg(long, value_name = "KEY=VALUE,...")]
     rdzv_conf: Option<RdzvConf>,
 
-    /// One node, which is all that this version starts; contradicts `--rdzv-endpoint`.
+    /// One node, which is all that this version starts; `--rdzv-endpoint` then has no use.
     #[arg(long)]
     pub(crate) standalone: bool,
 
@@ -85,7 +85,7 @@ pub(crate) struct ContractArgs {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     monitor_interval: Option<Interval>,
 
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, value_parser = ["spawn", "fork", "forkserver"])]
     start_method: Option<String>,
 
     #[arg(long, hide = true)]
@@ -135,20 +135,24 @@ impl ContractArgs {
     /// # Errors
     /// Flags that contradict each other, or that ask for what one node cannot have.
     pub(crate) fn check(&self) -> anyhow::Result<Vec<String>> {
-        self.refuse_torchruns_own()?;
-        self.refuse_contradictions()?;
+        if self.module && self.no_python {
+            bail!("-m and --no-python contradict each other; give one of them");
+        }
         if let Some(nodes) = self.nnodes.filter(|nodes| nodes.most > 1) {
+            if self.standalone {
+                bail!("--standalone and --nnodes {nodes} contradict each other: --standalone is one node");
+            }
             bail!("--nnodes {nodes}: {ONE_NODE}; use --nnodes 1, or leave it out");
         }
         if let Some(rank) = self.node_rank.filter(|rank| *rank > 0) {
             bail!("--node-rank {rank}: {ONE_NODE}, and the only node is 0");
         }
-        let mut notes = Vec::new();
+        let mut notes = self.outranked();
         if let Some(conf) = &self.rdzv_conf {
             let without_use = conf.check()?;
             if !without_use.is_empty() {
                 notes.push(format!(
-                    "--rdzv-conf {} has no use on one node, which waits for no other",
+                    "--rdzv-conf {} has no use: the only node waits for no other, and rank 0 serves the store over TCP",
                     without_use.join(", ")
                 ));
             }
@@ -156,98 +160,92 @@ impl ContractArgs {
         if self.rdzv_backend == Some(Backend::C10d) {
             notes.push("--rdzv-backend c10d: on one node rank 0 serves the store, as with static".to_owned());
         }
-        if self.monitor_interval.is_some() {
-            notes.push("--monitor-interval has no use: the end of a worker is seen at once".to_owned());
-        }
-        Ok(notes)
-    }
-
-    fn refuse_contradictions(&self) -> anyhow::Result<()> {
-        let pairs = [
-            (self.module, "-m", self.no_python, "--no-python"),
+        let without_use = [
             (
-                self.standalone,
-                "--standalone",
-                self.rdzv_endpoint.is_some(),
-                "--rdzv-endpoint",
+                self.monitor_interval.is_some(),
+                "--monitor-interval",
+                "the end of a worker is seen at once",
             ),
-            (
-                self.rdzv_endpoint.is_some(),
-                "--rdzv-endpoint",
-                self.master_addr.is_some(),
-                "--master-addr",
-            ),
-            (
-                self.rdzv_endpoint.is_some(),
-                "--rdzv-endpoint",
-                self.master_port.is_some(),
-                "--master-port",
-            ),
-            (
-                self.rdzv_endpoint.is_some(),
-                "--rdzv-endpoint",
-                self.local_addr.is_some(),
-                "--local-addr",
-            ),
-            (
-                self.local_addr.is_some(),
-                "--local-addr",
-                self.master_addr.is_some(),
-                "--master-addr",
-            ),
-        ];
-        for (first, name, second, other) in pairs {
-            if first && second {
-                bail!("{name} and {other} contradict each other; give one of them");
-            }
-        }
-        if self.standalone
-            && let Some(nodes) = self.nnodes.filter(|nodes| nodes.most > 1)
-        {
-            bail!("--standalone and --nnodes {nodes} contradict each other: --standalone is one node");
-        }
-        Ok(())
-    }
-
-    /// Flags that are about torchrun's own inside.
-    fn refuse_torchruns_own(&self) -> anyhow::Result<()> {
-        let flags = [
             (
                 self.start_method.is_some(),
                 "--start-method",
                 "workers are programs, which have one way to start",
             ),
             (
-                self.event_log_handler.is_some(),
+                self.event_log_handler
+                    .as_deref()
+                    .is_some_and(|name| name != "null"),
                 "--event-log-handler",
-                "it names a Python object of torchrun",
+                "it names a Python object, and events of the launcher are printed",
             ),
             (
                 self.logs_specs.is_some(),
                 "--logs-specs",
-                "it names a Python object of torchrun",
+                "it names a Python object; --log-dir, --redirects and --tee say where output goes",
             ),
             (
                 self.run_path,
                 "--run-path",
-                "the launcher holds no Python interpreter; name the script itself",
+                "every worker runs the script in a Python of its own",
             ),
         ];
-        for (given, flag, why) in flags {
+        for (given, flag, why) in without_use {
             if given {
-                bail!("{flag} is not supported: {why}; leave it out");
+                notes.push(format!("{flag} has no use: {why}"));
             }
         }
-        Ok(())
+        Ok(notes)
+    }
+
+    /// Flags that say where the workers meet and yield to another one, as with torchrun.
+    fn outranked(&self) -> Vec<String> {
+        let endpoint = self.rdzv_endpoint.is_some();
+        let pairs = [
+            ("--rdzv-endpoint", endpoint, "--standalone", self.standalone),
+            (
+                "--master-addr",
+                self.master_addr.is_some(),
+                "--rdzv-endpoint",
+                self.endpoint().is_some(),
+            ),
+            (
+                "--master-port",
+                self.master_port.is_some(),
+                "--rdzv-endpoint",
+                self.endpoint().is_some(),
+            ),
+            (
+                "--local-addr",
+                self.local_addr.is_some(),
+                "--rdzv-endpoint",
+                self.endpoint().is_some(),
+            ),
+            (
+                "--local-addr",
+                self.local_addr.is_some(),
+                "--master-addr",
+                self.endpoint().is_none() && self.master_addr.is_some(),
+            ),
+        ];
+        pairs
+            .into_iter()
+            .filter(|(_, given, _, stronger)| *given && *stronger)
+            .map(|(flag, _, stronger, _)| format!("{flag} has no use beside {stronger}"))
+            .collect()
+    }
+
+    /// The endpoint that counts: --standalone chooses one of its own.
+    fn endpoint(&self) -> Option<&Endpoint> {
+        self.rdzv_endpoint.as_ref().filter(|_| !self.standalone)
     }
 
     /// Where rank 0 is to listen, as asked for, with the flag that asked.
     pub(crate) fn host(&self) -> Option<(&'static str, &str)> {
-        let endpoint = self.rdzv_endpoint.as_ref().map(|endpoint| &endpoint.host);
+        let endpoint = self.endpoint().map(|endpoint| &endpoint.host);
         [
+            ("--rdzv-endpoint", endpoint),
             ("--master-addr", self.master_addr.as_ref()),
             ("--local-addr", self.local_addr.as_ref()),
-            ("--rdzv-endpoint", endpoint),
         ]
         .into_iter()
         .find_map(|(flag, host)| Some((flag, host?.as_str())))
@@ -255,10 +253,11 @@ impl ContractArgs {
 
     /// The port on which rank 0 is to listen, as asked for, with the flag that asked; none for any free one.
     pub(crate) fn port(&self) -> Option<(&'static str, u16)> {
-        let endpoint = self.rdzv_endpoint.as_ref().map(|endpoint| endpoint.port);
-        [("--master-port", self.master_port), ("--rdzv-endpoint", endpoint)]
-            .into_iter()
-            .find_map(|(flag, port)| Some((flag, port?.number()?)))
+        let (flag, port) = match self.endpoint() {
+            Some(endpoint) => ("--rdzv-endpoint", endpoint.port),
+            None => ("--master-port", self.master_port?),
+        };
+        Some((flag, port.number()?))
     }
 
     /// The signals that the launcher handles.
@@ -267,6 +266,12 @@ impl ContractArgs {
             Some(list) => list.numbers().to_vec(),
             None => signals::STOP.into_iter().chain(signals::FORWARD).collect(),
         }
+    }
+
+    /// Their names, as torchrun tells its workers.
+    pub(crate) fn signal_names(&self) -> String {
+        let names: Vec<_> = self.signals().into_iter().map(signals::name).collect();
+        names.join(",")
     }
 }
 

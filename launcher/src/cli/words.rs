@@ -2,6 +2,7 @@
 //! starts, and where flags come from.
 
 use super::{Cli, Command, LaunchArgs, twins};
+use crate::process::python;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::{OsStr, OsString};
@@ -76,17 +77,12 @@ impl LaunchArgs {
             Form::Module
         } else if self.contract.no_python || self.after_dashes {
             Form::Program
-        } else if is_python(Path::new(name)) {
+        } else if python::runs(Path::new(name)) {
             Form::Script
         } else {
             Form::Recipe
         }
     }
-}
-
-/// Whether the file is a Python script by its name.
-fn is_python(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "py")
 }
 
 /// Reads the command line, and for a launch through `environment` the variables that stand for flags.

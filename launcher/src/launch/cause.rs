@@ -227,10 +227,10 @@ fn by_exception(lines: &[String], sent: &[i32]) -> Option<Cause> {
     let worded = chain.iter().find_map(|exception| {
         // What follows the first line may be the message's, or come from elsewhere: it only adds to what that says.
         wording::find(exception.lines.get(..1)?)?;
-        Some((wording::find(&exception.lines)?, exception))
+        Some((wording::find(exception.near())?, exception))
     });
     let (mut cause, exception) = worded.unwrap_or_else(|| {
-        let message = quoted(last.lines.first().map_or("", String::as_str));
+        let message = quoted(&last.summary());
         (
             Cause::new(Kind::PythonException, format!("the program raised {message}")),
             last,

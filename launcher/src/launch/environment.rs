@@ -4,7 +4,7 @@ use super::devices::Devices;
 use dtrain_common::env::{
     CUDA_VISIBLE_DEVICES, DTRAIN_COLLECTIVE_TIMEOUT, DTRAIN_HEARTBEAT_FILE, DTRAIN_MEMORY_COPIES,
     DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING,
-    TORCHELASTIC_ERROR_FILE, WorkerEnv,
+    TORCHELASTIC_ERROR_FILE, TORCHELASTIC_SIGNALS_TO_HANDLE, WorkerEnv,
 };
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Python's own.
 const PYTHONFAULTHANDLER: &str = "PYTHONFAULTHANDLER";
+const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 
 /// What all workers of a launch have in common.
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ pub(super) struct Shared {
     pub(super) restart: u32,
     /// How often it may be.
     pub(super) max_restarts: u32,
+    /// Names of the signals that the launcher handles.
+    pub(super) signals: String,
     /// Room for copies of the state, where a training wants it.
     pub(super) memory_copies: Option<PathBuf>,
     /// How long workers wait for each other, where the user says so.
@@ -76,6 +79,7 @@ impl Shared {
             .map(|(name, value)| (name, value.into()))
             .collect();
         vars.push((TORCHELASTIC_ERROR_FILE, error_file.into()));
+        vars.push((TORCHELASTIC_SIGNALS_TO_HANDLE, self.signals.clone().into()));
         vars.push((DTRAIN_HEARTBEAT_FILE, heartbeat_file.into()));
         if let Some(place) = &self.memory_copies {
             vars.push((DTRAIN_MEMORY_COPIES, place.into()));
@@ -102,6 +106,8 @@ impl Shared {
             (TORCH_NCCL_ASYNC_ERROR_HANDLING, "1".into()),
             // Python prints every thread's stack when it is ended by SIGABRT or a crash.
             (PYTHONFAULTHANDLER, "1".into()),
+            // A Python at whatever depth prints in time; its output is a pipe.
+            (PYTHONUNBUFFERED, "1".into()),
         ];
         for (name, value) in defaults {
             if inherited(name).is_none() {
@@ -139,6 +145,7 @@ mod tests {
             frames,
             restart: 2,
             max_restarts: 5,
+            signals: "SIGTERM,SIGINT".into(),
             memory_copies: None,
             collective_timeout: Some(Duration::from_millis(1500)),
         }
@@ -166,6 +173,8 @@ mod tests {
         let vars_unset = vars(false, &[]);
         assert_eq!(vars_unset[OMP_NUM_THREADS], "2");
         assert_eq!(vars_unset[TORCH_NCCL_ASYNC_ERROR_HANDLING], "1");
+        assert_eq!(vars_unset[PYTHONUNBUFFERED], "1");
+        assert!(!vars(false, &[(PYTHONUNBUFFERED, "")]).contains_key(PYTHONUNBUFFERED));
         let set = vars(
             false,
             &[(OMP_NUM_THREADS, "7"), (TORCH_NCCL_ASYNC_ERROR_HANDLING, "0")],

@@ -22,7 +22,7 @@ mod supervise;
 use crate::agent::{Cause, Next, RestartPolicy, Restarts};
 use crate::cli::LaunchArgs;
 use crate::guardian::Behind;
-use crate::output::{Screen, Stream, shows_frames};
+use crate::output::{Screen, Stream, draws_frames};
 use crate::process::memory_kill::MemoryKills;
 use crate::temporary::Temporary;
 use anyhow::Context;
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &LaunchArgs, behind: Behind, begun: Begun) -> anyhow::Re
         let pause = match next {
             Next::Finish { reason } => {
                 let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
-                if let Some(reason) = reason {
+                if let Some(reason) = reason.filter(|_| !report.is_refusal()) {
                     say(format!("dtrain: not restarted: {reason}"));
                 }
                 break (run, report);
@@ -250,9 +250,10 @@ impl Attempt {
             start: begun.wall,
             devices: plan.devices.clone(),
             // A bar that nobody sees is drawn as lines, which the log keeps.
-            frames: shows_frames() && plan.routing.route(0, Stream::Stderr).shown,
+            frames: draws_frames(Stream::Stderr) && plan.routing.route(0, Stream::Stderr).shown,
             restart: self.restart,
             max_restarts: self.max_restarts,
+            signals: args.contract.signal_names(),
             memory_copies: copies.map(|copies| copies.path().to_owned()),
             collective_timeout: args.limits.collective_timeout,
         };
@@ -262,6 +263,7 @@ impl Attempt {
             plan.worker(rank, vars)
         };
         supervise::Job {
+            kind: plan.kind,
             specs: (0..plan.nproc).map(spec).collect(),
             files: &self.files,
             routing: &plan.routing,

@@ -11,17 +11,18 @@ use super::size::{self, Asked, Host, Size, plural};
 use super::streams::{Home, Routing};
 use crate::agent::TimeLimit;
 use crate::cli::{Form, LaunchArgs, Target};
+use crate::output::Stream;
 use crate::process::{WorkerSpec, program, python};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use dtrain_common::batch::Partition;
 use dtrain_common::env::DTRAIN_WORKER;
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::{Recipe, RecipeError};
 use dtrain_common::run_dir::{Resume, RunDir, RunLock, Start};
 use folders::{new_or_empty, prepare};
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 /// The trainer's file name.
@@ -29,6 +30,23 @@ const WORKER: &str = "dtrain-worker";
 const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`), a Python script (`dtrain launch \
                        SCRIPT.py ARGS`) or a program after two dashes (`dtrain launch -- PROGRAM ARGS`); `dtrain \
                        launch --help` has examples";
+
+/// A name that is no recipe's may be a program's.
+fn no_recipe(name: &str, error: RecipeError) -> anyhow::Error {
+    let path = Path::new(name);
+    if path.extension().is_some_and(|extension| extension == "toml") {
+        return error.into();
+    }
+    let told = error.to_string();
+    let told = told.trim_end_matches('.');
+    if path.is_file() {
+        anyhow!(
+            "{told}. A Python script starts by `dtrain launch -- python3 {name}`, another program by `dtrain launch -- {name}`"
+        )
+    } else {
+        anyhow!("{told}. A program stands after two dashes: `dtrain launch -- {name}`")
+    }
+}
 
 /// How the steps of a run, or of its stages one after another, are cut up, in words.
 fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
@@ -166,7 +184,7 @@ impl Plan {
     }
 
     fn recipe(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Result<Self> {
-        let recipe = Recipe::load(name, &args.set)?;
+        let recipe = Recipe::load(name, &args.set).map_err(|error| no_recipe(name, error))?;
         recipe.check_paths()?;
         if args.stdin_rank.is_some() {
             bail!(
@@ -188,7 +206,7 @@ impl Plan {
         let routing =
             Routing::plan(&args.output, nproc, &args.contract.role, Home::Recipe).map_err(with_note)?;
         let checked = gpus.as_ref().map(gpu_check::check).transpose()?;
-        let notes = note.into_iter().chain(checked.into_iter().flatten()).collect();
+        let mut notes: Vec<_> = note.into_iter().chain(checked.into_iter().flatten()).collect();
         let partition = partition(&recipe, nproc)?;
         let placement = Placement::new(&args.contract, nproc, &devices)?;
         let worker = find_worker()?;
@@ -198,6 +216,7 @@ impl Plan {
         };
         let limited = limit(&args.limits, true, begun, own_environment)?;
         let (run_dir, start, lock) = prepare(name, &recipe, &resume, args.run_dir.as_deref(), begun)?;
+        notes.extend(lock.note());
 
         let mut summary = format!(
             "{nproc} worker{}{place}; effective batch {partition}; run directory {}",
@@ -274,10 +293,11 @@ impl Plan {
         } else {
             Home::Nowhere
         };
-        let routing = Routing::plan(&args.output, nproc, &args.contract.role, home)?;
+        let mut routing = Routing::plan(&args.output, nproc, &args.contract.role, home)?;
         let placement = Placement::new(&args.contract, nproc, &devices)?;
         let limited = limit(&args.limits, false, begun, own_environment)?;
         let run_dir = args.run_dir.as_deref().map(new_or_empty).transpose()?;
+        routing.make_folder()?;
         let mut summary = format!(
             "{nproc} worker{} of {}{place}",
             plural(nproc),
@@ -379,6 +399,7 @@ impl Plan {
             env,
             cpus: self.placement.bound.of(rank),
             inherit_stdin: self.stdin.is_for(rank),
+            inherit_stdout: self.routing.passes(Stream::Stdout) && Stream::Stdout.takes_background_writes(),
         }
     }
 
@@ -451,7 +472,7 @@ pub(crate) fn find_worker() -> anyhow::Result<PathBuf> {
         return Ok(found);
     }
     program::find(OsStr::new(WORKER), path.as_deref()).map_err(|_| {
-        anyhow::anyhow!(
+        anyhow!(
             "the trainer {WORKER} lies neither beside dtrain nor in PATH; build it with `cargo build --release -p \
              {WORKER}`, or name it in {DTRAIN_WORKER}"
         )

@@ -31,6 +31,7 @@ pub(super) struct Report {
     wall: Duration,
     resumed_from: Option<PathBuf>,
     text: Option<String>,
+    is_refusal: bool,
 }
 
 impl Report {
@@ -50,10 +51,16 @@ impl Report {
             Some(culprit) => format!("rank {} failed: {}; {meaning}", culprit.end.rank, culprit.ended()),
         };
         let failure = culprit.as_ref().map(|culprit| culprit.failure(begun));
-        let mut lines = culprit
+        // A worker that refuses the recipe or the data has not failed: it says what the launcher says of a wrong recipe.
+        let refusal = culprit
             .as_ref()
-            .map(|culprit| culprit.banner(plan.nproc, run, &attempt.files))
-            .unwrap_or_default();
+            .filter(|_| (status, plan.kind) == (ExitStatus::Usage, Kind::Recipe))
+            .and_then(|culprit| culprit.reported.as_ref());
+        let mut lines = match (refusal, &culprit) {
+            (Some(message), _) => vec![format!("dtrain: error: {message}")],
+            (None, Some(culprit)) => culprit.banner(plan.nproc, run, &attempt.files),
+            (None, None) => Vec::new(),
+        };
         let results = plan
             .run_dir
             .as_ref()
@@ -66,6 +73,7 @@ impl Report {
                 ));
             }
             (ExitStatus::Success, ..) => {}
+            _ if refusal.is_some() => {}
             (ExitStatus::Requeue, Kind::Recipe, Some(folder)) => lines.push(format!(
                 "dtrain: exit code {}: {meaning} with --run-dir {folder}",
                 status.code()
@@ -73,8 +81,10 @@ impl Report {
             _ => lines.push(format!("dtrain: exit code {}: {meaning}", status.code())),
         }
         let text = (!lines.is_empty()).then(|| lines.join("\n"));
+        let is_refusal = refusal.is_some();
         Self {
             status,
+            is_refusal,
             reason,
             failure,
             nproc: plan.nproc,
@@ -88,6 +98,11 @@ impl Report {
     /// What the command returns.
     pub(super) fn status(&self) -> ExitStatus {
         self.status
+    }
+
+    /// Whether a worker has refused the recipe or the data, which is said in one sentence.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.is_refusal
     }
 
     /// What the user is told last, if there is anything to say.
@@ -356,10 +371,12 @@ fn suspect(end: &End, run: &Run, files: &Files, kills: &SinceThen) -> Suspect {
 }
 
 /// What the user is told while the run goes on; nothing where the banner follows at once.
-pub(super) fn notice(notice: &Notice, workers: usize, timeout: Duration) -> Option<String> {
+pub(super) fn notice(notice: &Notice, kind: Kind, workers: usize, timeout: Duration) -> Option<String> {
+    let refusal = Outcome::Exited(ExitStatus::Usage.code().into());
     let timeout = timeout.as_secs();
     match notice {
         Notice::Failed { stopping: 0, .. } | Notice::Stopping { workers: 0, .. } => None,
+        Notice::Failed { outcome, .. } if kind == Kind::Recipe && *outcome == refusal => None,
         Notice::Failed {
             rank,
             outcome,

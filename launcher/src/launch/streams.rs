@@ -4,12 +4,20 @@
 mod tests;
 
 use crate::cli_output::{Choice, FilterList, LogSize, OutputArgs, Place, PrefixTemplate, RankList};
-use crate::output::Stream;
+use crate::output::{Frames, Stream, Style, draws_frames};
 use anyhow::{Context, bail, ensure};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// torchrun's variable for the prefix.
 const TEMPLATE_VARIABLE: &str = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
+
+/// The rest of a line that has begun is waited for so long where somebody sits before it.
+const AT_A_TERMINAL: Duration = Duration::from_millis(200);
+/// The same in a file or pipe, where a line in two parts costs more.
+const ELSEWHERE: Duration = Duration::from_secs(1);
 
 /// Where one stream of one worker goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +38,8 @@ pub(super) struct Routing {
     /// Texts of which a line must have one to be copied, in the order of [`Stream::BOTH`].
     filters: [Vec<String>; 2],
     log_dir: Option<PathBuf>,
+    /// The folder for logs is still to be made, in a temporary place.
+    temporary: bool,
     log_size: LogSize,
     note: Option<&'static str>,
 }
@@ -95,18 +105,15 @@ impl Routing {
     fn of(args: &OutputArgs, setting: &Setting<'_>) -> anyhow::Result<Self> {
         check_folders(args, setting.home)?;
         check_ranks(args, setting.workers)?;
-        let has_folder = setting.home != Home::Nowhere || args.log_dir.is_some();
         let unfiltered: Vec<_> = (0..setting.workers)
             .map(|rank| Stream::BOTH.map(|stream| route(args, rank, stream)))
             .collect();
         let somewhere_shown =
-            |routes: &[[Route; 2]], stream: Stream| routes.iter().any(|routes| routes[index(stream)].shown);
-        if !has_folder && unfiltered.iter().flatten().any(|route| !route.shown) {
-            bail!(
-                "--redirects sends output to files only, and there is no folder for them; give --log-dir DIR or \
-                 --run-dir DIR"
-            );
-        }
+            |routes: &[[Route; 2]], stream: Stream| routes.iter().any(|routes| routes[stream.index()].shown);
+        let named = setting.home != Home::Nowhere || args.log_dir.is_some();
+        // Output that is only kept would be lost without a folder.
+        let temporary = !named && unfiltered.iter().flatten().any(|route| !route.shown);
+        let has_folder = named || temporary;
         if !Stream::BOTH
             .iter()
             .any(|stream| somewhere_shown(&unfiltered, *stream))
@@ -168,9 +175,34 @@ impl Routing {
                 .collect(),
             filters: filters.map(|filter| filter.map(|list| list.0.clone()).unwrap_or_default()),
             log_dir: args.log_dir.clone(),
+            temporary,
             log_size: args.log_max_size.unwrap_or_default(),
             note,
         })
+    }
+
+    /// Makes the temporary folder for logs that no other folder is named for; it stays, like any log. Call it once nothing
+    /// else can be wrong.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(super) fn make_folder(&mut self) -> anyhow::Result<()> {
+        if self.temporary {
+            let parent = std::env::temp_dir();
+            let folder = tempfile::Builder::new()
+                .prefix("dtrain-logs-")
+                .permissions(Permissions::from_mode(0o700))
+                .tempdir_in(&parent)
+                .with_context(|| {
+                    format!(
+                        "--redirects: cannot make a folder for logs in {}; give --log-dir DIR",
+                        parent.display()
+                    )
+                })?;
+            self.log_dir = Some(folder.keep());
+            self.temporary = false;
+        }
+        Ok(())
     }
 
     /// Number of workers.
@@ -180,7 +212,35 @@ impl Routing {
 
     /// Where this stream of this worker goes.
     pub(super) fn route(&self, local_rank: usize, stream: Stream) -> Route {
-        self.routes[local_rank][index(stream)]
+        self.routes[local_rank][stream.index()]
+    }
+
+    /// How this stream of this worker is shown on the launcher's own.
+    pub(super) fn style(&self, local_rank: usize, stream: Stream) -> Style {
+        if !self.route(local_rank, stream).shown {
+            return Style::Hidden;
+        }
+        let is_terminal = stream.is_terminal();
+        if !is_terminal && self.workers() == 1 && self.prefix(local_rank).is_empty() {
+            return Style::Raw;
+        }
+        Style::Lines {
+            frames: match (draws_frames(stream), local_rank) {
+                (true, 0) => Frames::Drawn,
+                (true, _) => Frames::Dropped,
+                (false, _) => Frames::Lines,
+            },
+            patience: if is_terminal { AT_A_TERMINAL } else { ELSEWHERE },
+        }
+    }
+
+    /// Whether the only worker may have the launcher's own stream: it is shown as it is, and goes nowhere else.
+    pub(super) fn passes(&self, stream: Stream) -> bool {
+        let [routes] = self.routes.as_slice() else {
+            return false;
+        };
+        let Route { shown, kept } = routes[stream.index()];
+        shown && !kept && self.prefixes[0].is_empty() && self.filters(stream).is_empty()
     }
 
     /// What stands before this worker's lines.
@@ -190,7 +250,7 @@ impl Routing {
 
     /// The texts of which a shown line of this stream must have one to be copied; none where nothing is copied.
     pub(super) fn filters(&self, stream: Stream) -> &[String] {
-        &self.filters[index(stream)]
+        &self.filters[stream.index()]
     }
 
     /// The folder for logs of a launch without a run directory.
@@ -286,12 +346,5 @@ fn prefix(template: Option<&PrefixTemplate>, rank: usize, setting: &Setting<'_>)
         }),
         None if setting.workers > 1 => format!("[rank {rank}] "),
         None => String::new(),
-    }
-}
-
-fn index(stream: Stream) -> usize {
-    match stream {
-        Stream::Stdout => 0,
-        Stream::Stderr => 1,
     }
 }

@@ -7,18 +7,19 @@
 use super::Begun;
 use super::files::{Files, Sieves, WorkerLogs};
 use super::heartbeats::Heartbeats;
+use super::plan::Kind;
 use super::report;
 use super::streams::Routing;
 use crate::agent::{Action, Agent, Event, HangPolicy, Policy, SAME_REQUEST, TimeLimit, Verdict};
 use crate::guardian::{self, Behind};
-use crate::output::{Chunk, Reader, RotatingLog, Screen, Source, Stream, Tail, Unkept, shows_frames};
+use crate::output::{Chunk, Reader, RotatingLog, Screen, Source, Stream, Style, Tail, Unkept};
 use crate::process::{Family, Streams, Terminal, Worker, WorkerSpec, descendants, signals, stacks};
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::process::Pid;
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, IsTerminal, PipeReader};
+use std::io::{self, PipeReader};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,6 +36,7 @@ pub(super) struct Supervisor {
 
 /// What to supervise: one attempt.
 pub(super) struct Job<'a> {
+    pub(super) kind: Kind,
     /// By rank.
     pub(super) specs: Vec<WorkerSpec>,
     pub(super) files: &'a Files,
@@ -149,7 +151,6 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
         capture: Capture {
             routing: job.routing,
             sieves,
-            frames: shows_frames(),
             chunks: screen.chunks.clone(),
             unkept: unkept.clone(),
             stop: Arc::new(stop),
@@ -185,7 +186,7 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
                 continue;
             }
             Some(Action::Tell(notice)) => {
-                if let Some(text) = report::notice(&notice, workers, job.shutdown_timeout) {
+                if let Some(text) = report::notice(&notice, job.kind, workers, job.shutdown_timeout) {
                     let _ = screen.notices.send(text);
                 }
                 continue;
@@ -420,7 +421,6 @@ impl Group<'_> {
 struct Capture<'a> {
     routing: &'a Routing,
     sieves: Sieves,
-    frames: bool,
     chunks: Sender<Chunk>,
     unkept: Unkept,
     stop: Arc<PipeReader>,
@@ -429,7 +429,9 @@ struct Capture<'a> {
 
 impl Capture<'_> {
     fn attach(&self, rank: usize, streams: Streams, logs: WorkerLogs, tail: &Tail) -> io::Result<()> {
-        self.read(rank, Stream::Stdout, streams.stdout, logs.stdout, None)?;
+        if let Some(stdout) = streams.stdout {
+            self.read(rank, Stream::Stdout, stdout, logs.stdout, None)?;
+        }
         self.read(
             rank,
             Stream::Stderr,
@@ -447,21 +449,18 @@ impl Capture<'_> {
         log: Option<RotatingLog>,
         tail: Option<Tail>,
     ) -> io::Result<()> {
-        let (is_terminal, sieve) = match stream {
-            Stream::Stdout => (io::stdout().is_terminal(), &self.sieves.stdout),
-            Stream::Stderr => (io::stderr().is_terminal(), &self.sieves.stderr),
+        let sieve = match stream {
+            Stream::Stdout => &self.sieves.stdout,
+            Stream::Stderr => &self.sieves.stderr,
         };
-        let prefix = self.routing.prefix(rank);
-        let shown = self.routing.route(rank, stream).shown;
+        let style = self.routing.style(rank, stream);
         let reader = Reader {
             source: Source { rank, stream },
             stream: pipe,
-            shown,
-            prefix: prefix.as_bytes().to_vec(),
-            end_last_line: self.routing.workers() > 1 || !prefix.is_empty() || is_terminal,
-            frames: self.frames && rank == 0,
+            style,
+            prefix: self.routing.prefix(rank).as_bytes().to_vec(),
             log,
-            sieve: sieve.clone().filter(|_| shown),
+            sieve: sieve.clone().filter(|_| style != Style::Hidden),
             tail,
             chunks: self.chunks.clone(),
             unkept: self.unkept.clone(),

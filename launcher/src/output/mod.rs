@@ -2,6 +2,7 @@
 //! launcher's standard output and standard error, so that no line is torn and the progress frame stays intact.
 
 mod frame;
+mod present;
 mod reader;
 mod rotate;
 mod screen;
@@ -10,12 +11,17 @@ mod split;
 mod tail;
 mod unkept;
 
+pub(crate) use present::{Frames, Style};
 pub(crate) use reader::Reader;
 pub(crate) use rotate::RotatingLog;
-pub(crate) use screen::{Screen, shows_frames};
+pub(crate) use screen::{Screen, draws_frames};
 pub(crate) use sieve::Sieve;
 pub(crate) use tail::Tail;
 pub(crate) use unkept::Unkept;
+
+use rustix::termios::LocalModes;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// One of the two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +41,35 @@ impl Stream {
             Self::Stderr => "stderr",
         }
     }
+
+    /// Its place in [`Stream::BOTH`].
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Self::Stdout => 0,
+            Self::Stderr => 1,
+        }
+    }
+
+    /// Does something with the launcher's own.
+    fn with_fd<T>(self, act: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
+        match self {
+            Self::Stdout => act(io::stdout().as_fd()),
+            Self::Stderr => act(io::stderr().as_fd()),
+        }
+    }
+
+    /// Whether the launcher's own is a terminal that lets processes in the background write to it, as workers are.
+    pub(crate) fn takes_background_writes(self) -> bool {
+        self.with_fd(|fd| {
+            let modes = rustix::termios::tcgetattr(fd);
+            modes.is_ok_and(|modes| !modes.local_modes.contains(LocalModes::TOSTOP))
+        })
+    }
+
+    /// Whether the launcher's own is a terminal.
+    pub(crate) fn is_terminal(self) -> bool {
+        self.with_fd(|fd| fd.is_terminal())
+    }
 }
 
 /// Where output comes from.
@@ -44,12 +79,25 @@ pub(crate) struct Source {
     pub(crate) stream: Stream,
 }
 
-/// Whole lines of one source, and what becomes of its progress frame after them.
+/// What one source writes to the screen, and what becomes of its progress frame after that.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     source: Source,
-    lines: Vec<u8>,
+    text: Vec<u8>,
+    start: Start,
     frame: FrameChange,
+}
+
+/// What the first byte of a chunk begins.
+#[derive(Debug, PartialEq, Eq)]
+enum Start {
+    /// A line.
+    Line,
+    /// Nothing: it goes on with the line of its source that was left open. The prefix is for the case that somebody else
+    /// has written meanwhile.
+    Continued(Vec<u8>),
+    /// Whatever the program made of it.
+    Raw,
 }
 
 /// What a source's output does to the progress frame that it is showing.

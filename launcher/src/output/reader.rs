@@ -1,14 +1,15 @@
-//! Reading one stream of one worker: whole lines go to the log file and to the [`Screen`](super::Screen).
+//! Reading one stream of one worker: its bytes go to the log file, and what is shown of them to the [`Screen`](super::Screen).
 
-use super::split::{LONGEST_LINE, Piece, Splitter};
+use super::present::{Output, Presenter, Style};
 use super::tail::Tail;
-use super::{Chunk, FrameChange, RotatingLog, Sieve, Source, Unkept};
+use super::{Chunk, RotatingLog, Sieve, Source, Unkept};
 use crate::process::SMALL_STACK;
 use crossbeam_channel::Sender;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::fs::File;
 use std::io::{self, PipeReader, Read};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Bytes read at a time; a pipe's usual capacity.
 const READ_BYTES: usize = 64 * 1024;
@@ -19,15 +20,11 @@ const PIPE_BYTES: usize = 1 << 20;
 pub(crate) struct Reader {
     pub(crate) source: Source,
     pub(crate) stream: File,
-    /// Whether it goes to the screen at all.
-    pub(crate) shown: bool,
+    /// How it goes to the screen.
+    pub(crate) style: Style,
     /// Put before every line on the screen.
     pub(crate) prefix: Vec<u8>,
-    /// Whether a last line without an end gets one on the screen.
-    pub(crate) end_last_line: bool,
-    /// Whether progress frames are passed on.
-    pub(crate) frames: bool,
-    /// Gets every line, byte by byte.
+    /// Gets every byte as it comes.
     pub(crate) log: Option<RotatingLog>,
     /// Gets some of the lines, as the screen does.
     pub(crate) sieve: Option<Sieve>,
@@ -50,17 +47,25 @@ impl Reader {
             .name(name)
             .stack_size(SMALL_STACK)
             .spawn(move || {
-                let mut splitter = Splitter::new(LONGEST_LINE);
+                let mut presenter = Presenter::new(self.style, self.prefix.clone());
                 let mut buffer = vec![0; READ_BYTES];
                 let mut left_after_stop = None;
                 while left_after_stop != Some(0) {
-                    match wait(&self.stream, &stop, left_after_stop.is_some()) {
+                    let until = match left_after_stop {
+                        Some(_) => Some(Instant::now()),
+                        None => presenter.deadline(),
+                    };
+                    match wait(&self.stream, &stop, left_after_stop.is_none(), until) {
                         Ready::Stop => left_after_stop = Some(PIPE_BYTES),
-                        Ready::Nothing => break,
+                        Ready::Nothing if left_after_stop.is_some() => break,
+                        Ready::Nothing => {
+                            let output = presenter.overdue(Instant::now());
+                            self.show(output);
+                        }
                         Ready::Stream => match self.stream.read(&mut buffer) {
                             Ok(0) => break,
                             Ok(count) => {
-                                self.pass_on(&mut splitter, Some(&buffer[..count]));
+                                self.pass_on(&mut presenter, Some(&buffer[..count]));
                                 left_after_stop = left_after_stop.map(|left| left.saturating_sub(count));
                             }
                             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -68,90 +73,64 @@ impl Reader {
                         },
                     }
                 }
-                self.pass_on(&mut splitter, None);
+                self.pass_on(&mut presenter, None);
             })?;
         Ok(())
     }
 
-    /// Cuts up `bytes`, or what is left at the end of the stream, and passes it on.
-    fn pass_on(&mut self, splitter: &mut Splitter, bytes: Option<&[u8]>) {
-        let (mut screen, mut logged, mut caught) = (Vec::new(), Vec::new(), Vec::new());
-        let mut frame = FrameChange::Keep;
-        let frames = self.frames && self.shown;
-        // Where the screen gets the lines exactly as they are, one copy serves both.
-        let as_they_are = self.shown && self.prefix.is_empty() && !self.end_last_line;
-        {
-            let (prefix, end_last_line, shown) = (&self.prefix, self.end_last_line, self.shown);
-            let keep_log = self.log.is_some() && !as_they_are;
+    /// Passes on `bytes`, or what is left at the end of the stream.
+    fn pass_on(&mut self, presenter: &mut Presenter, bytes: Option<&[u8]>) {
+        self.log(bytes.unwrap_or_default());
+        let mut caught = Vec::new();
+        let output = {
             let sieve = self.sieve.as_ref();
             let mut tail = self.tail.as_ref().map(Tail::adding);
-            let mut each = |piece: Piece<'_>| match piece {
-                Piece::Line(line) => {
-                    if shown {
-                        screen.extend_from_slice(prefix);
-                        screen.extend_from_slice(line);
-                        if end_last_line && !line.ends_with(b"\n") {
-                            screen.push(b'\n');
-                        }
-                    }
-                    if keep_log {
-                        logged.extend_from_slice(line);
-                    }
-                    if sieve.is_some_and(|sieve| sieve.catches(line)) {
-                        caught.extend_from_slice(prefix);
-                        caught.extend_from_slice(line);
-                        if !line.ends_with(b"\n") {
-                            caught.push(b'\n');
-                        }
-                    }
-                    if let Some(tail) = &mut tail {
-                        tail.add(line);
-                    }
-                    frame = FrameChange::Clear;
+            presenter.push(bytes, Instant::now(), |line| {
+                if let Some(tail) = &mut tail {
+                    tail.add(line);
                 }
-                Piece::Frame(text) if frames => frame = FrameChange::Show(text.to_vec()),
-                Piece::Frame(_) => {}
-            };
-            match bytes {
-                Some(bytes) => splitter.push(bytes, &mut each),
-                None => splitter.finish(&mut each),
-            }
-            if frames && let Some(text) = splitter.frame_in_the_making() {
-                frame = FrameChange::Show(text.to_vec());
-            }
-        }
-        self.keep(if as_they_are { &screen } else { &logged }, &caught);
-        if !frames {
-            frame = FrameChange::Keep;
-        }
-        if !screen.is_empty() || frame != FrameChange::Keep {
-            // It fails only when the screen has been given up; the log goes on.
-            let _ = self.chunks.send(Chunk {
-                source: self.source,
-                lines: screen,
-                frame,
-            });
-        }
-    }
-
-    /// Writes lines to the log, and those that were caught to the log of such.
-    fn keep(&mut self, lines: &[u8], caught: &[u8]) {
-        if let Some(log) = &mut self.log
-            && let Err(error) = log.write(lines)
-        {
-            let consequence = if self.shown {
-                "its output is shown but no longer kept"
-            } else {
-                "the rest of its output is neither kept nor shown"
-            };
-            self.unkept.add(log.path(), &error, consequence);
-            self.log = None;
-        }
+                if sieve.is_some_and(|sieve| sieve.catches(line)) {
+                    caught.extend_from_slice(&self.prefix);
+                    caught.extend_from_slice(line);
+                    if !line.ends_with(b"\n") {
+                        caught.push(b'\n');
+                    }
+                }
+            })
+        };
         if !caught.is_empty()
-            && let Some(Err((path, error))) = self.sieve.as_ref().map(|sieve| sieve.keep(caught))
+            && let Some(Err((path, error))) = self.sieve.as_ref().map(|sieve| sieve.keep(&caught))
         {
             self.unkept
                 .add(&path, &error, "lines are shown but no longer copied there");
+        }
+        self.show(output);
+    }
+
+    fn show(&self, output: Option<Output>) {
+        let Some(Output { text, start, frame }) = output else {
+            return;
+        };
+        // It fails only when the screen has been given up; the log goes on.
+        let _ = self.chunks.send(Chunk {
+            source: self.source,
+            text,
+            start,
+            frame,
+        });
+    }
+
+    fn log(&mut self, bytes: &[u8]) {
+        if let Some(log) = &mut self.log
+            && let Err(error) = log.write(bytes)
+        {
+            let consequence = if self.style == Style::Hidden {
+                "the rest of its output is neither kept nor shown"
+            } else {
+                "its output is shown but no longer kept"
+            };
+            self.unkept.add(log.path(), &error, consequence);
+            self.log = None;
         }
     }
 }
@@ -162,31 +141,23 @@ enum Ready {
     Nothing,
 }
 
-/// Blocks until there is something to read or the stop; after the stop it does not block.
-fn wait(stream: &File, stop: &PipeReader, stopped: bool) -> Ready {
+/// Blocks until there is something to read, or `until`; or the stop, if that is still to come.
+fn wait(stream: &File, stop: &PipeReader, stoppable: bool, until: Option<Instant>) -> Ready {
     let readable = |flags: PollFlags| flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR);
+    let watched = if stoppable { 2 } else { 1 };
     loop {
         let mut both = [
             PollFd::new(stream, PollFlags::IN),
             PollFd::new(stop, PollFlags::IN),
         ];
-        let polled = if stopped {
-            rustix::event::poll(
-                &mut both[..1],
-                Some(&Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 0,
-                }),
-            )
-        } else {
-            rustix::event::poll(&mut both, None)
-        };
-        match polled {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match rustix::event::poll(&mut both[..watched], left.as_ref()) {
             Err(rustix::io::Errno::INTR) => {}
             // Without memory for polling, a plain read still works.
             Err(_) => return Ready::Stream,
             Ok(_) if readable(both[0].revents()) => return Ready::Stream,
-            Ok(_) if !stopped && readable(both[1].revents()) => return Ready::Stop,
+            Ok(_) if stoppable && readable(both[1].revents()) => return Ready::Stop,
             Ok(_) => return Ready::Nothing,
         }
     }

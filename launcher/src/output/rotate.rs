@@ -1,21 +1,28 @@
 //! A log file of bounded size.
 
-use memchr::{memchr, memrchr};
+use super::split::LONGEST_LINE;
+use memchr::{memchr2, memrchr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// A log file that is begun anew when it is full; the full one stays beside it, with `.1` after its name, until the
 /// next is full.
 ///
-/// Both hold whole lines only, and nothing is missing between them. A line that is larger than the bound has a file
-/// to itself.
+/// It has every byte at once, also of a line that is not whole yet. Both files hold whole lines, or frames of a progress
+/// bar, and nothing is missing between them: a line that has only begun in the full file moves on into the new one. A
+/// line that is larger than the bound has a file to itself.
 #[derive(Debug)]
 pub(crate) struct RotatingLog {
     path: PathBuf,
     file: File,
-    /// Bytes in `file`, all of them whole lines.
+    /// Bytes in `file`.
     len: u64,
+    /// How many of them, the last, are of a line without an end.
+    begun: u64,
+    /// They end in a carriage return: the next byte decides whether it ended a frame.
+    returned: bool,
     most: u64,
 }
 
@@ -29,6 +36,8 @@ impl RotatingLog {
             file: open(&path)?,
             path,
             len: 0,
+            begun: 0,
+            returned: false,
             most: most.unwrap_or(u64::MAX),
         })
     }
@@ -38,34 +47,41 @@ impl RotatingLog {
         &self.path
     }
 
-    /// Adds whole lines; only the last of a stream may have no end.
+    /// Adds bytes, which need not end with a line.
     ///
     /// # Errors
     /// They cannot be written, or a full file not be put aside. What was written of a line is taken back then.
-    pub(crate) fn write(&mut self, mut lines: &[u8]) -> io::Result<()> {
-        while !lines.is_empty() {
-            match self.fitting(lines) {
+    pub(crate) fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while let Some(first) = bytes.first() {
+            if self.returned && *first != b'\n' {
+                self.begun = 0;
+            }
+            match self.fitting(bytes) {
                 0 => self.rotate()?,
                 count => {
-                    let (now, later) = lines.split_at(count);
+                    let (now, later) = bytes.split_at(count);
                     self.append(now)?;
-                    lines = later;
+                    bytes = later;
                 }
             }
         }
         Ok(())
     }
 
-    /// How many bytes of `lines` go into the file before it is full; at least one line into an empty one.
-    fn fitting(&self, lines: &[u8]) -> usize {
+    /// How many of `bytes` go into the file before it is full; of a file that holds one line alone at least the rest of
+    /// that line.
+    fn fitting(&self, bytes: &[u8]) -> usize {
         let room = usize::try_from(self.most.saturating_sub(self.len)).unwrap_or(usize::MAX);
-        if lines.len() <= room {
-            return lines.len();
+        if bytes.len() <= room {
+            return bytes.len();
         }
-        match memrchr(b'\n', &lines[..room]) {
-            Some(end) => end + 1,
-            None if self.len > 0 => 0,
-            None => memchr(b'\n', lines).map_or(lines.len(), |end| end + 1),
+        let alone = self.begun == self.len;
+        match last_end(&bytes[..room]) {
+            Some(end) => end,
+            None if !alone => 0,
+            // Binary data without any end of a line still has a bound.
+            None if self.len >= self.most.max(LONGEST_LINE as u64) => 0,
+            None => memchr2(b'\n', b'\r', bytes).map_or(bytes.len(), |end| end + 1),
         }
     }
 
@@ -73,28 +89,50 @@ impl RotatingLog {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
         fs::rename(&self.path, old)?;
-        self.file = open(&self.path)?;
-        self.len = 0;
-        Ok(())
-    }
-
-    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
-        let mut written = 0;
-        while written < lines.len() {
-            match self.file.write(&lines[written..]) {
-                Ok(0) => return self.cut(&lines[..written], ErrorKind::WriteZero.into()),
-                Ok(count) => written += count,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return self.cut(&lines[..written], error),
+        let full = std::mem::replace(&mut self.file, open(&self.path)?);
+        let whole = self.len - self.begun;
+        let moved = if whole == 0 { 0 } else { self.begun };
+        (self.len, self.begun) = (0, 0);
+        if moved > 0 {
+            let mut line = vec![0; usize::try_from(moved).unwrap_or(usize::MAX)];
+            // Somebody else may have emptied it.
+            if full.read_exact_at(&mut line, whole).is_ok() {
+                full.set_len(whole)?;
+                self.append(&line)?;
             }
         }
-        self.len += lines.len() as u64;
         Ok(())
     }
 
-    /// Takes back the line that is only begun in `written`, what was written before `error`.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.file.write(&bytes[written..]) {
+                Ok(0) => return self.cut(&bytes[..written], ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return self.cut(&bytes[..written], error),
+            }
+        }
+        self.count(bytes);
+        Ok(())
+    }
+
+    /// Notes that `bytes` lie in the file.
+    fn count(&mut self, bytes: &[u8]) {
+        self.len += bytes.len() as u64;
+        self.returned = bytes.last() == Some(&b'\r');
+        self.begun = match last_end(bytes) {
+            Some(end) => (bytes.len() - end) as u64,
+            None => self.begun + bytes.len() as u64,
+        };
+    }
+
+    /// Takes back the line that is only begun after `written`, what was written before `error`.
     fn cut(&mut self, written: &[u8], error: io::Error) -> io::Result<()> {
-        self.len += memrchr(b'\n', written).map_or(0, |end| end as u64 + 1);
+        self.count(written);
+        self.len -= self.begun;
+        self.begun = 0;
         // Only ever shortened: somebody else may have emptied it.
         if self.file.metadata().is_ok_and(|meta| meta.len() > self.len) {
             // What cannot be taken back stays; the error is told in any case.
@@ -104,9 +142,17 @@ impl RotatingLog {
     }
 }
 
+/// Where the last line or frame in `bytes` ends. A carriage return as the last byte ends nothing: a line feed may follow.
+fn last_end(bytes: &[u8]) -> Option<usize> {
+    let line = memrchr(b'\n', bytes).map(|at| at + 1);
+    let decided = &bytes[line.unwrap_or(0)..bytes.len().saturating_sub(1).max(line.unwrap_or(0))];
+    let frame = memrchr(b'\r', decided).map(|at| line.unwrap_or(0) + at + 1);
+    frame.or(line)
+}
+
 /// Opens for appending, so that somebody who empties the file while it is written leaves no hole in it.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    OpenOptions::new().create(true).append(true).read(true).open(path)
 }
 
 #[cfg(test)]
@@ -156,6 +202,36 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_has_only_begun_in_the_full_file_moves_into_the_new_one() {
+        assert_eq!(
+            after(Some(8), &["ab\n", "cd", "ef", "gh\n"]),
+            owned("ab\n", "cdefgh\n")
+        );
+        assert_eq!(
+            after(Some(8), &["ab\n", "cd", "efghijklm", "n\n"]),
+            owned("ab\n", "cdefghijklmn\n")
+        );
+        assert_eq!(after(Some(8), &["ab\n", "cd"]), owned("", "ab\ncd"));
+    }
+
+    #[test]
+    fn frames_of_a_bar_keep_to_the_bound_too() {
+        assert_eq!(
+            after(Some(8), &["\r10%", "\r20%", "\r30%", "\r40%"]),
+            owned("20%\r", "30%\r40%")
+        );
+        for all in [
+            (0..100).map(|n| format!("\r{n:03}%")).collect::<Vec<_>>(),
+            (0..100).map(|n| format!("{n:03}%\r")).collect(),
+        ] {
+            let pieces: Vec<&str> = all.iter().map(String::as_str).collect();
+            let (old, new) = after(Some(50), &pieces);
+            assert!(old.len() <= 50 && new.len() <= 50, "{old:?} {new:?}");
+            assert!(all.concat().ends_with(&[old, new].concat()));
+        }
+    }
+
+    #[test]
     fn a_full_disk_is_an_error_and_no_line_stays_begun() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stdout.log");
@@ -188,9 +264,11 @@ mod tests {
         fn the_files_hold_the_last_lines_whole_and_within_the_bound(
             pieces in prop::collection::vec("([a-c]{0,5}\n){0,4}", 0..20),
             most in 6_u64..30,
+            chunk in 1_usize..12,
         ) {
             let all = pieces.concat();
-            let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+            // However the bytes arrive.
+            let pieces: Vec<&str> = (0..all.len()).step_by(chunk).map(|at| &all[at..all.len().min(at + chunk)]).collect();
             let (old, new) = after(Some(most), &pieces);
             prop_assert!(all.ends_with(&[old.as_str(), &new].concat()));
             prop_assert!(old.is_empty() || old.ends_with('\n'));

@@ -1,10 +1,10 @@
 //! The owner of the launcher's standard output and standard error.
 
-use super::{Chunk, FrameChange, Source, Stream, frame};
+use super::{Chunk, FrameChange, Source, Start, Stream, frame};
 use crossbeam_channel::{Receiver, Sender, never, select};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Chunks that may wait for the screen; then the readers wait, and with full pipes the workers.
@@ -49,26 +49,30 @@ impl Screen {
     }
 }
 
-/// Whether progress frames can be shown: standard error is a terminal that can erase a line.
-pub(crate) fn shows_frames() -> bool {
-    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+/// Whether progress frames can be drawn there: it is a terminal that can erase a line.
+pub(crate) fn draws_frames(stream: Stream) -> bool {
+    stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
 struct Writer {
-    stdout_is_terminal: bool,
-    stdout_closed: bool,
-    stderr_closed: bool,
+    /// Whether standard output and standard error are terminals.
+    terminals: [bool; 2],
+    /// Both are the same file.
+    shared: bool,
+    closed: [bool; 2],
+    /// Who left a line without an end on either stream; with a shared file on the first.
+    open: [Option<Source>; 2],
     /// The progress frame on show, and whose it is.
     frame: Option<(Source, Vec<u8>)>,
 }
 
 impl Writer {
     fn new() -> Self {
-        let stdout_is_terminal = io::stdout().is_terminal();
         Self {
-            stdout_is_terminal,
-            stdout_closed: false,
-            stderr_closed: false,
+            terminals: Stream::BOTH.map(Stream::is_terminal),
+            shared: same_file(io::stdout().as_fd(), io::stderr().as_fd()),
+            closed: [false; 2],
+            open: [None; 2],
             frame: None,
         }
     }
@@ -99,7 +103,10 @@ impl Writer {
     }
 
     fn notice(&mut self, notice: &str) {
-        self.lines(Stream::Stderr, format!("{notice}\n").as_bytes());
+        self.around_frame(Stream::Stderr, |writer| {
+            writer.close_line(Stream::Stderr);
+            writer.write(Stream::Stderr, format!("{notice}\n").as_bytes());
+        });
     }
 
     fn chunk(&mut self, chunk: Chunk) {
@@ -110,25 +117,58 @@ impl Writer {
         match chunk.frame {
             // The line takes the place of the frame, as it would on a terminal.
             FrameChange::Clear if own_frame => self.show(None),
-            FrameChange::Show(_) if own_frame && !chunk.lines.is_empty() => self.show(None),
+            FrameChange::Show(_) if own_frame && !chunk.text.is_empty() => self.show(None),
             _ => {}
         }
-        self.lines(chunk.source.stream, &chunk.lines);
+        if !chunk.text.is_empty() {
+            self.around_frame(chunk.source.stream, |writer| {
+                writer.text(chunk.source, &chunk.start, &chunk.text);
+            });
+        }
         if let FrameChange::Show(text) = chunk.frame {
             self.show(Some((chunk.source, text)));
         }
     }
 
-    /// Writes whole lines, around the frame.
-    fn lines(&mut self, stream: Stream, lines: &[u8]) {
-        if lines.is_empty() {
-            return;
+    /// Writes what a source has to say.
+    fn text(&mut self, source: Source, start: &Start, text: &[u8]) {
+        let stream = source.stream;
+        let place = self.place(stream);
+        match start {
+            Start::Raw => {}
+            Start::Continued(_) if self.open[place] == Some(source) => {}
+            // Somebody else has ended the line since.
+            Start::Continued(_) if matches!(text, b"\n" | b"\r\n") => return,
+            Start::Continued(prefix) => {
+                self.close_line(stream);
+                self.write(stream, prefix);
+            }
+            Start::Line => self.close_line(stream),
         }
-        let around = self.frame.is_some() && (stream == Stream::Stderr || self.stdout_is_terminal);
+        self.write(stream, text);
+        self.open[place] = (!text.ends_with(b"\n")).then_some(source);
+    }
+
+    /// Ends the line that somebody has left open.
+    fn close_line(&mut self, stream: Stream) {
+        let place = self.place(stream);
+        if self.open[place].take().is_some() {
+            self.write(stream, b"\n");
+        }
+    }
+
+    /// Where the line that is open on a stream is noted.
+    fn place(&self, stream: Stream) -> usize {
+        if self.shared { 0 } else { stream.index() }
+    }
+
+    /// Writes to a stream, and draws the frame again behind it where it is in the way.
+    fn around_frame(&mut self, stream: Stream, write: impl FnOnce(&mut Self)) {
+        let around = self.terminals[stream.index()];
         if around {
-            self.write(Stream::Stderr, ERASE);
+            self.erase_frame();
         }
-        self.write(stream, lines);
+        write(self);
         if around {
             self.draw();
         }
@@ -136,19 +176,41 @@ impl Writer {
 
     /// Puts `frame` in the place of the one on show.
     fn show(&mut self, frame: Option<(Source, Vec<u8>)>) {
-        if self.frame.is_some() {
-            self.write(Stream::Stderr, ERASE);
+        self.erase_frame();
+        if let Some((source, _)) = &frame {
+            let place = self.place(source.stream);
+            // The frame takes the place of a line of its own that has only begun, and a line of its own beside others.
+            if self.open[place] == Some(*source) {
+                self.open[place] = None;
+                self.write(source.stream, ERASE);
+            } else {
+                self.close_line(source.stream);
+            }
         }
         self.frame = frame;
         self.draw();
     }
 
+    fn erase_frame(&mut self) {
+        if let Some((source, _)) = &self.frame
+            && self.open[self.place(source.stream)].is_none()
+        {
+            self.write(source.stream, ERASE);
+        }
+    }
+
+    /// Draws the frame, unless a line is open in its place.
     fn draw(&mut self) {
-        let Some((_, text)) = &self.frame else { return };
-        let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+        let Some((source, text)) = &self.frame else { return };
+        let stream = source.stream;
+        if self.open[self.place(stream)].is_some() {
+            return;
+        }
+        let width =
+            stream.with_fd(|fd| rustix::termios::tcgetwinsize(fd).map_or(0, |size| usize::from(size.ws_col)));
         let width = if width == 0 { USUAL_WIDTH } else { width };
         match frame::fit(text, width) {
-            Some(fitted) => self.write(Stream::Stderr, &fitted),
+            Some(fitted) => self.write(stream, &fitted),
             None => self.frame = None,
         }
     }
@@ -156,27 +218,28 @@ impl Writer {
     /// Writes all of `bytes`, unless the stream has been closed by its reader (`dtrain ... | head`): the run goes
     /// on then without it.
     fn write(&mut self, stream: Stream, bytes: &[u8]) {
-        let result = match stream {
-            Stream::Stdout if self.stdout_closed => return,
-            Stream::Stderr if self.stderr_closed => return,
-            Stream::Stdout => write_all(io::stdout().as_fd(), bytes),
-            Stream::Stderr => write_all(io::stderr().as_fd(), bytes),
-        };
-        match (stream, result) {
-            (_, Ok(())) => {}
-            (Stream::Stdout, Err(error)) => {
-                self.stdout_closed = true;
-                if error != Errno::PIPE {
-                    let reason = io::Error::from(error);
-                    let told = format!(
-                        "dtrain: cannot write to standard output: {reason}; the run goes on, and what the workers \
-                         print there is no longer shown\n"
-                    );
-                    self.lines(Stream::Stderr, told.as_bytes());
-                }
-            }
-            (Stream::Stderr, Err(_)) => self.stderr_closed = true,
+        if self.closed[stream.index()] {
+            return;
         }
+        let Err(error) = stream.with_fd(|fd| write_all(fd, bytes)) else {
+            return;
+        };
+        self.closed[stream.index()] = true;
+        if stream == Stream::Stdout && error != Errno::PIPE {
+            let reason = io::Error::from(error);
+            self.notice(&format!(
+                "dtrain: cannot write to standard output: {reason}; the run goes on, and what the workers print there \
+                 is no longer shown"
+            ));
+        }
+    }
+}
+
+/// Whether two descriptors are of one file.
+fn same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    match (rustix::fs::fstat(one), rustix::fs::fstat(other)) {
+        (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
+        _ => false,
     }
 }
 

@@ -87,6 +87,11 @@ impl Splitter {
         }
     }
 
+    /// The line that has begun, as far as it is there.
+    pub(crate) fn line_in_the_making(&self) -> Option<&[u8]> {
+        (!self.after_frame && !self.carriage_return && !self.pending.is_empty()).then_some(&self.pending[..])
+    }
+
     /// The text begun after a frame, for programs that write the `\r` before each frame instead of after it.
     pub(crate) fn frame_in_the_making(&self) -> Option<&[u8]> {
         (self.after_frame && !self.carriage_return && !self.pending.is_empty()).then_some(&self.pending[..])

@@ -45,6 +45,8 @@ pub(crate) struct WorkerSpec {
     pub(crate) cpus: Option<CpuSet>,
     /// Whether it reads the launcher's standard input instead of an empty one.
     pub(crate) inherit_stdin: bool,
+    /// Whether it writes to the launcher's own standard output instead of a pipe.
+    pub(crate) inherit_stdout: bool,
 }
 
 /// A started worker. Dropping it leaves the process alone; call [`Family::sweep`] once it has ended.
@@ -57,7 +59,8 @@ pub(crate) struct Worker {
 /// The read ends of a worker's standard output and standard error.
 #[derive(Debug)]
 pub(crate) struct Streams {
-    pub(crate) stdout: File,
+    /// None for one that has the launcher's own.
+    pub(crate) stdout: Option<File>,
     pub(crate) stderr: File,
 }
 
@@ -83,7 +86,11 @@ impl Worker {
             } else {
                 Stdio::null()
             })
-            .stdout(Stdio::piped())
+            .stdout(if spec.inherit_stdout {
+                Stdio::inherit()
+            } else {
+                Stdio::piped()
+            })
             .stderr(Stdio::piped())
             .process_group(0);
         let cpus = spec.cpus;
@@ -103,14 +110,17 @@ impl Worker {
         // nothing, which is all that is allowed in the child of a process with several threads.
         unsafe { command.pre_exec(before_exec) };
         let mut child = command.spawn()?;
-        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-            unreachable!("both streams were asked to be pipes");
+        let Some(stderr) = child.stderr.take() else {
+            unreachable!("standard error was asked to be a pipe");
         };
         let Some(pid) = Pid::from_raw(child.id().cast_signed()) else {
             unreachable!("a child's pid is positive");
         };
         let streams = Streams {
-            stdout: File::from(OwnedFd::from(stdout)),
+            stdout: child
+                .stdout
+                .take()
+                .map(|stdout| File::from(OwnedFd::from(stdout))),
             stderr: File::from(OwnedFd::from(stderr)),
         };
         Ok((Self { child, pid }, streams))

@@ -2,12 +2,20 @@
 
 use super::program::{self, ProgramError};
 use dtrain_common::env::{CONDA_PREFIX, PYTHON_EXEC, VIRTUAL_ENV};
+use dtrain_common::recipe::Recipe;
 use rustix::fs::Access;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// The names of the interpreter, the better first.
 const NAMES: [&str; 2] = ["python3", "python"];
+
+/// What Python runs of a folder.
+const MAIN: &str = "__main__.py";
+/// No first line that names an interpreter is longer.
+const LONGEST_SHEBANG: u64 = 256;
 
 /// Why a script or a module cannot be run.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -35,8 +43,10 @@ pub(crate) enum PythonError {
     /// The script's path leads nowhere.
     #[error("the script `{0}` does not exist; give the path of a Python script")]
     Missing(PathBuf),
-    /// It is a folder or a device.
-    #[error("the script `{0}` is not a file; give a Python script, or start a module by -m")]
+    /// It is a folder that Python does not run.
+    #[error(
+        "the script `{0}` is a folder without a __main__.py; give a Python script, or start a module by -m"
+    )]
     NotAFile(PathBuf),
     /// The script cannot be opened.
     #[error("the script `{path}` cannot be read: {why}")]
@@ -80,6 +90,44 @@ pub(crate) fn find(get: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, Py
         .ok_or(PythonError::None)
 }
 
+/// Whether Python is to run what the name names: a script by its name or its first line, a folder with a `__main__.py`, or an
+/// application in a zip file.
+pub(crate) fn runs(path: &Path) -> bool {
+    let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+    if extension == "py" {
+        return true;
+    }
+    let Ok(meta) = std::fs::metadata(path) else {
+        return false;
+    };
+    if meta.is_dir() {
+        // A folder does not hide the recipe of its name.
+        return path.join(MAIN).is_file() && !path.to_str().is_some_and(is_embedded);
+    }
+    meta.is_file() && (["pyz", "zip"].contains(&extension) || names_python(path).unwrap_or(false))
+}
+
+fn is_embedded(name: &str) -> bool {
+    Recipe::embedded().iter().any(|(known, _)| *known == name)
+}
+
+/// Whether the file's first line has Python interpret it.
+fn names_python(path: &Path) -> io::Result<bool> {
+    let mut head = Vec::new();
+    File::open(path)?.take(LONGEST_SHEBANG).read_to_end(&mut head)?;
+    let first = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let interpreter = first
+        .strip_prefix(b"#!")
+        .map(String::from_utf8_lossy)
+        .unwrap_or_default();
+    // `/usr/bin/env -S python3 -u` as well as `/opt/bin/python3.12`.
+    Ok(interpreter.split_whitespace().any(|word| {
+        word.rsplit('/')
+            .next()
+            .is_some_and(|name| name.starts_with("python"))
+    }))
+}
+
 /// Checks that there is such a script.
 ///
 /// # Errors
@@ -93,7 +141,7 @@ pub(crate) fn check_script(name: &OsStr) -> Result<(), PythonError> {
     match std::fs::metadata(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(PythonError::Missing(path)),
         Err(error) => Err(unreadable(path, error)),
-        Ok(meta) if meta.is_dir() => Err(PythonError::NotAFile(path)),
+        Ok(meta) if meta.is_dir() && !path.join(MAIN).is_file() => Err(PythonError::NotAFile(path)),
         Ok(_) => match rustix::fs::access(&path, Access::READ_OK) {
             Err(error) => Err(unreadable(path, error.into())),
             Ok(()) => Ok(()),
@@ -192,6 +240,42 @@ mod tests {
         let package = folder.path().join("p.py");
         fs::create_dir(&package).unwrap();
         assert_eq!(check(&package), Err(PythonError::NotAFile(package)));
+    }
+
+    #[test]
+    fn python_runs_scripts_folders_and_archives_by_what_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, content: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, content).unwrap();
+            path
+        };
+        for (name, content) in [
+            ("t.py", ""),
+            ("env", "#!/usr/bin/env python3\nimport x\n"),
+            ("split", "#!/usr/bin/env -S python3 -u\n"),
+            ("version", "#! /opt/py/bin/python3.12\r\n"),
+            ("app.pyz", "PK"),
+            ("app.zip", "PK"),
+        ] {
+            assert!(runs(&file(name, content)), "{name}");
+        }
+        file("app/__main__.py", "");
+        assert!(
+            runs(&folder.path().join("app")) && check_script(folder.path().join("app").as_os_str()).is_ok()
+        );
+        assert!(runs(Path::new("no/such.py")), "the name says so");
+        for (name, content) in [
+            ("recipe", "task = 'x' # python"),
+            ("sh", "#!/bin/sh\npython\n"),
+            ("r.toml", ""),
+        ] {
+            assert!(!runs(&file(name, content)), "{name}");
+        }
+        for name in ["", "no/such", "no/such.pyz", "."] {
+            assert!(!runs(&folder.path().join(name)), "{name:?}");
+        }
     }
 
     #[test]

@@ -51,6 +51,10 @@ fn every_variable_of_torchrun_at_1_2_and_3_workers() {
                 ("MASTER_ADDR", "127.0.0.1"),
                 ("TORCHELASTIC_RESTART_COUNT", "0"),
                 ("TORCHELASTIC_MAX_RESTARTS", "0"),
+                (
+                    "TORCHELASTIC_SIGNALS_TO_HANDLE",
+                    "SIGINT,SIGTERM,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2",
+                ),
                 ("TORCHELASTIC_USE_AGENT_STORE", "False"),
                 ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
             ];

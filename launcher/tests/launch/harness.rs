@@ -260,6 +260,13 @@ impl Launch<'_> {
         });
     }
 
+    #[track_caller]
+    pub(crate) fn wait_until_it_prints(&self, text: &str) {
+        wait_until(&format!("the workers to print {text:?}"), || {
+            String::from_utf8_lossy(&fs::read(&self.out).unwrap()).contains(text)
+        });
+    }
+
     /// Waits for its end, and that it left no process.
     #[track_caller]
     pub(crate) fn wait(self) -> Done {

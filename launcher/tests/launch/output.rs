@@ -80,17 +80,74 @@ fn a_last_line_without_end_is_kept() {
 }
 
 #[test]
-fn progress_frames_are_not_written_where_there_is_no_terminal() {
+fn one_worker_and_every_log_have_every_byte_of_a_progress_bar() {
     let scene = Scene::new();
     let done = scene.sh(
         1,
         &["--run-dir", "run"],
         r"printf '10%%\r20%%\rdone\n' >&2; printf '\r 5%%\r 9%%\n'",
     );
-    done.expect_code(0).says("\ndone\n");
-    assert!(!done.stderr.contains('%'), "{}", done.stderr);
-    assert_eq!(done.stdout(), " 9%\n");
-    assert_eq!(scene.read("run/logs/attempt_0/rank_0/stderr.log"), "done\n");
+    done.expect_code(0).says("\n10%\r20%\rdone\n");
+    assert_eq!(done.stdout(), "\r 5%\r 9%\n");
+    assert_eq!(
+        scene.read("run/logs/attempt_0/rank_0/stderr.log"),
+        "10%\r20%\rdone\n"
+    );
+    assert_eq!(scene.read("run/logs/attempt_0/rank_0/stdout.log"), "\r 5%\r 9%\n");
+}
+
+#[test]
+fn bars_of_several_workers_are_lines_where_there_is_no_terminal() {
+    let scene = Scene::new();
+    let script = r#"
+        printf '\r 0%%' >&2; until [ -e "$TEST_DIR/seen" ]; do sleep 0.01; done
+        for n in 1 2 3 4; do printf '\r%s0%%' $n >&2; done; printf '\r100%%\n' >&2"#;
+    let launch = scene.start(scene.command(&["--nproc", "2", "--run-dir", "run", "--", "sh", "-c", script]));
+    launch.wait_until_it_says("[rank 0]  0%\n");
+    launch.wait_until_it_says("[rank 1]  0%\n");
+    std::fs::write(scene.path("seen"), "").unwrap();
+    let done = launch.wait();
+    done.expect_code(0)
+        .says("[rank 0] 100%\n")
+        .says("[rank 1] 100%\n");
+    assert_eq!(
+        scene.read("run/logs/attempt_0/rank_1/stderr.log"),
+        "\r 0%\r10%\r20%\r30%\r40%\r100%\n"
+    );
+}
+
+#[test]
+fn a_line_that_has_only_begun_is_seen_and_tears_no_other() {
+    let scene = Scene::new();
+    let script = r#"
+        if [ $RANK = 0 ]; then
+            printf 'Name: '; until [ -e "$TEST_DIR/other" ]; do sleep 0.01; done; echo Ada
+        else
+            until [ -e "$TEST_DIR/seen" ]; do sleep 0.01; done; echo whole; : > "$TEST_DIR/said"
+        fi"#;
+    let launch = scene.start(scene.command(&["--nproc", "2", "--", "sh", "-c", script]));
+    launch.wait_until_it_prints("[rank 0] Name: ");
+    std::fs::write(scene.path("seen"), "").unwrap();
+    launch.wait_until_it_prints("[rank 1] whole\n");
+    std::fs::write(scene.path("other"), "").unwrap();
+    let done = launch.wait();
+    assert_eq!(
+        done.expect_code(0).stdout(),
+        "[rank 0] Name: \n[rank 1] whole\n[rank 0] Ada\n"
+    );
+}
+
+#[test]
+fn a_log_has_what_was_written_before_the_line_ends() {
+    let scene = Scene::new();
+    let script = r#"printf 'loading ...'; until [ -e "$TEST_DIR/go" ]; do sleep 0.01; done"#;
+    let launch = scene.start(scene.command(&["--nproc", "2", "--run-dir", "run", "--", "sh", "-c", script]));
+    let log = scene.path("run/logs/attempt_0/rank_1/stdout.log");
+    wait_until("the log to have it", || {
+        std::fs::read_to_string(&log).is_ok_and(|text| text == "loading ...")
+    });
+    std::fs::write(scene.path("go"), "").unwrap();
+    launch.wait().expect_code(0);
 }
 
 #[test]

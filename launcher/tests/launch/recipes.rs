@@ -146,12 +146,35 @@ fn the_trainers_own_message_is_the_banner_and_in_the_result() {
     let scene = Scene::new();
     let worker = r#"
         echo noise >&2
+        echo '{"message":{"message":"the disk is full","extraInfo":{"py_callstack":"","timestamp":"1"}}}' > "$TORCHELASTIC_ERROR_FILE"
+        exit 1"#;
+    let done = run(&scene, &["--nproc", "1", "demo", "--run-dir", "run"], worker);
+    done.expect_code(4)
+        .says("    the disk is full\n")
+        .says("its log: run/logs/attempt_0/rank_0/stderr.log");
+    assert_eq!(result(&scene)["failure"]["message"], "the disk is full");
+}
+
+#[test]
+fn what_the_trainer_refuses_is_one_sentence() {
+    let scene = Scene::new();
+    let worker = r#"
+        [ $RANK = 1 ] && exec sleep 600
         echo '{"message":{"message":"the data folder is empty","extraInfo":{"py_callstack":"","timestamp":"1"}}}' > "$TORCHELASTIC_ERROR_FILE"
         exit 2"#;
-    let done = run(&scene, &["--nproc", "1", "demo", "--run-dir", "run"], worker);
-    done.expect_code(2)
-        .says("    the data folder is empty\n")
-        .says("its log: run/logs/attempt_0/rank_0/stderr.log");
+    let done = run(&scene, &[&TWO[..], &["--max-restarts", "3"]].concat(), worker);
+    done.expect_code(2);
+    let said: Vec<_> = done
+        .stderr
+        .lines()
+        .skip_while(|line| line.contains("run directory"))
+        .collect();
+    assert_eq!(
+        said,
+        ["dtrain: error: the data folder is empty"],
+        "{}",
+        done.stderr
+    );
     assert_eq!(result(&scene)["failure"]["message"], "the data folder is empty");
 }
 

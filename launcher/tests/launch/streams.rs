@@ -96,6 +96,29 @@ fn a_failure_names_its_log_in_the_log_directory() {
 }
 
 #[test]
+fn redirected_output_without_a_folder_goes_to_a_temporary_one_that_is_named_and_stays() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path(".tmp")).unwrap();
+    let mut command = scene.command(&["--nproc", "2", "-r", "3", "--", "sh", "-c", BOTH]);
+    command.env("TMPDIR", scene.path(".tmp"));
+    let done = scene.start(command).wait();
+    assert_eq!(shown(done.expect_code(0)), [""; 0]);
+    let line = done
+        .stderr
+        .lines()
+        .find_map(|line| line.strip_prefix("dtrain: logs in "))
+        .unwrap();
+    assert!(
+        line.starts_with(scene.path(".tmp/dtrain-logs-").to_str().unwrap()),
+        "{line}"
+    );
+    assert_eq!(
+        fs::read_to_string(format!("{line}/rank_1/stderr.log")).unwrap(),
+        "err1\n"
+    );
+}
+
+#[test]
 fn redirected_output_is_kept_and_not_shown() {
     let scene = Scene::new();
     let done = scene.sh(2, &["--run-dir", "run", "-r", "0:3,1:1"], BOTH);
@@ -230,9 +253,8 @@ fn wrong_flags_are_refused_before_anything_is_started_or_written() {
     let scene = Scene::new();
     fs::write(scene.path(".file"), "").unwrap();
     for (flags, says) in [
-        (&["-r", "3"][..], "give --log-dir DIR or --run-dir DIR"),
         (
-            &["-r", "4", "--run-dir", "run"],
+            &["-r", "4", "--run-dir", "run"][..],
             "give 0 (none), 1 (standard output)",
         ),
         (

@@ -4,6 +4,7 @@ use crate::harness::Scene;
 use crate::pty::Pty;
 use std::fs::File;
 use std::io::Read;
+use std::path::PathBuf;
 
 /// What the launcher writes to a terminal of `columns` as both of its streams, and its exit code.
 fn on_terminal(
@@ -24,10 +25,25 @@ fn on_terminal_with(
     script: &str,
     vars: &[(&str, &str)],
 ) -> (String, Option<i32>) {
+    on_terminal_to(scene, columns, flags, script, vars, None)
+}
+
+/// The same with standard error in a file.
+fn on_terminal_to(
+    scene: &Scene,
+    columns: u16,
+    flags: &[&str],
+    script: &str,
+    vars: &[(&str, &str)],
+    stderr: Option<PathBuf>,
+) -> (String, Option<i32>) {
     let pty = Pty::new(columns);
     let mut command = scene.command(&[flags, &["--", "sh", "-c", script]].concat());
     command.env("TERM", "xterm").envs(vars.iter().copied());
     pty.attach(&mut command);
+    if let Some(path) = stderr {
+        command.stderr(File::create(path).unwrap());
+    }
     let mut child = command.spawn().unwrap();
     drop(command);
     let mut shown = Vec::new();
@@ -86,6 +102,55 @@ fn bars_that_begin_with_the_carriage_return_are_seen_at_once() {
 }
 
 #[test]
+fn the_only_worker_has_the_terminal_as_its_standard_output() {
+    let terminal = "test -t 1 && echo terminal || echo pipe";
+    let of = |flags: &[&str]| on_terminal_with(&Scene::new(), 80, flags, terminal, &[]).0;
+    assert!(of(&["--nproc", "1"]).contains("terminal"));
+    for flags in [
+        &["--nproc", "2"][..],
+        &["--nproc", "1", "--run-dir", "run"],
+        &["--nproc", "1", "--log-line-prefix-template", "x "],
+    ] {
+        assert!(of(flags).contains("pipe"), "{flags:?}");
+    }
+}
+
+#[test]
+fn a_bar_on_standard_output_is_drawn_where_only_that_is_a_terminal() {
+    let scene = Scene::new();
+    let script =
+        r"printf '\r 10%%'; sleep 0.5; printf '\r 20%%'; sleep 0.5; printf '\r100%%\n'; printf '\r err' >&2";
+    let (shown, _) = on_terminal_to(
+        &scene,
+        80,
+        &["--nproc", "2"],
+        script,
+        &[],
+        Some(scene.path(".err")),
+    );
+    assert!(
+        shown.contains(" 10%") && shown.contains(" 20%") && shown.contains("[rank 0] 100%\r\n"),
+        "{shown:?}"
+    );
+    assert!(scene.read(".err").contains("[rank 1]  err\n"));
+}
+
+#[test]
+fn a_prompt_is_seen_at_once_and_ends_where_another_rank_begins() {
+    let scene = Scene::new();
+    let script = r#"
+        if [ $RANK = 0 ]; then
+            printf 'Name: '; : > "$TEST_DIR/asked"; until [ -e "$TEST_DIR/said" ]; do sleep 0.01; done; echo Ada
+        else
+            until [ -e "$TEST_DIR/asked" ]; do sleep 0.01; done
+            sleep 0.7; echo whole; sleep 0.7; : > "$TEST_DIR/said"
+        fi"#;
+    let (shown, _) = on_terminal(&scene, 80, "2", script, &[]);
+    let expected = "[rank 0] Name: \r\n[rank 1] whole\r\n[rank 0] Ada\r\n";
+    assert!(shown.ends_with(expected), "{shown:?}");
+}
+
+#[test]
 fn the_workers_are_told_whether_frames_are_shown() {
     let script = "echo progress=$DTRAIN_PROGRESS";
     let (shown, _) = on_terminal(&Scene::new(), 80, "1", script, &[]);
@@ -105,5 +170,5 @@ fn a_bar_that_nobody_would_see_is_not_asked_for() {
     assert_eq!(code, Some(0));
     assert!(shown.contains("progress=lines"), "{shown:?}");
     assert!(!shown.contains("10%") && !shown.contains("done"), "{shown:?}");
-    assert_eq!(scene.read("run/logs/attempt_0/rank_0/stderr.log"), "done\n");
+    assert_eq!(scene.read("run/logs/attempt_0/rank_0/stderr.log"), " 10%\rdone\n");
 }

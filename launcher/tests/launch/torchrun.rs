@@ -8,6 +8,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::Command;
 
 /// Stands in for Python: writes its name and its arguments, each in brackets.
 const INTERPRETER: &str = "#!/bin/sh\n{ printf '[%s]' \"$0\" \"$@\"; echo; } > \"$TEST_DIR/.line.$RANK\"\n";
@@ -92,7 +93,12 @@ fn a_real_python_gets_its_arguments_and_writes_unbuffered() {
     let scene = Scene::new();
     let script = "import os, sys\nsys.stdout.write(' '.join([os.environ['RANK'], str(sys.stdout.write_through)] + sys.argv[1:]) + '\\n')\n";
     fs::write(scene.path("t.py"), script).unwrap();
-    for line in [&["t.py", "--set", "x"][..], &["-m", "t", "--set", "x"]] {
+    for line in [
+        &["t.py", "--set", "x"][..],
+        &["-m", "t", "--set", "x"],
+        &["--", "python3", "t.py", "--set", "x"],
+        &["--", "sh", "-c", "python3 t.py --set x"],
+    ] {
         let args = [&["--nproc", "1"], line].concat();
         assert_eq!(scene.launch(&args).expect_code(0).stdout(), "0 True --set x\n");
     }
@@ -127,7 +133,7 @@ fn what_cannot_be_run_by_python_is_refused() {
     scene
         .launch(&[".t.py"])
         .expect_code(2)
-        .says("the script `.t.py` is not a file");
+        .says("the script `.t.py` is a folder without a __main__.py");
     scene.expect_nothing_written();
 }
 
@@ -254,12 +260,10 @@ fn what_needs_several_nodes_is_refused_by_name() {
             &["--rdzv-backend", "etcd-v2"],
             "several nodes are not built in this version",
         ),
-        (&["--rdzv-conf", "is_host=0"], "--rdzv-conf is_host=0"),
         (
             &["--standalone", "--nnodes", "2"],
             "--standalone and --nnodes 2 contradict each other",
         ),
-        (&["--start-method", "fork"], "--start-method is not supported"),
     ] {
         refused(&[], &[args, &["--", "true"]].concat(), message);
     }
@@ -272,7 +276,69 @@ fn a_flag_without_use_gets_a_sentence() {
     let done = scene.sh(1, &flags, "true");
     done.expect_code(0)
         .says("dtrain: --monitor-interval has no use: the end of a worker is seen at once\n")
-        .says("dtrain: --rdzv-conf join_timeout has no use on one node");
+        .says("dtrain: --rdzv-conf join_timeout=60 has no use: the only node waits for no other");
+}
+
+#[test]
+fn what_torchrun_takes_is_taken_and_cut_short_as_it_cuts() {
+    let scene = Scene::new();
+    let flags = [
+        "--nproc_per=2",
+        "--start-method=fork",
+        "--event-log=console",
+        "--logs-specs=x",
+        "--run-path",
+        "--standalone",
+        "--rdzv-endpoint=192.0.2.1:1",
+        "--master-addr=192.0.2.1",
+        "--local-addr=127.0.0.1",
+        "--rdzv-conf=is_host=0,store_type=file,own=1",
+    ];
+    fs::write(scene.path("t.py"), "import os\nprint(os.environ['RANK'])\n").unwrap();
+    // --master-addr counts where --standalone takes the endpoint away, as it does for the stores of torchrun's static way.
+    let refused = scene.launch(&[&flags[..], &["t.py"]].concat());
+    refused
+        .expect_code(2)
+        .says("--master-addr 192.0.2.1 is not an address of this machine");
+    let flags: Vec<_> = flags
+        .into_iter()
+        .filter(|flag| !flag.starts_with("--master"))
+        .collect();
+    let done = scene.launch(&[&flags[..], &["t.py"]].concat());
+    done.expect_code(0)
+        .says("dtrain: --rdzv-endpoint has no use beside --standalone\n")
+        .says("dtrain: --rdzv-conf is_host=0, store_type=file, own=1 has no use")
+        .says("dtrain: --start-method has no use")
+        .says("dtrain: --event-log-handler has no use")
+        .says("dtrain: --logs-specs has no use")
+        .says("dtrain: --run-path has no use");
+    assert_eq!(done.stdout().lines().count(), 2);
+}
+
+#[test]
+fn python_runs_whatever_is_pythons() {
+    let scene = Scene::new();
+    let print = "import sys\nprint('ran', *sys.argv[1:])\n";
+    fs::write(scene.path("tool"), format!("#!/usr/bin/env python3\n{print}")).unwrap();
+    fs::create_dir(scene.path("app")).unwrap();
+    fs::write(scene.path("app/__main__.py"), print).unwrap();
+    let mut zip = Command::new("python3");
+    zip.args(["-m", "zipapp", "app"]).current_dir(scene.path("."));
+    assert!(zip.status().unwrap().success());
+    for name in ["tool", "./tool", "app", "app.pyz"] {
+        let done = scene.launch(&["--nproc", "1", name, "--set", "x"]);
+        assert_eq!(done.expect_code(0).stdout(), "ran --set x\n", "{name}");
+    }
+    fs::write(scene.path("plain"), print).unwrap();
+    for (name, says) in [
+        ("plain", "`dtrain launch -- python3 plain`"),
+        (
+            "no-such",
+            "A program stands after two dashes: `dtrain launch -- no-such`",
+        ),
+    ] {
+        scene.launch(&[name]).expect_code(2).says(says);
+    }
 }
 
 #[test]

@@ -29,29 +29,58 @@ fn notes(line: &[&str]) -> Vec<String> {
 
 #[test]
 fn flags_that_contradict_each_other_are_named() {
-    let endpoint = "--rdzv-endpoint=localhost:1";
     for (line, first, second) in [
         (&["-m", "--no-python"][..], "-m", "--no-python"),
-        (&["--standalone", endpoint], "--standalone", "--rdzv-endpoint"),
         (&["--standalone", "--nnodes=1:2"], "--standalone", "--nnodes 1:2"),
-        (
-            &["--master-addr=localhost", endpoint],
-            "--rdzv-endpoint",
-            "--master-addr",
-        ),
-        (&["--master-port=1", endpoint], "--rdzv-endpoint", "--master-port"),
-        (
-            &["--local-addr=localhost", endpoint],
-            "--rdzv-endpoint",
-            "--local-addr",
-        ),
-        (
-            &["--local-addr=a", "--master-addr=a"],
-            "--local-addr",
-            "--master-addr",
-        ),
     ] {
         refused(line, &[first, second, "contradict each other"]);
+    }
+}
+
+#[test]
+fn of_two_places_to_meet_the_one_that_torchrun_takes_counts() {
+    let endpoint = "--rdzv-endpoint=localhost:1";
+    for (line, weaker, stronger, port) in [
+        (
+            &["--standalone", endpoint][..],
+            "--rdzv-endpoint",
+            "--standalone",
+            None,
+        ),
+        (
+            &["--master-addr=a", endpoint],
+            "--master-addr",
+            "--rdzv-endpoint",
+            Some(1),
+        ),
+        (
+            &["--master-port=2", endpoint],
+            "--master-port",
+            "--rdzv-endpoint",
+            Some(1),
+        ),
+        (
+            &["--local-addr=a", endpoint],
+            "--local-addr",
+            "--rdzv-endpoint",
+            Some(1),
+        ),
+        (
+            &["--local-addr=b", "--master-addr=localhost"],
+            "--local-addr",
+            "--master-addr",
+            None,
+        ),
+    ] {
+        assert_eq!(
+            notes(line),
+            [format!("{weaker} has no use beside {stronger}")],
+            "{line:?}"
+        );
+        let args = contract(line).unwrap();
+        assert_eq!(args.port().map(|(_, port)| port), port, "{line:?}");
+        let host = args.host().map(|(_, host)| host);
+        assert_eq!(host, (!args.standalone).then_some("localhost"), "{line:?}");
     }
 }
 
@@ -76,30 +105,62 @@ fn several_nodes_are_refused_and_one_is_accepted() {
 }
 
 #[test]
-fn what_is_torchruns_own_is_refused_with_a_reason() {
+fn flags_without_use_are_answered_with_a_sentence() {
     for (line, flag) in [
-        (&["--start-method", "spawn"][..], "--start-method"),
-        (&["--event_log_handler", "null"], "--event-log-handler"),
-        (&["--logs-specs", "x"], "--logs-specs"),
-        (&["--run-path"], "--run-path"),
+        (
+            &["--monitor-interval", "0.5"][..],
+            "--monitor-interval has no use",
+        ),
+        (&["--rdzv-backend", "c10d"], "--rdzv-backend c10d"),
+        (
+            &["--rdzv-conf", "timeout=9,is_host=1"],
+            "--rdzv-conf timeout=9 has no use",
+        ),
+        (
+            &["--rdzv-conf", "is_host=0,store_type=file,own=x"],
+            "--rdzv-conf is_host=0, store_type=file, own=x has no use",
+        ),
+        (&["--start-method", "fork"], "--start-method has no use"),
+        (
+            &["--event_log_handler", "console"],
+            "--event-log-handler has no use",
+        ),
+        (&["--logs-specs", "x"], "--logs-specs has no use"),
+        (&["--run-path"], "--run-path has no use"),
     ] {
-        refused(line, &[flag, "is not supported: "]);
+        let notes = notes(line);
+        assert!(notes.len() == 1 && notes[0].starts_with(flag), "{notes:?}");
     }
+    assert_eq!(
+        notes(&["--event-log-handler", "null"]),
+        [""; 0],
+        "torchrun's own default"
+    );
+    refused(&["--start-method", "thread"], &["--start-method", "forkserver"]);
 }
 
 #[test]
-fn flags_without_use_are_answered_with_a_sentence() {
-    for (line, flag) in [
-        (["--monitor-interval", "0.5"], "--monitor-interval has no use"),
-        (["--rdzv-backend", "c10d"], "--rdzv-backend c10d"),
-        (
-            ["--rdzv-conf", "timeout=9,is_host=1"],
-            "--rdzv-conf timeout has no use",
-        ),
-    ] {
-        let notes = notes(&line);
-        assert!(notes.len() == 1 && notes[0].starts_with(flag), "{notes:?}");
-    }
+fn a_flag_may_be_cut_short_as_long_as_it_is_clear() {
+    let words = |line: &[&str]| {
+        let words = ["dtrain", "launch"].iter().chain(line);
+        parse(words.map(OsString::from).collect(), |_| None)
+    };
+    let args = words(&[
+        "--nproc_per",
+        "2",
+        "--master_p",
+        "1",
+        "--rdzv-e=localhost:2",
+        "--standal",
+        "t.py",
+        "--nproc_per",
+        "9",
+    ]);
+    let args = args.unwrap();
+    assert_eq!(args.nproc, super::super::Nproc::Count(2));
+    assert!(args.contract.standalone && args.contract.master_port.is_some());
+    assert_eq!(args.target().unwrap().unwrap().args, ["--nproc_per", "9"]);
+    refused(&["--master", "x"], &["--master"]);
 }
 
 #[test]
@@ -146,6 +207,12 @@ fn all_six_signals_are_handled_unless_some_are_named() {
         .unwrap()
         .signals();
     assert_eq!(named, [signals::USR1, signals::TERM]);
+    assert_eq!(
+        contract(&["--signals-to-handle", "SIGUSR1,TERM"])
+            .unwrap()
+            .signal_names(),
+        "SIGUSR1,SIGTERM"
+    );
     refused(
         &["--signals-to-handle", "TERM,KILL"],
         &["--signals-to-handle", "\"KILL\""],

@@ -217,10 +217,10 @@ impl FromStr for RdzvConf {
 }
 
 impl RdzvConf {
-    /// The settings that are sound and have no use on one node.
+    /// The settings that have no use on one node, as the user wrote them.
     ///
     /// # Errors
-    /// A setting that one node cannot have, or that torchrun does not know either.
+    /// A time that is none.
     pub(super) fn check(&self) -> anyhow::Result<Vec<String>> {
         const SECONDS: [&str; 6] = [
             "timeout",
@@ -238,23 +238,14 @@ impl RdzvConf {
                     continue;
                 }
                 "store_type" if value == "tcp" => continue,
-                "is_host" => {
-                    anyhow::bail!("--rdzv-conf is_host={value}: the only node is the host; leave it out")
-                }
-                "store_type" => anyhow::bail!(
-                    "--rdzv-conf store_type={value} is not built in this version: rank 0 serves a TCP store"
-                ),
                 "keep_alive_max_attempt" => whole::<u32>(value).is_some(),
                 key if SECONDS.contains(&key) => whole::<u32>(value).is_some_and(|seconds| seconds > 0),
-                _ => anyhow::bail!(
-                    "--rdzv-conf {key}: known are is_host, store_type, keep_alive_max_attempt, {}",
-                    SECONDS.join(", ")
-                ),
+                _ => true,
             };
             if !sound {
                 anyhow::bail!("--rdzv-conf {key}={value}: give a whole number from 1 on");
             }
-            without_use.push(key.clone());
+            without_use.push(format!("{key}={value}"));
         }
         Ok(without_use)
     }

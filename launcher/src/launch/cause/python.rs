@@ -2,8 +2,11 @@
 
 use std::fmt;
 
-/// Lines after an exception's first that may belong to its message.
-const MESSAGE_LINES: usize = 6;
+/// Lines after an exception's first that may belong to its message. That of numpy without its libraries has 16, of which the
+/// last tells why.
+const MESSAGE_LINES: usize = 24;
+/// Lines of an exception that are searched for words: those after them may come from elsewhere.
+const SEARCHED_LINES: usize = 7;
 /// What Python writes between an exception and the one that followed from it.
 const LINKS: [&str; 2] = [
     "During handling of the above exception, another exception occurred:",
@@ -69,6 +72,27 @@ pub(super) struct Exception {
     pub(super) place: Place,
     /// Whether it followed from the one before it.
     linked: bool,
+}
+
+impl Exception {
+    /// What it says, in one line: its first; where that has the type alone, what follows; and the error from which a message
+    /// over many lines says that it came.
+    pub(super) fn summary(&self) -> String {
+        let mut lines = self.lines.iter().map(|line| line.trim());
+        let first = lines.next().unwrap_or_default();
+        let more: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
+        let original = more.iter().rfind(|line| line.starts_with("Original error was:"));
+        match original {
+            Some(original) => format!("{first} {original}"),
+            None if first.ends_with(':') => format!("{first} {}", more.join(" ")).trim_end().to_owned(),
+            None => first.to_owned(),
+        }
+    }
+
+    /// The lines that are near enough to its first to be searched for words.
+    pub(super) fn near(&self) -> &[String] {
+        &self.lines[..self.lines.len().min(SEARCHED_LINES)]
+    }
 }
 
 /// If `lines` begin with a place of a traceback: how many lines belong to the places, and the place that matters.
@@ -221,6 +245,24 @@ IndexError: list index out of range
         let text =
             "  File \"a.py\", line 1\n    x\nValueError: one\ntwo\n[rank0]:[W1121 a.cpp:1] three\nfour\n";
         assert_eq!(read(text)[0].lines, ["ValueError: one", "two"]);
+    }
+
+    #[test]
+    fn a_message_that_begins_on_the_next_line_is_not_lost() {
+        // As numpy says it where a library of its own does not load.
+        let text = "  File \"a.py\", line 1, in <module>\n    import numpy\nImportError: \n\nIMPORTANT: PLEASE READ THIS\n\n\
+                    Importing the numpy C-extensions failed. This error can happen for\nmany reasons, often due to issues\n\
+                    with your setup or how NumPy was\ninstalled.\n\nWe have compiled some\n\n    https://numpy.org/x.html\n\n\
+                    Please note\n\n  * The Python version is: 3.11\n  * The NumPy version is: 2.0\n\nand make sure\nPlease carefully\n\n\
+                    Original error was: libopenblas.so.0: cannot open shared object file\n\n";
+        assert_eq!(
+            read(text)[0].summary(),
+            "ImportError: Original error was: libopenblas.so.0: cannot open shared object file"
+        );
+        let text = "  File \"a.py\", line 1\n    x\nValueError:\none\n\n  two\n";
+        assert_eq!(read(text)[0].summary(), "ValueError: one two");
+        let text = "  File \"a.py\", line 1\n    x\nValueError: one\nmore\n";
+        assert_eq!(read(text)[0].summary(), "ValueError: one");
     }
 
     #[test]

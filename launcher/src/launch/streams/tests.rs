@@ -131,18 +131,6 @@ fn the_flag_comes_before_the_variable() {
 #[test]
 fn what_has_no_place_is_refused() {
     refused(
-        &["-r", "1:2"],
-        2,
-        Home::Nowhere,
-        "give --log-dir DIR or --run-dir DIR",
-    );
-    refused(
-        &["-r", "3", "-t", "1"],
-        1,
-        Home::Nowhere,
-        "--redirects sends output to files only",
-    );
-    refused(
         &["--duplicate-stdout-filters", "x"],
         1,
         Home::Nowhere,
@@ -163,6 +151,21 @@ fn what_has_no_place_is_refused() {
     let note = routing(&["-t", "3"], 1, Home::Nowhere).unwrap().note().unwrap();
     assert!(note.starts_with("--tee: the output is shown and kept in no file"));
     assert_eq!(routing(&["-t", "3"], 1, Home::RunDir).unwrap().note(), None);
+}
+
+#[test]
+fn output_that_would_only_be_kept_gets_a_temporary_folder() {
+    let mut routing = routing(&["-r", "1:2"], 2, Home::Nowhere).unwrap();
+    assert_eq!(routing.log_dir(), None, "nothing is made before every check");
+    routing.make_folder().unwrap();
+    let folder = routing.log_dir().unwrap().to_owned();
+    let mode = std::fs::metadata(&folder).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    std::fs::remove_dir(folder).unwrap();
+    assert_eq!(
+        picture(&["-r", "3", "-t", "1"], 1, Home::Nowhere),
+        picture(&["-r", "3", "-t", "1"], 1, Home::RunDir)
+    );
 }
 
 #[test]
@@ -246,7 +249,8 @@ proptest! {
         prop_assert!(!kept_somewhere.contains('-'), "{kept_somewhere}");
         if let Ok(routing) = routing(&line, 2, Home::Nowhere) {
             let routes = routing.routes.iter().flatten();
-            prop_assert!(routes.into_iter().all(|route| route.shown && !route.kept));
+            // What is not shown gets a temporary folder.
+            prop_assert!(routes.into_iter().all(|route| route.shown || (route.kept && routing.temporary)));
         }
     }
 }
