@@ -79,6 +79,7 @@ fn a_few_corrupt_images_are_named_and_skipped() {
     assert!(output.status.success(), "{text}");
     assert!(text.contains("broken.png") && text.contains("1 of 201"), "{text}");
     assert!(text.contains("200 training"), "{text}");
+    assert!(!text.contains('\u{1b}'), "no colours in a pipe: {text:?}");
 }
 
 #[test]
@@ -88,6 +89,26 @@ fn many_corrupt_images_are_an_error() {
     let whole = fs::read(sandbox.path("data/train/dark/000.png")).unwrap();
     fs::write(sandbox.path("data/train/dark/000.png"), &whole[..whole.len() / 2]).unwrap();
     refused(&sandbox, 2, &[], &[], &["000.png", "1%"]);
+}
+
+#[test]
+fn what_rank_0_refuses_is_one_sentence() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    image_folder(&sandbox, 100, 4);
+    // How many steps an epoch has, only the data tells.
+    let sets = ["train.steps=2", "optim.schedule.warmup=1 epoch"];
+    let output = finish(&mut sandbox.command(2, "run", &sets, &[]), LIMIT);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    let said: Vec<_> = text
+        .lines()
+        .filter(|line| !line.contains("run directory"))
+        .collect();
+    assert_eq!(said.len(), 1, "{text}");
+    assert!(
+        said[0].starts_with("dtrain: error: optim.schedule.warmup is "),
+        "{text}"
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A trainer as a program: the command line, the log, the exit code and the error file. dtrain's own and a user's are the same
 //! but for the task.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -74,6 +75,8 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // Colours are for people: neither for pipes nor for logs.
+        .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .with_target(false)
         .init();
@@ -103,11 +106,11 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
         Ok(status) => status.into(),
         Err(error) => {
             let status = error.exit_status();
-            if !error.is_said_by_rank_0() {
+            let reported = error_file.is_some_and(|path| write_error_file(&path, &error));
+            // What is wrong with a recipe or its data the launcher says, once and for all ranks.
+            let said_by_launcher = reported && request.prepared && status == ExitStatus::Usage;
+            if !error.is_said_by_rank_0() && !said_by_launcher {
                 eprintln!("error: {}", plainly(&error));
-            }
-            if let Some(path) = error_file {
-                write_error_file(&path, &error);
             }
             status.into()
         }
@@ -121,8 +124,8 @@ fn plainly(error: &WorkerError) -> String {
     said.trim_end().to_owned()
 }
 
-/// torchrun's error file, which a launcher reads back into its report.
-fn write_error_file(path: &Path, error: &WorkerError) {
+/// torchrun's error file, which a launcher reads back into its report. Whether it is written.
+fn write_error_file(path: &Path, error: &WorkerError) -> bool {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
@@ -132,7 +135,7 @@ fn write_error_file(path: &Path, error: &WorkerError) {
             "extraInfo": { "py_callstack": "", "timestamp": now.to_string() },
         }
     });
-    if let Err(error) = write_atomic(path, json.to_string().as_bytes()) {
-        tracing::debug!("{}: {error}", path.display());
-    }
+    write_atomic(path, json.to_string().as_bytes())
+        .inspect_err(|error| tracing::debug!("{}: {error}", path.display()))
+        .is_ok()
 }
