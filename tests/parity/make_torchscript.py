@@ -11,6 +11,7 @@ import io
 import json
 import os
 import sys
+import warnings
 import zipfile
 
 import numpy as np
@@ -91,6 +92,53 @@ class Two(nn.Module):
         return image * self.scale, image
 
 
+class Moody(nn.Module):
+    """What differs between training and evaluation: a batch normalisation and a dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, image):
+        return self.net(self.dropout(image))
+
+
+class Within(nn.Module):
+    """A script around a trace."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, image):
+        return self.inner(image)
+
+
+class Plain(nn.Module):
+    """What is the same in both modes: normalisations without running statistics, a dropout of nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm1 = nn.InstanceNorm2d(8)
+        self.norm2 = nn.GroupNorm(2, 8)
+        self.dropout = nn.Dropout(0.0)
+        self.fc = nn.Linear(8, CLASSES)
+
+    def forward(self, image):
+        x = self.norm2(F.relu(self.norm1(self.conv1(image))))
+        return self.fc(self.dropout(x).mean(dim=[2, 3]))
+
+
+def traced(model, training):
+    """What torch.jit.trace makes of a model in one of the modes."""
+    model.train(training)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of the very thing that these files are to show.
+        return torch.jit.trace(model, torch.zeros(2, 3, SIZE, SIZE), check_trace=False)
+
+
 def with_formula(model):
     state = {}
     for name, tensor in model.state_dict().items():
@@ -104,9 +152,10 @@ def with_formula(model):
 
 
 def saved(model, path, change=None):
-    """Writes a scripted module without what is not the same everywhere: dates, and the paths of this script in what helps to debug."""
+    """Writes a module, scripted if it is not yet, without what is not the same everywhere: dates, and the paths of this script in what helps to debug."""
     buffer = io.BytesIO()
-    torch.jit.save(torch.jit.script(model), buffer)
+    module = model if isinstance(model, torch.jit.ScriptModule) else torch.jit.script(model)
+    torch.jit.save(module, buffer)
     with zipfile.ZipFile(buffer) as whole, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as out:
         for name in sorted(whole.namelist()):
             if name.endswith((".debug_pkl", "serialization_id")):
@@ -156,6 +205,10 @@ def main():
     saved(with_formula(Autoencoder()), out / "autoencoder.pt")
     saved(Doubled(), out / "no-parameters.pt")
     saved(Two(), out / "two-outputs.pt")
+    saved(traced(with_formula(Moody()), True), out / "traced-training.pt")
+    saved(traced(with_formula(Moody()), False), out / "traced-evaluation.pt")
+    saved(Within(traced(with_formula(Moody()), False)), out / "traced-within.pt")
+    saved(traced(with_formula(Plain()), True), out / "traced-plain.pt")
 
     cases = {}
     for case, model, loss in (

@@ -83,6 +83,77 @@ fn a_few_corrupt_images_are_named_and_skipped() {
 }
 
 #[test]
+fn of_many_corrupt_images_twenty_are_named_and_all_are_counted() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    image_folder(&sandbox, 1250, 4);
+    for index in 0..25 {
+        fs::write(
+            sandbox.path(&format!("data/train/dark/{index:03}.png")),
+            b"no image",
+        )
+        .unwrap();
+    }
+    for name in [
+        "dark/a.gif",
+        "dark/b.GIF",
+        "light/c.heic",
+        "notes.txt",
+        "light/.hidden.gif",
+    ] {
+        fs::write(sandbox.path(&format!("data/train/{name}")), b"").unwrap();
+    }
+    let output = sandbox.launch(2, "run", &["train.steps=1"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(text.matches("left out, cannot be read").count(), 20, "{text}");
+    assert!(text.contains("25 of 2500 images in train are left out"), "{text}");
+    assert!(
+        text.contains("4 files of train are not used: 2 .gif, 1 .heic, 1 .txt"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_no_file_among_the_images_hangs_nothing() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    image_folder(&sandbox, 100, 4);
+    let pipe = sandbox.path("data/train/dark/pipe.png");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let text = said(&finish(
+        &mut sandbox.command(2, "run", &["train.steps=2"], &[]),
+        LIMIT,
+    ));
+    assert!(
+        text.contains("pipe.png: the file cannot be read: it is a named pipe, not a file"),
+        "{text}"
+    );
+    assert!(
+        text.contains("1 of 201") && text.contains("200 training"),
+        "{text}"
+    );
+}
+
+#[test]
+fn images_of_one_class_are_refused() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    image_folder(&sandbox, 20, 4);
+    for split in ["train", "test"] {
+        fs::remove_dir_all(sandbox.path(&format!("data/{split}/light"))).unwrap();
+    }
+    refused(&sandbox, 2, &[], &[], &["train", "one class only, `dark`"]);
+}
+
+#[test]
+fn a_batch_larger_than_the_training_set_is_told() {
+    let sandbox = Sandbox::new(TINY);
+    let run = sandbox.launch(2, "run", &["train.effective_batch=128", "train.steps=1"]);
+    let text = said(&run);
+    assert!(run.status.success(), "{text}");
+    let words = "train.effective_batch = 128 is more than the 96 training samples: every step takes all 96";
+    assert!(text.contains(words), "{text}");
+}
+
+#[test]
 fn many_corrupt_images_are_an_error() {
     let sandbox = Sandbox::new(&folder_recipe());
     image_folder(&sandbox, 20, 4);

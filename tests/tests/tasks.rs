@@ -153,6 +153,132 @@ fn ignored_pixels_weigh_nothing_however_a_step_is_cut() {
     assert!((other.per_step("loss")[0] - one.per_step("loss")[0]).abs() > 1e-3);
 }
 
+/// Scenes whose masks have one value on the left and another on the right.
+fn scenes_of(sandbox: &Sandbox, split: &str, count: usize, left: u8, right: u8) {
+    scenes(sandbox, split, count);
+    for index in 0..count {
+        let value = |x, _| image::Luma([if x < 5 { left } else { right }]);
+        let mask = sandbox.path(&format!("data/{split}_masks/{index:02}.png"));
+        image::GrayImage::from_fn(16, 16, value).save(mask).unwrap();
+    }
+}
+
+#[test]
+fn masks_whose_object_is_left_out_as_ignored_are_refused() {
+    let sandbox = Sandbox::new(&scenes_recipe().replace("ignore = 9\n", ""));
+    scenes_of(&sandbox, "train", 8, 0, 255);
+    scenes_of(&sandbox, "test", 4, 0, 255);
+    refused(
+        &sandbox,
+        &[],
+        &[
+            "train_masks hold class 0 alone: 68.8% of the pixels have the value 255",
+            "data.ignore",
+            "data.masks = \"binary\"",
+        ],
+    );
+    refused(
+        &sandbox,
+        &["data.masks=\"binary\"", "data.ignore=1"],
+        &[
+            "hold class 0 alone",
+            "set data.ignore to another value than 0 and 1",
+        ],
+    );
+    let output = sandbox.launch(2, "binary", &["data.masks=\"binary\"", "train.steps=1"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    let words =
+        "pixels by class in 8 masks of train_masks: 0 31.2%, 1 68.8%; 0.0% are ignored (data.ignore = 255)";
+    assert!(text.contains(words), "{text}");
+
+    // Test masks of one class are told of, and those of none refused.
+    scenes_of(&sandbox, "test", 4, 7, 7);
+    let output = sandbox.launch(2, "one", &["data.masks=\"binary\"", "train.steps=1"]);
+    let text = said(&output);
+    assert!(
+        output.status.success() && text.contains("test_masks hold class 1 alone"),
+        "{text}"
+    );
+    scenes_of(&sandbox, "train", 8, 0, 1);
+    scenes_of(&sandbox, "test", 4, 255, 255);
+    refused(
+        &sandbox,
+        &[],
+        &["test_masks", "value 255", "nothing is left to test with"],
+    );
+}
+
+#[test]
+fn classes_that_never_occur_and_pixels_that_are_ignored_are_told() {
+    let sandbox = Sandbox::new(&scenes_recipe());
+    scenes(&sandbox, "train", 8);
+    scenes(&sandbox, "test", 4);
+    let output = sandbox.launch(2, "run", &["data.classes=5", "train.steps=1"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    // Of 8 images 0 to 7 rows of 16 are of no class.
+    for words in [
+        "21.9% are ignored (data.ignore = 9)",
+        "no pixel in 8 masks of train_masks is of class 2, 3, 4",
+    ] {
+        assert!(text.contains(words), "no {words:?} in: {text}");
+    }
+}
+
+#[test]
+fn a_step_without_a_pixel_that_counts_changes_nothing() {
+    let sandbox = Sandbox::new(&scenes_recipe());
+    // In the mask of the last image all rows are of no class.
+    scenes(&sandbox, "train", 17);
+    scenes(&sandbox, "test", 4);
+    let run = sandbox.train(2, "run", &["train.effective_batch=2", "train.epochs=1"]);
+    assert!(run.result().final_metrics.values().all(|value| value.is_finite()));
+    let sets = [
+        "train.effective_batch=1",
+        "train.epochs=1",
+        "memory.micro_batch=1",
+    ];
+    let run = sandbox.train(1, "one", &sets);
+    let skipped = run
+        .metrics()
+        .iter()
+        .filter(|line| line["skipped"] == true)
+        .count();
+    assert_eq!(skipped, 1);
+    let figures = run.result().final_metrics;
+    assert!(figures.values().all(|value| value.is_finite()), "{figures:?}");
+
+    // Nothing is left of any image but a corner without a class.
+    for split in ["train", "test"] {
+        for index in 0..17 {
+            let image = sandbox.path(&format!("data/{split}/{index:02}.png"));
+            if image.exists() {
+                let class = |x, _| {
+                    image::Luma([if x > 30 {
+                        1u8
+                    } else if x < 2 {
+                        0
+                    } else {
+                        9
+                    }])
+                };
+                let mask = sandbox.path(&format!("data/{split}_masks/{index:02}.png"));
+                image::RgbImage::new(32, 16).save(image).unwrap();
+                image::GrayImage::from_fn(32, 16, class).save(mask).unwrap();
+            }
+        }
+    }
+    refused(
+        &sandbox,
+        &["train.steps=2"],
+        &[
+            "no sample or pixel counts in the steps from 1 to 2",
+            "data.ignore",
+        ],
+    );
+}
+
 #[test]
 fn every_pixel_that_counts_is_tested_once() {
     let sandbox = Sandbox::new(&scenes_recipe());

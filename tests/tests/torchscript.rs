@@ -153,6 +153,14 @@ fn a_module_learns_and_is_the_same_on_one_rank_and_on_two() {
 }
 
 #[test]
+fn a_trace_of_what_is_the_same_in_both_modes_learns() {
+    let sandbox = Sandbox::new(&recipe("traced-plain.pt", "cross-entropy"));
+    let losses = sandbox.train(2, "run", &["train.epochs=8"]).per_step("loss");
+    let sum = |part: &[f64]| part.iter().sum::<f64>();
+    assert!(sum(&losses[28..]) < 0.9 * sum(&losses[..4]), "{losses:?}");
+}
+
+#[test]
 fn a_resumed_module_ends_in_the_same_weights() {
     let sandbox = Sandbox::new(&recipe("net.pt", "cross-entropy"));
     let whole = sandbox.train(2, "whole", &["train.steps=6"]);
@@ -199,6 +207,10 @@ fn files_that_are_no_modules_are_refused() {
             ["no-parameters.pt", "nothing to train"],
         ),
         (plain("with-loss.pt"), ["with-loss.pt", "model.loss"]),
+        (
+            plain("traced-evaluation.pt"),
+            ["torch.jit.trace", "torch.jit.script(model).save"],
+        ),
         (plain("autoencoder.pt"), ["autoencoder.pt", "N x K"]),
     ] {
         let output = sandbox.launch(2, "run", &[&format!("model.file={file:?}")]);

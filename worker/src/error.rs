@@ -231,6 +231,8 @@ impl WorkerError {
             | Self::Train(
                 TrainError::Data(_)
                 | TrainError::TooManyBad { .. }
+                | TrainError::NothingCounted { .. }
+                | TrainError::NothingTested
                 | TrainError::Model(ModelError::Recomputed { .. }),
             )
             | Self::Rendezvous(

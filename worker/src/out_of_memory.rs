@@ -130,6 +130,8 @@ impl OutOfMemory for TrainError {
             | Self::LoaderEnded
             | Self::TooManyBad { .. }
             | Self::NonFinite { .. }
+            | Self::NothingCounted { .. }
+            | Self::NothingTested
             | Self::LossScale { .. }
             | Self::Scaler(_)
             | Self::Metrics(_) => false,

@@ -112,9 +112,14 @@ fn list(folder: &Path) -> Result<(), String> {
 }
 
 fn readable_file(path: &Path) -> Result<(), String> {
-    match std::fs::File::open(path).and_then(|file| file.metadata()) {
-        Ok(meta) if meta.is_file() => Ok(()),
-        Ok(_) => Err(format!("{} is not a file", path.display())),
+    // To open a named pipe is to wait for its writer.
+    let opened = std::fs::metadata(path).and_then(|meta| match meta.is_file() {
+        true => std::fs::File::open(path).map(|_| true),
+        false => Ok(false),
+    });
+    match opened {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!("{} is not a file", path.display())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
             "the file {} does not exist{}",
             path.display(),

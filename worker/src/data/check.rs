@@ -1,18 +1,20 @@
 //! A look at every image before training starts, so that bad files are named at once instead of hours later.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::census::Census;
 use super::decode;
 use super::error::{BadSample, DataError, SampleError, first_few};
 use super::fit::Resize;
 use super::image_folder::{ImageIndex, Sample};
 use super::raster::{Labels, Raster};
+use super::regular;
 
 /// How closely images are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +114,8 @@ pub struct CheckReport {
     pub bad: Vec<BadSample>,
     /// How many were looked at.
     pub checked: usize,
+    /// What the masks that were decoded hold; nothing where there are no masks.
+    pub census: Census,
     /// The size of every image, (0, 0) of bad ones; only where images are not resized.
     sizes: Option<Vec<(u32, u32)>>,
 }
@@ -139,11 +143,14 @@ pub fn check(
 ) -> CheckReport {
     let total = index.count();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let census = Mutex::new(Census::default());
     let look = |report: &mpsc::Sender<Found>| {
         let mut looker = Looker::default();
         loop {
             let sample = next.fetch_add(1, Ordering::Relaxed);
             if sample >= total {
+                let mut census = census.lock().unwrap_or_else(PoisonError::into_inner);
+                census.add(&looker.census);
                 return;
             }
             let found = index.look(sample, needs, depth, &mut looker);
@@ -193,6 +200,7 @@ pub fn check(
     CheckReport {
         bad,
         checked: total,
+        census: census.into_inner().unwrap_or_else(PoisonError::into_inner),
         sizes,
     }
 }
@@ -288,6 +296,8 @@ pub struct Looker {
     raw: Vec<u8>,
     raster: Raster,
     pub(super) labels: Labels,
+    /// What this thread has counted.
+    pub(super) census: Census,
 }
 
 impl Looker {
@@ -300,7 +310,7 @@ impl Looker {
     ) -> Result<(u32, u32), SampleError> {
         match depth {
             Depth::Full => {
-                self.read(path)?;
+                regular::read(path, &mut self.file)?;
                 decode::pixels(&self.file, channels, &mut self.raw, &mut self.raster)?;
                 Ok((self.raster.width, self.raster.height))
             }
@@ -312,18 +322,12 @@ impl Looker {
     pub(super) fn mask(&mut self, path: &Path, depth: Depth) -> Result<(u32, u32), SampleError> {
         match depth {
             Depth::Full => {
-                self.read(path)?;
+                regular::read(path, &mut self.file)?;
                 decode::mask(&self.file, &mut self.raw, &mut self.labels)?;
                 Ok((self.labels.width, self.labels.height))
             }
             Depth::Header => self.beginning(path, decode::mask_header),
         }
-    }
-
-    fn read(&mut self, path: &Path) -> Result<(), SampleError> {
-        self.file.clear();
-        File::open(path)?.read_to_end(&mut self.file)?;
-        Ok(())
     }
 
     /// Reads no more of the file than is needed for its header.
@@ -332,7 +336,7 @@ impl Looker {
         path: &Path,
         header: impl Fn(&[u8]) -> Result<(u32, u32), SampleError>,
     ) -> Result<(u32, u32), SampleError> {
-        let mut file = File::open(path)?;
+        let mut file = regular::open(path)?;
         self.file.clear();
         file.by_ref().take(HEADER_BYTES).read_to_end(&mut self.file)?;
         header(&self.file).or_else(|_| {

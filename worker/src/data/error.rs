@@ -3,10 +3,14 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::mask_folder::{MaskKind, MaskRule};
 pub use super::sample_error::SampleError;
 
 /// How many names or files a message lists before it only counts.
 const LISTED: usize = 5;
+
+/// Files that cannot be read and are named one by one before they are only counted.
+pub(crate) const MOST_NAMED: usize = 20;
 
 /// An error that ends the run. Each message says where it is and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -156,6 +160,45 @@ pub enum DataError {
         /// The first few.
         first: Vec<BadSample>,
     },
+    /// Classes of one name only.
+    #[error(
+        "{} holds images of one class only, `{class}`, and a classifier needs two or more; add a folder of images for each other \
+         class, or set data.root and data.train to the folder that holds the class folders",
+        path.display()
+    )]
+    OneClass {
+        /// The split's folder.
+        path: PathBuf,
+        /// Its class.
+        class: String,
+    },
+    /// Masks that tell nothing apart.
+    #[error(
+        "the training masks in {} {}, and a model needs two classes or more to learn; {}",
+        path.display(), mask_class(*only, *ignored, *rule), mask_remedy(*ignored, *rule)
+    )]
+    OneMaskClass {
+        /// The folder of masks.
+        path: PathBuf,
+        /// Their class; none where no pixel has one.
+        only: Option<usize>,
+        /// The share of the pixels that is left out.
+        ignored: f64,
+        /// How they are read.
+        rule: MaskRule,
+    },
+    /// Test masks of pixels that are all left out.
+    #[error(
+        "every pixel of the test masks in {} has the value {ignore}, which data.ignore = {ignore} leaves out, so nothing is left to \
+         test with; set data.ignore to the value that means no class",
+        path.display()
+    )]
+    NothingToTest {
+        /// The folder of masks.
+        path: PathBuf,
+        /// The value.
+        ignore: i64,
+    },
     /// An image index that does not read back; sender and receiver are of different versions.
     #[error(
         "the list of images or texts sent between ranks cannot be read ({reason}); start all ranks with the same dtrain"
@@ -303,6 +346,35 @@ fn more(total: usize, shown: usize) -> String {
         format!("\n  and {} more", total - shown)
     } else {
         String::new()
+    }
+}
+
+/// What the masks hold instead of two classes.
+fn mask_class(only: Option<usize>, ignored: f64, rule: MaskRule) -> String {
+    let left_out = format!(
+        "{:.1}% of the pixels have the value {}, which data.ignore leaves out",
+        100.0 * ignored,
+        rule.ignore
+    );
+    match only {
+        None => format!("hold no class: {left_out}"),
+        Some(class) if ignored > 0.0 => format!("hold class {class} alone: {left_out}"),
+        Some(class) => format!("hold class {class} alone"),
+    }
+}
+
+fn mask_remedy(ignored: f64, rule: MaskRule) -> &'static str {
+    match rule.kind {
+        MaskKind::Index if ignored > 0.0 => {
+            "if every value but 0 is the object, set data.masks = \"binary\"; else set data.ignore to the value that means no class"
+        }
+        MaskKind::Index => {
+            "the value of a pixel is its class: if these are other files, set data.train_masks to the folder of the masks"
+        }
+        MaskKind::Binary if ignored > 0.0 => "set data.ignore to another value than 0 and 1",
+        MaskKind::Binary => {
+            "0 is class 0 and any other value class 1: if these are other files, set data.train_masks to the folder of the masks"
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::{DataError, listed};
+use super::ignored::Ignored;
 
 /// File name endings that are taken for images, in any case. What a file holds is decided by its content.
 pub const EXTENSIONS: [&str; 7] = ["png", "jpg", "jpeg", "bmp", "tif", "tiff", "webp"];
@@ -36,13 +37,17 @@ pub struct ImageIndex {
     /// check to what the images must have.
     #[serde(default)]
     pub size: Option<(u32, u32)>,
+    /// Files below the split's folder that are not used; known where it was scanned.
+    #[serde(skip)]
+    pub ignored: Ignored,
 }
 
 impl ImageIndex {
     /// Lists `root/split/<class>/**/*.png` and the like.
     ///
     /// Classes are the folders of the split, sorted by name; images are sorted by path, also those nested deeper below
-    /// a class. Hidden names (with a leading dot) and files of other kinds are ignored. Links are followed,
+    /// a class. Hidden names (with a leading dot) are ignored; files of other kinds, and those beside the class
+    /// folders, are counted. Links are followed,
     /// except to the split's folder and those above it, in which the images of other classes lie; a folder that is
     /// reached twice within a class is listed once.
     ///
@@ -87,7 +92,9 @@ impl ImageIndex {
                 source,
             })?;
         let above: HashSet<PathBuf> = real.ancestors().map(Path::to_path_buf).collect();
-        let mut samples = Vec::new();
+        let (mut samples, mut ignored) = (Vec::new(), Ignored::default());
+        let loose = entries.iter().filter(|entry| !entry.is_folder);
+        loose.for_each(|entry| ignored.count(&entry.name));
         let mut empty = Vec::new();
         for (number, class) in (0u32..).zip(&classes) {
             if !names.contains(class) {
@@ -96,7 +103,7 @@ impl ImageIndex {
             let before = samples.len();
             let mut paths = Vec::new();
             let mut visited = above.clone();
-            list_images(&folder.join(class), class, &mut visited, &mut paths)?;
+            list_images(&folder.join(class), class, &mut visited, &mut paths, &mut ignored)?;
             paths.sort_unstable();
             samples.extend(paths.into_iter().map(|path| Sample(number, path)));
             if samples.len() == before {
@@ -115,6 +122,7 @@ impl ImageIndex {
             classes,
             samples,
             size: None,
+            ignored,
         })
     }
 
@@ -242,12 +250,13 @@ pub(super) fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
     Ok(entries)
 }
 
-/// Adds the images below `folder` to `paths`, each as `prefix/...`, or as it is without a prefix.
+/// Adds the images below `folder` to `paths`, each as `prefix/...`, or as it is without a prefix, and counts the other files.
 pub(super) fn list_images(
     folder: &Path,
     prefix: &str,
     visited: &mut HashSet<PathBuf>,
     paths: &mut Vec<String>,
+    ignored: &mut Ignored,
 ) -> Result<(), DataError> {
     let real = folder
         .canonicalize()
@@ -265,9 +274,11 @@ pub(super) fn list_images(
             format!("{prefix}/{}", entry.name)
         };
         if entry.is_folder {
-            list_images(&folder.join(&entry.name), &path, visited, paths)?;
+            list_images(&folder.join(&entry.name), &path, visited, paths, ignored)?;
         } else if entry.is_image() {
             paths.push(path);
+        } else {
+            ignored.count(&entry.name);
         }
     }
     Ok(())

@@ -7,6 +7,7 @@
 //! Each thread loads into a buffer of its own and copies the sample to its place in the batch under the batch's lock:
 //! the copy costs about one hundredth of the decoding, and needs no shared mutable slices.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -67,6 +68,8 @@ pub struct LoaderOptions {
 pub struct Loader {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// Samples that could not be loaded, as far as they were counted.
+    bad: AtomicUsize,
 }
 
 impl Loader {
@@ -88,6 +91,7 @@ impl Loader {
         let mut loader = Self {
             shared,
             threads: Vec::new(),
+            bad: AtomicUsize::new(0),
         };
         for number in 0..options.threads.max(1) {
             let shared = Arc::clone(&loader.shared);
@@ -98,6 +102,11 @@ impl Loader {
             loader.threads.push(thread);
         }
         Ok(loader)
+    }
+
+    /// Adds so many bad samples to those counted before, and gives the number of these.
+    pub(crate) fn count_bad(&self, samples: usize) -> usize {
+        self.bad.fetch_add(samples, Ordering::Relaxed)
     }
 
     /// Gives a used batch's memory back for the next one.

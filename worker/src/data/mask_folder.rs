@@ -5,11 +5,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::census::Census;
 use super::check::{CheckReport, Depth, Listed, Looker, Needs};
 use super::error::{DataError, SampleError};
+use super::ignored::Ignored;
 use super::image_folder::{folder_error, list, list_images};
 use super::picture_set::same_size;
 use super::raster::Labels;
+
+/// Of more masks than are decoded in any case, so many are, to know what they hold. It takes seconds.
+const COUNTED: usize = 2_000;
 
 /// How the values of a mask file become classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -91,22 +96,28 @@ pub struct MaskIndex {
     /// what the images must have.
     #[serde(default)]
     pub size: Option<(u32, u32)>,
+    /// Files below both folders that are not used; known where they were scanned.
+    #[serde(skip)]
+    pub ignored: Ignored,
 }
 
 impl MaskIndex {
     /// Lists the images below `root/images` and `root/masks`, also nested ones, and pairs those whose paths are the same but
-    /// for the ending. Hidden names and files of other kinds are ignored, as in an image folder.
+    /// for the ending. Hidden names are ignored and files of other kinds counted, as in an image folder.
     ///
     /// # Errors
     /// A folder that is missing, cannot be listed or has no images, names that occur twice, files without a partner, names
     /// that are not UTF-8.
     pub fn scan(root: &Path, images: &str, masks: &str, rule: MaskRule) -> Result<Self, DataError> {
         let (image_folder, mask_folder) = (root.join(images), root.join(masks));
-        let image_files = named(root, &image_folder, "data.root, data.train and data.test")?;
+        let mut ignored = Ignored::default();
+        let settings = "data.root, data.train and data.test";
+        let image_files = named(root, &image_folder, settings, &mut ignored)?;
         let mask_files = named(
             root,
             &mask_folder,
             "data.root, data.train_masks and data.test_masks",
+            &mut ignored,
         )?;
         let mut samples = Vec::with_capacity(image_files.len());
         let (mut lonely_images, mut lonely_masks) = (Vec::new(), Vec::new());
@@ -136,6 +147,7 @@ impl MaskIndex {
             rule,
             samples,
             size: None,
+            ignored,
         })
     }
 
@@ -159,6 +171,30 @@ impl MaskIndex {
         path
     }
 
+    /// Whether the values of a mask are counted, whatever else is looked at: up to [`COUNTED`] masks, evenly spread.
+    fn is_counted(&self, sample: usize) -> bool {
+        sample.is_multiple_of(self.len().div_ceil(COUNTED).max(1))
+    }
+
+    /// Looks at a mask and gives its size; with [`Depth::Full`] its classes are in the looker's labels.
+    fn look_at_mask(
+        &self,
+        sample: usize,
+        depth: Depth,
+        looker: &mut Looker,
+    ) -> Result<(u32, u32), SampleError> {
+        let path = self.mask_path(sample);
+        let in_mask = |source| SampleError::Mask {
+            path: path.display().to_string(),
+            source: Box::new(source),
+        };
+        let size = looker.mask(&path, depth).map_err(in_mask)?;
+        if depth == Depth::Full {
+            self.rule.apply(&mut looker.labels).map_err(in_mask)?;
+        }
+        Ok(size)
+    }
+
     /// The index without the samples that `report`, which is of this index, found bad.
     ///
     /// # Errors
@@ -174,6 +210,22 @@ impl MaskIndex {
             size: report.common_size(self)?,
             ..self.clone()
         })
+    }
+
+    /// What the masks hold, by the report of a check of this index. Where that decoded only some masks and found no two classes,
+    /// the others are decoded too until there are two, in `threads` threads with `progress` as in [`super::check()`]: a class may
+    /// be rare.
+    pub fn census(
+        &self,
+        report: &CheckReport,
+        threads: usize,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Census {
+        let mut census = report.census.clone();
+        if census.classes() < 2 && census.masks() + report.bad.len() < self.len() {
+            census.add(&uncounted::census(self, threads, progress));
+        }
+        census
     }
 
     /// For the other ranks, as [`super::ImageIndex::to_bytes`].
@@ -222,14 +274,15 @@ impl Listed for MaskIndex {
     ) -> Result<(u32, u32), SampleError> {
         let image_size = looker.image(&self.image_path(sample), needs.channels, depth)?;
         let path = self.mask_path(sample);
-        let in_mask = |source| SampleError::Mask {
-            path: path.display().to_string(),
-            source: Box::new(source),
+        let depth = if self.is_counted(sample) {
+            Depth::Full
+        } else {
+            depth
         };
-        let mask_size = looker.mask(&path, depth).map_err(in_mask)?;
+        let mask_size = self.look_at_mask(sample, depth, looker)?;
         same_size(&path, mask_size, image_size)?;
         if depth == Depth::Full {
-            self.rule.apply(&mut looker.labels).map_err(in_mask)?;
+            looker.census.count(&looker.labels.values, self.rule.ignore);
         }
         Ok(image_size)
     }
@@ -240,10 +293,15 @@ impl Listed for MaskIndex {
 }
 
 /// The images below a folder by their paths without endings: (path without ending, path), sorted.
-fn named(root: &Path, folder: &Path, settings: &str) -> Result<Vec<(String, String)>, DataError> {
+fn named(
+    root: &Path,
+    folder: &Path,
+    settings: &str,
+    ignored: &mut Ignored,
+) -> Result<Vec<(String, String)>, DataError> {
     list(folder).map_err(|error| folder_error(error, root, folder, settings))?;
     let mut paths = Vec::new();
-    list_images(folder, "", &mut HashSet::new(), &mut paths)?;
+    list_images(folder, "", &mut HashSet::new(), &mut paths, ignored)?;
     if paths.is_empty() {
         return Err(DataError::NoImages {
             path: folder.to_path_buf(),
@@ -269,3 +327,4 @@ fn named(root: &Path, folder: &Path, settings: &str) -> Result<Vec<(String, Stri
 
 #[cfg(test)]
 mod tests;
+mod uncounted;

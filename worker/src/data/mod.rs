@@ -18,6 +18,7 @@
 
 pub mod augment;
 pub mod cache;
+pub mod census;
 pub mod check;
 pub mod dataset;
 pub mod decode;
@@ -25,6 +26,7 @@ pub mod error;
 pub mod fit;
 pub mod generated;
 pub mod generated_masks;
+pub mod ignored;
 pub mod image_folder;
 pub mod image_set;
 pub mod loader;
@@ -34,6 +36,7 @@ pub mod normalize;
 pub mod order;
 mod picture_set;
 pub mod raster;
+mod regular;
 pub mod rng;
 mod sample_error;
 pub mod text;
@@ -45,12 +48,14 @@ mod test_images;
 
 pub use augment::Augment;
 pub use cache::{CacheBudget, CacheSize, CacheStats, free_host_bytes};
+pub use census::Census;
 pub use check::{CheckReport, Depth, Listed, Needs, check, too_many_bad};
 pub use dataset::{Column, Dataset, Field, FieldKind, Slot, load_one};
 pub use error::{BadSample, DataError, SampleError};
 pub use fit::Resize;
 pub use generated::{Generated, Split};
 pub use generated_masks::GeneratedMasks;
+pub use ignored::Ignored;
 pub use image_folder::{ImageIndex, Sample};
 pub use image_set::ImageFolder;
 pub use loader::{Batch, Loader, LoaderOptions, MicroBatch};

@@ -1,7 +1,5 @@
 //! What sets of image files have in common: reading, decoding, keeping, resizing, changing at random, normalising.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -13,6 +11,7 @@ use super::fit::{Fitter, Frame, Resize, fit_labels};
 use super::mask_folder::MaskRule;
 use super::normalize::{Normalize, write_labels};
 use super::raster::{Labels, Raster, View};
+use super::regular;
 use super::rng::SampleRng;
 
 /// How the images of a set are prepared.
@@ -150,11 +149,12 @@ impl Pictures {
             mask: labels,
             fitter,
         } = scratch;
-        read(path, file)?;
+        regular::read(path, file)?;
         decode::pixels(file, self.options.channels, raw, image)?;
         let size = (image.width, image.height);
         if let Some(job) = &mask {
-            let decoded = read(job.path, file)
+            let decoded = regular::read(job.path, file)
+                .map_err(SampleError::from)
                 .and_then(|()| decode::mask(file, raw, labels))
                 .and_then(|()| job.rule.apply(labels));
             decoded.map_err(|source| SampleError::Mask {
@@ -256,12 +256,6 @@ impl Pictures {
             write_labels(&labels.values, width, choice.placement, job.rule.ignore, job.out);
         }
     }
-}
-
-fn read(path: &Path, file: &mut Vec<u8>) -> Result<(), SampleError> {
-    file.clear();
-    File::open(path)?.read_to_end(file)?;
-    Ok(())
 }
 
 /// A mask must have a class for each pixel of its image.

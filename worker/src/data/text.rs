@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::error::DataError;
+use super::regular;
 use super::rng::{Domain, SampleRng, below, keyed};
 use super::vocabulary::{Tokenizer, Tokens, Vocabulary};
 
@@ -167,7 +168,8 @@ fn texts(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
 fn read_all(files: &[PathBuf]) -> Result<String, DataError> {
     let mut all = String::new();
     for path in files {
-        let bytes = fs::read(path).map_err(|source| DataError::UnreadableText {
+        let mut bytes = Vec::new();
+        regular::read(path, &mut bytes).map_err(|source| DataError::UnreadableText {
             path: path.clone(),
             source,
         })?;

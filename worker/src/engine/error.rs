@@ -38,17 +38,36 @@ pub enum TrainError {
         /// Images of the training set.
         total: u64,
     },
-    /// The gradient was not finite for many steps in a row.
+    /// Steps were skipped because of values that are not finite: many in a row, or those at the end of the run.
     #[error(
-        "the loss or its gradient was not finite for {steps} steps in a row (the last at step {step}); lower optim.lr, set \
-         optim.clip, or look for broken values in the data"
+        "the {what} was not finite from step {first} to step {last}, so these steps changed nothing; lower optim.lr, set optim.clip, \
+         set precision.amp = \"off\" where it is on, or look for broken values in the data"
     )]
     NonFinite {
-        /// How many.
-        steps: u64,
+        /// The loss or the gradient, in the first of them.
+        what: &'static str,
+        /// The first of them.
+        first: u64,
         /// The last of them.
-        step: u64,
+        last: u64,
     },
+    /// Steps were skipped because nothing in them counts: many in a row, or those at the end of the run.
+    #[error(
+        "no sample or pixel counts in the steps from {first} to {last}, so they changed nothing: their images cannot be read, or all \
+         their pixels have the value of data.ignore; look at the images and masks"
+    )]
+    NothingCounted {
+        /// The first of them.
+        first: u64,
+        /// The last of them.
+        last: u64,
+    },
+    /// An evaluation of nothing.
+    #[error(
+        "no sample or pixel of the test set counts: its images cannot be read, or all their pixels have the value of data.ignore; look \
+         at the test images and masks, or set data.resize = \"stretch\" if the cut leaves nothing"
+    )]
+    NothingTested,
     /// No loss scale keeps float16 gradients finite.
     #[error(
         "the loss scale has fallen to {scale:e} because float16 gradients keep overflowing; set precision.amp = \"bf16\", lower \

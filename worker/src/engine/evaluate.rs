@@ -68,7 +68,10 @@ impl Evaluator<'_> {
                 return Ok(Evaluated::Stopped);
             }
             if !status.ran_out() {
-                return Ok(Evaluated::Whole(status.totals));
+                return match status.totals.weight > 0.0 {
+                    true => Ok(Evaluated::Whole(status.totals)),
+                    false => Err(TrainError::NothingTested),
+                };
             }
             if batch <= 1 {
                 return Ok(Evaluated::Exhausted(status.shortages));

@@ -8,6 +8,7 @@ use dtrain_torch_shim::stream::{Event, Stream};
 use tch::Device;
 
 use super::error::TrainError;
+use crate::data::error::MOST_NAMED;
 use crate::data::{self, Dataset, Loader, LoaderOptions, MicroBatch};
 use crate::tasks::Batch;
 
@@ -104,7 +105,7 @@ impl Feed {
             Some(Err(error)) => Ahead::Failed(error),
             Some(Ok(decoded)) => match self.copy(&decoded) {
                 Ok((batch, copied)) => {
-                    name_bad(&decoded);
+                    name_bad(&decoded, &self.loader);
                     let bad = decoded.bad.len();
                     self.loader.recycle(decoded);
                     let fed = Fed {
@@ -171,15 +172,21 @@ pub(super) fn place_batch(
     loader: &Loader,
     device: Device,
 ) -> Result<Batch, TrainError> {
-    name_bad(&decoded);
+    name_bad(&decoded, loader);
     let batch = Batch::new(&decoded, device)?;
     loader.recycle(decoded);
     Ok(batch)
 }
 
-fn name_bad(decoded: &data::Batch) {
-    for bad in &decoded.bad {
+/// Names the samples that could not be read, the first few of a loader: the others are counted as `skipped_images`.
+fn name_bad(decoded: &data::Batch, loader: &Loader) {
+    let before = loader.count_bad(decoded.bad.len());
+    let left = MOST_NAMED.saturating_sub(before);
+    for bad in decoded.bad.iter().take(left) {
         tracing::warn!("{} cannot be read and is left out: {}", bad.path, bad.reason);
+    }
+    if left > 0 && decoded.bad.len() >= left {
+        tracing::warn!("{MOST_NAMED} samples that cannot be read were named; further ones are only counted");
     }
 }
 

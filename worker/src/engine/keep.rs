@@ -59,6 +59,13 @@ impl Trainer<'_> {
     /// run that goes on makes it up.
     pub(super) fn evaluate_and_save(&mut self) -> Result<bool, TrainError> {
         let evaluation = self.evaluate()?;
+        let broken = evaluation.as_ref().is_some_and(|record| !record.loss.is_finite());
+        if broken
+            && self.done == self.plan.total_steps
+            && let Some(failure) = self.skipped.error()
+        {
+            return Err(failure);
+        }
         self.owes_evaluation = evaluation.is_none();
         let evaluation = evaluation.map(|evaluation| self.judge(evaluation)).transpose()?;
         self.save(evaluation.as_ref())?;

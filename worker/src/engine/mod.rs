@@ -20,6 +20,7 @@ mod rehearse;
 mod replay;
 mod scaler;
 mod schedule;
+mod skipped;
 mod stages;
 mod status;
 mod step;

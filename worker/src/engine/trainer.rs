@@ -23,6 +23,7 @@ use super::plan::{Place, RunPlan};
 use super::precision::Precision;
 use super::reducer::{ReduceOptions, Reducer};
 use super::replay::{Phase, Replay, SaveMore, patiently};
+use super::skipped::{Cause, Skipped};
 use super::stages::Stages;
 use super::status::Status;
 use super::stop::StopFlag;
@@ -32,9 +33,6 @@ use crate::data::{LoaderOptions, too_many_bad};
 use crate::heartbeat::Heartbeat;
 use crate::memory::{self, Account};
 use crate::metrics::{MetricsLog, Progress, StepRecord};
-
-/// A run whose gradient is not finite this often in a row will not recover.
-const MAX_SKIPPED_IN_A_ROW: u64 = 20;
 
 /// Of what is reserved, so much as one part in this many may be in pieces before it is worth a word.
 const FRAGMENTED: u64 = 5;
@@ -147,7 +145,7 @@ pub struct Trainer<'a> {
     pub(super) replay: Replay,
     pub(super) account: Account,
     bad_samples: u64,
-    skipped_in_a_row: u64,
+    pub(super) skipped: Skipped,
     pub(super) best: BestKeeper,
     /// Whether the last evaluation was broken off.
     pub(super) owes_evaluation: bool,
@@ -222,7 +220,7 @@ impl<'a> Trainer<'a> {
             heartbeat: parts.heartbeat,
             account: Account::default(),
             bad_samples: 0,
-            skipped_in_a_row: 0,
+            skipped: Skipped::default(),
             best: parts.best,
             owes_evaluation: parts.owes_evaluation,
             run_dir: parts.run_dir,
@@ -376,25 +374,20 @@ impl<'a> Trainer<'a> {
         let peak = &mut self.summary.peak;
         *peak = (*peak).max(record.memory.report.peak);
         self.progress.step(record, Instant::now());
-        self.summary
-            .result
-            .final_metrics
-            .insert("train_loss".into(), record.loss);
+        if record.loss.is_finite() {
+            let figures = &mut self.summary.result.final_metrics;
+            figures.insert("train_loss".into(), record.loss);
+        }
         Ok(())
     }
 
     /// Ends a run that will not recover; all ranks see the same figures and end together.
     fn watch(&mut self, record: &StepRecord, status: &Status) -> Result<(), TrainError> {
-        self.skipped_in_a_row = if record.skipped {
-            self.skipped_in_a_row + 1
-        } else {
-            0
-        };
-        if self.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW {
-            return Err(TrainError::NonFinite {
-                steps: self.skipped_in_a_row,
-                step: record.step,
-            });
+        let cause = Cause::of(record.loss, status.totals.weight);
+        self.skipped.see(record.step, record.skipped.then_some(cause));
+        // No checkpoint of such a last step is written: a run that goes on from it would have nothing left to do.
+        if let Some(failure) = self.skipped.failure(self.done == self.plan.total_steps) {
+            return Err(failure);
         }
         self.bad_samples += status.bad_samples as u64;
         let total = self.plan.train_samples;

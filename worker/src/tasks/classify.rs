@@ -26,7 +26,7 @@ impl BuildTask for Classify {
     const DRAWS_WEIGHTS_ALONE: bool = true;
 
     fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError> {
-        images::survey(recipe, console)
+        images::survey(recipe, true, console)
     }
 
     fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError> {

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use dtrain_common::recipe::{self, DataKind, Recipe};
 
 use super::{Console, TaskError};
+use crate::data::error::MOST_NAMED;
+use crate::data::image_folder::EXTENSIONS;
 use crate::data::{
-    self, Augment, CacheBudget, CacheSize, CheckReport, Dataset, Depth, Generated, ImageFolder, ImageIndex,
-    ImageOptions, Listed, Needs, Normalize, Resize, Split,
+    self, Augment, CacheBudget, CacheSize, CheckReport, DataError, Dataset, Depth, Generated, Ignored,
+    ImageFolder, ImageIndex, ImageOptions, Listed, Needs, Normalize, Resize, Split,
 };
 
 /// The image folders as rank 0 found them, without unreadable images: (training, test); None for generated images.
@@ -23,19 +25,33 @@ pub(super) struct ImageSets {
     pub(super) class_names: Vec<String>,
 }
 
-/// Scans and checks the recipe's image folders; a generated set needs neither.
-pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Survey, TaskError> {
+/// Scans and checks the recipe's image folders; a generated set needs neither. Where the task `classifies`, one class is refused.
+pub(super) fn survey(
+    recipe: &Recipe,
+    classifies: bool,
+    console: &mut Console<'_>,
+) -> Result<Survey, TaskError> {
     let DataKind::Folder = recipe.data.kind else {
         return Ok(None);
     };
     recipe.check_paths()?;
     let root = recipe.data.root.as_deref().unwrap_or(Path::new("."));
     let train = ImageIndex::scan(root, &recipe.data.train, None)?;
-    let train = checked(&train, needs(recipe), &train.split, console)?.apply(&train)?;
+    if let ([class], true) = (train.classes.as_slice(), classifies) {
+        let (path, class) = (root.join(&train.split), class.clone());
+        return Err(DataError::OneClass { path, class }.into());
+    }
+    let train = looked_at(&train, recipe, console)?;
     let mut test = ImageIndex::scan(root, &recipe.data.test, Some(&train.classes))?;
     test.size = train.size;
-    let test = checked(&test, needs(recipe), &test.split, console)?.apply(&test)?;
+    let test = looked_at(&test, recipe, console)?;
     Ok(Some((train, test)))
+}
+
+/// The images that can be used.
+fn looked_at(list: &ImageIndex, recipe: &Recipe, console: &mut Console<'_>) -> Result<ImageIndex, TaskError> {
+    let report = checked(list, needs(recipe), &list.split, &list.ignored, console)?;
+    Ok(report.apply(list)?)
 }
 
 /// What the recipe says of every image.
@@ -54,15 +70,24 @@ fn resize(recipe: &Recipe) -> Resize {
     }
 }
 
-/// Looks at every file of a list and says what is left out because it cannot be read.
+/// Looks at every file of a list and says what is left out: files that are `ignored` by their names, and those that cannot be
+/// read.
 pub(super) fn checked(
     list: &impl Listed,
     needs: Needs,
     split: &str,
+    ignored: &Ignored,
     console: &mut Console<'_>,
 ) -> Result<CheckReport, TaskError> {
     /// A check of this many images is worth telling of while it goes on.
     const TELL_EVERY: usize = 50_000;
+    if ignored.files() > 0 {
+        (console.say)(format!(
+            "{} files of {split} are not used: {ignored} (images end in {}, and lie in the folders of their classes if there are any)",
+            ignored.files(),
+            EXTENSIONS.join(", ")
+        ));
+    }
     let depth = Depth::for_len(list.count());
     let mut told = 0;
     let report = data::check(list, needs, depth, console.threads, &mut |done, total| {
@@ -71,12 +96,16 @@ pub(super) fn checked(
             (console.say)(format!("looked at {done} of {total} images in {split}"));
         }
     });
-    for bad in &report.bad {
+    for bad in report.bad.iter().take(MOST_NAMED) {
         (console.say)(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
     }
     if !report.bad.is_empty() {
+        let named = match report.bad.len() > MOST_NAMED {
+            true => format!("; the first {MOST_NAMED} are named above"),
+            false => String::new(),
+        };
         (console.say)(format!(
-            "{} of {} images in {split} are left out because they cannot be read",
+            "{} of {} images in {split} are left out because they cannot be read{named}",
             report.bad.len(),
             list.count()
         ));

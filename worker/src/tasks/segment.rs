@@ -1,16 +1,17 @@
 //! Semantic segmentation: cross-entropy on the logits of every pixel, and how well the classes' areas are met.
 
-use std::path::Path;
+mod survey;
+
 use std::sync::Arc;
 
-use dtrain_common::recipe::{self, DataKind, Recipe};
+use dtrain_common::recipe::{self, Recipe};
 use tch::{Kind, Reduction, TchError, Tensor};
 
-use super::images::{augment, checked, needs, options};
+use super::images::{augment, options};
 use super::{
     BATCH_NORM, Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals, has_local_batch_norm,
 };
-use crate::data::{Dataset, GeneratedMasks, ImageMasks, MaskIndex, MaskKind, MaskRule, Normalize, Split};
+use crate::data::{Dataset, GeneratedMasks, ImageMasks, Normalize, Split};
 use crate::models::{self, ModelError, Segmenter, UnetConfig};
 
 /// The task `segment`. The loss is a sum over pixels: those of `data.ignore`, and those of unreadable samples, weigh nothing.
@@ -28,22 +29,10 @@ pub struct Segment {
 }
 
 impl BuildTask for Segment {
-    /// The image and mask folders as rank 0 found them, without unreadable pairs: (training, test); None for generated images.
-    type Survey = Option<(MaskIndex, MaskIndex)>;
+    type Survey = survey::Survey;
 
     fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError> {
-        let data = &recipe.data;
-        if data.kind == DataKind::Generated {
-            return Ok(None);
-        }
-        recipe.check_paths()?;
-        let root = data.root.as_deref().unwrap_or(Path::new("."));
-        let train = MaskIndex::scan(root, &data.train, &data.train_masks, rule(recipe))?;
-        let train = train.without_bad(&checked(&train, needs(recipe), &data.train, console)?)?;
-        let mut test = MaskIndex::scan(root, &data.test, &data.test_masks, rule(recipe))?;
-        test.size = train.size;
-        let test = test.without_bad(&checked(&test, needs(recipe), &data.test, console)?)?;
-        Ok(Some((train, test)))
+        survey::survey(recipe, console)
     }
 
     fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError> {
@@ -107,18 +96,6 @@ impl BuildTask for Segment {
             size,
             batch_norm: has_local_batch_norm(site.registry),
         })
-    }
-}
-
-/// How the recipe's masks are read.
-fn rule(recipe: &Recipe) -> MaskRule {
-    MaskRule {
-        kind: match recipe.data.masks {
-            recipe::Masks::Index => MaskKind::Index,
-            recipe::Masks::Binary => MaskKind::Binary,
-        },
-        classes: recipe.data.classes,
-        ignore: i64::from(recipe.data.ignore),
     }
 }
 

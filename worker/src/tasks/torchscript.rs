@@ -1,4 +1,5 @@
-//! Any module that `torch.jit.script` made: a model from PyTorch, trained without Python.
+//! Any module that `torch.jit.script` made: a model from PyTorch, trained without Python. One of `torch.jit.trace` is taken where it
+//! has nothing that differs between training and evaluation.
 //!
 //! The module is given images, N x C x H x W float32. What is made of its output is `model.loss`:
 //!
@@ -50,7 +51,9 @@ impl BuildTask for TorchScript {
 
     fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Self::Survey, TaskError> {
         recipe.check_paths()?;
-        images::survey(recipe, console)
+        let stages = (0..recipe.stages()).map(|number| recipe.of_stage(number).model.loss);
+        let classifies = stages.into_iter().any(|loss| loss == recipe::Loss::CrossEntropy);
+        images::survey(recipe, classifies, console)
     }
 
     fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError> {
@@ -59,6 +62,10 @@ impl BuildTask for TorchScript {
         let path = recipe.model.file.clone().unwrap_or_default();
         let device = site.registry.device();
         let module = Module::load(&path, device).map_err(ScriptError::from)?;
+        let fixed = module.fixed_modes().map_err(torch(&path))?;
+        if !fixed.is_empty() {
+            return Err(ScriptError::Traced { path, fixed }.into());
+        }
         register(&module, &path, site.registry)?;
         let mut matters = Vec::new();
         if has_batch_norm(site.registry) {

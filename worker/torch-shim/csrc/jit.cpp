@@ -1,12 +1,16 @@
 // Modules that torch.jit.script made and save() wrote: loading, their tensors, and calling them.
 #include "boundary.h"
 
+#include <torch/csrc/jit/api/function_impl.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/passes/inliner.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <array>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,6 +50,80 @@ bool draws(const torch::jit::Block* block) {
       if (draws(inner)) return true;
   }
   return false;
+}
+
+// An operation that does something else in training than in evaluation: by which argument it is told, and by which it does nothing
+// in either where that is 0 (`size`) or no tensor (`statistics`).
+struct Moody {
+  const char* name;
+  const char* flag;
+  const char* size;
+  const char* statistics;
+};
+
+constexpr std::array kMoody = {
+    Moody{"aten::batch_norm", "training", nullptr, "running_mean"},
+    Moody{"aten::native_batch_norm", "training", nullptr, "running_mean"},
+    Moody{"aten::cudnn_batch_norm", "training", nullptr, "running_mean"},
+    Moody{"aten::miopen_batch_norm", "training", nullptr, "running_mean"},
+    Moody{"aten::instance_norm", "use_input_stats", nullptr, "running_mean"},
+    Moody{"aten::dropout", "train", "p", nullptr},
+    Moody{"aten::dropout_", "train", "p", nullptr},
+    Moody{"aten::native_dropout", "train", "p", nullptr},
+    Moody{"aten::feature_dropout", "train", "p", nullptr},
+    Moody{"aten::feature_dropout_", "train", "p", nullptr},
+    Moody{"aten::alpha_dropout", "train", "p", nullptr},
+    Moody{"aten::alpha_dropout_", "train", "p", nullptr},
+    Moody{"aten::feature_alpha_dropout", "train", "p", nullptr},
+    Moody{"aten::feature_alpha_dropout_", "train", "p", nullptr},
+    Moody{"aten::rrelu", "training", nullptr, nullptr},
+    Moody{"aten::rrelu_", "training", nullptr, nullptr},
+    Moody{"aten::lstm", "train", "dropout", nullptr},
+    Moody{"aten::gru", "train", "dropout", nullptr},
+    Moody{"aten::rnn_tanh", "train", "dropout", nullptr},
+    Moody{"aten::rnn_relu", "train", "dropout", nullptr},
+    Moody{"aten::scaled_dot_product_attention", "dropout_p", "dropout_p", nullptr},
+};
+
+using Graphs = std::set<const torch::jit::Graph*>;
+using EachFixed = void (*)(void* context, const char* operation, bool training);
+
+// The argument of a node with that name, if it is a constant.
+std::optional<c10::IValue> constant(const torch::jit::Node* node, const char* name) {
+  const c10::FunctionSchema* schema = node->maybeSchema();
+  if (name == nullptr || schema == nullptr) return std::nullopt;
+  const std::optional<int> at = schema->argumentIndexWithName(name);
+  return at ? torch::jit::toIValue(node->input(*at)) : std::nullopt;
+}
+
+// Tells of an operation whose mode is a constant of the graph.
+void tell_fixed(const torch::jit::Node* node, void* context, EachFixed each) {
+  const std::string name = node->kind().toQualString();
+  for (const Moody& moody : kMoody) {
+    if (name != moody.name) continue;
+    const auto mode = constant(node, moody.flag);
+    const auto size = constant(node, moody.size);
+    const auto statistics = constant(node, moody.statistics);
+    if (!mode || (size && size->isDouble() && size->toDouble() == 0.0) || (statistics && statistics->isNone())) return;
+    const bool training = mode->isBool() ? mode->toBool() : mode->isDouble();
+    each(context, moody.name + sizeof("aten::") - 1, training);
+  }
+}
+
+// Tells of the fixed operations of a method and of the methods that it calls. Functions are left out: what a script calls with a
+// constant is what its author wrote, where a trace calls none and has the operations themselves.
+void walk(const torch::jit::Block* block, Graphs& seen, void* context, EachFixed each) {
+  for (const torch::jit::Node* node : block->nodes()) {
+    tell_fixed(node, context, each);
+    for (const torch::jit::Block* inner : node->blocks()) walk(inner, seen, context, each);
+    if (node->kind() != c10::prim::CallMethod) continue;
+    const auto type = node->input(0)->type()->cast<c10::ClassType>();
+    torch::jit::Function* method = type ? type->findMethod(node->s(c10::attr::name)) : nullptr;
+    torch::jit::GraphFunction* function = method ? torch::jit::tryToGraphFunction(*method) : nullptr;
+    if (function == nullptr) continue;
+    const auto graph = function->graph();
+    if (seen.insert(graph.get()).second) walk(graph->block(), seen, context, each);
+  }
 }
 
 } // namespace
@@ -102,6 +180,16 @@ int32_t dt_module_draws(void* handle, bool* out, DtError* error) {
     const auto graph = module(handle).get_method("forward").graph()->copy();
     torch::jit::Inline(*graph);
     *out = draws(graph->block());
+  });
+}
+
+// Calls `each` with the name of every operation of forward that differs between training and evaluation and whose mode is fixed
+// in the graph, and with that mode. One that is there several times comes several times.
+int32_t dt_module_fixed(void* handle, void* context, void (*each)(void* context, const char* operation, bool training),
+                        DtError* error) {
+  return guard(error, [&] {
+    Graphs seen;
+    walk(module(handle).get_method("forward").graph()->block(), seen, context, each);
   });
 }
 

@@ -323,6 +323,12 @@ unsafe extern "C" {
         error: *mut DtError,
     ) -> i32;
     pub(crate) fn dt_module_draws(module: *mut c_void, out: *mut bool, error: *mut DtError) -> i32;
+    pub(crate) fn dt_module_fixed(
+        module: *mut c_void,
+        context: *mut c_void,
+        each: extern "C" fn(*mut c_void, *const c_char, bool),
+        error: *mut DtError,
+    ) -> i32;
     pub(crate) fn dt_module_free(module: *mut c_void);
 }
 

@@ -1,5 +1,6 @@
-//! Modules that `torch.jit.script` made and `save()` wrote.
+//! Modules of TorchScript that `save()` wrote.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_void};
 use std::fs::File;
 use std::io;
@@ -180,6 +181,30 @@ impl Module {
         })?;
         Ok(out)
     }
+
+    /// The operations whose mode is a constant of the module's graph, each once: those of `torch.jit.trace`, which writes down what
+    /// a module did in the mode that it was in.
+    ///
+    /// # Errors
+    /// `Other` where it has no `forward`.
+    pub fn fixed_modes(&self) -> Result<BTreeSet<Fixed>, ShimError> {
+        let mut found: BTreeSet<Fixed> = BTreeSet::new();
+        checked("read a module's graph", |error| {
+            let context = (&raw mut found).cast();
+            // SAFETY: the module is live; take_fixed is called during the call only, with this context.
+            unsafe { ffi::dt_module_fixed(self.handle.as_ptr(), context, take_fixed, error) }
+        })?;
+        Ok(found)
+    }
+}
+
+/// An operation that would do something else in training than in evaluation, but cannot.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fixed {
+    /// Its name in PyTorch, such as `batch_norm`.
+    pub operation: String,
+    /// Whether it does what it should in training, whatever the module's mode is; else what it should in evaluation.
+    pub training: bool,
 }
 
 impl Drop for Module {
@@ -214,6 +239,17 @@ extern "C" fn take_tensor(context: *mut c_void, name: *const c_char, tensor: *mu
         },
         identity,
     ));
+}
+
+extern "C" fn take_fixed(context: *mut c_void, operation: *const c_char, training: bool) {
+    // SAFETY: the context is the set of Module::fixed_modes, which nothing else touches during the call.
+    let found = unsafe { &mut *context.cast::<BTreeSet<Fixed>>() };
+    // SAFETY: the name is NUL-terminated and lives during the call.
+    let operation = unsafe { CStr::from_ptr(operation) };
+    found.insert(Fixed {
+        operation: operation.to_string_lossy().into_owned(),
+        training,
+    });
 }
 
 #[cfg(test)]

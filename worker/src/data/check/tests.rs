@@ -6,6 +6,7 @@ use dtrain_test_kit::permissions::with_permissions;
 use image::ImageFormat;
 use proptest::prelude::*;
 
+use super::super::ignored::Ignored;
 use super::super::test_images::{encoded, folder, gradient, png, put, real};
 use super::*;
 
@@ -237,12 +238,14 @@ fn nothing_to_check_is_no_error() {
         classes: vec![],
         samples: vec![],
         size: None,
+        ignored: Ignored::default(),
     };
     assert_eq!(
         quiet(&index, Depth::Full, 4),
         CheckReport {
             bad: vec![],
             checked: 0,
+            census: Census::default(),
             sizes: None,
         }
     );
@@ -263,6 +266,7 @@ fn a_real_set_is_good() {
         CheckReport {
             bad: vec![],
             checked: 1000,
+            census: Census::default(),
             sizes: None,
         }
     );

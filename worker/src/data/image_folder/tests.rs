@@ -257,7 +257,7 @@ proptest! {
     ) {
         let count = classes.len() as u32;
         let samples = samples.into_iter().map(|(class, path)| Sample(class % count, path)).collect();
-        let index = ImageIndex { root: root.into(), split: "train".to_owned(), classes, samples, size };
+        let index = ImageIndex { root: root.into(), split: "train".to_owned(), classes, samples, size, ignored: Ignored::default() };
         prop_assert_eq!(ImageIndex::from_bytes(&index.to_bytes().unwrap()).unwrap(), index);
     }
 

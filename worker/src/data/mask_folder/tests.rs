@@ -71,7 +71,13 @@ fn pairs_are_found_by_name_whatever_the_ending() {
     assert_eq!(index.image_path(0), root.path().join("train/a.JPG"));
     assert_eq!(index.mask_path(3), root.path().join("train_masks/deep/er/c.png"));
     assert_eq!((index.len(), index.is_empty()), (4, false));
-    assert_eq!(MaskIndex::from_bytes(&index.to_bytes().unwrap()).unwrap(), index);
+    assert_eq!(index.ignored.to_string(), "1 .txt");
+    // Those who did not scan need not know.
+    let told = MaskIndex {
+        ignored: Ignored::default(),
+        ..index
+    };
+    assert_eq!(MaskIndex::from_bytes(&told.to_bytes().unwrap()).unwrap(), told);
     let text = MaskIndex::from_bytes(b"{}").unwrap_err().to_string();
     assert!(
         text.starts_with("the list of images or texts sent between ranks"),
@@ -173,9 +179,34 @@ fn bad_masks_are_bad_samples() {
         report.bad[2].reason
     );
     assert_eq!(index.without_bad(&report).unwrap().len(), 297);
-    // Values are not in the header, sizes are.
+    // Of so few masks the values are looked at in any case.
     let quick = checked(&index, Resize::Crop, Depth::Header);
-    assert_eq!(quick.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(), [8, 9]);
+    assert_eq!(quick.bad, report.bad);
+    assert_eq!(report.census.masks(), 297);
+}
+
+#[test]
+fn of_many_masks_some_are_counted_and_the_others_where_those_hold_one_class() {
+    let (_root, index) = pairs(COUNTED + 100);
+    let quick = checked(&index, Resize::Crop, Depth::Header);
+    assert_eq!(
+        (quick.census.masks(), quick.census.classes()),
+        (COUNTED / 2 + 50, 1)
+    );
+    let census = |report: &CheckReport| index.census(report, 2, &mut |_, _| ());
+    assert_eq!(census(&quick).masks(), COUNTED + 100);
+    assert_eq!(census(&quick).classes(), 1);
+    // One that was not counted at first.
+    put(index.mask_path(1), &gray(8, 8, |x, _| x as u8 % 3));
+    let rare = census(&quick);
+    assert_eq!(
+        rare.occurring().map(|(class, _)| class).collect::<Vec<_>>(),
+        [0, 1, 2]
+    );
+    // One that was, so that nothing else is read.
+    put(index.mask_path(0), &gray(8, 8, |x, _| x as u8 % 3));
+    let quick = checked(&index, Resize::Crop, Depth::Header);
+    assert_eq!(census(&quick), quick.census);
 }
 
 #[test]

@@ -142,7 +142,15 @@ impl StagePlan {
                 ", or set train.last_batch = \"drop\"",
             )?;
         }
-        Ok(needs.warnings(&first))
+        let mut warnings = needs.warnings(&first);
+        let batch = self.partition.effective_batch() as u64;
+        if batch > train_samples {
+            warnings.push(format!(
+                "train.effective_batch = {batch} is more than the {train_samples} training samples: every step takes all \
+                 {train_samples}, with the learning rate of a batch of {batch}; set train.effective_batch = {train_samples}"
+            ));
+        }
+        Ok(warnings)
     }
 
     /// The learning rate of a step of the run.

@@ -1,9 +1,10 @@
 //! Modules that cannot be trained.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use dtrain_torch_shim::ShimError;
-use dtrain_torch_shim::jit::LoadError;
+use dtrain_torch_shim::jit::{Fixed, LoadError};
 use thiserror::Error;
 
 /// A TorchScript module that cannot be trained. Every variant names the file.
@@ -21,6 +22,18 @@ pub enum ScriptError {
     NoParameters {
         /// The file.
         path: PathBuf,
+    },
+    /// A trace, which does the same in training and in evaluation.
+    #[error(
+        "{}: the module cannot change between training and evaluation: {}, as torch.jit.trace left {}. Save it by \
+         torch.jit.script(model).save(\"model.pt\"), which keeps both modes.",
+        path.display(), modes(fixed), if fixed.len() == 1 { "it" } else { "them" }
+    )]
+    Traced {
+        /// The file.
+        path: PathBuf,
+        /// The operations that should change.
+        fixed: BTreeSet<Fixed>,
     },
     /// The module fails on the data's images.
     #[error(
@@ -70,9 +83,18 @@ impl ScriptError {
             Self::Call { source, .. }
             | Self::Torch { source, .. }
             | Self::Load(LoadError::Load { source, .. }) => source.is_out_of_memory(),
-            Self::Load(_) | Self::NoParameters { .. } | Self::Output { .. } => false,
+            Self::Load(_) | Self::NoParameters { .. } | Self::Traced { .. } | Self::Output { .. } => false,
         }
     }
+}
+
+/// "batch_norm is fixed in evaluation mode, dropout is fixed in training mode".
+fn modes(fixed: &BTreeSet<Fixed>) -> String {
+    let words = |it: &Fixed| {
+        let mode = if it.training { "training" } else { "evaluation" };
+        format!("{} is fixed in {mode} mode", it.operation)
+    };
+    fixed.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
 fn call(with_label: bool) -> &'static str {

@@ -122,6 +122,12 @@ fn modules_that_do_not_go_with_the_recipe_are_refused_before_the_run() {
         ("net.pt", "module", "forward(image, label)"),
         ("with-loss.pt", "cross-entropy", "forward(image)"),
         ("torchscript.json", "mse", "torch.jit.script(model).save"),
+        (
+            "traced-training.pt",
+            "cross-entropy",
+            "batch_norm is fixed in training mode, dropout is fixed in training mode, as torch.jit.trace left them",
+        ),
+        ("traced-evaluation.pt", "cross-entropy", "evaluation mode"),
     ] {
         let error = build(&recipe(file, loss)).err().unwrap().to_string();
         assert!(error.contains(file) && error.contains(words), "{error}");

@@ -146,6 +146,34 @@ fn tied_weights_and_random_numbers_are_found() {
 }
 
 #[test]
+fn operations_whose_mode_a_trace_has_fixed_are_found() {
+    let fixed = |name: &str| {
+        let found = load(name).fixed_modes().unwrap();
+        let names = found.into_iter().map(|it| (it.operation, it.training));
+        names.collect::<Vec<_>>()
+    };
+    let of = |operation: &str, training| (operation.to_owned(), training);
+    assert_eq!(
+        fixed("traced-training.pt"),
+        [of("batch_norm", true), of("dropout", true)]
+    );
+    assert_eq!(
+        fixed("traced-evaluation.pt"),
+        [of("batch_norm", false), of("dropout", false)]
+    );
+    // A trace within a script.
+    assert_eq!(
+        fixed("traced-within.pt"),
+        [of("batch_norm", false), of("dropout", false)]
+    );
+    // Nothing that depends on the mode: layer norm, batches' own statistics, a dropout of nothing.
+    assert_eq!(fixed("traced-plain.pt"), []);
+    for name in ["net.pt", "with-loss.pt", "autoencoder.pt", "two-outputs.pt"] {
+        assert_eq!(fixed(name), [], "{name}");
+    }
+}
+
+#[test]
 fn files_that_are_no_modules_are_named_with_the_remedy() {
     let folder = std::env::temp_dir().join(format!("dtrain-jit-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

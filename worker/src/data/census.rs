@@ -1,0 +1,102 @@
+//! What masks hold: how many pixels there are of each class, and how many are left out.
+
+/// Pixels by class, of the masks that were decoded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Census {
+    /// By class, as far as the highest that occurs.
+    counts: Vec<u64>,
+    /// Pixels of no class.
+    ignored: u64,
+    masks: usize,
+}
+
+impl Census {
+    /// Counts the classes of one mask. `ignore` is the value that means none, whatever else it could mean.
+    pub(super) fn count(&mut self, values: &[u16], ignore: i64) {
+        self.masks += 1;
+        for run in values.chunk_by(|a, b| a == b) {
+            let pixels = run.len() as u64;
+            if i64::from(run[0]) == ignore {
+                self.ignored += pixels;
+                continue;
+            }
+            let class = usize::from(run[0]);
+            if self.counts.len() <= class {
+                self.counts.resize(class + 1, 0);
+            }
+            self.counts[class] += pixels;
+        }
+    }
+
+    /// Counts what another has counted too.
+    pub(super) fn add(&mut self, other: &Self) {
+        if self.counts.len() < other.counts.len() {
+            self.counts.resize(other.counts.len(), 0);
+        }
+        for (own, others) in self.counts.iter_mut().zip(&other.counts) {
+            *own += others;
+        }
+        self.ignored += other.ignored;
+        self.masks += other.masks;
+    }
+
+    /// How many masks were decoded.
+    pub fn masks(&self) -> usize {
+        self.masks
+    }
+
+    /// How many classes occur.
+    pub fn classes(&self) -> usize {
+        self.occurring().count()
+    }
+
+    /// The classes that occur and their pixels, by number.
+    pub fn occurring(&self) -> impl Iterator<Item = (usize, u64)> {
+        let counts = self.counts.iter().copied().enumerate();
+        counts.filter(|(_, pixels)| *pixels > 0)
+    }
+
+    /// Those of so many classes that do not occur.
+    pub fn missing(&self, classes: usize) -> Vec<usize> {
+        let pixels = |class| self.counts.get(class).copied().unwrap_or(0);
+        (0..classes).filter(|&class| pixels(class) == 0).collect()
+    }
+
+    /// The share of some pixels in all of them; 0 where there are none.
+    pub fn share(&self, pixels: u64) -> f64 {
+        let all = self.ignored + self.counts.iter().sum::<u64>();
+        pixels as f64 / (all.max(1)) as f64
+    }
+
+    /// Pixels of no class.
+    pub fn ignored(&self) -> u64 {
+        self.ignored
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pixels_are_counted_by_class_and_those_of_no_class_beside_them() {
+        let mut census = Census::default();
+        census.count(&[0, 0, 255, 3, 3, 3, 0, 255], 255);
+        census.count(&[], 255);
+        let mut other = Census::default();
+        other.count(&[5, 5], 255);
+        census.add(&other);
+        assert_eq!(census.occurring().collect::<Vec<_>>(), [(0, 3), (3, 3), (5, 2)]);
+        assert_eq!((census.masks(), census.classes(), census.ignored()), (3, 3, 2));
+        assert_eq!(census.missing(7), [1, 2, 4, 6]);
+        assert_eq!(census.share(census.ignored()), 0.2);
+        assert_eq!(Census::default().share(0), 0.0);
+    }
+
+    #[test]
+    fn a_class_whose_number_means_none_is_none() {
+        let mut census = Census::default();
+        census.count(&[0, 1, 1], 1);
+        assert_eq!((census.classes(), census.ignored()), (1, 2));
+    }
+}

@@ -1,0 +1,62 @@
+//! Files among the images that are not used: others by their names, and images in no class.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+/// Endings that a message lists before it only counts.
+const LISTED: usize = 5;
+
+/// How many files are not used, by the endings of their names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ignored(BTreeMap<String, usize>);
+
+impl Ignored {
+    /// Counts a file.
+    pub(super) fn count(&mut self, name: &str) {
+        let ending = Path::new(name).extension().map(|it| it.to_string_lossy());
+        let ending = ending.map_or_else(String::new, |ending| ending.to_ascii_lowercase());
+        *self.0.entry(ending).or_default() += 1;
+    }
+
+    /// How many there are.
+    pub fn files(&self) -> usize {
+        self.0.values().sum()
+    }
+}
+
+/// "9 .gif, 2 .heic, 1 without ending", the most frequent first.
+impl fmt::Display for Ignored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut endings: Vec<(&String, &usize)> = self.0.iter().collect();
+        endings.sort_by_key(|(_, files)| std::cmp::Reverse(**files));
+        let words = |(ending, files): &(&String, &usize)| match ending.as_str() {
+            "" => format!("{files} without ending"),
+            ending => format!("{files} .{ending}"),
+        };
+        let shown: Vec<String> = endings.iter().take(LISTED).map(words).collect();
+        f.write_str(&shown.join(", "))?;
+        match endings.iter().skip(LISTED).map(|(_, files)| **files).sum() {
+            0usize => Ok(()),
+            rest => write!(f, " and {rest} others"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endings_are_told_by_how_often_they_occur() {
+        let mut ignored = Ignored::default();
+        for name in ["a.gif", "b.GIF", "c.heic", "d.txt", "README", "f.a", "g.b", "h.c"] {
+            ignored.count(name);
+        }
+        assert_eq!(ignored.files(), 8);
+        assert_eq!(
+            ignored.to_string(),
+            "2 .gif, 1 without ending, 1 .a, 1 .b, 1 .c and 2 others"
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! Steps that were skipped, one after another: when a run is a failure because of them.
+
+use super::error::TrainError;
+
+/// A run that skips this many steps in a row will not recover.
+const MOST_IN_A_ROW: u64 = 20;
+
+/// A run that ends with this many skipped steps has not ended well. Fewer can be those of a loss scale that falls, or of one batch.
+const MOST_AT_THE_END: u64 = 3;
+
+/// Why a step was skipped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Its loss was not finite.
+    Loss,
+    /// Its loss was finite, and the gradient was not.
+    Gradient,
+    /// Nothing in it counted.
+    Nothing,
+}
+
+impl Cause {
+    /// That of a skipped step of this loss and weight.
+    pub(super) fn of(loss: f64, weight: f64) -> Self {
+        match (weight == 0.0, loss.is_finite()) {
+            (true, _) => Self::Nothing,
+            (false, false) => Self::Loss,
+            (false, true) => Self::Gradient,
+        }
+    }
+}
+
+/// The steps that were skipped since the last one that was taken.
+#[derive(Debug, Default)]
+pub(super) struct Skipped {
+    steps: u64,
+    /// The first of them and its cause.
+    first: Option<(u64, Cause)>,
+}
+
+impl Skipped {
+    /// After every step, counted from 1.
+    pub(super) fn see(&mut self, step: u64, skipped: Option<Cause>) {
+        let Some(cause) = skipped else {
+            *self = Self::default();
+            return;
+        };
+        self.steps += 1;
+        self.first.get_or_insert((step, cause));
+    }
+
+    /// Why the run is a failure after these steps: there are too many, or it `is_over` and they are its last, or all that it had.
+    pub(super) fn failure(&self, is_over: bool) -> Option<TrainError> {
+        let too_many = match is_over {
+            true => self.steps >= MOST_AT_THE_END || self.began_the_run(),
+            false => self.steps >= MOST_IN_A_ROW,
+        };
+        self.error().filter(|_| too_many)
+    }
+
+    /// The failure that these steps are, however many.
+    pub(super) fn error(&self) -> Option<TrainError> {
+        let (first, cause) = self.first?;
+        let last = first + self.steps - 1;
+        Some(match cause {
+            Cause::Nothing => TrainError::NothingCounted { first, last },
+            Cause::Loss | Cause::Gradient => TrainError::NonFinite {
+                what: if cause == Cause::Loss { "loss" } else { "gradient" },
+                first,
+                last,
+            },
+        })
+    }
+
+    fn began_the_run(&self) -> bool {
+        self.first.is_some_and(|(first, _)| first == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a run of such steps ends with: `x` is a skipped one.
+    fn failure(steps: &str, is_over: bool) -> Option<String> {
+        let mut skipped = Skipped::default();
+        for (step, kind) in (1..).zip(steps.chars()) {
+            skipped.see(step, (kind == 'x').then_some(Cause::Loss));
+        }
+        skipped.failure(is_over).map(|error| error.to_string())
+    }
+
+    #[test]
+    fn skipped_steps_at_the_end_are_a_failure_that_names_the_first() {
+        assert_eq!(failure("..xx", true), None);
+        assert_eq!(failure("..xxx.", true), None);
+        let text = failure("..xxx", true).unwrap_or_default();
+        assert!(
+            text.starts_with("the loss was not finite from step 3 to step 5"),
+            "{text}"
+        );
+        assert_eq!(failure("..xxx", false), None);
+    }
+
+    #[test]
+    fn a_run_of_skipped_steps_alone_is_a_failure() {
+        for steps in ["x", "xx", "xxx"] {
+            assert!(failure(steps, true).is_some(), "{steps}");
+        }
+        assert_eq!(failure("", true), None);
+    }
+
+    #[test]
+    fn twenty_in_a_row_end_a_run_in_its_middle() {
+        let nineteen = "x".repeat(19);
+        assert_eq!(failure(&nineteen, false), None);
+        assert_eq!(failure(&format!("{nineteen}.x"), false), None);
+        assert!(failure(&format!(".{nineteen}x"), false).is_some());
+    }
+
+    #[test]
+    fn the_cause_is_that_of_the_first() {
+        assert_eq!(Cause::of(f64::NAN, 0.0), Cause::Nothing);
+        assert_eq!(Cause::of(f64::INFINITY, 8.0), Cause::Loss);
+        assert_eq!(Cause::of(1.0, 8.0), Cause::Gradient);
+        let mut skipped = Skipped::default();
+        skipped.see(1, Some(Cause::Nothing));
+        skipped.see(2, Some(Cause::Loss));
+        let text = skipped.error().map(|error| error.to_string()).unwrap_or_default();
+        assert!(text.contains("counts in the steps from 1 to 2"), "{text}");
+    }
+}

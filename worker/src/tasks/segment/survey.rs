@@ -1,0 +1,123 @@
+//! What rank 0 finds out about images and masks before a run, and what it refuses.
+
+use std::path::Path;
+
+use dtrain_common::recipe::{self, DataKind, Recipe};
+
+use super::super::images::{checked, needs};
+use super::super::{Console, TaskError};
+use crate::data::{Census, DataError, MaskIndex, MaskKind, MaskRule};
+
+/// Classes that a sentence lists before it only counts.
+const LISTED: usize = 12;
+
+/// The image and mask folders, without unreadable pairs: (training, test); None for generated images.
+pub(super) type Survey = Option<(MaskIndex, MaskIndex)>;
+
+pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Survey, TaskError> {
+    let data = &recipe.data;
+    if data.kind == DataKind::Generated {
+        return Ok(None);
+    }
+    recipe.check_paths()?;
+    let root = data.root.as_deref().unwrap_or(Path::new("."));
+    let rule = rule(recipe);
+    let train = MaskIndex::scan(root, &data.train, &data.train_masks, rule)?;
+    let (train, census) = looked_at(&train, recipe, console)?;
+    if census.classes() < 2 {
+        return Err(DataError::OneMaskClass {
+            path: root.join(&data.train_masks),
+            only: census.occurring().next().map(|(class, _)| class),
+            ignored: census.share(census.ignored()),
+            rule,
+        }
+        .into());
+    }
+    let mut test = MaskIndex::scan(root, &data.test, &data.test_masks, rule)?;
+    test.size = train.size;
+    let (test, census) = looked_at(&test, recipe, console)?;
+    match census.occurring().collect::<Vec<_>>().as_slice() {
+        [] => {
+            let path = root.join(&data.test_masks);
+            let ignore = rule.ignore;
+            return Err(DataError::NothingToTest { path, ignore }.into());
+        }
+        [(class, _)] => (console.say)(format!(
+            "the masks in {} hold class {class} alone: a model that always answers {class} would get the best figures there",
+            data.test_masks
+        )),
+        _ => {}
+    }
+    Ok(Some((train, test)))
+}
+
+/// The pairs that can be used, and what their masks hold, which is told.
+fn looked_at(
+    list: &MaskIndex,
+    recipe: &Recipe,
+    console: &mut Console<'_>,
+) -> Result<(MaskIndex, Census), TaskError> {
+    let report = checked(list, needs(recipe), &list.images, &list.ignored, console)?;
+    let good = list.without_bad(&report)?;
+    let census = list.census(&report, console.threads, &mut |_, _| ());
+    for sentence in told(&census, list) {
+        (console.say)(sentence);
+    }
+    Ok((good, census))
+}
+
+/// What the masks hold, in sentences.
+fn told(census: &Census, list: &MaskIndex) -> Vec<String> {
+    let MaskRule { classes, ignore, .. } = list.rule;
+    let mut shares: Vec<String> = census
+        .occurring()
+        .take(LISTED)
+        .map(|(class, pixels)| format!("{class} {}", percent(census.share(pixels))))
+        .collect();
+    if census.classes() > LISTED {
+        shares.push(format!("{} more", census.classes() - LISTED));
+    }
+    let read = match census.masks() < list.len() {
+        true => format!("{} of {} masks", census.masks(), list.len()),
+        false => format!("{} masks", census.masks()),
+    };
+    let mut sentences = vec![format!(
+        "pixels by class in {read} of {}: {}; {} are ignored (data.ignore = {ignore})",
+        list.masks,
+        if shares.is_empty() {
+            "none".to_owned()
+        } else {
+            shares.join(", ")
+        },
+        percent(census.share(census.ignored())),
+    )];
+    let missing = census.missing(classes);
+    if !missing.is_empty() {
+        let mut names: Vec<String> = missing.iter().take(LISTED).map(usize::to_string).collect();
+        if missing.len() > LISTED {
+            names.push(format!("{} more", missing.len() - LISTED));
+        }
+        sentences.push(format!(
+            "no pixel in {read} of {} is of class {}; check data.classes = {classes} and the masks",
+            list.masks,
+            names.join(", ")
+        ));
+    }
+    sentences
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}%", 100.0 * share)
+}
+
+/// How the recipe's masks are read.
+fn rule(recipe: &Recipe) -> MaskRule {
+    MaskRule {
+        kind: match recipe.data.masks {
+            recipe::Masks::Index => MaskKind::Index,
+            recipe::Masks::Binary => MaskKind::Binary,
+        },
+        classes: recipe.data.classes,
+        ignore: i64::from(recipe.data.ignore),
+    }
+}
