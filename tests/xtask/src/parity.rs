@@ -10,11 +10,12 @@ use crate::workspace::Workspace;
 
 /// In tests/parity: the pinned packages, the scripts and what they make.
 const REQUIREMENTS: &str = "tests/parity/requirements.txt";
-const SCRIPTS: [&str; 5] = [
+const SCRIPTS: [&str; 6] = [
     "tests/parity/make_reference.py",
     "tests/parity/make_schedules.py",
     "tests/parity/make_models.py",
     "tests/parity/make_torchscript.py",
+    "tests/parity/make_jpeg.py",
     "tests/parity/make_ddp.py",
 ];
 const REFERENCE: &str = "tests/parity/reference";

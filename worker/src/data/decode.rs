@@ -1,6 +1,6 @@
 //! From the bytes of an image file to its pixels.
 //!
-//! The format is taken from the content, not from the file's name. A stored rotation (EXIF) is not applied, as torchvision
+//! The format is taken from the content, not from the file's name. JPEG files give the pixels of libjpeg-turbo. A stored rotation (EXIF) is not applied, as torchvision
 //! does not either.
 //!
 //! Three channels mean a picture: everything becomes 8-bit RGB ([`rgb8`]). Grey is copied to the three channels, palettes
@@ -161,17 +161,21 @@ fn format_of(bytes: &[u8]) -> Result<ImageFormat, SampleError> {
 }
 
 fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError> {
-    let format = format_of(bytes)?;
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(LIMIT_BYTES);
-    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
-    reader.limits(limits);
-    let decoder = reader.into_decoder().map_err(damage)?;
+    let decoder: Box<dyn ImageDecoder> = match format_of(bytes)? {
+        ImageFormat::Jpeg => jpeg::open(bytes)?,
+        format => {
+            let mut limits = Limits::default();
+            limits.max_alloc = Some(LIMIT_BYTES);
+            let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+            reader.limits(limits);
+            Box::new(reader.into_decoder().map_err(damage)?)
+        }
+    };
     let (width, height) = decoder.dimensions();
     // Three bytes a pixel are needed in any case, for the RGB copy.
     let rgb_bytes = u64::from(width) * u64::from(height) * 3;
     check_size(width, height, decoder.total_bytes().max(rgb_bytes))?;
-    Ok(Box::new(decoder))
+    Ok(decoder)
 }
 
 /// Opens an image that is to become RGB, and refuses what would mean nothing as such.

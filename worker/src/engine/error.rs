@@ -40,8 +40,8 @@ pub enum TrainError {
     },
     /// Steps were skipped because of values that are not finite: many in a row, or those at the end of the run.
     #[error(
-        "the {what} was not finite from step {first} to step {last}, so these steps changed nothing; lower optim.lr, set optim.clip, \
-         set precision.amp = \"off\" where it is on, or look for broken values in the data"
+        "the {what} was not finite {}, so nothing was learnt there; lower optim.lr, set optim.clip, set precision.amp = \"off\" where \
+         it is on, or look for broken values in the data", steps(*first, *last)
     )]
     NonFinite {
         /// The loss or the gradient, in the first of them.
@@ -53,8 +53,8 @@ pub enum TrainError {
     },
     /// Steps were skipped because nothing in them counts: many in a row, or those at the end of the run.
     #[error(
-        "no sample or pixel counts in the steps from {first} to {last}, so they changed nothing: their images cannot be read, or all \
-         their pixels have the value of data.ignore; look at the images and masks"
+        "no sample or pixel counted {}, so nothing was learnt there: the images cannot be read, or all their pixels have the value of \
+         data.ignore; look at the images and masks", steps(*first, *last)
     )]
     NothingCounted {
         /// The first of them.
@@ -130,6 +130,14 @@ pub enum TrainError {
     /// metrics.jsonl could not be written.
     #[error("metrics.jsonl cannot be written: {0}")]
     Metrics(#[source] io::Error),
+}
+
+/// "at step 4" or "from step 4 to step 9".
+fn steps(first: u64, last: u64) -> String {
+    match first == last {
+        true => format!("at step {first}"),
+        false => format!("from step {first} to step {last}"),
+    }
 }
 
 impl TrainError {

@@ -127,6 +127,6 @@ mod tests {
         skipped.see(1, Some(Cause::Nothing));
         skipped.see(2, Some(Cause::Loss));
         let text = skipped.error().map(|error| error.to_string()).unwrap_or_default();
-        assert!(text.contains("counts in the steps from 1 to 2"), "{text}");
+        assert!(text.contains("counted from step 1 to step 2"), "{text}");
     }
 }

@@ -1,29 +1,156 @@
-//! What the JPEG decoder does not tell.
+//! JPEG files, whose pixels are those of libjpeg-turbo at its defaults, bit by bit, and so those of Pillow and torchvision: the
+//! integer transform, chroma filtered as it is enlarged, and the same arithmetic from there to RGB.
+//!
+//! Nothing is decoded at a smaller scale: that gives other pixels than decoding and resizing, see docs/decisions/0060.
+
+use std::io::Cursor;
+
+use image::codecs::jpeg::JpegDecoder;
+use image::error::{DecodingError, ImageFormatHint};
+use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageResult};
+use libjpeg_turbo_rs::{Decoder, PixelFormat};
+
+use super::super::error::SampleError;
+use super::{CUT_SHORT, damage};
 
 /// JPEG markers, each after a byte 0xff.
 pub(super) const SOI: u8 = 0xd8;
 const EOI: u8 = 0xd9;
+const SOS: u8 = 0xda;
+
+/// A JPEG file of grey values or of colours, of which the header was read.
+pub(super) struct Jpeg<'a> {
+    bytes: &'a [u8],
+    frame: Frame,
+}
+
+/// What the frame header states.
+#[derive(Debug, Clone, Copy)]
+struct Frame {
+    bits: u8,
+    height: u16,
+    width: u16,
+    components: u8,
+}
+
+/// Opens a file; `bytes` may be its beginning only, as far as the frame header.
+///
+/// # Errors
+/// What is wrong with the header, and kinds that are not read.
+pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError> {
+    let frame = frame(bytes)?;
+    match (frame.bits, frame.components) {
+        (8, 1 | 3) => Ok(Box::new(Jpeg { bytes, frame })),
+        // Inks are rare, and the decoder of the others does not read all of them.
+        (8, 4) => Ok(Box::new(JpegDecoder::new(Cursor::new(bytes)).map_err(damage)?)),
+        (8, components) => Err(unsupported(format!("a JPEG of {components} components"))),
+        (bits, _) => Err(unsupported(format!("a JPEG of {bits} bits"))),
+    }
+}
+
+impl ImageDecoder for Jpeg<'_> {
+    fn dimensions(&self) -> (u32, u32) {
+        (self.frame.width.into(), self.frame.height.into())
+    }
+
+    fn color_type(&self) -> ColorType {
+        match self.frame.components {
+            1 => ColorType::L8,
+            _ => ColorType::Rgb8,
+        }
+    }
+
+    fn read_image(self, out: &mut [u8]) -> ImageResult<()> {
+        let failed = |error| {
+            let format = ImageFormatHint::Exact(ImageFormat::Jpeg);
+            ImageError::Decoding(DecodingError::new(format, error))
+        };
+        let mut decoder = Decoder::new(self.bytes).map_err(failed)?;
+        decoder.set_output_format(match self.frame.components {
+            1 => PixelFormat::Grayscale,
+            _ => PixelFormat::Rgb,
+        });
+        decoder.decode_image_into(out).map_err(failed)?;
+        Ok(())
+    }
+
+    fn read_image_boxed(self: Box<Self>, out: &mut [u8]) -> ImageResult<()> {
+        (*self).read_image(out)
+    }
+}
+
+fn unsupported(what: String) -> SampleError {
+    SampleError::Unsupported { what }
+}
+
+/// The frame header, which stands before any pixels.
+fn frame(bytes: &[u8]) -> Result<Frame, SampleError> {
+    let damaged = |reason: &str| SampleError::Damaged {
+        reason: reason.to_owned(),
+    };
+    for segment in segments(bytes) {
+        match segment.marker {
+            // Sequential and progressive, by Huffman or arithmetic codes.
+            0xc0..=0xc2 | 0xc9 | 0xca => match *segment.content {
+                [bits, h1, h2, w1, w2, components, ..] => {
+                    return Ok(Frame {
+                        bits,
+                        height: u16::from_be_bytes([h1, h2]),
+                        width: u16::from_be_bytes([w1, w2]),
+                        components,
+                    });
+                }
+                _ => break,
+            },
+            // Tables and extensions are between them.
+            0xc3 | 0xc5..=0xc7 | 0xcb | 0xcd..=0xcf => {
+                let what = format!("a JPEG of the coding process {:#04x}", segment.marker);
+                return Err(unsupported(what));
+            }
+            SOS | EOI => return Err(damaged("pixels come before their size")),
+            _ => {}
+        }
+    }
+    Err(damaged(CUT_SHORT))
+}
 
 /// Whether a JPEG file reaches its end-of-image marker. The segments are walked through, since an embedded preview
 /// has a marker of its own, and many good files have something after the end.
 pub(super) fn is_whole(bytes: &[u8]) -> bool {
+    segments(bytes).any(|segment| segment.marker == EOI)
+}
+
+/// A marker and what belongs to it.
+struct Segment<'a> {
+    marker: u8,
+    content: &'a [u8],
+}
+
+/// The segments behind the file's first marker, as far as they are whole.
+fn segments(bytes: &[u8]) -> impl Iterator<Item = Segment<'_>> {
     let mut at = 2;
-    loop {
-        // Compressed data, in which 0xff is followed by 0x00 or a restart marker, or padding between segments.
-        let Some(found) = bytes.get(at..).and_then(|rest| memchr::memchr(0xff, rest)) else {
-            return false;
-        };
-        at += found + 1;
-        match bytes.get(at) {
-            None => return false,
-            Some(&EOI) => return true,
-            Some(0xff) => {}
-            // Escaped data, and the markers without a length: temporary, restart 0 to 7, start of image.
-            Some(0x00 | 0x01 | 0xd0..=0xd8) => at += 1,
-            Some(_) => match bytes.get(at + 1..at + 3) {
-                Some(length) => at += 1 + usize::from(u16::from_be_bytes([length[0], length[1]])),
-                None => return false,
-            },
+    std::iter::from_fn(move || {
+        loop {
+            // Compressed data, in which 0xff is followed by 0x00 or a restart marker, or padding between segments.
+            at += memchr::memchr(0xff, bytes.get(at..)?)? + 1;
+            match *bytes.get(at)? {
+                0xff => {}
+                // Escaped data, and the markers without a length: temporary, restart 0 to 7, start of image.
+                0x00 | 0x01 | 0xd0..=SOI => at += 1,
+                EOI => {
+                    at += 1;
+                    return Some(Segment {
+                        marker: EOI,
+                        content: &[],
+                    });
+                }
+                marker => {
+                    let length = usize::from(u16::from_be_bytes([*bytes.get(at + 1)?, *bytes.get(at + 2)?]));
+                    let content = bytes.get(at + 3..at + 1 + length)?;
+                    at += 1 + length;
+                    return Some(Segment { marker, content });
+                }
+            }
         }
-    }
+    })
 }

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
+
 use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb, Rgba};
 use proptest::prelude::*;
 
@@ -43,6 +45,54 @@ fn jpeg_gives_nearly_the_pixels() {
         "mean error {}",
         error as f32 / rgb.len() as f32
     );
+}
+
+/// How the files are made is described in `tests/parity/README.md`.
+#[test]
+fn jpeg_gives_the_very_pixels_that_pillow_reads() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/parity/reference/jpeg");
+    let mut cases = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|ending| ending != "jpg") {
+            continue;
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        let (rgb, size) = decode(&bytes).unwrap();
+        let expected = image::open(path.with_extension("png")).unwrap().to_rgb8();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        assert_eq!(size, expected.dimensions(), "{name}");
+        assert_eq!(header(&bytes, 3).unwrap(), size, "{name}");
+        let off = std::iter::zip(&rgb, expected.as_raw()).map(|(a, b)| a.abs_diff(*b));
+        let most = off.max().unwrap();
+        // Inks are decoded by another decoder, which differs.
+        assert!(
+            most <= if name == "cmyk" { 2 } else { 0 },
+            "{name}: off by {most}"
+        );
+        cases += 1;
+    }
+    assert_eq!(cases, 17);
+}
+
+#[test]
+fn jpeg_headers_need_no_more_of_the_file_than_themselves() {
+    let whole = std::fs::read(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/parity/reference/jpeg/progressive.jpg"),
+    );
+    let whole = whole.unwrap();
+    let sof = whole.windows(2).position(|pair| pair == [0xff, 0xc2]).unwrap();
+    assert_eq!(header(&whole[..sof + 20], 3).unwrap(), (37, 23));
+    let text = header(&whole[..sof + 8], 3).unwrap_err().to_string();
+    assert!(text.contains("cut short"), "{text}");
+    let changed = |at: usize, value: u8| {
+        let mut bytes = whole.clone();
+        bytes[sof + at] = value;
+        header(&bytes, 3).unwrap_err().to_string()
+    };
+    assert!(changed(4, 12).contains("a JPEG of 12 bits is not read"));
+    assert!(changed(9, 2).contains("a JPEG of 2 components is not read"));
+    assert!(changed(1, 0xc3).contains("coding process 0xc3 is not read"));
 }
 
 #[test]
