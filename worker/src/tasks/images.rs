@@ -79,8 +79,6 @@ pub(super) fn checked(
     ignored: &Ignored,
     console: &mut Console<'_>,
 ) -> Result<CheckReport, TaskError> {
-    /// A check of this many images is worth telling of while it goes on.
-    const TELL_EVERY: usize = 50_000;
     if ignored.files() > 0 {
         (console.say)(format!(
             "{} files of {split} are not used: {ignored} (images end in {}, and lie in the folders of their classes if there are any)",
@@ -89,13 +87,13 @@ pub(super) fn checked(
         ));
     }
     let depth = Depth::for_len(list.count());
-    let mut told = 0;
-    let report = data::check(list, needs, depth, console.threads, &mut |done, total| {
-        if done - told >= TELL_EVERY {
-            told = done;
-            (console.say)(format!("looked at {done} of {total} images in {split}"));
-        }
-    });
+    let report = data::check(
+        list,
+        needs,
+        depth,
+        console.threads,
+        &mut telling(console.say, split),
+    );
     for bad in report.bad.iter().take(MOST_NAMED) {
         (console.say)(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
     }
@@ -111,6 +109,22 @@ pub(super) fn checked(
         ));
     }
     Ok(report)
+}
+
+/// Tells of a look at many files while it goes on.
+pub(super) fn telling<'a>(
+    say: &'a mut dyn FnMut(String),
+    folder: &'a str,
+) -> impl FnMut(usize, usize) {
+    /// So many are worth a word.
+    const TELL_EVERY: usize = 50_000;
+    let mut told = 0;
+    move |done, total| {
+        if done - told >= TELL_EVERY {
+            told = done;
+            say(format!("looked at {done} of {total} images in {folder}"));
+        }
+    }
 }
 
 /// How the images of the training set (with the recipe's random changes) and of the test set (without) are prepared. Both

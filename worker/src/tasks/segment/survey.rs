@@ -4,7 +4,7 @@ use std::path::Path;
 
 use dtrain_common::recipe::{self, DataKind, Recipe};
 
-use super::super::images::{checked, needs};
+use super::super::images::{checked, needs, telling};
 use super::super::{Console, TaskError};
 use crate::data::{Census, DataError, MaskIndex, MaskKind, MaskRule};
 
@@ -59,7 +59,8 @@ fn looked_at(
 ) -> Result<(MaskIndex, Census), TaskError> {
     let report = checked(list, needs(recipe), &list.images, &list.ignored, console)?;
     let good = list.without_bad(&report)?;
-    let census = list.census(&report, console.threads, &mut |_, _| ());
+    let threads = console.threads;
+    let census = list.census(&report, threads, &mut telling(console.say, &list.masks));
     for sentence in told(&census, list) {
         (console.say)(sentence);
     }
