@@ -212,10 +212,9 @@ impl Graphs {
     /// Something that the graphs touch moves, or their memory is wanted: they are captured anew when it is their turn.
     pub(super) fn forget(&mut self) {
         if let Some(on) = &mut self.on
-            && !on.captured.is_empty()
+            && on.pool.take().is_some()
         {
             on.captured.clear();
-            on.pool = None;
             // Only speed is lost where it is not given back.
             let _ = memory::empty_cache(Device::Cuda(on.gpu));
         }

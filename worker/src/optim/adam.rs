@@ -1,7 +1,7 @@
 //! Adam (Kingma and Ba 2015, arXiv 1412.6980) and AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), as torch.optim.Adam
 //! and torch.optim.AdamW. They differ only in how weight decay enters.
 
-use dtrain_torch_shim::fused::{self, WeightDecay};
+use dtrain_torch_shim::fused::{self, Found, WeightDecay};
 use tch::{Kind, TchError, Tensor};
 
 use super::runs::runs;
@@ -49,7 +49,13 @@ impl Adam {
 }
 
 impl Optimizer for Adam {
-    fn step(&mut self, arena: &Arena, lr: f64, used: &[bool]) -> Result<(), OptimError> {
+    fn step_unless(
+        &mut self,
+        arena: &Arena,
+        lr: f64,
+        used: &[bool],
+        found: Option<Found<'_>>,
+    ) -> Result<(), OptimError> {
         let device = arena.device();
         for (index, part) in arena.parts().iter().enumerate() {
             let buffer = &arena.buffers()[part.buffer];
@@ -70,12 +76,16 @@ impl Optimizer for Adam {
                 let exp_avg = self.exp_avg[index].f_narrow(0, here, len)?;
                 let exp_avg_sq = self.exp_avg_sq[index].f_narrow(0, here, len)?;
                 patiently(device, || {
-                    fused::adam(&data, &grad, &exp_avg, &exp_avg_sq, &self.step, figures)
+                    fused::adam(&data, &grad, &exp_avg, &exp_avg_sq, &self.step, found, figures)
                 })?;
             }
         }
         count(&mut self.steps, used);
         Ok(())
+    }
+
+    fn take_back(&mut self, used: &[bool]) {
+        discount(&mut self.steps, used);
     }
 
     fn steps(&self) -> &[u64] {
@@ -102,5 +112,12 @@ impl Optimizer for Adam {
 pub(super) fn count(steps: &mut [u64], used: &[bool]) {
     for (steps, used) in steps.iter_mut().zip(used) {
         *steps += u64::from(*used);
+    }
+}
+
+/// Counts it no more.
+pub(super) fn discount(steps: &mut [u64], used: &[bool]) {
+    for (steps, used) in steps.iter_mut().zip(used) {
+        *steps -= u64::from(*used);
     }
 }

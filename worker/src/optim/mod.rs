@@ -11,7 +11,7 @@ use tch::{TchError, Tensor};
 use thiserror::Error;
 
 pub use adam::{Adam, AdamOptions};
-pub use dtrain_torch_shim::fused::WeightDecay;
+pub use dtrain_torch_shim::fused::{Found, WeightDecay};
 pub use groups::{DecayOn, Group, GroupError, GroupRule, ParameterInfo, assign, group, matching, owners};
 pub use recipe::of_recipe;
 pub use sgd::{Sgd, SgdOptions};
@@ -48,7 +48,25 @@ pub trait Optimizer {
     ///
     /// # Errors
     /// Where memory runs out.
-    fn step(&mut self, arena: &Arena, lr: f64, used: &[bool]) -> Result<(), OptimError>;
+    fn step(&mut self, arena: &Arena, lr: f64, used: &[bool]) -> Result<(), OptimError> {
+        self.step_unless(arena, lr, used, None)
+    }
+
+    /// As [`Optimizer::step`], with the gradients divided by what the device has found, and nothing changed where it says so: the host
+    /// does not know of it, counts the update, and calls [`Optimizer::take_back`] when it learns that there was none.
+    ///
+    /// # Errors
+    /// As [`Optimizer::step`].
+    fn step_unless(
+        &mut self,
+        arena: &Arena,
+        lr: f64,
+        used: &[bool],
+        found: Option<Found<'_>>,
+    ) -> Result<(), OptimError>;
+
+    /// The last update of the parameters that `used` marks was none.
+    fn take_back(&mut self, used: &[bool]);
 
     /// How many updates each parameter has had, in the order of construction.
     fn steps(&self) -> &[u64];

@@ -1,9 +1,9 @@
 //! SGD with momentum and Nesterov's look-ahead, as torch.optim.SGD.
 
-use dtrain_torch_shim::fused;
+use dtrain_torch_shim::fused::{self, Found};
 use tch::{TchError, Tensor};
 
-use super::adam::count;
+use super::adam::{count, discount};
 use super::runs::runs;
 use super::{GroupOptions, Moment, OptimError, Optimizer, zeros_like};
 use crate::engine::{Arena, patiently};
@@ -47,7 +47,13 @@ impl Sgd {
 }
 
 impl Optimizer for Sgd {
-    fn step(&mut self, arena: &Arena, lr: f64, used: &[bool]) -> Result<(), OptimError> {
+    fn step_unless(
+        &mut self,
+        arena: &Arena,
+        lr: f64,
+        used: &[bool],
+        found: Option<Found<'_>>,
+    ) -> Result<(), OptimError> {
         let device = arena.device();
         for (index, part) in arena.parts().iter().enumerate() {
             let buffer = &arena.buffers()[part.buffer];
@@ -68,11 +74,17 @@ impl Optimizer for Sgd {
                     .transpose()?;
                 let data = buffer.data.f_narrow(0, start, len)?;
                 let grad = buffer.grad.f_narrow(0, start, len)?;
-                patiently(device, || fused::sgd(&data, &grad, momentum.as_ref(), figures))?;
+                patiently(device, || {
+                    fused::sgd(&data, &grad, momentum.as_ref(), found, figures)
+                })?;
             }
         }
         count(&mut self.steps, used);
         Ok(())
+    }
+
+    fn take_back(&mut self, used: &[bool]) {
+        discount(&mut self.steps, used);
     }
 
     fn steps(&self) -> &[u64] {

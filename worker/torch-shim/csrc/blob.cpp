@@ -3,11 +3,33 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
+
+#include <dlfcn.h>
 
 #include <cstring>
 #include <memory>
 
 using dtrain::guard;
+
+namespace {
+
+// A function of CUDA's runtime, which libtorch_cuda.so has brought.
+template <typename Function>
+Function runtime(const char* name) {
+  void* found = dlsym(RTLD_DEFAULT, name);
+  if (found == nullptr) throw dtrain::LibraryMissing(std::string("CUDA is not loaded, or has no ") + name);
+  return reinterpret_cast<Function>(found);
+}
+
+// The next call of libtorch's does not take the failure for its own.
+void succeeded(int code, const char* name) {
+  if (code == 0) return;
+  runtime<int (*)()>("cudaGetLastError")();
+  TORCH_CHECK(false, "CUDA error: ", name, " failed with code ", code);
+}
+
+} // namespace
 
 extern "C" {
 
@@ -30,6 +52,31 @@ int32_t dt_tensor_pinned(const void* data, int64_t count, int32_t dtype, void** 
     if (count > 0) std::memcpy(tensor.mutable_data_ptr(), data, tensor.nbytes());
     *out = new at::Tensor(std::move(tensor));
   });
+}
+
+// Copies the values of a tensor, in row-major order, to `to`, which has room for them, on the current stream of the tensor's device.
+// Where `to` is pinned the host goes on, and `to` has them when the stream has come so far.
+int32_t dt_tensor_copy_to(const void* tensor, void* to, int64_t bytes, DtError* error) {
+  return guard(error, [&] {
+    const at::NoGradGuard no_grad;
+    const auto& from = *static_cast<const at::Tensor*>(tensor);
+    TORCH_CHECK_VALUE(static_cast<int64_t>(from.nbytes()) == bytes, "a tensor of ", from.nbytes(), " bytes and room for ", bytes);
+    if (bytes == 0) return;
+    auto out = at::from_blob(to, from.sizes(), at::TensorOptions().dtype(from.scalar_type()).device(at::kCPU));
+    out.copy_(from, /*non_blocking=*/true);
+  });
+}
+
+// Pins memory of the host's where it lies, for every device.
+int32_t dt_host_register(void* data, uint64_t bytes, DtError* error) {
+  return guard(error, [&] {
+    constexpr unsigned kPortable = 1;
+    succeeded(runtime<int (*)(void*, size_t, unsigned)>("cudaHostRegister")(data, bytes, kPortable), "cudaHostRegister");
+  });
+}
+
+int32_t dt_host_unregister(void* data, DtError* error) {
+  return guard(error, [&] { succeeded(runtime<int (*)(void*)>("cudaHostUnregister")(data), "cudaHostUnregister"); });
 }
 
 } // extern "C"

@@ -3,6 +3,8 @@
 // is compiled for, whose version set-up pins.
 #include "boundary.h"
 
+#include <ATen/core/CachingHostAllocator.h>
+
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -33,6 +35,12 @@ constexpr std::size_t kAlignment = alignof(std::max_align_t);
 static_assert(sizeof(at::cuda::CUDAGraph) <= kSize && alignof(at::cuda::CUDAGraph) <= kAlignment, "a graph has its room");
 static_assert(static_cast<int>(cudaStreamCaptureModeThreadLocal) == kThreadLocal, "as CUDA counts");
 static_assert(std::is_same_v<at::cuda::MempoolId_t, Pool>, "a pool is named by two numbers");
+
+struct Inside : at::cuda::CUDAGraph {
+  static bool has_ended(const void* graph) {
+    return static_cast<const at::cuda::CUDAGraph*>(graph)->*(&Inside::capture_ended_);
+  }
+};
 #endif
 
 struct Functions {
@@ -63,6 +71,23 @@ const Functions& functions() {
   }();
   return found;
 }
+
+#ifdef DT_HAS_CUDA_HEADERS
+c10::cuda::CUDACachingAllocator::CUDAAllocator& device_allocator() {
+  std::atomic<c10::cuda::CUDACachingAllocator::CUDAAllocator*>* allocator = nullptr;
+  find(allocator, "_ZN3c104cuda20CUDACachingAllocator9allocatorE");
+  return *allocator->load();
+}
+#else
+// Its functions are virtual, and only CUDA's headers tell where they are.
+struct UnknownAllocator {
+  void endAllocateToPool(c10::DeviceIndex, Pool) {}
+  void releasePool(c10::DeviceIndex, Pool) {}
+};
+UnknownAllocator& device_allocator() {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "the shim was compiled without CUDA's headers");
+}
+#endif
 
 struct GraphHandle {
   alignas(kAlignment) unsigned char storage[kSize];
@@ -99,24 +124,38 @@ int32_t dt_graph_end(GraphHandle* graph, DtError* error) {
   return guard(error, [&] { functions().capture_end(graph->storage); });
 }
 
-// The end of a capture in which something failed: nothing of it is kept. Where CUDA had given the capture up, libtorch's own end of it
-// throws before the allocator hears of it, which would go on to give memory of the graph's.
-int32_t dt_graph_abandon(GraphHandle* graph, int32_t device, uint64_t first, uint64_t second, DtError* error) {
+// Whether the end of its capture came so far that dt_graph_free gives its memory back; an end that fails may have.
+int32_t dt_graph_has_ended(const GraphHandle* graph, bool* out, DtError* error) {
   return guard(error, [&] {
-    try {
-      functions().capture_end(graph->storage);
-    } catch (const std::exception&) {
 #ifdef DT_HAS_CUDA_HEADERS
-      using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
-      std::atomic<Allocator*>* allocator = nullptr;
-      find(allocator, "_ZN3c104cuda20CUDACachingAllocator9allocatorE");
-      try {
-        allocator->load()->endAllocateToPool(static_cast<c10::DeviceIndex>(device), Pool{first, second});
-      } catch (const std::exception&) {
-        // It had heard of it.
-      }
+    *out = Inside::has_ended(graph->storage);
+#else
+    (void)graph, (void)out;
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "the shim was compiled without CUDA's headers");
 #endif
-    }
+  });
+}
+
+// The allocator of the device, or of the host's pinned memory, gives memory of the pool's to no capture any more. An error where it
+// did not.
+int32_t dt_graph_stop_pool(bool host, int32_t device, uint64_t first, uint64_t second, DtError* error) {
+  return guard(error, [&] {
+    const Pool pool{first, second};
+    if (host)
+      at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool);
+    else
+      device_allocator().endAllocateToPool(static_cast<c10::DeviceIndex>(device), pool);
+  });
+}
+
+// One capture less uses the pool; with the last, its memory can be given back.
+int32_t dt_graph_release_pool(bool host, int32_t device, uint64_t first, uint64_t second, DtError* error) {
+  return guard(error, [&] {
+    const Pool pool{first, second};
+    if (host)
+      at::getHostAllocator(at::kCUDA)->release_pool(pool);
+    else
+      device_allocator().releasePool(static_cast<c10::DeviceIndex>(device), pool);
   });
 }
 

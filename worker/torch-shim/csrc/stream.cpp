@@ -37,7 +37,9 @@ class OnDevice {
 };
 
 struct EventHandle {
-  c10::Event event{c10::DeviceType::CUDA};
+  explicit EventHandle(bool timed)
+      : event(c10::DeviceType::CUDA, timed ? c10::EventFlag::BACKEND_DEFAULT : c10::EventFlag::PYTORCH_DEFAULT) {}
+  c10::Event event;
 };
 
 } // namespace
@@ -78,8 +80,14 @@ int32_t dt_stream_keep(DtStream s, const void* tensor, DtError* error) {
   });
 }
 
-int32_t dt_event_new(EventHandle** out, DtError* error) {
-  return guard(error, [&] { *out = new EventHandle; });
+// `timed`: dt_event_elapsed can be asked for.
+int32_t dt_event_new(bool timed, EventHandle** out, DtError* error) {
+  return guard(error, [&] { *out = new EventHandle(timed); });
+}
+
+// Milliseconds of the device between two marks that were reached, of events that are timed.
+int32_t dt_event_elapsed(const EventHandle* from, const EventHandle* to, double* out, DtError* error) {
+  return guard(error, [&] { *out = from->event.elapsedTime(to->event); });
 }
 
 // Marks this place in the stream; a mark made before is forgotten.

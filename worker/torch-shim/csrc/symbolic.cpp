@@ -17,6 +17,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -738,7 +739,50 @@ void write_in_place(const c10::OperatorHandle& op, Stack* stack) {
   for (auto& result : results) stack->push_back(std::move(result));
 }
 
+// What a thread that counts has called: keep in step with `DtOperations` in src/ffi.rs.
+struct DtOperations {
+  uint64_t kernels;
+  uint64_t reads;
+};
+
+thread_local DtOperations* counted = nullptr;
+
+enum class Counts { Nothing, Kernel, Read };
+
+// A kernel is an operation that computes: not a view, nor memory, nor what is composed of others, which come here themselves.
+Counts classify_for_count(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  const auto& name = schema.name();
+  if (name == "aten::_local_scalar_dense" || name == "aten::equal") return Counts::Read;
+  const auto begins = [&](const char* word) { return name.rfind(word, 0) == 0; };
+  if (begins("aten::empty") || begins("aten::new_empty") || begins("aten::resize") || begins("aten::set_"))
+    return Counts::Nothing;
+  if (schema.returns().empty()) return Counts::Kernel;
+  const bool views = std::all_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  });
+  if (views || !op.hasKernelForDispatchKey(DispatchKey::CPU)) return Counts::Nothing;
+  return Counts::Kernel;
+}
+
+Counts count(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<c10::OperatorName, Counts> known;
+  const auto [found, is_new] = known.try_emplace(op.operator_name(), Counts::Nothing);
+  if (is_new) found->second = classify_for_count(op);
+  counted->kernels += found->second == Counts::Kernel;
+  counted->reads += found->second == Counts::Read;
+  return found->second;
+}
+
 void symbolic(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (counted != nullptr) {
+    // What a kernel calls in its turn is its own.
+    const bool composed = count(op) == Counts::Nothing;
+    std::optional<c10::impl::ExcludeDispatchKeyGuard> alone;
+    if (!composed) alone.emplace(kKey);
+    op.redispatchBoxed(keys & kBelow, stack);
+    return;
+  }
   const auto kind = kind_of(op);
   if (kind.way == Way::Real) {
     op.redispatchBoxed(keys & kBelow, stack);
@@ -793,6 +837,21 @@ int32_t dt_symbolic_enter(bool gpu, bool cudnn_attention, void** out, DtError* e
 }
 
 void dt_symbolic_leave(void* mode) { delete static_cast<Mode*>(mode); }
+
+// Counts the operations of this thread, to be ended by dt_count_leave on it; not within a mode of symbolic tensors.
+int32_t dt_count_enter(DtOperations* into, void** out, DtError* error) {
+  return guard(error, [&] {
+    TORCH_CHECK(counted == nullptr && dtrain::symbolic_here() == dtrain::Symbolic::kNone, "this thread's mode is another");
+    prepare();
+    *out = new c10::impl::IncludeDispatchKeyGuard(kKey);
+    counted = into;
+  });
+}
+
+void dt_count_leave(void* mode) {
+  counted = nullptr;
+  delete static_cast<c10::impl::IncludeDispatchKeyGuard*>(mode);
+}
 
 // Floating-point operations on this thread since the last call.
 double dt_symbolic_flops(void) { return std::exchange(flops, 0.0); }

@@ -11,6 +11,13 @@
 using dtrain::guard;
 using dtrain::tensor;
 
+namespace {
+// What is null is none.
+std::optional<at::Tensor> given(const void* pointer) {
+  return pointer == nullptr ? std::nullopt : std::optional(tensor(pointer));
+}
+} // namespace
+
 extern "C" {
 
 int32_t dt_tensor_set_data(const void* target, const void* source, DtError* error) {
@@ -40,15 +47,16 @@ struct DtAdam {
 };
 
 // Adam, or AdamW where the decay is decoupled. All tensors are of one shape and updated in place; `step` is a float32 scalar
-// tensor that already counts this step.
+// tensor that already counts this step. `grad_scale` and `found_inf` may be null: the gradient is divided by the one, and nothing
+// is changed where the other is 1.
 int32_t dt_fused_adam(const void* parameter, const void* grad, const void* exp_avg, const void* exp_avg_sq,
-                      const void* step, DtAdam options, DtError* error) {
+                      const void* step, const void* grad_scale, const void* found_inf, DtAdam options, DtError* error) {
   return guard(error, [&] {
     std::vector<at::Tensor> parameters{tensor(parameter)}, grads{tensor(grad)}, first{tensor(exp_avg)},
         second{tensor(exp_avg_sq)}, steps{tensor(step)};
     const auto update = [&](auto&& kernel) {
       kernel(parameters, grads, first, second, at::TensorList{}, steps, options.lr, options.beta1, options.beta2,
-             options.weight_decay, options.eps, /*amsgrad=*/false, /*maximize=*/false);
+             options.weight_decay, options.eps, /*amsgrad=*/false, /*maximize=*/false, given(grad_scale), given(found_inf));
     };
     if (options.decoupled)
       update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
@@ -62,14 +70,15 @@ struct DtSgd {
   bool nesterov, first_step;
 };
 
-// `momentum_buffer` may be null where momentum is 0.
-int32_t dt_fused_sgd(const void* parameter, const void* grad, const void* momentum_buffer, DtSgd options,
-                     DtError* error) {
+// `momentum_buffer` may be null where momentum is 0; `grad_scale` and `found_inf` as for Adam.
+int32_t dt_fused_sgd(const void* parameter, const void* grad, const void* momentum_buffer, const void* grad_scale,
+                     const void* found_inf, DtSgd options, DtError* error) {
   return guard(error, [&] {
     std::vector<at::Tensor> parameters{tensor(parameter)}, grads{tensor(grad)}, buffers;
     if (momentum_buffer != nullptr) buffers.push_back(tensor(momentum_buffer));
     at::_fused_sgd_(parameters, grads, buffers, options.weight_decay, options.momentum, options.lr,
-                    /*dampening=*/0.0, options.nesterov, /*maximize=*/false, options.first_step);
+                    /*dampening=*/0.0, options.nesterov, /*maximize=*/false, options.first_step, given(grad_scale),
+                    given(found_inf));
   });
 }
 

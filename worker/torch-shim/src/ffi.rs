@@ -226,7 +226,13 @@ unsafe extern "C" {
     pub(crate) fn dt_stream_native(stream: DtStream, out: *mut *mut c_void, error: *mut DtError) -> i32;
     pub(crate) fn dt_stream_synchronize(stream: DtStream, error: *mut DtError) -> i32;
     pub(crate) fn dt_stream_keep(stream: DtStream, tensor: TensorPtr, error: *mut DtError) -> i32;
-    pub(crate) fn dt_event_new(out: *mut *mut EventHandle, error: *mut DtError) -> i32;
+    pub(crate) fn dt_event_new(timed: bool, out: *mut *mut EventHandle, error: *mut DtError) -> i32;
+    pub(crate) fn dt_event_elapsed(
+        from: *const EventHandle,
+        to: *const EventHandle,
+        out: *mut f64,
+        error: *mut DtError,
+    ) -> i32;
     pub(crate) fn dt_event_record(event: *mut EventHandle, stream: DtStream, error: *mut DtError) -> i32;
     pub(crate) fn dt_event_block(event: *const EventHandle, stream: DtStream, error: *mut DtError) -> i32;
     pub(crate) fn dt_event_query(event: *const EventHandle, out: *mut bool, error: *mut DtError) -> i32;
@@ -236,6 +242,14 @@ unsafe extern "C" {
 
 // blob.cpp
 unsafe extern "C" {
+    pub(crate) fn dt_tensor_copy_to(
+        tensor: TensorPtr,
+        to: *mut c_void,
+        bytes: i64,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_host_register(data: *mut c_void, bytes: u64, error: *mut DtError) -> i32;
+    pub(crate) fn dt_host_unregister(data: *mut c_void, error: *mut DtError) -> i32;
     pub(crate) fn dt_tensor_pinned(
         data: *const c_void,
         count: i64,
@@ -264,6 +278,8 @@ unsafe extern "C" {
         exp_avg: TensorPtr,
         exp_avg_sq: TensorPtr,
         step: TensorPtr,
+        grad_scale: TensorPtr,
+        found_inf: TensorPtr,
         options: DtAdam,
         error: *mut DtError,
     ) -> i32;
@@ -271,6 +287,8 @@ unsafe extern "C" {
         parameter: TensorPtr,
         grad: TensorPtr,
         momentum_buffer: TensorPtr,
+        grad_scale: TensorPtr,
+        found_inf: TensorPtr,
         options: DtSgd,
         error: *mut DtError,
     ) -> i32;
@@ -388,8 +406,16 @@ unsafe extern "C" {
         error: *mut DtError,
     ) -> i32;
     pub(crate) fn dt_graph_end(graph: *mut GraphHandle, error: *mut DtError) -> i32;
-    pub(crate) fn dt_graph_abandon(
-        graph: *mut GraphHandle,
+    pub(crate) fn dt_graph_has_ended(graph: *const GraphHandle, out: *mut bool, error: *mut DtError) -> i32;
+    pub(crate) fn dt_graph_stop_pool(
+        host: bool,
+        device: i32,
+        first: u64,
+        second: u64,
+        error: *mut DtError,
+    ) -> i32;
+    pub(crate) fn dt_graph_release_pool(
+        host: bool,
         device: i32,
         first: u64,
         second: u64,
@@ -399,8 +425,18 @@ unsafe extern "C" {
     pub(crate) fn dt_graph_free(graph: *mut GraphHandle, error: *mut DtError) -> i32;
 }
 
+/// Keep in step with `DtOperations` in csrc/symbolic.cpp.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct DtOperations {
+    pub(crate) kernels: u64,
+    pub(crate) reads: u64,
+}
+
 // symbolic.cpp
 unsafe extern "C" {
+    pub(crate) fn dt_count_enter(into: *mut DtOperations, out: *mut *mut c_void, error: *mut DtError) -> i32;
+    pub(crate) fn dt_count_leave(mode: *mut c_void);
     pub(crate) fn dt_symbolic_enter(
         gpu: bool,
         cudnn_attention: bool,

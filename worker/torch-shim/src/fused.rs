@@ -45,6 +45,22 @@ pub struct Sgd {
     pub first_step: bool,
 }
 
+/// What the device itself has found out about the gradients, so that the host need not wait for it before an update. Both are
+/// float32 scalars on the gradients' device.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'a> {
+    /// What the gradients are divided by, in place.
+    pub scale: &'a Tensor,
+    /// 1 where nothing is to be changed, else 0.
+    pub skip: &'a Tensor,
+}
+
+fn pointers(found: Option<Found<'_>>) -> (ffi::TensorPtr, ffi::TensorPtr) {
+    found.map_or((std::ptr::null(), std::ptr::null()), |Found { scale, skip }| {
+        (scale.as_ptr().cast(), skip.as_ptr().cast())
+    })
+}
+
 /// Updates `parameter`, `exp_avg` and `exp_avg_sq` in place from `grad`; all four of one shape, dtype and device.
 /// `step` is a float32 scalar on the same device that already counts this update (1 at the first).
 ///
@@ -56,8 +72,10 @@ pub fn adam(
     exp_avg: &Tensor,
     exp_avg_sq: &Tensor,
     step: &Tensor,
+    found: Option<Found<'_>>,
     options: Adam,
 ) -> Result<(), ShimError> {
+    let (scale, skip) = pointers(found);
     let options = ffi::DtAdam {
         lr: options.lr,
         beta1: options.betas.0,
@@ -67,7 +85,7 @@ pub fn adam(
         decoupled: options.decay == WeightDecay::Decoupled,
     };
     checked("the Adam update", |error| {
-        // SAFETY: all tensors are live during the call; libtorch checks that they fit each other.
+        // SAFETY: all tensors are live during the call, and null stands for none; libtorch checks that they fit each other.
         unsafe {
             ffi::dt_fused_adam(
                 parameter.as_ptr().cast(),
@@ -75,6 +93,8 @@ pub fn adam(
                 exp_avg.as_ptr().cast(),
                 exp_avg_sq.as_ptr().cast(),
                 step.as_ptr().cast(),
+                scale,
+                skip,
                 options,
                 error,
             )
@@ -90,8 +110,10 @@ pub fn sgd(
     parameter: &Tensor,
     grad: &Tensor,
     momentum_buffer: Option<&Tensor>,
+    found: Option<Found<'_>>,
     options: Sgd,
 ) -> Result<(), ShimError> {
+    let (scale, skip) = pointers(found);
     if options.momentum != 0.0 && momentum_buffer.is_none() {
         return Err(ShimError::new(
             "the SGD update",
@@ -108,12 +130,14 @@ pub fn sgd(
         first_step: options.first_step,
     };
     checked("the SGD update", |error| {
-        // SAFETY: all tensors are live during the call; a null buffer stands for none.
+        // SAFETY: all tensors are live during the call, and null stands for none.
         unsafe {
             ffi::dt_fused_sgd(
                 parameter.as_ptr().cast(),
                 grad.as_ptr().cast(),
                 buffer,
+                scale,
+                skip,
                 options,
                 error,
             )

@@ -4,10 +4,16 @@
 //! What is written down are kernels and addresses. So everything that a graph reads and writes lies where it lay at its capture; what
 //! the host computes or decides meanwhile is what it was then; and nothing in it may wait for the device.
 
+mod record;
+
 use std::ptr::{self, NonNull};
 
+use tch::{Device, Kind, TchError, Tensor};
+
+use self::record::{Memory, Recorder, record};
 use crate::error::{ErrorKind, ShimError, checked};
 use crate::ffi;
+use crate::stream::Stream;
 
 /// Memory that graphs share, apart from that of everything else. Graphs that share it are replayed one after the other, and none
 /// is given what another left there.
@@ -65,24 +71,12 @@ impl Graph {
         pool: Pool,
         body: impl FnOnce() -> Result<T, E>,
     ) -> Result<(Self, T), E> {
-        let graph = Self::new()?;
-        checked("begin the capture of a graph", |error| {
-            // SAFETY: the handle is live.
-            unsafe { ffi::dt_graph_begin(graph.handle.as_ptr(), pool.first, pool.second, error) }
-        })?;
-        let unfinished = Unfinished { graph: &graph, pool };
-        let value = body()?;
-        // From here on the capture has its own end.
-        std::mem::forget(unfinished);
-        let ended = checked("end the capture of a graph", |error| {
-            // SAFETY: the handle is live, and a capture has begun.
-            unsafe { ffi::dt_graph_end(graph.handle.as_ptr(), error) }
-        });
-        if let Err(error) = ended {
-            graph.abandon(pool);
-            return Err(error.into());
-        }
-        Ok((graph, value))
+        let mut native = Native {
+            graph: Self::new()?,
+            pool,
+        };
+        let value = record(&mut native, body)?;
+        Ok((native.graph, value))
     }
 
     fn new() -> Result<Self, ShimError> {
@@ -107,16 +101,6 @@ impl Graph {
             unsafe { ffi::dt_graph_replay(self.handle.as_ptr(), error) }
         })
     }
-
-    fn abandon(&self, pool: Pool) {
-        // The error that matters is the one that came before.
-        let _ = checked("give a graph up", |error| {
-            // SAFETY: the handle is live.
-            unsafe {
-                ffi::dt_graph_abandon(self.handle.as_ptr(), pool.device, pool.first, pool.second, error)
-            }
-        });
-    }
 }
 
 impl Drop for Graph {
@@ -129,15 +113,86 @@ impl Drop for Graph {
     }
 }
 
-/// Ends a capture that was left by an error or a panic.
-struct Unfinished<'a> {
-    graph: &'a Graph,
+/// libtorch's own part of a capture.
+struct Native {
+    graph: Graph,
     pool: Pool,
 }
 
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        self.graph.abandon(self.pool);
+impl Recorder for Native {
+    fn begin(&mut self) -> Result<(), ShimError> {
+        checked("begin the capture of a graph", |error| {
+            // SAFETY: the handle is live.
+            unsafe {
+                ffi::dt_graph_begin(
+                    self.graph.handle.as_ptr(),
+                    self.pool.first,
+                    self.pool.second,
+                    error,
+                )
+            }
+        })
+    }
+
+    fn end(&mut self) -> Result<(), ShimError> {
+        checked("end the capture of a graph", |error| {
+            // SAFETY: the handle is live, and a capture has begun.
+            unsafe { ffi::dt_graph_end(self.graph.handle.as_ptr(), error) }
+        })
+    }
+
+    fn has_ended(&self) -> bool {
+        let mut ended = false;
+        let asked = checked("ask for a capture", |error| {
+            // SAFETY: the handle is live and ended a valid place.
+            unsafe { ffi::dt_graph_has_ended(self.graph.handle.as_ptr(), &mut ended, error) }
+        });
+        // A shim that cannot tell cannot clean up either.
+        asked.is_err() || ended
+    }
+
+    fn stop(&mut self, memory: Memory) -> Result<(), ShimError> {
+        self.told("end the use of a pool of memory", memory, ffi::dt_graph_stop_pool)
+    }
+
+    fn release(&mut self, memory: Memory) -> Result<(), ShimError> {
+        self.told("give a pool of memory back", memory, ffi::dt_graph_release_pool)
+    }
+
+    /// The end of a good capture does it: of one kernel, on a stream on which nothing has failed.
+    fn calm_generator(&mut self) -> Result<(), ShimError> {
+        let failed =
+            |error: TchError| ShimError::new("capture one kernel", ErrorKind::Other, error.to_string());
+        let device = self.pool.device as usize;
+        let mut one = Tensor::f_zeros([1], (Kind::Float, Device::Cuda(device))).map_err(failed)?;
+        let mut small = Self {
+            graph: Graph::new()?,
+            pool: Pool::new(device)?,
+        };
+        Stream::from_pool(device, false)?.run(|| {
+            small.begin()?;
+            let zeroed = one.f_zero_().map(drop).map_err(failed);
+            small.end().and(zeroed)
+        })?
+    }
+}
+
+impl Native {
+    fn told(
+        &self,
+        op: &'static str,
+        memory: Memory,
+        tell: unsafe extern "C" fn(bool, i32, u64, u64, *mut ffi::DtError) -> i32,
+    ) -> Result<(), ShimError> {
+        let Pool {
+            device,
+            first,
+            second,
+        } = self.pool;
+        checked(op, |error| {
+            // SAFETY: no pointers beside the error's; the allocators may be called from any thread.
+            unsafe { tell(memory == Memory::Pinned, device, first, second, error) }
+        })
     }
 }
 

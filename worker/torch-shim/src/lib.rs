@@ -24,6 +24,7 @@
 pub mod autocast;
 pub mod blob;
 pub mod copy;
+pub mod count;
 pub mod cuda;
 mod error;
 mod ffi;
@@ -33,6 +34,7 @@ pub mod grad_mode;
 pub mod graph;
 pub mod hooks;
 pub mod jit;
+pub mod landing;
 pub mod memory;
 pub mod recompute;
 pub mod rng;

@@ -147,11 +147,23 @@ impl Event {
     /// # Errors
     /// Where CUDA is not loaded.
     pub fn new() -> Result<Self, ShimError> {
+        Self::make(false)
+    }
+
+    /// As [`Event::new`], of which the device also notes when it was reached: see [`Event::ms_since`].
+    ///
+    /// # Errors
+    /// As [`Event::new`].
+    pub fn timed() -> Result<Self, ShimError> {
+        Self::make(true)
+    }
+
+    fn make(timed: bool) -> Result<Self, ShimError> {
         let op = "make an event";
         let mut out = ptr::null_mut();
         checked(op, |error| {
             // SAFETY: out is a valid place.
-            unsafe { ffi::dt_event_new(&mut out, error) }
+            unsafe { ffi::dt_event_new(timed, &mut out, error) }
         })?;
         NonNull::new(out)
             .map(|handle| Self { handle })
@@ -193,6 +205,20 @@ impl Event {
         Ok(out)
     }
 
+    /// The milliseconds between the place that `earlier` marks and this one, by the device's clock. Both are [`Event::timed`] and were
+    /// reached; the host does not wait.
+    ///
+    /// # Errors
+    /// Where one of them was not.
+    pub fn ms_since(&self, earlier: &Self) -> Result<f64, ShimError> {
+        let mut out = 0.0;
+        checked("read the time between two events", |error| {
+            // SAFETY: both handles are live and out a valid place.
+            unsafe { ffi::dt_event_elapsed(earlier.handle.as_ptr(), self.handle.as_ptr(), &mut out, error) }
+        })?;
+        Ok(out)
+    }
+
     /// Waits, with the host, until the marked place has been reached.
     ///
     /// # Errors
@@ -224,6 +250,7 @@ mod tests {
             Stream::from_pool(0, true).unwrap_err(),
             Stream::current(1000).unwrap_err(),
             Event::new().unwrap_err(),
+            Event::timed().unwrap_err(),
         ] {
             assert!(!error.message.is_empty(), "{error:?}");
         }

@@ -210,6 +210,7 @@ fn fused_updates_are_the_published_formulas() {
                 &mean,
                 &square,
                 &Tensor::from(step as f32),
+                None,
                 options,
             )
             .unwrap();
@@ -241,20 +242,61 @@ fn fused_updates_are_the_published_formulas() {
         first_step: true,
     };
     assert_eq!(
-        fused::sgd(&parameter, &grad, None, options).unwrap_err().kind,
+        fused::sgd(&parameter, &grad, None, None, options)
+            .unwrap_err()
+            .kind,
         ErrorKind::InvalidArgument
     );
     let (mut p, mut b) = (p0, [0.0; 3]);
     for pass in 0..2 {
         options.first_step = pass == 0;
         // The kernel may use its gradient as scratch space for the weight decay.
-        fused::sgd(&parameter, &tensor(&g), Some(&buffer), options).unwrap();
+        fused::sgd(&parameter, &tensor(&g), Some(&buffer), None, options).unwrap();
         for i in 0..3 {
             let d = g[i] + wd * p[i];
             b[i] = if pass == 0 { d } else { 0.9 * b[i] + d };
             p[i] -= lr * (d + 0.9 * b[i]);
             assert!((parameter.double_value(&[i as i64]) - p[i]).abs() < 1e-12);
         }
+    }
+}
+
+#[test]
+fn updates_follow_what_the_device_has_found() {
+    let adam = fused::Adam {
+        lr: 0.01,
+        betas: (0.9, 0.999),
+        weight_decay: 0.1,
+        decay: fused::WeightDecay::Decoupled,
+        eps: 1e-8,
+    };
+    let sgd = fused::Sgd {
+        lr: 0.01,
+        momentum: 0.9,
+        weight_decay: 0.1,
+        nesterov: false,
+        first_step: true,
+    };
+    let (g, scale) = ([3.0f32, -8.0], 4.0f32);
+    // Parameter and both states after an update from this gradient.
+    let update = |by_adam: bool, gradient: [f32; 2], found: Option<(f32, f32)>| {
+        let [parameter, first, second] = [1.0f32, 0.5, 0.25].map(|value| Tensor::from_slice(&[value; 2]));
+        let (gradient, step) = (Tensor::from_slice(&gradient), Tensor::from(1f32));
+        let found = found.map(|(scale, skip)| (Tensor::from(scale), Tensor::from(skip)));
+        let found = found.as_ref().map(|(scale, skip)| fused::Found { scale, skip });
+        match by_adam {
+            true => fused::adam(&parameter, &gradient, &first, &second, &step, found, adam),
+            false => fused::sgd(&parameter, &gradient, Some(&first), found, sgd),
+        }
+        .unwrap();
+        [parameter, first, second].map(|state| Vec::<f32>::try_from(state).unwrap())
+    };
+    for by_adam in [true, false] {
+        let divided = update(by_adam, g.map(|g| g / scale), None);
+        assert_eq!(update(by_adam, g, Some((scale, 0.0))), divided);
+        let unchanged = [[1.0; 2], [0.5; 2], [0.25; 2]].map(Vec::from);
+        assert_eq!(update(by_adam, g, Some((scale, 1.0))), unchanged);
+        assert_eq!(update(by_adam, [f32::NAN; 2], Some((f32::NAN, 1.0))), unchanged);
     }
 }
 

@@ -9,6 +9,7 @@ use tch::{Kind, Tensor};
 use crate::{Failure, GPU};
 
 pub(crate) fn run() -> Result<(), Failure> {
+    let default = Stream::current(0)?;
     Stream::from_pool(0, false)?.make_current()?;
     tch::manual_seed(1);
     let weight = (Tensor::randn([256, 256], (Kind::Float, GPU)) * 0.05).set_requires_grad(true);
@@ -68,6 +69,24 @@ pub(crate) fn run() -> Result<(), Failure> {
         "ok a capture that cannot be is an error: {}",
         first_line(&error.message)
     );
+    // The generator is none that captures: random numbers are drawn as before.
+    let drawn = || {
+        tch::manual_seed(3);
+        let numbers = Tensor::ones([1000], (Kind::Float, GPU)).dropout(0.5, true);
+        (
+            numbers.sum(Kind::Float).double_value(&[]),
+            Tensor::randn([10], (Kind::Float, GPU)),
+        )
+    };
+    let (first, second) = (drawn(), drawn());
+    assert!(first.0 == second.0 && first.1.equal(&second.1));
+    // Neither is it where a capture cannot begin, here on the default stream.
+    let own = Stream::current(0)?;
+    default.make_current()?;
+    assert!(Graph::capture(pool, || Ok::<_, ShimError>(())).is_err());
+    assert!(drawn().1.equal(&second.1));
+    own.make_current()?;
+    println!("ok random numbers are drawn after captures that failed");
     let (losses, gradient) = replayed()?;
     assert_eq!(losses, wanted[1].0);
     assert!(gradient.equal(&wanted[1].1));

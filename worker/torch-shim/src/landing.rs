@@ -1,0 +1,446 @@
+//! Copies of tensors into memory of the host, on a GPU beside what it computes: the host waits for none of them, nor does what is
+//! computed, but where it changes what is copied.
+
+use std::ffi::c_void;
+use std::ops::DerefMut;
+use std::sync::Arc;
+
+use tch::{Device, TchError, Tensor};
+
+use crate::copy::copy_out;
+use crate::error::{ErrorKind, ShimError, checked};
+use crate::stream::{Event, Stream};
+use crate::{cuda, ffi};
+
+/// Tensors, and where the values of each go.
+pub type Pairs<'m> = Vec<(Tensor, &'m mut [u8])>;
+
+/// Memory into which tensors are copied. Nobody has it before [`Landing::wait`].
+pub struct Landing<M> {
+    /// None once it was given back.
+    memory: Option<Box<M>>,
+    /// Read until all is copied.
+    tensors: Vec<Tensor>,
+    done: Arc<dyn Mark>,
+}
+
+/// When all of a [`Landing`] is copied.
+#[derive(Clone)]
+pub struct Landed(Arc<dyn Mark>);
+
+impl Landed {
+    /// What the calling thread computes from now on begins when all is copied. The host waits only where it computes itself.
+    ///
+    /// # Errors
+    /// What CUDA reports.
+    pub fn hold(&self) -> Result<(), ShimError> {
+        self.0.hold()
+    }
+}
+
+impl<M: DerefMut<Target = [u8]> + Send> Landing<M> {
+    /// Begins to copy tensors on `device`, as they are when what the calling thread has computed is done. `pairs` says what goes where
+    /// in the memory: first what the calling thread may change from now on, which it does not before that is copied; and then what
+    /// it changes only behind [`Landed::hold`]. The memory is taken where this succeeds, and is as good as new where it does not. A copy to
+    /// memory that is not [`Pinned`] makes the host wait.
+    ///
+    /// # Errors
+    /// Those of `pairs`; where memory runs out; what CUDA reports.
+    pub fn start<E: From<ShimError>>(
+        device: Device,
+        memory: &mut Option<Box<M>>,
+        pairs: impl for<'m> FnOnce(&'m mut [u8]) -> Result<[Pairs<'m>; 2], E>,
+    ) -> Result<Self, E> {
+        match device {
+            Device::Cuda(gpu) => Self::start_on(&mut Gpu::new(gpu)?, memory, pairs),
+            _ => Self::start_on(&mut Host, memory, pairs),
+        }
+    }
+
+    fn start_on<E: From<ShimError>>(
+        lane: &mut impl Lane,
+        memory: &mut Option<Box<M>>,
+        pairs: impl for<'m> FnOnce(&'m mut [u8]) -> Result<[Pairs<'m>; 2], E>,
+    ) -> Result<Self, E> {
+        let op = "copy beside the training";
+        let Some(whole) = memory.as_mut() else {
+            return Err(
+                ShimError::new(op, ErrorKind::InvalidArgument, "there is no memory to copy to").into(),
+            );
+        };
+        let bounds = whole.as_mut_ptr_range();
+        let [changing, lasting] = pairs(whole)?;
+        let inside = |to: &[u8]| {
+            let range = to.as_ptr_range();
+            range.is_empty()
+                || (bounds.start.cast_const() <= range.start && range.end <= bounds.end.cast_const())
+        };
+        if !changing.iter().chain(&lasting).all(|(_, to)| inside(to)) {
+            return Err(
+                ShimError::new(op, ErrorKind::InvalidArgument, "a place outside of the memory").into(),
+            );
+        }
+        let mut tensors = Vec::new();
+        let given = give(lane, [changing, lasting], &mut tensors);
+        match given {
+            Ok(done) => Ok(Self {
+                memory: memory.take(),
+                tensors,
+                done,
+            }),
+            Err(error) => {
+                // Nothing is written to the memory any more when its owner has it back.
+                lane.drain();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// When all is copied.
+    pub fn landed(&self) -> Landed {
+        Landed(Arc::clone(&self.done))
+    }
+
+    /// Waits until all is copied, on any thread, and gives the memory back.
+    ///
+    /// # Errors
+    /// What went wrong on the device.
+    pub fn wait(mut self) -> Result<Box<M>, ShimError> {
+        self.end()?;
+        let gone = || ShimError::new("wait for a copy", ErrorKind::Other, "the memory was given back");
+        self.memory.take().ok_or_else(gone)
+    }
+}
+
+impl<M> Landing<M> {
+    fn end(&mut self) -> Result<(), ShimError> {
+        let waited = self.done.wait();
+        self.tensors.clear();
+        if waited.is_err() {
+            // Whether the device writes to it still, nobody knows.
+            std::mem::forget(self.memory.take());
+        }
+        waited
+    }
+}
+
+impl<M> Drop for Landing<M> {
+    fn drop(&mut self) {
+        if self.memory.is_some() {
+            // Who drops it does not want to know.
+            let _ = self.end();
+        }
+    }
+}
+
+fn give(
+    lane: &mut impl Lane,
+    [changing, lasting]: [Pairs<'_>; 2],
+    tensors: &mut Vec<Tensor>,
+) -> Result<Arc<dyn Mark>, ShimError> {
+    lane.fork()?;
+    if !changing.is_empty() {
+        copy(lane, changing, tensors)?;
+        lane.mark()?.hold()?;
+    }
+    copy(lane, lasting, tensors)?;
+    lane.mark()
+}
+
+fn copy(lane: &mut impl Lane, pairs: Pairs<'_>, tensors: &mut Vec<Tensor>) -> Result<(), ShimError> {
+    for (tensor, to) in pairs {
+        lane.copy(&tensor, to)?;
+        tensors.push(tensor);
+    }
+    Ok(())
+}
+
+/// Where copies are made, one after the other.
+trait Lane {
+    /// What is copied from now on begins when what the calling thread has computed is done.
+    fn fork(&mut self) -> Result<(), ShimError>;
+    /// Begins to copy. `to` may be written to until a later mark is reached: its memory lives, and is not used, until then.
+    fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError>;
+    /// The place up to which copies were begun.
+    fn mark(&mut self) -> Result<Arc<dyn Mark>, ShimError>;
+    /// Waits for all that was begun, well or badly.
+    fn drain(&mut self);
+}
+
+/// A place in a lane.
+trait Mark: Send + Sync {
+    /// What the calling thread computes from now on begins when it is reached.
+    fn hold(&self) -> Result<(), ShimError>;
+    /// The host waits for it.
+    fn wait(&self) -> Result<(), ShimError>;
+}
+
+/// A stream beside the one that computes.
+struct Gpu {
+    gpu: usize,
+    stream: Stream,
+}
+
+impl Gpu {
+    fn new(gpu: usize) -> Result<Self, ShimError> {
+        let stream = Stream::from_pool(gpu, false)?;
+        Ok(Self { gpu, stream })
+    }
+}
+
+impl Lane for Gpu {
+    fn fork(&mut self) -> Result<(), ShimError> {
+        let mut computed = Event::new()?;
+        computed.record(Stream::current(self.gpu)?)?;
+        computed.block(self.stream)
+    }
+
+    fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError> {
+        self.stream.run(|| {
+            checked("copy a tensor to the host", |error| {
+                // SAFETY: the tensor is live; `to` is as long as the call is told, and the caller keeps it until a later mark.
+                unsafe {
+                    ffi::dt_tensor_copy_to(
+                        tensor.as_ptr().cast(),
+                        to.as_mut_ptr().cast(),
+                        to.len() as i64,
+                        error,
+                    )
+                }
+            })
+        })?
+    }
+
+    fn mark(&mut self) -> Result<Arc<dyn Mark>, ShimError> {
+        let mut event = Event::new()?;
+        event.record(self.stream)?;
+        Ok(Arc::new(GpuMark { gpu: self.gpu, event }))
+    }
+
+    fn drain(&mut self) {
+        // What the device cannot end it does not write either.
+        let _ = self.stream.synchronize();
+    }
+}
+
+struct GpuMark {
+    gpu: usize,
+    event: Event,
+}
+
+impl Mark for GpuMark {
+    fn hold(&self) -> Result<(), ShimError> {
+        self.event.block(Stream::current(self.gpu)?)
+    }
+
+    fn wait(&self) -> Result<(), ShimError> {
+        // The thread may be one that has used no GPU.
+        cuda::set_device(self.gpu)?;
+        self.event.synchronize()
+    }
+}
+
+/// The calling thread, which copies at once.
+struct Host;
+
+impl Lane for Host {
+    fn fork(&mut self) -> Result<(), ShimError> {
+        Ok(())
+    }
+
+    fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError> {
+        let failed =
+            |error: TchError| ShimError::new("copy a tensor", crate::kind_of(&error), error.to_string());
+        copy_out(tensor, to).map_err(failed)
+    }
+
+    fn mark(&mut self) -> Result<Arc<dyn Mark>, ShimError> {
+        Ok(Arc::new(Reached))
+    }
+
+    fn drain(&mut self) {}
+}
+
+struct Reached;
+
+impl Mark for Reached {
+    fn hold(&self) -> Result<(), ShimError> {
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<(), ShimError> {
+        Ok(())
+    }
+}
+
+/// Memory of the host that is pinned where it lies, as long as this lives: every GPU reads and writes it without the host. It is
+/// dropped before the memory is.
+#[derive(Debug)]
+pub struct Pinned(*mut c_void);
+
+// SAFETY: the address is only told to CUDA, from one thread at a time.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    /// Pins `memory`, which takes about as long as to write it once. The thread is on its GPU: see [`cuda::set_device`].
+    ///
+    /// # Errors
+    /// Before [`cuda::load`]; where the system has no more to pin.
+    pub fn over(memory: &mut [u8]) -> Result<Self, ShimError> {
+        let data = memory.as_mut_ptr().cast();
+        checked("pin memory", |error| {
+            // SAFETY: the memory is there, for as many bytes, during the call; nothing is written to it.
+            unsafe { ffi::dt_host_register(data, memory.len() as u64, error) }
+        })?;
+        Ok(Self(data))
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // What cannot be given back ends with the process.
+        let _ = checked("unpin memory", |error| {
+            // SAFETY: it was pinned, and is unpinned once.
+            unsafe { ffi::dt_host_unregister(self.0, error) }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Mutex;
+
+    use super::*;
+
+    type Log = Arc<Mutex<Vec<String>>>;
+
+    /// A device that notes what it is given, copies at once, and fails at the copy of this number.
+    struct Noting {
+        log: Log,
+        copies: usize,
+        fails_at: Option<usize>,
+        marks: usize,
+    }
+
+    struct NotedMark(Log, usize);
+
+    impl NotedMark {
+        fn note(&self, what: &str) -> Result<(), ShimError> {
+            self.0.lock().unwrap().push(format!("{what} {}", self.1));
+            Ok(())
+        }
+    }
+
+    impl Mark for NotedMark {
+        fn hold(&self) -> Result<(), ShimError> {
+            self.note("hold")
+        }
+        fn wait(&self) -> Result<(), ShimError> {
+            self.note("wait")
+        }
+    }
+
+    impl Noting {
+        fn new(fails_at: Option<usize>) -> (Self, Log) {
+            let log = Log::default();
+            let device = Self {
+                log: Arc::clone(&log),
+                copies: 0,
+                fails_at,
+                marks: 0,
+            };
+            (device, log)
+        }
+
+        fn note(&self, what: String) {
+            self.log.lock().unwrap().push(what);
+        }
+    }
+
+    impl Lane for Noting {
+        fn fork(&mut self) -> Result<(), ShimError> {
+            self.note("fork".to_owned());
+            Ok(())
+        }
+        fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError> {
+            self.copies += 1;
+            if self.fails_at == Some(self.copies) {
+                return Err(ShimError::new("copy", ErrorKind::OutOfMemory, "out of memory"));
+            }
+            self.note(format!("copy {}", tensor.numel()));
+            Host.copy(tensor, to)
+        }
+        fn mark(&mut self) -> Result<Arc<dyn Mark>, ShimError> {
+            self.marks += 1;
+            self.note(format!("mark {}", self.marks));
+            Ok(Arc::new(NotedMark(Arc::clone(&self.log), self.marks)))
+        }
+        fn drain(&mut self) {
+            self.note("drain".to_owned());
+        }
+    }
+
+    fn start(lane: &mut Noting, memory: &mut Option<Box<Vec<u8>>>) -> Result<Landing<Vec<u8>>, ShimError> {
+        let tensor = |bytes: &[u8]| Tensor::from_slice(bytes);
+        Landing::start_on(lane, memory, |bytes| {
+            let (statistics, parameters) = bytes.split_at_mut(2);
+            let (first, second) = parameters.split_at_mut(3);
+            let changing = vec![(tensor(&[1, 2]), statistics)];
+            let lasting = vec![(tensor(&[3, 4, 5]), first), (tensor(&[6]), second)];
+            Ok([changing, lasting])
+        })
+    }
+
+    #[test]
+    fn what_changes_is_copied_first_and_waited_for_by_the_device_alone() {
+        let (mut lane, log) = Noting::new(None);
+        let mut memory = Some(Box::new(vec![0u8; 6]));
+        let landing = start(&mut lane, &mut memory).unwrap();
+        assert!(memory.is_none(), "nobody else has it");
+        // The training computes the next step, and comes to its update.
+        landing.landed().hold().unwrap();
+        assert_eq!(**landing.wait().unwrap(), [1, 2, 3, 4, 5, 6]);
+        let expected = [
+            "fork", "copy 2", "mark 1", "hold 1", "copy 3", "copy 1", "mark 2", "hold 2", "wait 2",
+        ];
+        assert_eq!(*log.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_dropped_on_the_way_is_waited_for() {
+        let (mut lane, log) = Noting::new(None);
+        let mut memory = Some(Box::new(vec![0u8; 6]));
+        drop(start(&mut lane, &mut memory).unwrap());
+        assert_eq!(log.lock().unwrap().last().unwrap(), "wait 2");
+    }
+
+    #[test]
+    fn a_copy_that_fails_gives_the_memory_back_when_nothing_writes_to_it() {
+        let (mut lane, log) = Noting::new(Some(3));
+        let mut memory = Some(Box::new(vec![0u8; 6]));
+        let error = start(&mut lane, &mut memory).err().unwrap();
+        assert_eq!(error.kind, ErrorKind::OutOfMemory);
+        assert_eq!(log.lock().unwrap().last().unwrap(), "drain");
+        // Tried again, it is there.
+        assert!(start(&mut Noting::new(None).0, &mut memory).is_ok());
+    }
+
+    #[test]
+    fn a_place_elsewhere_is_refused() {
+        let mut memory = Some(Box::new(vec![0u8; 6]));
+        let refused = Landing::start_on(&mut Host, &mut memory, |_| {
+            let elsewhere: &'static mut [u8] = Box::leak(Box::new([0u8; 4]));
+            Ok::<_, ShimError>([Pairs::new(), vec![(Tensor::from_slice(&[1u8; 4]), elsewhere)]])
+        });
+        assert_eq!(refused.err().unwrap().kind, ErrorKind::InvalidArgument);
+        assert!(memory.is_some());
+    }
+
+    #[test]
+    fn without_cuda_nothing_is_pinned() {
+        if cuda::load().is_err() {
+            assert!(Pinned::over(&mut [0u8; 64]).is_err());
+        }
+    }
+}
