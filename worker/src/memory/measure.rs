@@ -7,11 +7,12 @@ use dtrain_common::env::WorkerEnv;
 use dtrain_common::memory::{Owners, PhasePeaks};
 use dtrain_common::plan::Cut;
 use dtrain_common::recipe::{MicroBatch, Recipe, Recompute};
+use dtrain_torch_shim::memory::empty_cache;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
-use super::{Books, budget};
+use super::{Books, StepMemory, budget};
 use crate::collectives::{PhantomGroup, Ranks};
 use crate::data::{Loader, MicroBatch as Work};
 use crate::engine::{Place, PlanError, Precision, TrainError, rehearse};
@@ -72,9 +73,13 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     let partition = Partition::new(recipe.train.effective_batch, cut.ranks, Some(cut.micro_batch))
         .map_err(PlanError::from)?;
     let ranges = partition.micro_ranges(0);
+    let watch = Watch {
+        warm_up: if device.is_cuda() { WARM_UP } else { 0 },
+        steps,
+    };
     let data = setup.model.task.train_set();
     let samples = data.len();
-    let work: Vec<Work> = (0..steps)
+    let work: Vec<Work> = (0..watch.all())
         .flat_map(|_| ranges.iter().cloned())
         .map(|range| Work {
             epoch: 0,
@@ -83,9 +88,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
         .collect();
     let mut loader = Loader::start(data, loader_options(&recipe, cut.ranks), work.into_iter())
         .map_err(TrainError::from)?;
-    let mut times = Vec::new();
-    let mut most: Option<crate::memory::StepMemory> = None;
-    for _ in 0..steps {
+    let mut step = || {
         let begun = Instant::now();
         let batches = ranges.iter().map(|_| {
             let decoded = loader.next().ok_or(TrainError::LoaderEnded)??;
@@ -102,19 +105,92 @@ pub(crate) fn measure<T: BuildTask + 'static>(
             Books::Device(device),
             batches,
         )?;
-        times.push(begun.elapsed().as_secs_f64() * 1e3);
-        if most.is_none_or(|most| memory.report.peak > most.report.peak) {
-            most = Some(memory);
-        }
-    }
-    let most = most.unwrap_or_default();
-    // The first step warms the kernels' caches.
-    let mut times = times.split_off(usize::from(times.len() > 1));
-    times.sort_by(f64::total_cmp);
+        Ok::<_, WorkerError>((begun.elapsed().as_secs_f64() * 1e3, memory))
+    };
+    let (step_ms, most) = watch.run(&mut step, || Ok(empty_cache(device).map_err(TrainError::from)?))?;
     Ok(Measured {
         peak: most.report.peak,
         owners: most.owners,
         phases: most.phases,
-        step_ms: times.get(times.len() / 2).copied().unwrap_or_default(),
+        step_ms,
     })
+}
+
+/// Steps of a GPU that are not measured: cuDNN tries its algorithms in the first, with workspaces that no other step takes.
+const WARM_UP: usize = 1;
+
+/// Which steps count.
+struct Watch {
+    warm_up: usize,
+    steps: usize,
+}
+
+impl Watch {
+    fn all(&self) -> usize {
+        self.warm_up + self.steps
+    }
+
+    /// Takes all steps, each of which says its milliseconds and its memory, and gives the median of the former, of the steps behind the
+    /// first, and the latter where it was highest. `settle` is called between what does not count and what does.
+    fn run<E>(
+        &self,
+        step: &mut impl FnMut() -> Result<(f64, StepMemory), E>,
+        settle: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(f64, StepMemory), E> {
+        for _ in 0..self.warm_up {
+            step()?;
+        }
+        if self.warm_up > 0 {
+            settle()?;
+        }
+        let mut times = Vec::new();
+        let mut most: Option<StepMemory> = None;
+        for _ in 0..self.steps {
+            let (ms, memory) = step()?;
+            times.push(ms);
+            if most.is_none_or(|most| memory.report.peak > most.report.peak) {
+                most = Some(memory);
+            }
+        }
+        // The first step warms the kernels' caches.
+        let mut times = times.split_off(usize::from(times.len() > 1));
+        times.sort_by(f64::total_cmp);
+        let median = times.get(times.len() / 2).copied().unwrap_or_default();
+        Ok((median, most.unwrap_or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// What is measured where the first step takes 900 bytes and the others less, with so many of them to warm up, and how often the
+    /// cache was emptied.
+    fn measured(warm_up: usize) -> ((f64, u64), u64) {
+        let (taken, settled) = (Cell::new(0u64), Cell::new(0));
+        let mut step = || {
+            taken.set(taken.get() + 1);
+            let mut memory = StepMemory::default();
+            memory.report.peak = if taken.get() == 1 { 900 } else { 100 + taken.get() };
+            Ok::<_, WorkerError>((1000.0 / taken.get() as f64, memory))
+        };
+        let watch = Watch { warm_up, steps: 3 };
+        let (ms, most) = watch
+            .run(&mut step, || {
+                settled.set(settled.get() + 1);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(taken.get(), watch.all() as u64);
+        ((ms, most.report.peak), settled.get())
+    }
+
+    #[test]
+    fn what_the_first_step_tries_on_a_gpu_is_not_measured() {
+        assert_eq!(measured(1), ((1000.0 / 3.0, 104), 1));
+        assert_eq!(measured(0), ((500.0, 900), 0));
+    }
 }

@@ -4,14 +4,17 @@
 //! The first segments go first: what the last ones keep is there when backward begins, and computing it again at once would
 //! not lower the peak.
 
+mod print;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dtrain_torch_shim::recompute::{Pass, fingerprint, grad_enabled, recompute};
+use dtrain_torch_shim::recompute::{Pass, grad_enabled, recompute};
 use dtrain_torch_shim::{ErrorKind, ShimError, kind_of};
-use tch::{Kind, TchError, Tensor};
+use tch::{TchError, Tensor};
 
+use self::print::{Closeness, Print};
 use super::error::ModelError;
 
 /// How many segments of a model, counted from its beginning, are computed again in backward: none at first. Clones are handles
@@ -97,7 +100,8 @@ impl Recompute {
 /// Layers that are computed together, and perhaps again in backward: made by [`Scope::segment`](super::Scope::segment).
 ///
 /// What [`Segment::run`] is given must depend on its arguments, the layers and torch's generators alone: its results are
-/// compared with those of the first time, and a difference ends the run with [`ModelError::Recomputed`]. A layer that moves a
+/// compared with those of the first time, and a difference ends the run with [`ModelError::Recomputed`]: to the bit, or where a GPU's
+/// libraries choose their algorithms by trying them, as far as these round alike. A layer that moves a
 /// state of its own, as batch normalisation does, leaves it where [`is_recomputing`].
 #[derive(Debug)]
 pub struct Segment<T> {
@@ -184,7 +188,7 @@ impl<T: Send + 'static> Segment<T> {
                 || self.parameters.iter().any(Tensor::requires_grad))
     }
 
-    /// Whether the bits of this run are compared.
+    /// Whether the values of this run are compared.
     ///
     /// To read every output twice in every step costs about 1% of its time, and on a GPU the host would wait for the device.
     /// What is wrong is mostly wrong at once; but a branch that begins with a weight of zero hides it, and so can rounding. So
@@ -240,72 +244,43 @@ impl Drop for Region {
 /// What is kept of the results of the first time.
 struct Check {
     name: Arc<str>,
-    bits: bool,
+    /// Whether values are compared too.
+    values: bool,
     first: Mutex<Vec<Print>>,
 }
 
-/// What is kept of one tensor.
-#[derive(PartialEq)]
-struct Print {
-    shape: Vec<i64>,
-    kind: Kind,
-    /// Strides, and a fingerprint of the bits.
-    bits: Option<(Vec<i64>, u64)>,
-}
-
 impl Check {
-    fn new(name: Arc<str>, bits: bool) -> Self {
+    fn new(name: Arc<str>, values: bool) -> Self {
         Self {
             name,
-            bits,
+            values,
             first: Mutex::default(),
         }
     }
 
     /// Keeps what the first time gave, and holds the second against it.
     fn compare(&self, outputs: &[Tensor], pass: Pass) -> Result<(), ModelError> {
-        let prints = outputs.iter().map(|output| self.print(output));
-        let prints = prints.collect::<Result<Vec<_>, ModelError>>()?;
+        let print = |output: &Tensor| {
+            let closeness = match self.values {
+                true => Closeness::on(output.device()),
+                false => Closeness::Shapes,
+            };
+            Print::of(output, closeness)
+        };
+        let prints = outputs.iter().map(print).collect::<Result<Vec<_>, _>>()?;
         let mut first = lock(&self.first);
         if pass == Pass::First {
             *first = prints;
             return Ok(());
         }
-        let different = first.iter().zip(&prints).find(|(first, again)| first != again);
-        different.map_or(Ok(()), |(first, again)| {
+        let mut pairs = first.iter().zip(&prints);
+        let different = pairs.find_map(|(first, again)| again.against(first));
+        different.map_or(Ok(()), |what| {
             Err(ModelError::Recomputed {
                 segment: self.name.to_string(),
-                what: again.against(first),
+                what,
             })
         })
-    }
-
-    fn print(&self, output: &Tensor) -> Result<Print, ModelError> {
-        let bits = || {
-            let number = fingerprint(output).map_err(|error| TchError::Torch(error.to_string()))?;
-            Ok::<_, ModelError>((output.stride(), number))
-        };
-        Ok(Print {
-            shape: output.size(),
-            kind: output.f_kind()?,
-            bits: self.bits.then(bits).transpose()?,
-        })
-    }
-}
-
-impl Print {
-    /// How it differs from that of the first time.
-    fn against(&self, first: &Self) -> String {
-        if self.shape != first.shape {
-            format!(
-                "a tensor of shape {:?}, where it was {:?}",
-                self.shape, first.shape
-            )
-        } else if self.kind != first.kind {
-            format!("a tensor of {:?}, where it was {:?}", self.kind, first.kind)
-        } else {
-            "other values than in the forward pass".to_owned()
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 use std::sync::atomic::AtomicU64;
 
 use dtrain_torch_shim::autocast::Autocast;
-use tch::Device;
+use tch::{Device, Kind};
 
 use super::super::{
     Architecture, BatchNorm2d, Conv2d, ConvOptions, Gpt, GptConfig, Linear, Registry, Role, UnetConfig,

@@ -1,0 +1,179 @@
+//! What is kept of a segment's results, to hold those of the second time against them.
+
+use dtrain_torch_shim::{cuda, recompute::fingerprint};
+use tch::{Device, Kind, TchError, Tensor};
+
+/// How closely the values of two times are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Closeness {
+    /// Not at all.
+    Shapes,
+    /// As far apart as two algorithms of a library are.
+    Near,
+    /// To the bit.
+    Bits,
+}
+
+impl Closeness {
+    /// For values on `device`. cuDNN's benchmark keeps what it has chosen for each thread by itself: the pass forward and the one backward
+    /// run on two, and may compute a convolution by two algorithms, which round differently.
+    pub(super) fn on(device: Device) -> Self {
+        match device.is_cuda() && cuda::cudnn_benchmark().unwrap_or(true) {
+            true => Self::Near,
+            false => Self::Bits,
+        }
+    }
+}
+
+/// What is kept of one tensor.
+#[derive(Debug)]
+pub(super) struct Print {
+    shape: Vec<i64>,
+    kind: Kind,
+    values: Values,
+}
+
+#[derive(Debug, PartialEq)]
+enum Values {
+    Unknown,
+    /// Strides, and a fingerprint of the bits.
+    Bits(Vec<i64>, u64),
+    /// The norm, and the sum of the elements, each times a number that depends on its place.
+    Near {
+        norm: f64,
+        sum: f64,
+    },
+}
+
+/// By how much of their norm two sums may differ. TF32 and bfloat16 round to 10 and 8 bits, and errors of single elements hardly add
+/// up in a sum of random signs; other values, such as those behind another dropout, are apart by about the norm.
+const NEAR: f64 = 0.02;
+
+impl Print {
+    /// # Errors
+    /// Where memory runs out.
+    pub(super) fn of(output: &Tensor, closeness: Closeness) -> Result<Self, TchError> {
+        let values = match closeness {
+            Closeness::Shapes => Values::Unknown,
+            Closeness::Bits => {
+                let number = fingerprint(output).map_err(|error| TchError::Torch(error.to_string()))?;
+                Values::Bits(output.stride(), number)
+            }
+            Closeness::Near => tch::no_grad(|| sketch(output))?,
+        };
+        Ok(Self {
+            shape: output.size(),
+            kind: output.f_kind()?,
+            values,
+        })
+    }
+
+    /// How it differs from that of the first time.
+    pub(super) fn against(&self, first: &Self) -> Option<String> {
+        if self.shape != first.shape {
+            Some(format!(
+                "a tensor of shape {:?}, where it was {:?}",
+                self.shape, first.shape
+            ))
+        } else if self.kind != first.kind {
+            Some(format!(
+                "a tensor of {:?}, where it was {:?}",
+                self.kind, first.kind
+            ))
+        } else if !self.values.agree(&first.values) {
+            Some("other values than in the forward pass".to_owned())
+        } else {
+            None
+        }
+    }
+}
+
+impl Values {
+    fn agree(&self, first: &Self) -> bool {
+        match (self, first) {
+            (
+                Self::Near { norm, sum },
+                Self::Near {
+                    norm: other,
+                    sum: same,
+                },
+            ) => {
+                let near = |a: f64, b: f64| (a - b).abs() <= NEAR * other;
+                // What is not a number was none before.
+                (near(*norm, *other) && near(*sum, *same)) || !(other.is_finite() || norm.is_finite())
+            }
+            _ => self == first,
+        }
+    }
+}
+
+/// In pieces, so that it takes little memory, and waited for once.
+fn sketch(output: &Tensor) -> Result<Values, TchError> {
+    const PIECE: i64 = 1 << 20;
+    let (flat, elements) = (output.f_detach()?.f_reshape([-1])?, output.numel() as i64);
+    let options = (Kind::Double, output.device());
+    let mut figures = Tensor::f_zeros([2], options)?;
+    for begin in (0..elements).step_by(PIECE as usize) {
+        let length = PIECE.min(elements - begin);
+        let piece = flat.f_narrow(0, begin, length)?.f_to_kind(Kind::Double)?;
+        // Cosines of whole numbers of radians have no period.
+        let places = Tensor::f_arange_start(begin, begin + length, options)?.f_cos_()?;
+        let sums = Tensor::f_stack(&[piece.f_dot(&piece)?, piece.f_dot(&places)?], 0)?;
+        let _ = figures.f_add_(&sums)?;
+    }
+    let figures = Vec::<f64>::try_from(figures.f_to_device(Device::Cpu)?)?;
+    Ok(Values::Near {
+        norm: figures[0].sqrt(),
+        sum: figures[1],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn differs(first: &Tensor, again: &Tensor, closeness: Closeness) -> bool {
+        let print = |tensor: &Tensor| Print::of(tensor, closeness).unwrap();
+        print(again).against(&print(first)).is_some()
+    }
+
+    #[test]
+    fn what_another_algorithm_rounds_differently_is_near_and_other_values_are_not() {
+        tch::manual_seed(5);
+        for shape in [[3, 5, 7, 11], [2, 64, 56, 56], [1, 1, 1, 4]] {
+            let x = Tensor::randn(shape, (Kind::Float, Device::Cpu));
+            assert!(!differs(&x, &x, Closeness::Bits));
+            // As TF32 and bfloat16 round.
+            let noise = Tensor::randn_like(&x) * &x * 2f64.powi(-9);
+            let rounded = &x + noise;
+            assert!(differs(&x, &rounded, Closeness::Bits));
+            assert!(!differs(&x, &rounded, Closeness::Near), "{shape:?}");
+            let half = x.to_kind(Kind::BFloat16).to_kind(Kind::Float);
+            assert!(!differs(&x, &half, Closeness::Near), "{shape:?}");
+            for other in [
+                Tensor::randn_like(&x),
+                &x * 1.1,
+                &x + 0.5,
+                x.dropout(0.1, true),
+                x.flip([3]),
+                x.f_full_like(f64::NAN).unwrap(),
+            ] {
+                assert!(differs(&x, &other, Closeness::Near), "{shape:?}");
+            }
+            assert!(!differs(&x, &Tensor::randn_like(&x), Closeness::Shapes));
+        }
+    }
+
+    #[test]
+    fn bits_are_compared_where_algorithms_are_fixed() {
+        assert_eq!(Closeness::on(Device::Cpu), Closeness::Bits);
+        let before = cuda::cudnn_benchmark().unwrap();
+        cuda::set_cudnn_benchmark(true).unwrap();
+        assert_eq!(Closeness::on(Device::Cuda(0)), Closeness::Near);
+        assert_eq!(Closeness::on(Device::Cpu), Closeness::Bits);
+        cuda::set_cudnn_benchmark(false).unwrap();
+        assert_eq!(Closeness::on(Device::Cuda(0)), Closeness::Bits);
+        cuda::set_cudnn_benchmark(before).unwrap();
+    }
+}
