@@ -1,15 +1,19 @@
 //! The model's buffers (BatchNorm's running statistics and counters) in flat tensors, one per dtype, moved once per
 //! optimizer step, whatever its partition.
 //!
-//! Every micro-step finds the buffers as the step began and leaves its own update of them; the step's update is the mean of
+//! Every micro-step finds the buffers as the step began and leaves its own change of them; the step's change is the mean of
 //! these over all micro-batches of all ranks, weighted by their samples. For running averages that is one move towards the
 //! mean statistics of the step's micro-batches, so two ranks, or one rank with two micro-steps, end with the same buffers;
 //! and since every rank holds the same state between two steps, a checkpoint of rank 0 is one of all.
+//!
+//! Changes are added up in float64. A buffer that no micro-step changes keeps its bits, whatever the shares: its change is -0,
+//! which added to any number is that number.
 
 use tch::{Kind, TchError, Tensor};
 
 use super::arena::{ArenaError, Layout, LayoutOptions, Slot, pack, spec};
 use super::reducer::ReduceError;
+use super::replay::patiently;
 use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp, Work};
 
 /// The flat buffers of a model.
@@ -26,10 +30,37 @@ struct Flat {
     slots: Vec<Slot>,
     /// The values as the step under way began.
     before: Tensor,
-    /// The step's update, so far.
+    /// What changes are counted from, where the buffers are averaged: `before`, with 0 where that is not finite, as a constant mask
+    /// of infinities would otherwise change by their difference, which is no number. Of counters the greatest counts.
+    base: Option<Tensor>,
+    /// What the buffers will be when the step commits. On the way there, where they are averaged, the sum over the ranks is.
     next: Tensor,
-    /// Floating buffers are averaged; of counters the greatest counts.
-    floating: bool,
+}
+
+impl Flat {
+    fn new(data: Tensor, slots: Vec<Slot>) -> Result<Self, TchError> {
+        let averaged = matches!(
+            data.kind(),
+            Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16
+        );
+        let before = data.f_zeros_like()?;
+        Ok(Self {
+            base: averaged.then(|| before.f_zeros_like()).transpose()?,
+            next: match averaged {
+                true => Tensor::f_zeros(before.size(), (Kind::Double, before.device()))?,
+                false => before.f_zeros_like()?,
+            },
+            before,
+            data,
+            slots,
+        })
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        [&self.data, &self.before, &self.next]
+            .into_iter()
+            .chain(&self.base)
+    }
 }
 
 impl Buffers {
@@ -47,26 +78,15 @@ impl Buffers {
         let flats = layout
             .buffers
             .iter()
-            .map(|layout| {
-                let data = pack(layout, &tensors)?;
-                let (before, next) = (data.f_zeros_like()?, data.f_zeros_like()?);
-                Ok(Flat {
-                    data,
-                    slots: layout.slots.clone(),
-                    before,
-                    next,
-                    floating: matches!(layout.kind, Kind::Float | Kind::Double),
-                })
-            })
+            .map(|layout| Ok(Flat::new(pack(layout, &tensors)?, layout.slots.clone())?))
             .collect::<Result<_, ArenaError>>()?;
         Ok(Self { flats })
     }
 
-    /// All bytes, with those of the two copies that belong to the step under way.
+    /// All bytes, with those of the copies that belong to the step under way.
     pub fn bytes(&self) -> u64 {
-        self.flats()
-            .map(|flat| 3 * flat.numel() as u64 * flat.kind().elt_size_in_bytes() as u64)
-            .sum()
+        let bytes = |tensor: &Tensor| tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64;
+        self.flats.iter().flat_map(Flat::tensors).map(bytes).sum()
     }
 
     /// The flat tensors.
@@ -95,39 +115,49 @@ impl Buffers {
         self.flats.iter().map(|flat| flat.slots.as_slice())
     }
 
-    /// A step begins.
-    pub(super) fn begin(&mut self) -> Result<(), TchError> {
+    /// A step begins on this rank. The sum over the ranks counts from what rank 0 has, which is what all have.
+    pub(super) fn begin(&mut self, rank: usize) -> Result<(), TchError> {
         self.each(|flat| {
             flat.before.f_copy_(&flat.data)?;
-            if flat.floating {
-                flat.next.f_zero_().map(drop)
-            } else {
-                flat.next.f_copy_(&flat.data)
+            let Some(base) = &mut flat.base else {
+                return flat.next.f_copy_(&flat.data);
+            };
+            base.f_copy_(&flat.data)?;
+            // Nobody can be told of a lack of memory yet.
+            let infinite_or_nan = patiently(base.device(), || base.f_isfinite()?.f_logical_not_())?;
+            let _ = base.f_masked_fill_(&infinite_or_nan, 0.0)?;
+            match rank {
+                0 => flat.next.f_copy_(base),
+                _ => flat.next.f_fill_(-0.0).map(drop),
             }
         })
     }
 
-    /// A micro-step with this share of the step's samples has moved the buffers: its update is taken, and the next
+    /// A micro-step with this share of the step's samples has moved the buffers: its change is taken, and the next
     /// micro-step finds them as the step began.
     pub(super) fn take(&mut self, share: f64) -> Result<(), TchError> {
         self.each(|flat| {
-            if flat.floating {
-                let _ = flat.next.f_add_(&flat.data.f_mul_scalar(share)?)?;
-            } else {
-                flat.next.f_copy_(&flat.data)?;
+            match &flat.base {
+                // Backwards, so that no change is -0.
+                Some(base) => {
+                    let mut change = base.f_to_dtype(Kind::Double, false, true)?;
+                    let change = change.f_sub_(&flat.data)?.f_mul_scalar_(-share)?;
+                    let _ = flat.next.f_add_(&change)?;
+                }
+                None => flat.next.f_copy_(&flat.data)?,
             }
             flat.data.f_copy_(&flat.before)
         })
     }
 
-    /// Starts the reductions of the step's update.
+    /// Starts the reductions of what the step will leave.
     pub(super) fn start(&self, ranks: &Ranks) -> Result<Box<dyn Work>, ReduceError> {
         let all: Vec<_> = self
             .flats
             .iter()
-            .map(|flat| match flat.floating {
-                true => Collective::AllReduce(&flat.next, ReduceOp::Sum),
-                false => Collective::AllReduce(&flat.next, ReduceOp::Max),
+            .map(|flat| match flat.base {
+                Some(_) => Collective::AllReduce(&flat.next, ReduceOp::Sum),
+                None => Collective::AllReduce(&flat.next, ReduceOp::Max),
             })
             .collect();
         Ok(ranks.start_all(&all)?)
@@ -173,7 +203,7 @@ mod tests {
     #[test]
     fn a_step_moves_once_towards_the_mean_of_its_micro_steps() {
         let (mean, count, mut buffers) = model();
-        buffers.begin().unwrap();
+        buffers.begin(0).unwrap();
         for (statistic, share) in [(10.0, 0.75), (30.0, 0.25)] {
             micro_step(&mean, &count, statistic);
             buffers.take(share).unwrap();
@@ -192,13 +222,13 @@ mod tests {
     #[test]
     fn a_step_that_ends_in_the_middle_is_taken_back() {
         let (mean, count, mut buffers) = model();
-        buffers.begin().unwrap();
+        buffers.begin(0).unwrap();
         micro_step(&mean, &count, 10.0);
         buffers.take(0.5).unwrap();
         micro_step(&mean, &count, 30.0);
         buffers.rewind().unwrap();
         assert_eq!((mean.double_value(&[0]), count.int64_value(&[])), (1.0, 5));
-        buffers.begin().unwrap();
+        buffers.begin(0).unwrap();
         micro_step(&mean, &count, 10.0);
         buffers.take(1.0).unwrap();
         buffers.commit().unwrap();
@@ -209,14 +239,123 @@ mod tests {
     #[test]
     fn a_dropped_step_leaves_no_trace() {
         let (mean, count, mut buffers) = model();
-        buffers.begin().unwrap();
+        buffers.begin(0).unwrap();
         micro_step(&mean, &count, f64::NAN);
         buffers.take(1.0).unwrap();
         // The next step begins without a commit.
-        buffers.begin().unwrap();
+        buffers.begin(0).unwrap();
         assert_eq!((mean.double_value(&[1]), count.int64_value(&[])), (2.0, 5));
-        // A rank without samples in a step counts nothing of its own.
+        // A rank without samples in a step changes nothing.
         buffers.commit().unwrap();
-        assert_eq!((mean.double_value(&[1]), count.int64_value(&[])), (0.0, 5));
+        assert_eq!((mean.double_value(&[1]), count.int64_value(&[])), (2.0, 5));
+    }
+
+    /// Values that rounding, infinities and the sign of zero would show in, the same at every call.
+    fn constants() -> Vec<f32> {
+        let mut values = vec![
+            0.0,
+            -0.0,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::MIN_POSITIVE / 4.0,
+            f32::MAX,
+        ];
+        values.extend(
+            (1..500u32).map(|at| (f64::from(at) * 0.37).sin() as f32 * 10f32.powi(at as i32 % 30 - 15)),
+        );
+        values
+    }
+
+    /// Shares that add up to 1 but for rounding.
+    fn splits() -> Vec<Vec<f64>> {
+        (1..=24usize)
+            .flat_map(|count| {
+                let uneven: Vec<f64> = (1..=count).map(|at| (at * at % 7 + 1) as f64).collect();
+                let all: f64 = uneven.iter().sum();
+                [
+                    vec![1.0 / count as f64; count],
+                    uneven.iter().map(|share| share / all).collect(),
+                ]
+            })
+            .collect()
+    }
+
+    fn bits(tensor: &Tensor) -> Vec<u32> {
+        let values = Vec::<f32>::try_from(tensor).unwrap();
+        values.into_iter().map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn what_no_micro_step_changes_keeps_its_bits_in_every_split() {
+        let constant = Tensor::from_slice(&constants());
+        let whole = Tensor::from_slice(&[i64::MAX, -3, 0]);
+        let wide = Tensor::from_slice(&[0.1f64, -1e300, 1.0 / 3.0]);
+        let named = [("constant", &constant), ("whole", &whole), ("wide", &wide)];
+        let mut buffers = Buffers::new(named).unwrap();
+        for split in splits() {
+            buffers.begin(0).unwrap();
+            for share in split {
+                buffers.take(share).unwrap();
+            }
+            buffers.commit().unwrap();
+        }
+        assert_eq!(
+            bits(&constant),
+            constants().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        );
+        assert_eq!(Vec::<i64>::try_from(&whole).unwrap(), [i64::MAX, -3, 0]);
+        assert_eq!(Vec::<f64>::try_from(&wide).unwrap(), [0.1, -1e300, 1.0 / 3.0]);
+    }
+
+    #[test]
+    fn one_micro_batch_leaves_exactly_what_its_layers_left() {
+        let (mean, count, mut buffers) = model();
+        let (expected, _) = (mean.copy(), buffers.begin(0).unwrap());
+        for (mean, count) in [(&mean, &count), (&expected, &Tensor::from(0i64))] {
+            micro_step(mean, count, 0.7);
+        }
+        buffers.take(1.0).unwrap();
+        buffers.commit().unwrap();
+        assert_eq!(bits(&mean), bits(&expected));
+    }
+
+    #[test]
+    fn ranks_change_what_they_share_by_the_mean_of_their_micro_steps() {
+        for split in splits() {
+            let mut sums = Vec::new();
+            for rank in 0..2 {
+                let (mean, count, mut buffers) = model();
+                buffers.begin(rank).unwrap();
+                for (at, share) in split.iter().enumerate().filter(|(at, _)| at % 2 == rank) {
+                    micro_step(&mean, &count, at as f64);
+                    buffers.take(*share).unwrap();
+                }
+                sums.push(buffers.flats[0].next.copy());
+            }
+            let together = (&sums[0] + &sums[1]).to_kind(Kind::Float);
+            let statistic: f64 = split
+                .iter()
+                .enumerate()
+                .map(|(at, share)| at as f64 * share)
+                .sum();
+            let expected = 0.9 + 0.1 * statistic;
+            assert!(
+                (together.double_value(&[0]) - expected).abs() < 1e-6 * expected,
+                "{split:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_began_at_infinity_becomes_what_the_layers_make_of_it() {
+        let least = Tensor::from_slice(&[f32::INFINITY]);
+        let mut buffers = Buffers::new([("least", &least)]).unwrap();
+        buffers.begin(0).unwrap();
+        for seen in [2.0, 4.0] {
+            let _ = least.shallow_clone().fill_(seen);
+            buffers.take(0.5).unwrap();
+        }
+        buffers.commit().unwrap();
+        assert_eq!(least.double_value(&[0]), 3.0);
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn rehearse(
     let mut status = Status::blank(model.task.sums(), ranks.size());
     reducer.expect(status.clone())?;
     let mut tally = Tally::default();
-    model.buffers.begin()?;
+    model.buffers.begin(ranks.rank())?;
     reducer.begin()?;
     while let Some(batch) = micro_batches.next() {
         if let Some(sync) = sync {

@@ -89,7 +89,7 @@ impl Trainer<'_> {
         let books = Books::Device(self.device);
         self.account.set_state(self.model.owners());
         self.account.begin(books, self.feed.bytes_ahead())?;
-        self.model.buffers.begin()?;
+        self.model.buffers.begin(self.ranks.rank())?;
         self.reducer.begin()?;
 
         // Load, forward, backward: the gradient of the summed loss, over the expected weight, adds up in the arena.
