@@ -7,7 +7,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::error::TrainError;
 use super::replay::patiently;
-use crate::collectives::{Ranks, ReduceOp};
+use crate::collectives::{CollectiveError, Ranks, ReduceOp};
 use crate::models::{BatchSync, ModelError};
 
 /// Sums over the ranks of a run, for the layers of a model that is built before the ranks have found each other.
@@ -71,6 +71,16 @@ impl RankSync {
         state.spare = spare(&sums)?;
         state.known = Some(sums);
         Ok(())
+    }
+
+    /// Whether the ranks of its group are well, once they have found each other: see [`ProcessGroup::health`].
+    ///
+    /// # Errors
+    /// What has ended the group.
+    ///
+    /// [`ProcessGroup::health`]: crate::collectives::ProcessGroup::health
+    pub(super) fn health(&self) -> Result<(), CollectiveError> {
+        self.ranks.get().map(lock).map_or(Ok(()), |ranks| ranks.health())
     }
 
     /// The sums of a micro-step, in order, once one has been taken.
@@ -142,6 +152,16 @@ impl BatchSync for RankSync {
     }
 }
 
+/// Whether what came of the ranks' operations in a step can be believed: asked before a step commits, when the host has waited for the
+/// device. The sums of normalisations have a group of their own, which breaks on its own.
+///
+/// # Errors
+/// What has ended one of the groups.
+pub(super) fn healthy(ranks: &Ranks, sync: Option<&RankSync>) -> Result<(), CollectiveError> {
+    ranks.health()?;
+    sync.map_or(Ok(()), RankSync::health)
+}
+
 /// One tensor for every dtype and device of `sums`, as long as the longest of them.
 fn spare(sums: &[JointSum]) -> Result<Vec<Tensor>, TrainError> {
     let mut longest: Vec<JointSum> = Vec::new();
@@ -180,7 +200,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    use crate::collectives::{CollectiveError, ProcessGroup, Work};
+    use crate::collectives::{ProcessGroup, Work};
 
     fn sum(elements: usize) -> JointSum {
         JointSum {
@@ -190,8 +210,8 @@ mod tests {
         }
     }
 
-    /// One of two ranks, whose sums are counted and go nowhere.
-    struct Counting(Arc<Mutex<Vec<usize>>>);
+    /// One of two ranks, whose sums are counted and go nowhere; whether it is broken.
+    struct Counting(Arc<Mutex<Vec<usize>>>, bool);
 
     impl ProcessGroup for Counting {
         fn rank(&self) -> usize {
@@ -225,6 +245,17 @@ mod tests {
         fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
             Ok(Box::new(crate::collectives::Done))
         }
+        fn health(&self) -> Result<(), CollectiveError> {
+            match self.1 {
+                false => Ok(()),
+                true => Err(CollectiveError::PeerLost {
+                    op: "all_reduce",
+                    rank: 0,
+                    sequence: 7,
+                    message: "made to fail".to_owned(),
+                }),
+            }
+        }
         fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
             Ok(())
         }
@@ -233,8 +264,21 @@ mod tests {
     fn sync() -> (RankSync, Arc<Mutex<Vec<usize>>>) {
         let seen = Arc::default();
         let sync = RankSync::new(2);
-        sync.connect(Ranks::new(Box::new(Counting(Arc::clone(&seen)))));
+        sync.connect(Ranks::new(Box::new(Counting(Arc::clone(&seen), false))));
         (sync, seen)
+    }
+
+    #[test]
+    fn a_broken_group_of_normalisations_is_no_healthy_one() {
+        let group = |broken| Ranks::new(Box::new(Counting(Arc::default(), broken)));
+        let sync = RankSync::new(2);
+        assert!(healthy(&group(false), None).is_ok());
+        assert!(healthy(&group(true), None).is_err());
+        // Not before the ranks have found each other.
+        assert!(healthy(&group(false), Some(&sync)).is_ok());
+        sync.connect(group(true));
+        let error = healthy(&group(false), Some(&sync)).unwrap_err();
+        assert!(error.to_string().contains("made to fail"), "{error}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod kernels;
 mod model;
 mod plan;
 mod precision;
+mod reading;
 mod reducer;
 mod rehearse;
 mod replay;
@@ -25,7 +26,9 @@ mod stages;
 mod status;
 mod step;
 mod stop;
+mod stopwatch;
 mod trainer;
+mod verdict;
 
 pub(crate) use arena::overlap;
 pub use arena::{Arena, ArenaError, Bucket, FlatBuffer, LayoutOptions, Parameter, Part, Rearrangement, Slot};

@@ -23,6 +23,7 @@ use self::launch::{Bucket, Flight, Gradient, Shared, State};
 use self::wire::Wire;
 use super::arena::{Arena, narrow};
 use super::buffers::Buffers;
+use super::reading::Reading;
 use super::replay::patiently;
 use super::status::Status;
 use crate::OutOfMemory;
@@ -84,7 +85,7 @@ impl Default for ReduceOptions {
 
 /// What the ranks know of a step's gradient, the same on all of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Judged {
+pub(super) struct Found {
     /// The norm of the mean gradient.
     pub(super) norm: f64,
     /// Whether nothing was found in it that is not finite.
@@ -328,7 +329,20 @@ impl Reducer {
     ///
     /// # Errors
     /// Where a peer is lost or memory runs out; the gradients are undefined then.
-    pub fn finish(&mut self, buffers: &Buffers, mut status: Status) -> Result<Status, ReduceError> {
+    pub fn finish(&mut self, buffers: &Buffers, status: Status) -> Result<Status, ReduceError> {
+        self.finish_beside(buffers, status, None)
+    }
+
+    /// As [`Reducer::finish`], with `figures` on the device summed over all ranks, in place, behind the gradients.
+    ///
+    /// # Errors
+    /// As [`Reducer::finish`].
+    pub(super) fn finish_beside(
+        &mut self,
+        buffers: &Buffers,
+        mut status: Status,
+        figures: Option<&Tensor>,
+    ) -> Result<Status, ReduceError> {
         self.start_rest()?;
         let shared = Arc::clone(&self.shared);
         let flights = {
@@ -337,10 +351,14 @@ impl Reducer {
             std::mem::take(&mut state.in_flight)
         };
         let updates = buffers.start(&shared.ranks)?;
+        let totals = figures
+            .map(|figures| shared.ranks.all_reduce(figures, ReduceOp::Sum))
+            .transpose()?;
         let merged = self.wire.load(&shared.ranks, &status.values())?;
         let statuses = shared.ranks.all_reduce(&merged, ReduceOp::Sum)?;
         flights.into_iter().try_for_each(Flight::land)?;
         updates.wait()?;
+        totals.map_or(Ok(()), |totals| totals.wait())?;
         statuses.wait()?;
         Ok(status.merge(&merged)?)
     }
@@ -355,13 +373,13 @@ impl Reducer {
         self.wire.load(&self.shared.ranks, &status.values()).map(drop)
     }
 
-    /// What the ranks need to know of the mean gradient to decide about the step. `found`, where there is one, is a scalar on the
+    /// What the ranks need to know of the mean gradient for the host to decide about the step. `found`, where there is one, is a scalar on the
     /// gradients' device, not 0 where an element of those that this rank updates was not finite. The host waits for the device once,
     /// here, for all of it.
     ///
     /// # Errors
     /// As [`Reducer::finish`].
-    pub(super) fn judge(&self, arena: &Arena, found: Option<&Tensor>) -> Result<Judged, ReduceError> {
+    pub(super) fn judge(&self, arena: &Arena, found: Option<&Tensor>) -> Result<Found, ReduceError> {
         // What takes memory is apart from what the ranks do together: it can be tried again.
         let figures = patiently(arena.device(), || {
             let mut scalars = arena.own_norms()?;
@@ -371,8 +389,8 @@ impl Reducer {
                 .map(|scalar| scalar.f_to_kind(Kind::Double)?.f_view([1]))
                 .collect::<Result<_, TchError>>()?;
             match scalars.as_slice() {
-                [] => Ok(Vec::new()),
-                scalars => Vec::<f64>::try_from(Tensor::f_cat(scalars, 0)?.f_to_device(Device::Cpu)?),
+                [] => Ok::<_, ReduceError>(Vec::new()),
+                scalars => Reading::begin(&Tensor::f_cat(scalars, 0)?)?.wait(),
             }
         })?;
         let norms = figures.len() - usize::from(found.is_some());
@@ -384,13 +402,16 @@ impl Reducer {
             self.shared.ranks.all_reduce(&own, ReduceOp::Sum)?.wait()?;
             agreed = [f64::try_from(own.f_get(0)?)?, f64::try_from(own.f_get(1)?)?];
         }
-        // The device was waited for: what a broken group would have left in the gradients shows here.
-        self.shared.ranks.health()?;
         let [squares, found] = agreed;
-        Ok(Judged {
+        Ok(Found {
             norm: squares.sqrt(),
             finite: found == 0.0,
         })
+    }
+
+    /// The ranks that it reduces over.
+    pub(super) fn ranks(&self) -> &Ranks {
+        &self.shared.ranks
     }
 
     /// Collects the updated parameters from the ranks that updated them; does nothing where updates are not sharded.

@@ -13,6 +13,7 @@ use super::precision::Precision;
 use super::reducer::{ReduceOptions, Reducer};
 use super::status::{Status, Tally};
 use super::step::update_bytes;
+use super::verdict::{Counted, Decides, Question, judge};
 use crate::collectives::Ranks;
 use crate::memory::{Account, Books, Phase, StepMemory};
 use crate::tasks::{Batch, Mode};
@@ -97,16 +98,22 @@ pub(crate) fn rehearse(
         }
     }
     account.enter(books, Phase::Reduce)?;
-    status.totals = tally.totals(model.task.sums())?;
+    reducer.start_rest()?;
+    let (sums, device) = (model.task.sums(), model.arena.device());
+    let mut figures = None;
+    match Decides::of(device) {
+        Decides::Host => status.totals = tally.totals(sums)?,
+        Decides::Device => figures = Some(tally.figures(sums, device)?),
+    }
     precision.prepare()?;
     let room = Tensor::f_empty(
         [update_bytes(&model.arena) as i64],
         (Kind::Uint8, model.arena.device()),
     )?;
-    let status = reducer.finish(&model.buffers, status)?;
+    let status = reducer.finish_beside(&model.buffers, status, figures.as_ref())?;
     drop(room);
     account.enter(books, Phase::Update)?;
-    update(model, &reducer, precision, &status)?;
+    update(model, &reducer, precision, &status, figures)?;
     Ok(account.finish(books)?)
 }
 
@@ -116,12 +123,30 @@ fn update(
     reducer: &Reducer,
     precision: &mut Precision,
     status: &Status,
+    figures: Option<Tensor>,
 ) -> Result<(), TrainError> {
-    let arena: &Arena = &model.arena;
-    reducer.judge(arena, precision.unscale(arena)?)?;
-    arena.scale_grad(1.0)?;
-    model.optimizer.step(arena, 0.0, &vec![true; status.uses.len()])?;
-    reducer.gather(arena)?;
-    model.buffers.commit()?;
-    Ok(model.update_average()?)
+    let used = vec![true; status.uses.len()];
+    match figures {
+        None => {
+            let arena: &Arena = &model.arena;
+            reducer.judge(arena, precision.unscale(arena)?)?;
+            arena.scale_grad(1.0)?;
+            model.optimizer.step(arena, 0.0, &used)?;
+            reducer.gather(arena)?;
+            model.buffers.commit()?;
+            Ok(model.update_average()?)
+        }
+        Some(figures) => {
+            let question = Question {
+                expected: 1.0,
+                clip: Some(1.0),
+            };
+            let counted = Counted::OnDevice(figures);
+            let verdict = judge(reducer, &model.arena, precision, None, counted, question)?;
+            verdict.update(model, reducer, None, 0.0, &used).map(drop)
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

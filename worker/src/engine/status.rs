@@ -3,6 +3,8 @@
 
 use tch::{Device, Kind, TchError, Tensor};
 
+use super::reading::Reading;
+use super::reducer::ReduceError;
 use super::replay::Shortage;
 use crate::tasks::{Loss, Totals};
 
@@ -128,25 +130,28 @@ impl Tally {
         }
     }
 
-    /// The sums, `sums` of them the task's own; zero where there was no micro-batch.
-    pub(super) fn totals(self, sums: usize) -> Result<Totals, TchError> {
-        let Some(figures) = self.figures else {
-            return Ok(Totals {
-                sums: vec![0.0; sums],
-                ..Totals::default()
-            });
-        };
-        match Vec::<f64>::try_from(figures.f_to_device(Device::Cpu)?)?.as_slice() {
-            [loss_sum, weight, own @ ..] if own.len() == sums => Ok(Totals {
-                loss_sum: *loss_sum,
-                weight: *weight,
-                sums: own.to_vec(),
-            }),
-            other => Err(TchError::Convert(format!(
+    /// Loss, weight and `sums` of the task's own in float64 on `device`; zero where there was no micro-batch.
+    pub(super) fn figures(&self, sums: usize, device: Device) -> Result<Tensor, TchError> {
+        let length = sums as i64 + 2;
+        match &self.figures {
+            None => Tensor::f_zeros([length], (Kind::Double, device)),
+            Some(figures) if figures.size() == [length] => Ok(figures.shallow_clone()),
+            Some(other) => Err(TchError::Convert(format!(
                 "a task counted {} figures where it said {sums}",
-                other.len().saturating_sub(2)
+                other.numel().saturating_sub(2)
             ))),
         }
+    }
+
+    /// As [`Tally::figures`], for which the host waits.
+    pub(super) fn totals(&self, sums: usize) -> Result<Totals, ReduceError> {
+        let figures = self.figures(sums, Device::Cpu)?;
+        let figures = Reading::begin(&figures)?.wait()?;
+        Ok(Totals {
+            loss_sum: figures[0],
+            weight: figures[1],
+            sums: figures[2..].to_vec(),
+        })
     }
 }
 

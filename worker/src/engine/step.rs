@@ -11,23 +11,15 @@ use super::arena::Arena;
 use super::error::TrainError;
 use super::feed::Fed;
 use super::plan::Position;
-use super::reducer::Judged;
-use super::replay::{Phase, Shortage, shielded};
+use super::replay::{Phase, Shortage, patiently, shielded};
 use super::status::{Status, Tally};
+use super::stopwatch::Stopwatch;
 use super::trainer::Trainer;
+use super::verdict::{Counted, Decides, Decision, Judged, Question, judge};
 use crate::data::rng::{Domain, keyed};
 use crate::memory::{self, Books};
 use crate::metrics::{StepRecord, WaitMs};
 use crate::tasks::Mode;
-
-/// What the ranks have decided about a step from the figures that all of them share.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Decision {
-    /// Update with the gradient multiplied by this factor.
-    Commit { factor: f64 },
-    /// Leave parameters and buffers as they are.
-    Skip,
-}
 
 /// How a try to take a step has ended, the same on every rank.
 enum Attempt {
@@ -57,11 +49,9 @@ struct Pass {
     /// Whole micro-steps.
     micro_steps: usize,
     status: Status,
+    tally: Tally,
     waited_for_data: Duration,
 }
-
-/// torch's clip_grad_norm_ divides by the norm and this.
-const CLIP_EPS: f64 = 1e-6;
 
 /// Memory for what the update takes beside its gathering: scalars, and the scratch of a norm.
 const UPDATE_BYTES: u64 = 64 << 10;
@@ -97,6 +87,7 @@ impl Trainer<'_> {
             phase: Phase::Forward,
             micro_steps: 0,
             status: Status::blank(self.model.task.sums(), self.ranks.size()),
+            tally: Tally::default(),
             waited_for_data: Duration::ZERO,
         };
         let computed = shielded(|| self.compute(&cut, &mut pass))
@@ -108,8 +99,8 @@ impl Trainer<'_> {
             self.leave(cut.micro_batches.len() - pass.micro_steps)?;
         }
 
-        // Reduce: every bucket leaves, also where memory for it was refused at first.
-        let reducing = Instant::now();
+        // Reduce: every bucket leaves, also where memory for it was refused at first, before the host waits for anything.
+        let mut reducing = Stopwatch::start(self.device)?;
         self.account.enter(books, memory::Phase::Reduce)?;
         self.replay.fault.begin(Phase::Reduce, cut.step, 1);
         let lacking = self.reducer.start_rest();
@@ -131,12 +122,26 @@ impl Trainer<'_> {
 
         // Agree: afterwards every rank holds the same gradient and the same status.
         let mut status = pass.status;
+        // A GPU's totals stay there, and travel behind its gradients.
+        let sums = self.model.task.sums();
+        let mut figures = None;
+        match Decides::of(self.device) {
+            Decides::Host => match self.replay.survive(pass.tally.totals(sums), Phase::Reduce)? {
+                Ok(totals) => status.totals = totals,
+                Err(shortage) => short = short.or(Some(shortage)),
+            },
+            Decides::Device => {
+                figures = Some(patiently(self.device, || pass.tally.figures(sums, self.device))?);
+            }
+        }
         status.stop = f64::from(u8::from(self.stop.is_asked()));
         status.due = f64::from(u8::from(self.is_due()));
         status.shortages[self.ranks.rank()] = short;
         status.writing[self.ranks.rank()] = self.writing()?;
-        let status = self.reducer.finish(&self.model.buffers, status)?;
-        let waited_for_ranks = reducing.elapsed();
+        let mut status = self
+            .reducer
+            .finish_beside(&self.model.buffers, status, figures.as_ref())?;
+        reducing.stop()?;
         drop(reserve);
         if status.ran_out() {
             return Ok(Attempt::Dropped(status.shortages));
@@ -145,9 +150,10 @@ impl Trainer<'_> {
         // Decide and update: the same on every rank.
         self.account.enter(books, memory::Phase::Update)?;
         self.replay.fault.begin(Phase::Update, cut.step, 1);
-        let updated = self.update(&cut, &status);
+        let updated = self.update(&cut, &status, figures);
         self.replay.fault.end();
-        let (decision, norm) = updated?;
+        let judged = updated?;
+        status.totals = judged.totals;
         self.done += 1;
 
         // Report.
@@ -160,17 +166,17 @@ impl Trainer<'_> {
             samples: self.plan.samples_after(self.done),
             loss: status.totals.loss(),
             lr: cut.lr,
-            grad_norm: norm,
+            grad_norm: judged.norm,
             loss_scale: cut.loss_scale,
             samples_per_s: cut.samples as f64 / step_s,
             step_ms: step_s * 1e3,
             elapsed_s: self.began.elapsed().as_secs_f64(),
             wait_ms: WaitMs {
                 data: pass.waited_for_data.as_secs_f64() * 1e3,
-                comm: waited_for_ranks.as_secs_f64() * 1e3,
+                comm: reducing.ms()?,
             },
             memory,
-            skipped: decision == Decision::Skip,
+            skipped: judged.decision == Decision::Skip,
         };
         Ok(Attempt::Taken(Box::new((record, status))))
     }
@@ -199,22 +205,14 @@ impl Trainer<'_> {
             self.ranks.rank() as u64,
         );
         tch::manual_seed(seeds.next_u64() as i64);
-        let mut tally = Tally::default();
         for index in 0..cut.micro_batches.len() {
-            self.micro_step(cut, index, pass, &mut tally)?;
+            self.micro_step(cut, index, pass)?;
             pass.micro_steps += 1;
         }
-        pass.status.totals = tally.totals(self.model.task.sums())?;
         Ok(())
     }
 
-    fn micro_step(
-        &mut self,
-        cut: &Cut,
-        index: usize,
-        pass: &mut Pass,
-        tally: &mut Tally,
-    ) -> Result<(), TrainError> {
+    fn micro_step(&mut self, cut: &Cut, index: usize, pass: &mut Pass) -> Result<(), TrainError> {
         let sync = self.replay.sync.clone();
         if let Some(sync) = &sync {
             sync.begin();
@@ -228,7 +226,7 @@ impl Trainer<'_> {
         pass.status.bad_samples += bad as f64;
         let is_last = index + 1 == cut.micro_batches.len();
         let factor = cut.loss_scale / cut.expected;
-        if !self.replay_graph(&batch, factor, index == 0, tally)? {
+        if !self.replay_graph(&batch, factor, index == 0, &mut pass.tally)? {
             let loss = self
                 .precision
                 .run(|| self.model.task.loss(&batch, Mode::Train))??;
@@ -242,7 +240,7 @@ impl Trainer<'_> {
             }
             self.replay.fault.begin(pass.phase, cut.step, index + 1);
             self.model.recompute.backward(&loss.sum.f_mul_scalar(factor)?)?;
-            tally.add(&loss)?;
+            pass.tally.add(&loss)?;
         }
         let share = cut.micro_batches[index].len() as f64 / cut.samples as f64;
         self.model.buffers.take(share)?;
@@ -280,93 +278,30 @@ impl Trainer<'_> {
         Ok(self.replay.survive(room, Phase::Prepare)?)
     }
 
-    /// Decides, and updates what is to be updated: the decision, and the norm of the mean gradient. What takes memory here is
-    /// tried again where it is refused, as the other ranks cannot be told any more.
-    fn update(&mut self, cut: &Cut, status: &Status) -> Result<(Decision, f64), TrainError> {
-        let found = self.precision.unscale(&self.model.arena)?;
-        let Judged { norm, finite } = self.reducer.judge(&self.model.arena, found)?;
-        let missing = cut.expected / status.totals.weight;
-        let norm = norm * missing;
-        let decision = match finite {
-            true => decide(status, missing, norm, self.clip),
-            false => Decision::Skip,
+    /// Decides, and updates what is to be updated. What takes memory here is tried again where it is refused, as the other ranks cannot
+    /// be told any more. `figures` are the totals of all ranks, where the device has them.
+    fn update(&mut self, cut: &Cut, status: &Status, figures: Option<Tensor>) -> Result<Judged, TrainError> {
+        let counted = match figures {
+            Some(figures) => Counted::OnDevice(figures),
+            None => Counted::OnHost(status.totals.clone()),
         };
-        self.precision.update(finite)?;
+        let question = Question {
+            expected: cut.expected,
+            clip: self.clip,
+        };
+        let sync = self.replay.sync.clone();
+        let sync = sync.as_deref();
+        let verdict = judge(
+            &self.reducer,
+            &self.model.arena,
+            &mut self.precision,
+            sync,
+            counted,
+            question,
+        )?;
         self.settle_copy()?;
-        if let Decision::Commit { factor } = decision {
-            if factor != 1.0 {
-                self.model.arena.scale_grad(factor)?;
-            }
-            self.model
-                .optimizer
-                .step(&self.model.arena, cut.lr, &status.used())?;
-            self.reducer.gather(&self.model.arena)?;
-            self.model.buffers.commit()?;
-            self.model.update_average()?;
-        }
-        Ok((decision, norm))
-    }
-}
-
-/// `norm` is that of the mean gradient over the weight that counted; `missing` is the expected weight over that one.
-fn decide(status: &Status, missing: f64, norm: f64, clip: Option<f64>) -> Decision {
-    let nothing = status.totals.weight == 0.0;
-    if nothing || !status.totals.loss_sum.is_finite() || !norm.is_finite() {
-        return Decision::Skip;
-    }
-    let clipped = clip.map_or(1.0, |limit| (limit / (norm + CLIP_EPS)).min(1.0));
-    Decision::Commit {
-        factor: missing * clipped,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tasks::Totals;
-
-    fn status(loss_sum: f64, weight: f64) -> Status {
-        Status {
-            totals: Totals {
-                loss_sum,
-                weight,
-                sums: Vec::new(),
-            },
-            ..Status::default()
-        }
-    }
-
-    #[test]
-    fn a_finite_step_commits_unscaled() {
-        let commit = Decision::Commit { factor: 1.0 };
-        assert_eq!(decide(&status(1.0, 8.0), 1.0, 3.0, None), commit);
-        assert_eq!(decide(&status(1.0, 8.0), 1.0, 3.0, Some(5.0)), commit);
-    }
-
-    #[test]
-    fn unreadable_samples_leave_the_mean_of_the_others() {
-        assert_eq!(
-            decide(&status(1.0, 6.0), 8.0 / 6.0, 3.0, None),
-            Decision::Commit { factor: 8.0 / 6.0 }
-        );
-    }
-
-    #[test]
-    fn clipping_is_torch_s() {
-        assert_eq!(
-            decide(&status(1.0, 8.0), 1.0, 4.0, Some(1.0)),
-            Decision::Commit {
-                factor: 1.0 / (4.0 + 1e-6)
-            }
-        );
-    }
-
-    #[test]
-    fn what_is_not_finite_is_dropped() {
-        let skip = Decision::Skip;
-        assert_eq!(decide(&status(1.0, 8.0), 1.0, f64::NAN, None), skip);
-        assert_eq!(decide(&status(1.0, 8.0), 1.0, f64::INFINITY, Some(1.0)), skip);
-        assert_eq!(decide(&status(f64::NAN, 8.0), 1.0, 1.0, None), skip);
-        assert_eq!(decide(&status(0.0, 0.0), f64::INFINITY, f64::NAN, None), skip);
+        let judged = verdict.update(&mut self.model, &self.reducer, sync, cut.lr, &status.used())?;
+        self.precision.update(judged.finite)?;
+        Ok(judged)
     }
 }

@@ -1,0 +1,139 @@
+#![allow(clippy::unwrap_used)]
+use std::cell::Cell;
+
+use super::*;
+use crate::optim::{Adam, AdamOptions, GroupOptions, Optimizer, WeightDecay};
+
+thread_local! {
+    /// Whether steps of this thread are decided as they are on a GPU, wherever they are computed.
+    pub(in crate::engine) static AS_ON_A_GPU: Cell<bool> = const { Cell::new(false) };
+}
+
+fn totals(loss_sum: f64, weight: f64) -> Totals {
+    Totals {
+        loss_sum,
+        weight,
+        sums: Vec::new(),
+    }
+}
+
+#[test]
+fn a_finite_step_commits_unscaled() {
+    let commit = Decision::Commit { factor: 1.0 };
+    assert_eq!(decide(&totals(1.0, 8.0), 1.0, 3.0, None), commit);
+    assert_eq!(decide(&totals(1.0, 8.0), 1.0, 3.0, Some(5.0)), commit);
+}
+
+#[test]
+fn unreadable_samples_leave_the_mean_of_the_others() {
+    assert_eq!(
+        decide(&totals(1.0, 6.0), 8.0 / 6.0, 3.0, None),
+        Decision::Commit { factor: 8.0 / 6.0 }
+    );
+}
+
+#[test]
+fn clipping_is_torch_s() {
+    assert_eq!(
+        decide(&totals(1.0, 8.0), 1.0, 4.0, Some(1.0)),
+        Decision::Commit {
+            factor: 1.0 / (4.0 + 1e-6)
+        }
+    );
+}
+
+#[test]
+fn what_is_not_finite_is_dropped() {
+    let skip = Decision::Skip;
+    assert_eq!(decide(&totals(1.0, 8.0), 1.0, f64::NAN, None), skip);
+    assert_eq!(decide(&totals(1.0, 8.0), 1.0, f64::INFINITY, Some(1.0)), skip);
+    assert_eq!(decide(&totals(f64::NAN, 8.0), 1.0, 1.0, None), skip);
+    assert_eq!(decide(&totals(0.0, 0.0), f64::INFINITY, f64::NAN, None), skip);
+}
+
+/// Parameters with these gradients, and their optimizer.
+fn trained(gradient: &[f32]) -> (Arena, Adam) {
+    let leaf = Tensor::ones([gradient.len() as i64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+    let arena = Arena::new([("w", &leaf)]).unwrap();
+    let _ = arena.grads().unwrap()[0].copy_(&Tensor::from_slice(gradient));
+    let options = AdamOptions {
+        betas: (0.9, 0.999),
+        eps: 1e-8,
+        decay: WeightDecay::Decoupled,
+        groups: vec![GroupOptions::plain(0.1)],
+    };
+    let optimizer = Adam::new(&arena, options).unwrap();
+    (arena, optimizer)
+}
+
+/// Each with a loss and a weight of the step.
+const STEPS: [(&[f32], f64, f64); 8] = [
+    (&[3.0, -4.0], 1.5, 8.0),
+    (&[3.0, -4.0], 1.5, 6.0),
+    (&[0.0, 0.0], 0.0, 8.0),
+    (&[1e-3, 2e-3], -7.0, 8.0),
+    (&[f32::INFINITY, 1.0], 1.5, 8.0),
+    (&[f32::NAN, 1.0], 1.5, 8.0),
+    (&[3.0, -4.0], f64::NAN, 8.0),
+    (&[0.0, 0.0], 0.0, 0.0),
+];
+
+#[test]
+fn the_device_decides_as_the_host_does() {
+    for (gradient, loss, weight) in STEPS {
+        for clip in [None, Some(1.0), Some(100.0)] {
+            let question = Question { expected: 8.0, clip };
+            let case = format!("{gradient:?}, loss {loss}, weight {weight}, {clip:?}");
+            // The host, which has the totals.
+            let (arena, mut optimizer) = trained(gradient);
+            let norm = arena.own_norms().unwrap()[0].double_value(&[]);
+            let missing = question.expected / weight;
+            let decision = decide(&totals(loss, weight), missing, norm * missing, clip);
+            if let Decision::Commit { factor } = decision {
+                arena.scale_grad(factor).unwrap();
+                optimizer.step(&arena, 0.01, &[true]).unwrap();
+            }
+            // The device, which has them too, and of which the host waits for nothing before the update.
+            let (there, mut others) = trained(gradient);
+            let counted = Tensor::from_slice(&[loss, weight, 5.0]);
+            let coming = ask_device(&Ranks::single(), &there, None, &counted, question).unwrap();
+            let found = Found {
+                scale: &coming.scale,
+                skip: &coming.skip,
+            };
+            others.step_unless(&there, 0.01, &[true], Some(found)).unwrap();
+            let judged = read(&coming.figures.wait().unwrap()).unwrap();
+            assert_eq!(
+                judged.decision == Decision::Skip,
+                decision == Decision::Skip,
+                "{case}"
+            );
+            if judged.decision == Decision::Skip {
+                others.take_back(&[true]);
+            } else {
+                assert!((judged.norm - norm * missing).abs() <= 1e-12 * norm, "{case}");
+                assert_eq!(judged.totals.sums, [5.0]);
+            }
+            assert_eq!(others.steps(), optimizer.steps(), "{case}");
+            let value = |arena: &Arena| arena.leaves()[0].copy();
+            assert!(value(&there).allclose(&value(&arena), 1e-6, 0.0, false), "{case}");
+            for ((_, there), (_, here)) in others.moments().iter().zip(optimizer.moments()) {
+                assert!(there[0].allclose(&here[0], 1e-5, 1e-12, false), "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gradient_that_the_scaler_found_is_skipped_whatever_the_norm() {
+    let (arena, _) = trained(&[3.0, -4.0]);
+    let question = Question {
+        expected: 8.0,
+        clip: None,
+    };
+    let (found, counted) = (Tensor::from(1f32), Tensor::from_slice(&[1.0, 8.0]));
+    let coming = ask_device(&Ranks::single(), &arena, Some(&found), &counted, question).unwrap();
+    let judged = read(&coming.figures.wait().unwrap()).unwrap();
+    assert!(!judged.finite && judged.decision == Decision::Skip);
+    assert_eq!(coming.skip.double_value(&[0]), 1.0);
+}
