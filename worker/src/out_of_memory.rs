@@ -88,6 +88,7 @@ impl OutOfMemory for CheckpointError {
     fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Torch(error) => error.is_out_of_memory(),
+            Self::Device(error) => error.is_out_of_memory(),
             Self::Model(error) => error.is_out_of_memory(),
             Self::Collective(error) => error.is_out_of_memory(),
             Self::Io { .. }

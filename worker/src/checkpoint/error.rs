@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use dtrain_common::env::EnvError;
 use dtrain_common::manifest::ManifestError;
+use dtrain_torch_shim::ShimError;
 use tch::TchError;
 use thiserror::Error;
 
@@ -44,6 +45,9 @@ pub enum CheckpointError {
     /// What the format has no form for.
     #[error("{0}")]
     Unwritable(String),
+    /// On the device that is copied from.
+    #[error(transparent)]
+    Device(#[from] ShimError),
     /// Between the ranks.
     #[error(transparent)]
     Collective(#[from] CollectiveError),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::{CHECKSUM_BYTES, Checksum, FileEntry, Manifest, Part};
 use dtrain_common::run_dir::RunDir;
+use dtrain_torch_shim::landing::Landed;
 use tch::{Device, Tensor};
 
 use super::commit::{self, Keep};
@@ -16,8 +17,8 @@ use super::error::CheckpointError;
 use super::items::{self, Snapshot};
 use super::layout::FileLayout;
 use super::remove::remove_or_warn;
-use super::staging::{self, Copying, Memory};
-use super::writer::{Commit, Digest, Done, Staged, Write, Writer};
+use super::staging::{self, Copying, Memory, StagedPart};
+use super::writer::{Commit, Digest, Done, Filling, Staged, Write, Writer};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::engine::patiently;
 
@@ -93,6 +94,8 @@ struct Flight {
     wrote: Duration,
     /// The copy is not whole: what lasts until the next update is still being read.
     is_copying: bool,
+    /// When a device has made the copy, where it does.
+    landed: Option<Landed>,
     state: State,
 }
 
@@ -146,7 +149,7 @@ impl Checkpoints {
         }
         let files = items::files(snapshot, &self.ranks, self.device)?;
         let (_, bytes) = staging::parts(&items::divide(&files, self.ranks.size())?, self.ranks.rank());
-        self.writer.prepare(Memory::of(bytes)?, self.cores)?;
+        self.writer.prepare(Memory::of(bytes)?, self.cores, self.device)?;
         self.is_preparing = true;
         Ok(())
     }
@@ -169,23 +172,20 @@ impl Checkpoints {
         let sources = items::files(snapshot, &self.ranks, self.device)?;
         let files: Arc<[FileLayout]> = items::divide(&sources, self.ranks.size())?.into();
         let (parts, bytes) = staging::parts(&files, rank);
-        let mut memory = self.take_memory(bytes)?;
+        let memory = self.take_memory(bytes)?;
         let copying = Copying {
             rank,
             layouts: Arc::clone(&files),
             files: sources,
             threads: self.cores,
         };
-        patiently(self.device, || {
-            staging::copy(&copying, &parts, &mut memory, false)
-        })?;
+        let (filling, landed) = self.fill(copying, &parts, memory)?;
         self.writer.write(Write {
-            copying,
+            filling,
             staged: Staged {
                 folder: commit::partial(&self.run_dir, manifest.step),
                 files: files.iter().map(FileLayout::named).collect(),
                 parts,
-                memory,
                 hashers: hashers(self.cores),
             },
         })?;
@@ -197,6 +197,7 @@ impl Checkpoints {
             blocked: begun.elapsed(),
             wrote: Duration::ZERO,
             is_copying: true,
+            landed,
             state: State::Writing,
         });
         Ok(())
@@ -208,6 +209,13 @@ impl Checkpoints {
     /// # Errors
     /// Where the thread that copies has ended.
     pub fn settle(&mut self) -> Result<(), CheckpointError> {
+        if let Some(landed) = self.flight.as_mut().and_then(|flight| flight.landed.take()) {
+            // The device waits where it has to, and the host goes on.
+            return Ok(landed.hold()?);
+        }
+        if self.device.is_cuda() {
+            return Ok(());
+        }
         let begun = Instant::now();
         while self.flight.as_ref().is_some_and(|flight| flight.is_copying) {
             let done = self.writer.wait()?;
@@ -219,13 +227,32 @@ impl Checkpoints {
         Ok(())
     }
 
+    /// Copies what may change before the next update, and has the rest copied by then.
+    fn fill(
+        &self,
+        copying: Copying,
+        parts: &[StagedPart],
+        mut memory: Memory,
+    ) -> Result<(Filling, Option<Landed>), CheckpointError> {
+        if self.device.is_cuda() {
+            let mut memory = Some(Box::new(memory));
+            let landing = patiently(self.device, || copying.start(parts, self.device, &mut memory))?;
+            let landed = landing.landed();
+            return Ok((Filling::Beside(landing), Some(landed)));
+        }
+        patiently(self.device, || staging::copy(&copying, parts, &mut memory, false))?;
+        Ok((Filling::Here(copying, memory), None))
+    }
+
     fn take_memory(&mut self, bytes: usize) -> Result<Memory, CheckpointError> {
         // What is nearly ready is ready sooner than new memory, and the cores are free for it now.
         while self.is_preparing {
             let done = self.writer.wait()?;
             self.take(done);
         }
-        Memory::at_least(bytes, self.memory.take())
+        let mut memory = Memory::at_least(bytes, self.memory.take())?;
+        memory.pin(self.device);
+        Ok(memory)
     }
 
     /// The step of the one under way.
@@ -346,7 +373,7 @@ impl Checkpoints {
                 }
             }
             Done::Written(memory, written) => {
-                self.memory = Some(memory);
+                self.memory = memory;
                 if let Some(flight) = &mut self.flight {
                     flight.state = State::Wrote(written.map(|written| {
                         flight.wrote = written.took;

@@ -37,7 +37,7 @@ pub(super) struct Source {
     /// Elements in the order of the file, and a tensor of them: one that lies in this order, or all of them in any.
     pub(super) held: Vec<(Range<u64>, Tensor)>,
     /// Whether nothing changes it before the next update: it can be copied while the next step is computed. True of what the
-    /// optimizer and the average keep in the memory of the host. Buffers change in forward, and what is frozen a task may change.
+    /// optimizer and the average keep. Buffers change in forward, and what is frozen a task may change.
     pub(super) lasts: bool,
 }
 
@@ -57,8 +57,7 @@ impl Source {
 
     /// It is in memory that only an update changes.
     pub(super) fn lasting(mut self) -> Self {
-        // A GPU's memory is copied by the training's own thread, behind what it has computed.
-        self.lasts = self.held.iter().all(|(_, tensor)| tensor.device() == Device::Cpu);
+        self.lasts = true;
         self
     }
 

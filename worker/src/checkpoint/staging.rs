@@ -4,6 +4,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dtrain_torch_shim::copy::copy_out;
+use dtrain_torch_shim::cuda;
+use dtrain_torch_shim::landing::{Landing, Pairs, Pinned};
 use memmap2::{Advice, MmapMut};
 use tch::{Device, TchError, Tensor};
 
@@ -15,7 +17,11 @@ use super::layout::{Content, FileLayout, Held};
 pub(super) const PAGE: usize = 4096;
 
 /// Memory for a copy. It begins at a page.
-pub(super) struct Memory(MmapMut);
+pub(super) struct Memory {
+    /// Before the memory: it ends first. None where no GPU copies into it.
+    pinned: Option<Pinned>,
+    bytes: MmapMut,
+}
 
 impl Memory {
     /// So much of it, all zero; the system gives it when it is touched.
@@ -27,7 +33,23 @@ impl Memory {
             .map_err(CheckpointError::io("make room in memory for", "a checkpoint"))?;
         // Large pages are copied to and written from with less work; without them it goes as well.
         let _ = memory.advise(Advice::HugePage);
-        Ok(Self(memory))
+        Ok(Self {
+            pinned: None,
+            bytes: memory,
+        })
+    }
+
+    /// Pins it where a GPU copies into it, so that neither the host nor a thread of it has a part in that. Where the system has no more
+    /// to pin, the copies are slower.
+    pub(super) fn pin(&mut self, device: Device) {
+        let Device::Cuda(gpu) = device else { return };
+        if self.pinned.is_some() {
+            return;
+        }
+        match cuda::set_device(gpu).and_then(|()| Pinned::over(&mut self.bytes)) {
+            Ok(pinned) => self.pinned = Some(pinned),
+            Err(error) => tracing::warn!("checkpoints are copied through memory that is not pinned: {error}"),
+        }
     }
 
     /// What was kept, if it is enough, or as [`Memory::of`].
@@ -47,9 +69,9 @@ impl Memory {
 
     /// Touches all of it by so many threads, which for new memory takes longer than a copy. Each begins with `begin`.
     pub(super) fn touch(&mut self, threads: usize, begin: fn()) {
-        let share = self.0.len().div_ceil(threads.max(1)).next_multiple_of(PAGE);
+        let share = self.bytes.len().div_ceil(threads.max(1)).next_multiple_of(PAGE);
         std::thread::scope(|scope| {
-            for share in self.0.chunks_mut(share) {
+            for share in self.bytes.chunks_mut(share) {
                 let touch = move || {
                     begin();
                     share.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
@@ -65,13 +87,13 @@ impl Deref for Memory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 }
 
 impl DerefMut for Memory {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+        &mut self.bytes
     }
 }
 
@@ -115,9 +137,9 @@ pub(super) fn parts(files: &[FileLayout], rank: usize) -> (Vec<StagedPart>, usiz
 }
 
 /// Bytes that go from one place to another.
-struct Move<'a> {
-    from: From<'a>,
-    to: &'a mut [u8],
+struct Move<'l, 'm> {
+    from: From<'l>,
+    to: &'m mut [u8],
     /// As [`Source::lasts`].
     lasts: bool,
 }
@@ -127,7 +149,7 @@ enum From<'a> {
     Tensor(Tensor),
 }
 
-impl Move<'_> {
+impl Move<'_, '_> {
     fn make(self) -> Result<(), TchError> {
         match self.from {
             From::Bytes(bytes) => self.to.copy_from_slice(bytes),
@@ -145,6 +167,32 @@ pub(super) struct Copying {
     pub(super) files: Vec<(String, Vec<Source>)>,
     /// How many threads copy.
     pub(super) threads: usize,
+}
+
+impl Copying {
+    /// Has the device copy all of it beside what it computes. The calling thread goes on: what may change before the next update is
+    /// copied before the device computes anything that it is given from now on.
+    ///
+    /// # Errors
+    /// Where memory runs out; the memory is as good as new then.
+    pub(super) fn start(
+        &self,
+        parts: &[StagedPart],
+        device: Device,
+        memory: &mut Option<Box<Memory>>,
+    ) -> Result<Landing<Memory>, CheckpointError> {
+        Landing::start(device, memory, |bytes| {
+            let [mut changing, mut lasting] = [Pairs::new(), Pairs::new()];
+            for part in moves(&self.layouts, &self.files, (self.rank, parts), bytes)? {
+                match part.from {
+                    From::Bytes(bytes) => part.to.copy_from_slice(bytes),
+                    From::Tensor(tensor) if part.lasts => lasting.push((tensor, part.to)),
+                    From::Tensor(tensor) => changing.push((tensor, part.to)),
+                }
+            }
+            Ok([changing, lasting])
+        })
+    }
 }
 
 /// Copies what the rank writes to where `parts` says: of tensors those that last until the next update, or the others.
@@ -166,7 +214,7 @@ pub(super) fn copy(
     let mut moves = moves(layouts, files, (*rank, parts), memory)?;
     moves.retain(|part| part.lasts == lasting);
     // A GPU copies one thing after the other.
-    let is_here = |part: &Move<'_>| match &part.from {
+    let is_here = |part: &Move<'_, '_>| match &part.from {
         From::Bytes(_) => true,
         From::Tensor(tensor) => tensor.device() == Device::Cpu,
     };
@@ -202,12 +250,12 @@ pub(super) fn copy(
 const MOVE_BYTES: u64 = 16 << 20;
 
 /// All that [`copy`] has to copy, in the order of the memory.
-fn moves<'a>(
-    layouts: &'a [FileLayout],
+fn moves<'l, 'm>(
+    layouts: &'l [FileLayout],
     files: &[(String, Vec<Source>)],
     (rank, parts): (usize, &[StagedPart]),
-    memory: &'a mut [u8],
-) -> Result<Vec<Move<'a>>, TchError> {
+    memory: &'m mut [u8],
+) -> Result<Vec<Move<'l, 'm>>, TchError> {
     let short = || TchError::Convert("the memory for a checkpoint is too short".to_owned());
     let (mut rest, mut begin) = (memory, 0);
     let mut take = |start: usize, bytes: u64| {
@@ -289,8 +337,18 @@ mod tests {
         let _ = lasts.fill_(3.0);
         copy(&copying, &parts, &mut memory, true).unwrap();
         let _ = lasts.fill_(-1.0);
+        all_are(&memory[parts[0].start..][..layouts[0].bytes as usize], 1.0, 3.0);
 
-        let file = &memory[parts[0].start..][..layouts[0].bytes as usize];
+        // Beside the step, as by a GPU, which here copies at once.
+        let mut memory = Some(Box::new(Memory::of(bytes).unwrap()));
+        let landing = copying.start(&parts, Device::Cpu, &mut memory).unwrap();
+        let _ = changes.fill_(-2.0);
+        landing.landed().hold().unwrap();
+        let memory = landing.wait().unwrap();
+        all_are(&memory[parts[0].start..][..layouts[0].bytes as usize], -1.0, -1.0);
+    }
+
+    fn all_are(file: &[u8], changes: f32, lasts: f32) {
         let read = safetensors::SafeTensors::deserialize(file).unwrap();
         let all = |name: &str, value: f32| {
             let bytes = read.tensor(name).unwrap().data().to_vec();
@@ -300,7 +358,7 @@ mod tests {
                 "{name}"
             );
         };
-        all("changes", 1.0);
-        all("lasts", 3.0);
+        all("changes", changes);
+        all("lasts", lasts);
     }
 }

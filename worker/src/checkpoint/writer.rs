@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::{CHECKSUM_BYTES, Manifest};
 use dtrain_common::run_dir::RunDir;
+use dtrain_torch_shim::landing::Landing;
+use tch::Device;
 
 use super::commit::{self, Keep};
 use super::disk::{Disk, Output};
@@ -21,17 +23,40 @@ pub(super) type Digest = [u8; CHECKSUM_BYTES];
 
 /// What is done beside the training.
 enum Job {
-    /// Memory is touched for the first time, by so many threads.
-    Prepare(Memory, usize),
+    /// Memory is touched for the first time, by so many threads, and pinned for a GPU.
+    Prepare(Memory, usize, Device),
     Write(Box<Write>),
     Commit(Box<Commit>),
 }
 
 /// This rank's part of a checkpoint.
 pub(super) struct Write {
-    /// What is not copied yet, and is to be before the next update.
-    pub(super) copying: Copying,
+    pub(super) filling: Filling,
     pub(super) staged: Staged,
+}
+
+/// What is not copied yet, and is to be before the next update.
+pub(super) enum Filling {
+    /// By this thread.
+    Here(Copying, Memory),
+    /// By the device.
+    Beside(Landing<Memory>),
+}
+
+impl Filling {
+    /// Waits until all is copied, or does it. The memory, and why it lacks something; none where the device has lost it.
+    fn end(self, parts: &[StagedPart]) -> (Option<Memory>, Result<(), CheckpointError>) {
+        match self {
+            Self::Here(copying, mut memory) => {
+                let copied = staging::copy(&copying, parts, &mut memory, true);
+                (Some(memory), copied)
+            }
+            Self::Beside(landing) => match landing.wait() {
+                Ok(memory) => (Some(*memory), Ok(())),
+                Err(error) => (None, Err(error.into())),
+            },
+        }
+    }
 }
 
 /// What is written of it, when all of it is copied.
@@ -41,12 +66,17 @@ pub(super) struct Staged {
     /// The files' names and sizes.
     pub(super) files: Vec<(String, u64)>,
     pub(super) parts: Vec<StagedPart>,
-    pub(super) memory: Memory,
     /// Threads for the checksums.
     pub(super) hashers: usize,
 }
 
-impl Staged {
+/// All of it, copied.
+struct Whole<'a> {
+    staged: &'a Staged,
+    memory: &'a Memory,
+}
+
+impl Whole<'_> {
     fn bytes_of(&self, part: &StagedPart) -> &[u8] {
         &self.memory[part.start..part.start + part.bytes]
     }
@@ -65,8 +95,8 @@ pub(super) enum Done {
     Prepared(Memory),
     /// What is to be written is copied: nothing is read of the training any more. The writing goes on.
     Copied,
-    /// The memory, and the checksums of the parts or why there are none.
-    Written(Memory, Result<Written, CheckpointError>),
+    /// The memory, where it is not lost, and the checksums of the parts or why there are none.
+    Written(Option<Memory>, Result<Written, CheckpointError>),
     /// The folder of the checkpoint.
     Committed(Result<PathBuf, CheckpointError>),
 }
@@ -108,8 +138,13 @@ impl Writer {
         })
     }
 
-    pub(super) fn prepare(&self, memory: Memory, threads: usize) -> Result<(), CheckpointError> {
-        self.give(Job::Prepare(memory, threads))
+    pub(super) fn prepare(
+        &self,
+        memory: Memory,
+        threads: usize,
+        device: Device,
+    ) -> Result<(), CheckpointError> {
+        self.give(Job::Prepare(memory, threads, device))
     }
 
     pub(super) fn write(&self, write: Write) -> Result<(), CheckpointError> {
@@ -161,47 +196,56 @@ fn stand_back() {
 
 fn run(job: Job, disk: &dyn Disk, copied: impl FnOnce()) -> Done {
     match job {
-        Job::Prepare(mut memory, threads) => {
+        Job::Prepare(mut memory, threads, device) => {
             memory.touch(threads, stand_back);
+            memory.pin(device);
             Done::Prepared(memory)
         }
         Job::Write(write) => {
-            let Write { copying, mut staged } = *write;
-            let staging = staging::copy(&copying, &staged.parts, &mut staged.memory, true);
-            // The training's tensors are let go of before it hears that it can change them.
-            drop(copying);
+            let Write { filling, staged } = *write;
+            let (memory, filled) = filling.end(&staged.parts);
+            // The training's tensors were let go of before it hears that it can change them.
             copied();
             let begun = Instant::now();
-            let written = staging.and_then(|()| write_parts(&staged, disk));
-            let written = written.map(|digests| Written {
-                digests,
-                took: begun.elapsed(),
+            let written = filled.and_then(|()| {
+                let memory = memory.as_ref().ok_or(CheckpointError::Writer)?;
+                let digests = write_parts(
+                    &Whole {
+                        staged: &staged,
+                        memory,
+                    },
+                    disk,
+                )?;
+                Ok(Written {
+                    digests,
+                    took: begun.elapsed(),
+                })
             });
-            Done::Written(staged.memory, written)
+            Done::Written(memory, written)
         }
         Job::Commit(commit) => Done::Committed(commit::commit(*commit)),
     }
 }
 
 /// Writes and hashes at the same time, one part after the other to the disk and several at once for their checksums.
-fn write_parts(write: &Staged, disk: &dyn Disk) -> Result<Vec<Digest>, CheckpointError> {
+fn write_parts(write: &Whole<'_>, disk: &dyn Disk) -> Result<Vec<Digest>, CheckpointError> {
     let next = AtomicUsize::new(0);
     let hash = || {
         stand_back();
         let mut own = Vec::new();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(part) = write.parts.get(number) else {
+            let Some(part) = write.staged.parts.get(number) else {
                 return own;
             };
             own.push((number, blake3::hash(write.bytes_of(part)).into()));
         }
     };
     std::thread::scope(|scope| {
-        let threads = write.hashers.clamp(1, write.parts.len().max(1));
+        let threads = write.staged.hashers.clamp(1, write.staged.parts.len().max(1));
         let hashing: Vec<_> = (0..threads).map(|_| scope.spawn(hash)).collect();
         let written = write_files(write, disk);
-        let mut digests = vec![Digest::default(); write.parts.len()];
+        let mut digests = vec![Digest::default(); write.staged.parts.len()];
         for thread in hashing {
             for (number, digest) in thread.join().map_err(|_| CheckpointError::Writer)? {
                 digests[number] = digest;
@@ -211,17 +255,17 @@ fn write_parts(write: &Staged, disk: &dyn Disk) -> Result<Vec<Digest>, Checkpoin
     })
 }
 
-fn write_files(write: &Staged, disk: &dyn Disk) -> Result<(), CheckpointError> {
-    let folder = &write.folder;
+fn write_files(write: &Whole<'_>, disk: &dyn Disk) -> Result<(), CheckpointError> {
+    let folder = &write.staged.folder;
     fs::create_dir_all(folder).map_err(CheckpointError::io("make the folder", folder))?;
     let sync = |path: &Path, file: &Output| disk.sync(file).map_err(CheckpointError::io("sync", path));
     let mut open: Option<(usize, PathBuf, Output)> = None;
-    for part in &write.parts {
+    for part in &write.staged.parts {
         if open.as_ref().is_none_or(|(file, ..)| *file != part.file) {
             if let Some((_, path, file)) = open.take() {
                 sync(&path, &file)?;
             }
-            let (name, bytes) = &write.files[part.file];
+            let (name, bytes) = &write.staged.files[part.file];
             let path = folder.join(name);
             let file = disk
                 .create(&path, *bytes)

@@ -280,6 +280,8 @@ pub struct Pinned(*mut c_void);
 
 // SAFETY: the address is only told to CUDA, from one thread at a time.
 unsafe impl Send for Pinned {}
+// SAFETY: nothing can be done by a shared reference.
+unsafe impl Sync for Pinned {}
 
 impl Pinned {
     /// Pins `memory`, which takes about as long as to write it once. The thread is on its GPU: see [`cuda::set_device`].
