@@ -29,7 +29,9 @@ pub(crate) struct Args {
 
 /// Builds, trains and looks at the result. Returns the exit code of the step that failed.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
-    let ready = setup::run(workspace, signals, &args.set.clone().into())?;
+    let mut set_up = setup::Args::from(args.set.clone());
+    set_up.builds = Some(args.profile.clone());
+    let ready = setup::run(workspace, signals, &set_up)?;
 
     let code = ready.build_dtrain(workspace, signals, &args.profile)?;
     if code != 0 {

@@ -8,6 +8,7 @@ mod choice;
 mod fetch;
 mod install;
 mod libtorch;
+mod meanwhile;
 mod problem;
 mod requirement;
 mod space;
@@ -28,6 +29,7 @@ use choice::Choice;
 pub(crate) use choice::{Set, SetArgs};
 pub(crate) use fetch::explain;
 use install::Installation;
+use meanwhile::Meanwhile;
 pub(crate) use problem::Problem;
 use requirement::Arch;
 pub(crate) use tools::find_python;
@@ -43,11 +45,17 @@ pub(crate) struct Args {
     /// Fetch everything anew, whatever is there
     #[arg(long)]
     force: bool,
+    /// The profile in which dtrain is built next: what needs no libtorch is built while that is fetched.
+    #[arg(skip)]
+    pub(crate) builds: Option<String>,
 }
 
 impl From<SetArgs> for Args {
     fn from(set: SetArgs) -> Self {
-        Self { set, force: false }
+        Self {
+            set,
+            ..Self::default()
+        }
     }
 }
 
@@ -66,19 +74,16 @@ impl Ready {
     /// Builds the launcher and the trainer in this profile, and returns cargo's exit code.
     pub(crate) fn build_dtrain(&self, workspace: &Workspace, signals: &Signals, profile: &str) -> Result<u8> {
         eprintln!("building dtrain; the first time this takes some minutes");
-        let mut build = self.cargo(workspace);
-        build.args([
-            "build",
-            "--profile",
-            profile,
-            "--package",
-            "dtrain",
-            "--package",
-            "dtrain-worker",
-        ]);
-        let code = signals.run(&mut build)?.code;
+        let code = signals.run(&mut self.build(workspace, profile))?.code;
         signals.check()?;
         Ok(code)
+    }
+
+    fn build(&self, workspace: &Workspace, profile: &str) -> Command {
+        let mut build = self.cargo(workspace);
+        build.args(["build", "--profile", profile]);
+        build.args(["--package", "dtrain", "--package", "dtrain-worker"]);
+        build
     }
 
     /// For what is built without libtorch: nothing has been looked at.
@@ -155,7 +160,13 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     }
     let started = Instant::now();
     eprintln!("libtorch {LIBTORCH_VERSION}, {choice}");
+    let without = ready(choice.set, false);
+    let meanwhile = args.builds.as_ref().map(|profile| {
+        eprintln!("building what needs no libtorch meanwhile");
+        Meanwhile::start(without.build(workspace, profile).arg("--keep-going"))
+    });
     installation.complete(args.force)?;
+    drop(meanwhile);
     eprintln!(
         "libtorch {LIBTORCH_VERSION} is in {}, after {:.1} s",
         workspace.show(&workspace.libtorch()),

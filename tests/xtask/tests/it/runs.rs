@@ -177,6 +177,21 @@ fn check_fails_where_the_demo_does_not_learn_or_does_not_run() {
 }
 
 #[test]
+fn a_demo_builds_what_it_can_while_libtorch_is_fetched() {
+    let machine = machine(&training("0.125", "0.925"));
+    let told = machine.run(&["demo", "--cpu"], &[("FAKE_PIP", "slow")]);
+    assert!(told.ok().contains("meanwhile"), "{}", told.stderr);
+    let build = "build --profile release --package dtrain --package dtrain-worker";
+    assert_eq!(
+        calls(&machine)[..2],
+        [format!("{build} --keep-going"), build.to_owned()]
+    );
+    let told = machine.run(&["demo", "--cpu"], &[]);
+    assert!(!told.ok().contains("meanwhile"), "{}", told.stderr);
+    assert_eq!(calls(&machine)[0], build);
+}
+
+#[test]
 fn a_demo_builds_in_the_profile_that_is_named() {
     let machine = machine(&training("0.125", "0.925"));
     machine.run(&["test", "--cpu"], &[]).ok();
