@@ -1,4 +1,4 @@
-//! A few of the kills of `cargo xtask kills`: each kind at one rank and at two.
+//! A few of the kills of `cargo xtask kills`: each kind at one rank and at two, and some of runs that go back.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -9,6 +9,15 @@ use dtrain_tests::ranks::said;
 
 #[test]
 fn trainings_that_are_killed_go_on_as_if_nothing_had_been() {
+    nothing_is_missed(&["--moments", "6", "--seed", "1"]);
+}
+
+#[test]
+fn trainings_that_are_killed_while_they_go_back_lose_no_checkpoint() {
+    nothing_is_missed(&["--moments", "3", "--seed", "1", "--rollbacks"]);
+}
+
+fn nothing_is_missed(which: &[&str]) {
     // Both are there, or the test says what to build.
     let (_, _) = (dtrain(), worker());
     let xtask = build_folder().join("xtask");
@@ -22,7 +31,9 @@ fn trainings_that_are_killed_go_on_as_if_nothing_had_been() {
     // Cargo names the package of this test, and xtask asks for its own.
     kills
         .env_remove("CARGO_MANIFEST_DIR")
-        .args(["kills", "--moments", "6", "--seed", "1", "--bin-dir"])
+        .arg("kills")
+        .args(which)
+        .arg("--bin-dir")
         .arg(build_folder());
     let output = finish(&mut kills, Duration::from_secs(300));
     let text = said(&output);

@@ -55,6 +55,9 @@ pub(super) struct Outcome {
     pub(super) difference: Option<f64>,
     /// From the kill, where the launcher restarts, or else from the second command, to the first step.
     pub(super) to_step: Option<Duration>,
+    /// Whether the run was killed when it had begun to go back to an earlier checkpoint, and whether in the middle of that.
+    pub(super) back: bool,
+    pub(super) inside_back: bool,
     /// Everything that is not as it must be.
     pub(super) missed: Vec<String>,
 }
@@ -123,7 +126,7 @@ impl Bench<'_> {
         outcome: &mut Outcome,
     ) -> Result<bool> {
         let restarts = u32::from(plan.resume == Resume::Restart);
-        let number = 2 * (TRIES as u64 * plan.number + number as u64);
+        let number = 3 * (TRIES as u64 * plan.number + number as u64);
         let mut first = Launched::start(&self.launch(run, plan.ranks, restarts, plan.sharded, number))?;
         let Some(killed) = kill(&mut first, plan, run, reference)? else {
             return Ok(false);
@@ -145,6 +148,10 @@ impl Bench<'_> {
                 code == 4 || code == 137,
                 "after the kill the launch ends with exit code {code}"
             );
+            if let Some(delay) = plan.back {
+                self.go_back(plan, run, delay, number + 2, outcome)?;
+            }
+            let log = stderr(run, attempts(run));
             let launch = self.launch(run, plan.last_ranks(), 0, plan.sharded, number + 1);
             let mut second = Launched::start(&launch)?;
             let (code, step) = second.wait(&log)?;
@@ -155,13 +162,56 @@ impl Bench<'_> {
         } else {
             ensure!(code == 0, "the restarted run ends with exit code {code}");
         }
-        outcome.lost = killed.last_step.saturating_sub(resumed_after(&log));
+        if plan.back.is_none() {
+            outcome.lost = killed.last_step.saturating_sub(resumed_after(&log));
+        }
         // The weights are of interest also where something else is wrong.
         if let Err(error) = disk::ended(run, STEPS) {
             outcome.missed.push(format!("{error:#}"));
         }
         compare(plan, run, reference, outcome)?;
         Ok(true)
+    }
+
+    /// Goes back to the earliest checkpoint that there is, and kills all workers as soon as that has begun. Without two checkpoints there
+    /// is nowhere to go back to.
+    fn go_back(
+        &self,
+        plan: &Plan,
+        run: &RunDir,
+        delay: Duration,
+        number: u64,
+        outcome: &mut Outcome,
+    ) -> Result<()> {
+        let steps = run.steps().context("cannot list the checkpoints")?;
+        let Some((to, later)) = steps.split_first().filter(|(_, later)| !later.is_empty()) else {
+            return Ok(());
+        };
+        let from = run.checkpoint(*to);
+        let (before, _) = disk::rollbacks(run);
+        let log = stderr(run, attempts(run));
+        let launch = Launch {
+            from: Some(&from),
+            ..self.launch(run, plan.last_ranks(), 0, plan.sharded, number)
+        };
+        let mut launched = Launched::start(&launch)?;
+        let begun = launched.until(|| (disk::rollbacks(run).0 > before).then_some(()))?;
+        ensure!(
+            begun.is_some(),
+            "the run that goes back to step {to} ends before it has begun to"
+        );
+        std::thread::sleep(delay);
+        launched.mark.workers().into_iter().for_each(Process::kill);
+        outcome.back = true;
+        outcome.inside_back = disk::rollbacks(run).1;
+        let (code, _) = launched.wait(&log)?;
+        ensure!(
+            code == 4 || code == 137,
+            "the run that goes back ends with exit code {code}"
+        );
+        leaves_nothing(&launched.mark, "the kill in a rollback")?;
+        disk::none_is_lost(run, later)?;
+        look(run, outcome)
     }
 
     fn launch<'a>(
@@ -180,6 +230,7 @@ impl Bench<'_> {
             ranks,
             restarts,
             sharded,
+            from: None,
             number,
         }
     }

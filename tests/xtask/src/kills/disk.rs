@@ -1,7 +1,7 @@
 //! What a run has on the disk: checkpoints, which must be whole at any moment, steps, and the weights at its end.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use dtrain_common::manifest::Manifest;
@@ -38,6 +38,49 @@ pub(super) fn being_written(run: &RunDir) -> Option<u64> {
     names
         .filter_map(|name| name.strip_prefix(".partial-")?.parse().ok())
         .max()
+}
+
+/// Where rollbacks set checkpoints aside, also one that is under way.
+fn set_aside(run: &RunDir) -> Vec<PathBuf> {
+    let entries = fs::read_dir(run.checkpoints()).into_iter().flatten().flatten();
+    let is_one = |path: &PathBuf| {
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        name.trim_start_matches('.').starts_with("rollback-")
+    };
+    entries.map(|entry| entry.path()).filter(is_one).collect()
+}
+
+/// How many rollbacks there were, and whether one is under way.
+pub(super) fn rollbacks(run: &RunDir) -> (usize, bool) {
+    let all = set_aside(run);
+    let under_way = |path: &PathBuf| {
+        path.file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+    };
+    (all.len(), all.iter().any(under_way))
+}
+
+/// The checkpoints of these steps must be whole, in their place or set aside.
+pub(super) fn none_is_lost(run: &RunDir, steps: &[u64]) -> Result<()> {
+    let aside = set_aside(run);
+    for step in steps {
+        let own = run.checkpoint(*step);
+        let name = own.file_name().context("a checkpoint has a name")?;
+        let places = aside.iter().map(|folder| folder.join(name)).chain([own.clone()]);
+        let whole = |folder: PathBuf| {
+            Manifest::read(&folder)
+                .and_then(|manifest| manifest.verify(&folder))
+                .is_ok()
+        };
+        ensure!(
+            places.into_iter().any(whole),
+            "the checkpoint of step {step} is lost"
+        );
+    }
+    Ok(())
 }
 
 /// The last step in metrics.jsonl; none before the first.

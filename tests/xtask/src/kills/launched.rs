@@ -37,6 +37,8 @@ pub(super) struct Launch<'a> {
     pub(super) ranks: usize,
     pub(super) restarts: u32,
     pub(super) sharded: bool,
+    /// The checkpoint that it is to begin with; without one it goes on by itself.
+    pub(super) from: Option<&'a Path>,
     /// Tells it from all others.
     pub(super) number: u64,
 }
@@ -51,6 +53,12 @@ impl<'a> Launched<'a> {
             .arg("--run-dir")
             .arg(launch.run.root())
             .args(["--set", &format!("memory.shard_optimizer={}", launch.sharded)])
+            .args(
+                launch
+                    .from
+                    .iter()
+                    .flat_map(|from| ["--resume".as_ref(), from.as_os_str()]),
+            )
             .arg(launch.recipe)
             .env("DTRAIN_WORKER", launch.programs.join("dtrain-worker"));
         let mark = Mark::new(launch.number);

@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// How often something is killed
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     moments: u64,
+    /// Let every run go back to an earlier checkpoint, and kill it again meanwhile
+    #[arg(long)]
+    rollbacks: bool,
     /// Repeats the choices of an earlier run, which has printed it; without it they are new
     #[arg(long)]
     seed: Option<u64>,
@@ -112,23 +115,24 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         args.moments
     );
     let begun = Instant::now();
-    let table = cases(&bench, &folder, args.moments, seed)?;
+    let table = cases(&bench, &folder, args, seed)?;
     println!(
-        "`cargo xtask kills --moments {} --seed {seed}`:\n\n{table}",
-        args.moments
+        "`cargo xtask kills --moments {}{} --seed {seed}`:\n\n{table}",
+        args.moments,
+        if args.rollbacks { " --rollbacks" } else { "" }
     );
     eprintln!("killed for {:.0} s", begun.elapsed().as_secs_f64());
     Ok(u8::from(table.missed() > 0))
 }
 
-fn cases(bench: &Bench<'_>, folder: &Path, moments: u64, seed: u64) -> Result<Table> {
+fn cases(bench: &Bench<'_>, folder: &Path, args: &Args, seed: u64) -> Result<Table> {
     /// Cases between two lines of progress: each kind with each number of ranks.
     const GROUP: u64 = 9;
     let mut references: BTreeMap<usize, Reference> = BTreeMap::new();
     let mut random = Random::new(seed);
     let mut table = Table::default();
-    for number in 0..moments {
-        let plan = Plan::draw(number, &mut random);
+    for number in 0..args.moments {
+        let plan = Plan::draw(number, args.rollbacks, &mut random);
         let reference = match references.remove(&plan.ranks) {
             Some(reference) => reference,
             None => bench.reference(plan.ranks)?,
@@ -137,7 +141,7 @@ fn cases(bench: &Bench<'_>, folder: &Path, moments: u64, seed: u64) -> Result<Ta
         references.insert(plan.ranks, reference);
         table.add(&plan, &outcome);
         finish(bench, folder, &plan, &outcome)?;
-        if (number + 1) % GROUP == 0 || number + 1 == moments {
+        if (number + 1) % GROUP == 0 || number + 1 == args.moments {
             eprintln!("{}", table.progress());
         }
     }

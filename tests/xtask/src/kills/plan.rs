@@ -16,6 +16,9 @@ pub(super) const STEPS: u64 = 45;
 /// Milliseconds between the beginning of a write and a kill that is meant for it.
 const INTO_WRITE_MS: f64 = 20.0;
 
+/// Milliseconds between the beginning of a rollback and a kill that is meant for it.
+const INTO_ROLLBACK_MS: f64 = 6.0;
+
 /// What is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
@@ -84,17 +87,21 @@ pub(super) struct Plan {
     pub(super) sharded: bool,
     /// Chooses among several victims.
     pub(super) victim: u64,
+    /// Whether the run goes back to an earlier checkpoint when it goes on, and is killed once more: so long after it has begun to.
+    pub(super) back: Option<Duration>,
 }
 
 impl Plan {
     /// Kinds and ranks in turn, the rest by chance.
-    pub(super) fn draw(number: u64, random: &mut Random) -> Self {
+    /// Every third case that goes on by a second command goes back first; with `rollbacks` every case does.
+    pub(super) fn draw(number: u64, rollbacks: bool, random: &mut Random) -> Self {
         let kind = Kind::ALL[(number % 3) as usize];
         let ranks = RANKS[(number / 3 % 3) as usize];
         let others: Vec<usize> = RANKS.into_iter().filter(|other| *other != ranks).collect();
         let other = others[random.below(others.len() as u64) as usize];
         let resume = match kind {
             _ if number % 5 == 4 => Resume::Ranks(other),
+            _ if rollbacks => Resume::Again,
             Kind::Worker => Resume::Restart,
             // In every group there are both.
             Kind::Workers if (number / 9).is_multiple_of(2) => Resume::Restart,
@@ -110,14 +117,18 @@ impl Plan {
                 share: random.share(),
             }
         };
+        let (sharded, victim) = (random.below(2) == 0, random.next());
+        let goes_back = rollbacks || (resume != Resume::Restart && random.below(3) == 0);
+        let back = goes_back.then(|| Duration::from_secs_f64(random.share() * INTO_ROLLBACK_MS / 1e3));
         Self {
             number,
             kind,
             ranks,
             resume,
             moment,
-            sharded: random.below(2) == 0,
-            victim: random.next(),
+            sharded,
+            victim,
+            back,
         }
     }
 
@@ -137,7 +148,9 @@ mod tests {
     #[test]
     fn every_kind_meets_every_number_of_ranks_and_every_resume() {
         let mut random = Random::new(1);
-        let plans: Vec<Plan> = (0..200).map(|number| Plan::draw(number, &mut random)).collect();
+        let plans: Vec<Plan> = (0..200)
+            .map(|number| Plan::draw(number, false, &mut random))
+            .collect();
         for kind in Kind::ALL {
             for ranks in RANKS {
                 let own: Vec<&Plan> = plans
@@ -156,6 +169,15 @@ mod tests {
             .iter()
             .filter(|plan| plan.kind == Kind::Workers && plan.resume == Resume::Again);
         assert!(again.count() > 20);
+        let back = plans.iter().filter(|plan| plan.back.is_some()).count();
+        assert!((20..100).contains(&back), "{back}");
+        assert!(
+            plans
+                .iter()
+                .all(|plan| plan.back.is_none() || plan.resume != Resume::Restart)
+        );
+        let mut random = Random::new(1);
+        assert!((0..50).all(|number| Plan::draw(number, true, &mut random).back.is_some()));
     }
 
     #[test]

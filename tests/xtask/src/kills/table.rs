@@ -16,6 +16,9 @@ pub(super) struct Table {
     /// Milliseconds from the second command to its first step.
     again: Vec<f64>,
     whole: usize,
+    /// Kills of runs that had begun to go back, and those in the middle of it.
+    back: usize,
+    inside_back: usize,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +47,8 @@ impl Table {
         row.damaged += outcome.damaged.len();
         row.lost.push(outcome.lost as f64);
         self.whole += outcome.whole;
+        self.back += usize::from(outcome.back);
+        self.inside_back += usize::from(outcome.inside_back);
         let times = match plan.resume {
             Resume::Restart => &mut self.restarts,
             Resume::Again | Resume::Ranks(_) => &mut self.again,
@@ -98,6 +103,11 @@ impl Display for Table {
             "checkpoints verified: {}; weights after a resume on other ranks must be within {NEAR:e}",
             self.whole
         )?;
+        writeln!(
+            f,
+            "runs that went back to an earlier checkpoint and were killed again: {}, in the middle of it: {}",
+            self.back, self.inside_back
+        )?;
         for (times, what) in [
             (
                 &self.restarts,
@@ -140,7 +150,7 @@ mod tests {
         let mut random = Random::new(1);
         let mut table = Table::default();
         for number in 0..18 {
-            let plan = Plan::draw(number, &mut random);
+            let plan = Plan::draw(number, false, &mut random);
             let same = plan.last_ranks() == plan.ranks;
             let outcome = Outcome {
                 inside: number % 2 == 0,
@@ -165,7 +175,7 @@ mod tests {
         );
         assert!(text.contains("checkpoints verified: 36"), "{text}");
 
-        let plan = Plan::draw(18, &mut random);
+        let plan = Plan::draw(18, false, &mut random);
         let bad = Outcome {
             equal: Some(false),
             damaged: vec!["step 3".to_owned()],
