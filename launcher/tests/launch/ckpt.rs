@@ -398,6 +398,22 @@ fn epochs_of_keep_every_are_counted_by_the_plan() {
 }
 
 #[test]
+fn names_of_classes_are_shown_and_exported() {
+    let scene = Scene::new();
+    let run = run(&scene, &[10]);
+    checkpoint(&run, 20, |_, manifest| {
+        manifest.class_names = vec!["cat".into(), "dog".into()];
+    });
+    let said = ckpt(&scene, &["show", "a@20"]).expect_code(0).stdout();
+    assert!(said.contains("2: cat, dog"), "{said}");
+    ckpt(&scene, &["export", "a@20", "out.safetensors"]).expect_code(0);
+    let bytes = fs::read(scene.path("out.safetensors")).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    assert_eq!(header["__metadata__"]["class_names"], r#"["cat","dog"]"#);
+}
+
+#[test]
 fn an_export_is_one_file_of_the_weights_asked_for() {
     let scene = Scene::new();
     let run = run(&scene, &[10]);
