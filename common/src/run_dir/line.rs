@@ -104,12 +104,13 @@ impl RunDir {
         next.or_else(|| self.named(&self.latest())).unwrap_or(u64::MAX)
     }
 
-    /// Completes what a crash has broken off in the middle of a commit: a checkpoint that has its name becomes the latest, and one that
+    /// Completes what a crash has broken off in the middle of a commit, and forgets a rollback that it broke off before its beginning: a checkpoint that has its name becomes the latest, and one that
     /// gave way to another that did not come returns. Rank 0 calls it with the claim of the training, before it chooses a checkpoint.
     ///
     /// # Errors
     /// [`RunDirError::Io`] where the disk fails.
     pub fn recover(&self) -> Result<(), RunDirError> {
+        self.forget_unwritten()?;
         let folder = self.checkpoints();
         let replaced = self
             .replaced()

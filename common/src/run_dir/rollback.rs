@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::line::{numbered, steps_in};
 use super::{RunDir, RunDirError, io_error, real, step_of};
-use crate::files::{symlink_atomic, sync_folder, write_atomic};
+use crate::files::{remove_temporary, symlink_atomic, sync_folder, write_atomic};
 use crate::metrics;
 
 /// Begins the name of a folder of checkpoints that a rollback has set aside.
@@ -102,7 +102,7 @@ impl RunDir {
             true => self.set_aside_in(&real(checkpoint)?),
             false => None,
         };
-        let earlier = self.under_way()?;
+        let (is_under_way, earlier) = (self.under_way_in()?.is_some(), self.under_way()?);
         // The line that it belongs to left the present one there.
         let to = match &restores {
             Some(folder) => read(&folder.0).map_or(step.saturating_sub(1), |rollback| rollback.to),
@@ -110,7 +110,7 @@ impl RunDir {
         };
         let steps = self.steps().map_err(listed)?;
         let newest = steps.last().copied().filter(|newest| *newest > to);
-        if newest.is_none() && restores.is_none() && earlier.is_none() {
+        if newest.is_none() && restores.is_none() && !is_under_way {
             self.point_latest(step)?;
             return Ok((checkpoint.to_owned(), None));
         }
@@ -143,6 +143,18 @@ impl RunDir {
         Ok(found.into_iter().max())
     }
 
+    /// Removes the folder of a rollback that a crash has broken off before it was written down: nothing has moved then.
+    pub(super) fn forget_unwritten(&self) -> Result<(), RunDirError> {
+        let Some((_, folder)) = self.under_way_in()? else {
+            return Ok(());
+        };
+        let steps = steps_in(&folder).map_err(|source| io_error("list the folder", &folder, source))?;
+        if steps.is_empty() && read(&folder).is_none() {
+            fs::remove_dir_all(&folder).map_err(|source| io_error("remove", &folder, source))?;
+        }
+        Ok(())
+    }
+
     /// The folder of a rollback of this run that a checkpoint lies in, and the checkpoint's path below `checkpoints/`; none where it
     /// lies elsewhere. `checkpoint` is a path without links.
     pub(super) fn set_aside_in(&self, checkpoint: &Path) -> Option<(PathBuf, PathBuf)> {
@@ -161,7 +173,10 @@ impl RunDir {
     /// Makes the folder of a rollback, or takes that of one which was broken off, and writes down what is to be done.
     fn write_down(&self, rollback: &Rollback) -> Result<PathBuf, RunDirError> {
         let folder = match self.under_way_in()? {
-            Some((_, folder)) => folder,
+            Some((_, folder)) => {
+                remove_temporary(&folder).map_err(|source| io_error("tidy up", &folder, source))?;
+                folder
+            }
             None => {
                 let all = numbered(&self.checkpoints(), PREFIX);
                 let all = all.map_err(|source| io_error("list the folder", &self.checkpoints(), source))?;

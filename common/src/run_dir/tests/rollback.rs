@@ -111,6 +111,10 @@ fn a_crash_in_the_middle_of_a_rollback_is_completed_by_the_next_start() {
         fs::create_dir(&folder).unwrap();
         // Before what is to be done is written down, nothing is to be done.
         assert_eq!(newest(run), Some(run.checkpoint(64)));
+        fs::write(folder.join(".dtrain-abc.tmp"), "{").unwrap();
+        run.recover().unwrap();
+        assert!(!folder.exists());
+        fs::create_dir(&folder).unwrap();
         fs::write(folder.join("rollback.json"), r#"{"from": 64, "to": 32}"#).unwrap();
         for step in [48, 64].iter().take(moved) {
             let own = run.checkpoint(*step);
@@ -118,6 +122,7 @@ fn a_crash_in_the_middle_of_a_rollback_is_completed_by_the_next_start() {
         }
         // Whoever looks without completing it sees where the run goes on, also where `latest` has not been switched yet.
         assert_eq!(newest(run), Some(run.checkpoint(32)));
+        run.recover().unwrap();
         let (_, told) = run.begin_after(&run.checkpoint(32), 32, None).unwrap();
         assert_eq!(told.unwrap().steps, [48, 64]);
         assert_eq!(set_aside(run), [("rollback-1".to_owned(), vec![48, 64])]);

@@ -17,7 +17,7 @@ pub(super) const STEPS: u64 = 45;
 const INTO_WRITE_MS: f64 = 20.0;
 
 /// Milliseconds between the beginning of a rollback and a kill that is meant for it.
-const INTO_ROLLBACK_MS: f64 = 6.0;
+const INTO_ROLLBACK_MS: f64 = 60.0;
 
 /// What is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
