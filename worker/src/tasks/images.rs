@@ -112,10 +112,7 @@ pub(super) fn checked(
 }
 
 /// Tells of a look at many files while it goes on.
-pub(super) fn telling<'a>(
-    say: &'a mut dyn FnMut(String),
-    folder: &'a str,
-) -> impl FnMut(usize, usize) {
+pub(super) fn telling<'a>(say: &'a mut dyn FnMut(String), folder: &'a str) -> impl FnMut(usize, usize) {
     /// So many are worth a word.
     const TELL_EVERY: usize = 50_000;
     let mut told = 0;
