@@ -17,6 +17,8 @@ pub(crate) struct Policy {
     pub(crate) hang: Option<HangPolicy>,
     /// When the run must be over; none where it may take any time.
     pub(crate) limit: Option<TimeLimit>,
+    /// Signals for the workers that came before this attempt and reached none that could heed them.
+    pub(crate) notices: Vec<i32>,
 }
 
 /// A time limit, on the agent's clock.
@@ -46,16 +48,23 @@ pub(crate) enum Outcome {
 pub(crate) enum Event {
     /// The worker's program is running (answer to [`Action::Start`]).
     Started { rank: usize },
-    /// The worker's program could not be started (answer to [`Action::Start`]).
-    NotStarted { rank: usize },
-    /// The worker ended; `at` is when its end was seen, which decides which failure came first.
+    /// The worker's program could not be started (answer to [`Action::Start`]). `passing`: the system lacked something that it
+    /// may have again, such as room for one more process.
+    NotStarted { rank: usize, passing: bool },
+    /// The worker ended; `at` is when its end was seen, which decides which failure came first. `lost_peer`: its last words are
+    /// that another worker is gone.
     Ended {
         rank: usize,
         outcome: Outcome,
         at: Duration,
+        lost_peer: bool,
     },
-    /// The worker has given a sign of life.
-    Beat { rank: usize },
+    /// The worker gave a sign of life at `at`. `writing`: it writes a checkpoint.
+    Beat {
+        rank: usize,
+        at: Duration,
+        writing: bool,
+    },
     /// It is written down where the workers are that hang (answer to [`Action::Inspect`]).
     Inspected,
     /// The launcher was asked to stop by this signal (INT, TERM, HUP or QUIT).
@@ -64,7 +73,7 @@ pub(crate) enum Event {
     Abandoned,
     /// The launcher received a signal that is for the workers (USR1 or USR2).
     Forward { signal: i32 },
-    /// [`Agent::deadline`](super::Agent::deadline) has passed.
+    /// [`Agent::deadline`](super::Agent::deadline) has passed, or [`TICK`](super::TICK) since the last event.
     Timer,
 }
 
@@ -75,6 +84,8 @@ pub(crate) enum Action {
     Start { rank: usize },
     /// Send this signal to the worker's process group.
     Signal { rank: usize, signal: i32 },
+    /// The same as soon as the worker has a handler for it: before that it would die of it.
+    Notify { rank: usize, signal: i32 },
     /// Write down where these workers are, which hang, and answer with [`Event::Inspected`]. Takes a while.
     Inspect { ranks: Vec<usize> },
     /// Tell the user now.
@@ -100,6 +111,13 @@ pub(crate) enum Notice {
     TimeLimit { workers: usize, left: Duration },
     /// No progress; the ranks and how long they have been silent, the longest first.
     Hanging { silent: Vec<(usize, Duration)> },
+    /// The workers that were taken for hanging make progress, or have ended well.
+    Recovered,
+    /// Their time is up, but these workers write a checkpoint, which is waited for; `left`: until the time limit, if there is one.
+    Writing {
+        ranks: Vec<usize>,
+        left: Option<Duration>,
+    },
     /// These workers are being killed: because their time, this long, is up, or because of a second request.
     Killing {
         ranks: Vec<usize>,
@@ -115,6 +133,8 @@ pub(crate) struct End {
     pub(crate) at: Duration,
     /// The stop signals it had been sent before it ended, oldest first.
     pub(crate) sent: Vec<i32>,
+    /// Whether its last words are that another worker is gone.
+    pub(crate) lost_peer: bool,
 }
 
 impl End {

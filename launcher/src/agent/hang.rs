@@ -15,6 +15,14 @@ pub(crate) struct HangPolicy {
     pub(crate) least: Duration,
 }
 
+impl HangPolicy {
+    /// How often the beats are to be looked at, so that what is usual is never taken for longer than `least` because of it: of
+    /// steps shorter than this only one in each such time is seen.
+    pub(crate) fn look_every(&self) -> Duration {
+        (self.least / (2 * self.factor.max(1))).min(super::TICK)
+    }
+}
+
 /// Times between beats that are remembered for each rank.
 const REMEMBERED: usize = 64;
 /// Fewer say nothing about what is usual.
@@ -25,12 +33,16 @@ const FEWEST: usize = 3;
 pub(super) struct Progress {
     policy: HangPolicy,
     ranks: Vec<Rank>,
+    /// When the launcher ran again after it had been stopped: silence counts from then on.
+    thawed: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Rank {
     last: Option<Duration>,
     between: VecDeque<Duration>,
+    /// What passes before the next beat says nothing about what is usual.
+    is_unusual: bool,
     ended: bool,
 }
 
@@ -39,23 +51,36 @@ impl Progress {
         Self {
             policy,
             ranks: vec![Rank::default(); workers],
+            thawed: Duration::ZERO,
         }
     }
 
-    /// The rank has beaten.
-    pub(super) fn beat(&mut self, rank: usize, now: Duration) {
+    /// The rank has beaten. The beats of a write come from a clock and say nothing about how long a step takes.
+    pub(super) fn beat(&mut self, rank: usize, at: Duration, writing: bool) {
         let rank = &mut self.ranks[rank];
-        if let Some(last) = rank.last.replace(now) {
+        let was_unusual = std::mem::replace(&mut rank.is_unusual, writing);
+        if let Some(last) = rank.last.replace(at)
+            && !was_unusual
+            && !writing
+        {
             if rank.between.len() == REMEMBERED {
                 rank.between.pop_front();
             }
-            rank.between.push_back(now.saturating_sub(last));
+            rank.between.push_back(at.saturating_sub(last));
         }
     }
 
     /// The rank has ended: it will not beat any more, which is no hang.
     pub(super) fn ended(&mut self, rank: usize) {
         self.ranks[rank].ended = true;
+    }
+
+    /// Nothing ran for a while, this launcher neither: everybody's time begins anew.
+    pub(super) fn thaw(&mut self, now: Duration) {
+        self.thawed = now;
+        for rank in &mut self.ranks {
+            rank.is_unusual = true;
+        }
     }
 
     /// When the first rank will have been silent for too long, if nothing is heard of it before.
@@ -87,7 +112,7 @@ impl Progress {
         between.sort_unstable();
         let median = between[between.len() / 2];
         let patience = median.saturating_mul(self.policy.factor).max(self.policy.least);
-        Some(rank.last?.saturating_add(patience))
+        Some(rank.last?.max(self.thawed).saturating_add(patience))
     }
 }
 
@@ -111,7 +136,7 @@ mod tests {
         for second in 0..5 {
             for rank in 0..3 {
                 if rank != 1 || second < 4 {
-                    progress.beat(rank, s(second));
+                    progress.beat(rank, s(second), false);
                 }
             }
         }
@@ -126,7 +151,7 @@ mod tests {
     fn short_steps_still_have_the_least_time() {
         let mut progress = Progress::new(POLICY, 1);
         for beat in 0..10 {
-            progress.beat(0, Duration::from_millis(beat));
+            progress.beat(0, Duration::from_millis(beat), false);
         }
         assert_eq!(progress.deadline(), Some(Duration::from_millis(9) + s(5)));
     }
@@ -136,9 +161,54 @@ mod tests {
         let mut progress = Progress::new(POLICY, 2);
         assert_eq!(progress.deadline(), None);
         for second in 0..FEWEST as u64 {
-            progress.beat(0, s(second));
+            progress.beat(0, s(second), false);
         }
         assert_eq!(progress.silent(s(100_000)), []);
+    }
+
+    #[test]
+    fn beats_of_a_write_are_signs_of_life_and_no_steps() {
+        let mut progress = Progress::new(POLICY, 1);
+        for second in 0..4 {
+            progress.beat(0, s(10 * second), false);
+        }
+        for second in 30..130 {
+            progress.beat(0, s(second), true);
+        }
+        progress.beat(0, s(150), false);
+        assert_eq!(progress.deadline(), Some(s(250)), "a step still takes 10 s");
+    }
+
+    #[test]
+    fn what_was_frozen_has_its_time_anew_and_the_order_of_silence_stays() {
+        let mut progress = Progress::new(POLICY, 2);
+        for second in 0..5 {
+            progress.beat(0, s(second), false);
+            progress.beat(1, s(second + 1), false);
+        }
+        progress.thaw(s(1000));
+        assert_eq!(progress.deadline(), Some(s(1010)));
+        assert_eq!(progress.silent(s(1009)), []);
+        assert_eq!(progress.silent(s(1010)), [(0, s(1006)), (1, s(1005))]);
+        progress.beat(0, s(1001), false);
+        progress.beat(1, s(1001), false);
+        assert_eq!(progress.deadline(), Some(s(1011)), "the pause is no usual step");
+    }
+
+    #[test]
+    fn how_often_is_looked_never_makes_the_patience_longer() {
+        for least in [1, 5, 300] {
+            let policy = HangPolicy {
+                factor: 20,
+                least: s(least),
+            };
+            let mut progress = Progress::new(policy, 1);
+            // Steps of 1 ms, of which one is seen at each look.
+            for look in 0..10 {
+                progress.beat(0, policy.look_every() * look, false);
+            }
+            assert_eq!(progress.deadline(), Some(policy.look_every() * 9 + s(least)));
+        }
     }
 
     proptest! {
@@ -150,7 +220,7 @@ mod tests {
             for gap in gaps {
                 now += s(gap);
                 prop_assert!(progress.silent(now).is_empty());
-                progress.beat(0, now);
+                progress.beat(0, now, false);
             }
         }
     }

@@ -2,17 +2,22 @@
 //!
 //! `Agent::on(event, now)` is a pure state machine. It holds no process, socket, thread or clock: the driver tells
 //! it what happened and when, carries out the actions it answers with, and calls it again at
-//! [`Agent::deadline`]. Times are durations since the launch began, on the monotonic clock.
+//! [`Agent::deadline`], and at least once in a [`TICK`]. Times are durations since the launch began, on the monotonic clock.
 //!
 //! The rules: workers are started one after the other; the first failure sends SIGTERM to every other worker at
-//! once and SIGKILL after the shutdown timeout; a stop signal to the launcher is forwarded, with the same timeout;
-//! a second INT or TERM kills at once; USR1 and USR2 are passed on; shortly before the time limit workers are asked to stop; when the last worker has ended, what is left
+//! once and SIGKILL after the shutdown timeout, but where a worker only lost a peer that peer has a moment to end by itself;
+//! a stop signal to the launcher is forwarded, with the same timeout, beyond which a checkpoint that is being written is waited
+//! for; a second INT or TERM kills at once; USR1 and USR2 are passed on; workers that make no progress are stopped, unless they
+//! make some while it is found out where they are; shortly before the time limit workers are asked to stop; where the launcher
+//! itself did not run for a while, all times begin anew but that limit's; when the last worker has ended, what is left
 //! of the process groups is killed and a verdict is given, once. An agent is one attempt; [`Restarts`] decides
 //! whether there is another.
 
 mod event;
 mod hang;
 mod restart;
+mod stop;
+mod suspicion;
 mod verdict;
 
 #[cfg(test)]
@@ -22,20 +27,27 @@ mod tests;
 
 pub(crate) use event::{Action, End, Event, Notice, Outcome, Policy, TimeLimit};
 pub(crate) use hang::HangPolicy;
-pub(crate) use restart::{Next, RestartPolicy, Restarts};
-pub(crate) use verdict::{Cause, Verdict};
+pub(crate) use restart::{Next, RestartPolicy, Restarts, Resumption};
+pub(crate) use suspicion::INSPECTION;
+pub(crate) use verdict::{Asked, Cause, SAME_MOMENT, Verdict};
 
 use crate::process::signals;
 use hang::Progress;
 use std::time::Duration;
+use stop::{Phase, Why};
+use suspicion::Suspicion;
 
 /// Two INT or TERM signals closer together than this are one request: `timeout` signals its child and then its
 /// whole process group, and a terminal's Ctrl-C can reach the launcher directly and through a wrapper. Taking the
 /// echo for a second request would kill workers in the middle of their checkpoint.
 pub(crate) const SAME_REQUEST: Duration = Duration::from_millis(250);
 
-/// Workers that hang have so long to say where, after SIGABRT.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+/// The driver sends [`Event::Timer`] at least so often.
+pub(crate) const TICK: Duration = Duration::from_millis(500);
+
+/// Where the launcher heard nothing for longer, not even a tick, it was stopped (SIGSTOP, a container that is paused, a job
+/// that is suspended), and the workers most likely too.
+const FROZEN: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
 enum WorkerState {
@@ -51,33 +63,16 @@ struct Worker {
     state: WorkerState,
     /// Stop signals sent so far, and when.
     sent: Vec<(i32, Duration)>,
+    /// When it was last heard of writing a checkpoint, unless it has gone on since.
+    writing: Option<Duration>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Phase {
-    Running,
-    Stopping { why: Why, deadline: Option<Duration> },
-    Finished,
-}
-
-/// Why the group is being stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    Failure,
-    NotStarted {
-        rank: usize,
-    },
-    Signal {
-        signal: i32,
-    },
-    /// The time limit is near.
-    TimeLimit(TimeLimit),
-    /// No progress; this worker stopped first.
-    Hang {
-        rank: usize,
-    },
-    /// A worker ended with the requeue code although the launcher had not been asked to stop.
-    Requeue,
+/// A failure that may only follow from another, which is waited for.
+#[derive(Clone, Copy, Debug)]
+struct LostPeer {
+    rank: usize,
+    outcome: Outcome,
+    until: Duration,
 }
 
 /// The state of one node's worker group.
@@ -86,12 +81,22 @@ pub(crate) struct Agent {
     policy: Policy,
     workers: Vec<Worker>,
     phase: Phase,
+    /// When something happened last.
+    latest: Duration,
     /// When the first INT or TERM came.
     interrupted: Option<Duration>,
-    /// Whether any stop signal came.
-    asked_to_stop: bool,
+    /// Whether the workers were to stop, also if that came after the cause of their end.
+    asked: Option<Asked>,
+    /// What came for the workers during this attempt and was perhaps not heeded.
+    notices: Vec<i32>,
     /// Where hangs are looked for.
     progress: Option<Progress>,
+    /// Only while running.
+    suspicion: Option<Suspicion>,
+    /// Only while running.
+    lost_peer: Option<LostPeer>,
+    /// Whether the user knows that a write is waited for.
+    is_write_told: bool,
 }
 
 impl Agent {
@@ -100,7 +105,8 @@ impl Agent {
         let workers = vec![
             Worker {
                 state: WorkerState::Waiting,
-                sent: Vec::new()
+                sent: Vec::new(),
+                writing: None,
             };
             policy.workers
         ];
@@ -110,15 +116,22 @@ impl Agent {
             workers,
             progress,
             phase: Phase::Running,
+            latest: Duration::ZERO,
             interrupted: None,
-            asked_to_stop: false,
+            asked: None,
+            notices: Vec::new(),
+            suspicion: None,
+            lost_peer: None,
+            is_write_told: false,
         }
     }
 
     /// The first actions.
-    pub(crate) fn begin(&mut self) -> Vec<Action> {
+    pub(crate) fn begin(&mut self, now: Duration) -> Vec<Action> {
+        self.latest = now;
         let mut actions = Vec::new();
-        self.start_next(&mut actions);
+        self.start_next(now, &mut actions);
+        self.finish_if_over(&mut actions);
         actions
     }
 
@@ -127,9 +140,13 @@ impl Agent {
         match &self.phase {
             Phase::Stopping { deadline, .. } => *deadline,
             Phase::Running => {
-                let hang = self.progress.as_ref().and_then(Progress::deadline);
+                let hang = match &self.suspicion {
+                    Some(suspicion) => Some(suspicion.until()),
+                    None => self.progress.as_ref().and_then(Progress::deadline),
+                };
+                let lost_peer = self.lost_peer.map(|lost| lost.until);
                 let limit = self.policy.limit.map(|limit| limit.ask);
-                hang.into_iter().chain(limit).min()
+                hang.into_iter().chain(lost_peer).chain(limit).min()
             }
             Phase::Finished => None,
         }
@@ -142,49 +159,40 @@ impl Agent {
         if self.phase == Phase::Finished {
             return actions;
         }
+        let before = std::mem::replace(&mut self.latest, now);
+        if now.saturating_sub(before) > FROZEN {
+            self.thaw(now);
+        }
         match *event {
             Event::Started { rank } => self.started(rank, now, &mut actions),
-            Event::NotStarted { rank } => self.not_started(rank, now, &mut actions),
-            Event::Ended { rank, outcome, at } => self.ended(rank, outcome, at, now, &mut actions),
+            Event::NotStarted { rank, passing } => self.not_started(rank, passing, now, &mut actions),
+            Event::Ended {
+                rank,
+                outcome,
+                at,
+                lost_peer,
+            } => {
+                let end = self.end(rank, outcome, at, lost_peer);
+                self.ended(end, now, &mut actions);
+            }
             Event::Stop { signal } => self.stop_requested(signal, now, &mut actions),
-            Event::Abandoned => {
-                self.asked_to_stop = true;
-                if self.phase == Phase::Running {
-                    self.phase = Phase::Stopping {
-                        why: Why::Signal {
-                            signal: signals::KILL,
-                        },
-                        deadline: None,
-                    };
-                }
-                self.kill_all(now, None, &mut actions);
-            }
-            Event::Forward { signal } => {
-                actions.extend(
-                    self.running()
-                        .into_iter()
-                        .map(|rank| Action::Signal { rank, signal }),
-                );
-            }
-            Event::Beat { rank } => {
-                if let Some(progress) = &mut self.progress {
-                    progress.beat(rank, now);
-                }
-            }
-            Event::Inspected => self.ask_where_they_are(now, &mut actions),
-            Event::Timer if self.phase == Phase::Running => match self.policy.limit {
-                Some(limit) if limit.ask <= now => self.time_is_up(limit, now, &mut actions),
-                _ => self.look_for_a_hang(now, &mut actions),
-            },
-            Event::Timer => {
-                if self.deadline().is_some_and(|deadline| deadline <= now) {
-                    let patience = self.patience();
-                    self.kill_all(now, Some(patience), &mut actions);
-                }
-            }
+            Event::Abandoned => self.abandoned(now, &mut actions),
+            Event::Forward { signal } => self.forward(signal, &mut actions),
+            Event::Beat { rank, at, writing } => self.beat(rank, at, writing, now, &mut actions),
+            Event::Inspected => self.inspected(now, &mut actions),
+            Event::Timer if self.phase == Phase::Running => self.timer_while_running(now, &mut actions),
+            Event::Timer => self.timer_while_stopping(now, &mut actions),
         }
         self.finish_if_over(&mut actions);
         actions
+    }
+
+    fn timer_while_running(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        match (self.policy.limit, self.lost_peer) {
+            (Some(limit), _) if limit.ask <= now => self.time_is_up(limit, now, actions),
+            (_, Some(lost)) if lost.until <= now => self.failed(lost.rank, lost.outcome, now, actions),
+            _ => self.look_for_a_hang(now, actions),
+        }
     }
 
     fn running(&self) -> Vec<usize> {
@@ -197,9 +205,12 @@ impl Agent {
             .collect()
     }
 
-    fn start_next(&mut self, actions: &mut Vec<Action>) {
+    fn start_next(&mut self, now: Duration, actions: &mut Vec<Action>) {
         if self.phase != Phase::Running {
             return;
+        }
+        if let Some(limit) = self.policy.limit.filter(|limit| limit.ask <= now) {
+            return self.time_is_up(limit, now, actions);
         }
         if let Some(rank) = self
             .workers
@@ -215,186 +226,103 @@ impl Agent {
         self.workers[rank].state = WorkerState::Running;
         match self.phase {
             // It was being started when the stop came: it gets what the others got.
-            Phase::Stopping {
-                why: Why::Signal { signal },
-                ..
-            } => self.send(rank, signal, now, actions),
-            Phase::Stopping {
-                why: Why::TimeLimit(limit),
-                ..
-            } => self.send(rank, limit.signal, now, actions),
-            Phase::Stopping { .. } => self.send(rank, signals::TERM, now, actions),
-            Phase::Running | Phase::Finished => self.start_next(actions),
+            Phase::Stopping { why, .. } => self.send(rank, why.signal(), now, actions),
+            Phase::Running | Phase::Finished => {
+                let notices = self.policy.notices.iter();
+                actions.extend(notices.map(|&signal| Action::Notify { rank, signal }));
+                self.start_next(now, actions);
+            }
         }
     }
 
-    fn not_started(&mut self, rank: usize, now: Duration, actions: &mut Vec<Action>) {
+    fn not_started(&mut self, rank: usize, passing: bool, now: Duration, actions: &mut Vec<Action>) {
         self.workers[rank].state = WorkerState::NeverStarted;
         // What was started has done nothing yet that would need a clean stop, and cannot work without this one.
-        self.phase = Phase::Stopping {
-            why: Why::NotStarted { rank },
-            deadline: None,
-        };
+        self.stop(Why::NotStarted { rank, passing }, None);
         for rank in self.running() {
             self.send(rank, signals::KILL, now, actions);
         }
     }
 
-    fn ended(
-        &mut self,
-        rank: usize,
-        outcome: Outcome,
-        at: Duration,
-        now: Duration,
-        actions: &mut Vec<Action>,
-    ) {
-        if let Some(progress) = &mut self.progress {
-            progress.ended(rank);
-        }
-        let worker = &mut self.workers[rank];
+    fn end(&self, rank: usize, outcome: Outcome, at: Duration, lost_peer: bool) -> End {
         // Only what had been sent before its end can have caused it.
-        let sent = worker
+        let sent = self.workers[rank]
             .sent
             .iter()
             .filter(|(_, sent_at)| *sent_at <= at)
             .map(|(signal, _)| *signal)
             .collect();
-        let end = End {
+        End {
             rank,
             outcome,
             at,
             sent,
-        };
+            lost_peer,
+        }
+    }
+
+    fn ended(&mut self, end: End, now: Duration, actions: &mut Vec<Action>) {
+        let (rank, outcome, lost_peer) = (end.rank, end.outcome, end.lost_peer);
+        if let Some(progress) = &mut self.progress {
+            progress.ended(rank);
+        }
         let failed = match outcome {
             Outcome::Exited(0) => None,
             Outcome::Exited(code) => Some(self.policy.requeue_code != Some(code)),
             Outcome::Signaled(_) => (!end.stopped_by_agent()).then_some(true),
             Outcome::Lost => Some(true),
         };
-        worker.state = WorkerState::Ended(end);
-        let Some(failed) = failed else { return };
-        match (&self.phase, failed) {
-            (Phase::Running, true)
-            | (
-                Phase::Stopping {
-                    why: Why::Requeue, ..
-                },
-                true,
-            ) => {
-                let peers = self.running();
-                self.phase = Phase::Stopping {
-                    why: Why::Failure,
-                    deadline: self.timeout_from(now),
-                };
-                for &peer in &peers {
-                    self.send(peer, signals::TERM, now, actions);
-                }
-                actions.push(Action::Tell(Notice::Failed {
+        self.workers[rank].state = WorkerState::Ended(end);
+        let asked_by_itself = matches!(
+            self.phase,
+            Phase::Stopping {
+                why: Why::Requeue,
+                ..
+            }
+        );
+        match failed {
+            Some(true) if self.phase == Phase::Running && lost_peer && self.is_all_started() => {
+                self.lost_peer.get_or_insert(LostPeer {
                     rank,
                     outcome,
-                    stopping: peers.len(),
-                }));
+                    until: now.saturating_add(SAME_MOMENT),
+                });
+            }
+            Some(true) if self.phase == Phase::Running || asked_by_itself => {
+                self.failed(rank, outcome, now, actions);
             }
             // All ranks leave together after writing their checkpoint, so the others are about to end too: they
             // are left to do so, but not for ever.
-            (Phase::Running, false) => {
-                self.phase = Phase::Stopping {
-                    why: Why::Requeue,
-                    deadline: self.timeout_from(now),
-                };
-            }
-            (Phase::Stopping { .. } | Phase::Finished, _) => {}
+            Some(false) if self.phase == Phase::Running => self.stop(Why::Requeue, self.timeout_from(now)),
+            _ => self.recover(now, actions),
         }
     }
 
-    fn stop_requested(&mut self, signal: i32, now: Duration, actions: &mut Vec<Action>) {
-        self.asked_to_stop = true;
-        if signal == signals::INT || signal == signals::TERM {
-            match self.interrupted {
-                Some(first) if now < first + SAME_REQUEST => return,
-                Some(_) => return self.kill_all(now, None, actions),
-                None => self.interrupted = Some(now),
-            }
+    /// Whether no worker waits for its start.
+    fn is_all_started(&self) -> bool {
+        self.ranks_where(|state| matches!(state, WorkerState::Waiting | WorkerState::Starting))
+            .is_empty()
+    }
+
+    fn failed(&mut self, rank: usize, outcome: Outcome, now: Duration, actions: &mut Vec<Action>) {
+        self.stop(Why::Failure, self.timeout_from(now));
+        let peers = self.running();
+        for &peer in &peers {
+            self.send(peer, signals::TERM, now, actions);
         }
-        if self.phase == Phase::Running {
-            self.phase = Phase::Stopping {
-                why: Why::Signal { signal },
-                deadline: self.timeout_from(now),
-            };
-        }
-        let ranks = self.running();
-        for &rank in &ranks {
-            self.send(rank, signal, now, actions);
-        }
-        actions.push(Action::Tell(Notice::Stopping {
-            signal,
-            workers: ranks.len(),
+        actions.push(Action::Tell(Notice::Failed {
+            rank,
+            outcome,
+            stopping: peers.len(),
         }));
     }
 
-    fn time_is_up(&mut self, limit: TimeLimit, now: Duration, actions: &mut Vec<Action>) {
-        self.asked_to_stop = true;
-        self.phase = Phase::Stopping {
-            why: Why::TimeLimit(limit),
-            deadline: Some(limit.end),
-        };
-        let ranks = self.running();
-        for &rank in &ranks {
-            self.send(rank, limit.signal, now, actions);
+    fn beat(&mut self, rank: usize, at: Duration, writing: bool, now: Duration, actions: &mut Vec<Action>) {
+        self.workers[rank].writing = writing.then_some(at);
+        if let Some(progress) = &mut self.progress {
+            progress.beat(rank, at, writing);
         }
-        actions.push(Action::Tell(Notice::TimeLimit {
-            workers: ranks.len(),
-            left: limit.end.saturating_sub(now),
-        }));
-    }
-
-    fn look_for_a_hang(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        let silent = self
-            .progress
-            .as_ref()
-            .map(|progress| progress.silent(now))
-            .unwrap_or_default();
-        let Some(&(rank, _)) = silent.first() else {
-            return;
-        };
-        self.phase = Phase::Stopping {
-            why: Why::Hang { rank },
-            deadline: None,
-        };
-        actions.push(Action::Tell(Notice::Hanging { silent }));
-        actions.push(Action::Inspect {
-            ranks: self.running(),
-        });
-    }
-
-    /// Programs that can say where they are do it on SIGABRT: Python's faulthandler prints every thread's stack, our trainer
-    /// that of its main thread.
-    fn ask_where_they_are(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        let last_words = self.last_words();
-        if let Phase::Stopping {
-            why: Why::Hang { .. },
-            deadline,
-        } = &mut self.phase
-        {
-            *deadline = Some(now.saturating_add(last_words));
-            for rank in self.running() {
-                self.send(rank, signals::ABRT, now, actions);
-            }
-        }
-    }
-
-    /// Kills all that run; from here on only their ends are waited for.
-    fn kill_all(&mut self, now: Duration, timed_out: Option<Duration>, actions: &mut Vec<Action>) {
-        if let Phase::Stopping { deadline, .. } = &mut self.phase {
-            *deadline = None;
-        }
-        let ranks = self.running();
-        for &rank in &ranks {
-            self.send(rank, signals::KILL, now, actions);
-        }
-        if !ranks.is_empty() {
-            actions.push(Action::Tell(Notice::Killing { ranks, timed_out }));
-        }
+        self.recover(now, actions);
     }
 
     fn send(&mut self, rank: usize, signal: i32, now: Duration, actions: &mut Vec<Action>) {
@@ -402,35 +330,22 @@ impl Agent {
         actions.push(Action::Signal { rank, signal });
     }
 
-    fn last_words(&self) -> Duration {
-        LAST_WORDS.min(self.policy.shutdown_timeout)
-    }
-
-    /// The time that workers have which are being stopped.
-    fn patience(&self) -> Duration {
-        match self.phase {
-            Phase::Stopping {
-                why: Why::Hang { .. },
-                ..
-            } => self.last_words(),
-            Phase::Stopping {
-                why: Why::TimeLimit(limit),
-                ..
-            } => limit.end.saturating_sub(limit.ask),
-            _ => self.policy.shutdown_timeout,
-        }
-    }
-
-    fn timeout_from(&self, now: Duration) -> Option<Duration> {
-        Some(now.saturating_add(self.policy.shutdown_timeout))
-    }
-
     fn finish_if_over(&mut self, actions: &mut Vec<Action>) {
         let live = self.ranks_where(|s| matches!(s, WorkerState::Starting | WorkerState::Running));
         let waiting = self.ranks_where(|s| matches!(s, WorkerState::Waiting));
-        if !live.is_empty() || (self.phase == Phase::Running && !waiting.is_empty()) {
+        if self.phase == Phase::Finished
+            || !live.is_empty()
+            || (self.phase == Phase::Running && !waiting.is_empty())
+        {
             return;
         }
+        let verdict = self.verdict();
+        self.phase = Phase::Finished;
+        actions.push(Action::Sweep);
+        actions.push(Action::Finish(verdict));
+    }
+
+    fn verdict(&self) -> Verdict {
         let ends: Vec<End> = self
             .workers
             .iter()
@@ -439,45 +354,13 @@ impl Agent {
                 _ => None,
             })
             .collect();
-        let (not_started, signal) = match self.phase {
-            Phase::Stopping {
-                why: Why::NotStarted { rank },
-                ..
-            } => (Some(rank), None),
-            Phase::Stopping {
-                why: Why::Signal { signal },
-                ..
-            } => (None, Some(signal)),
-            // A training is asked by another signal, which would say nothing about why it ended.
-            Phase::Stopping {
-                why: Why::TimeLimit(_),
-                ..
-            } => (None, Some(signals::TERM)),
-            _ => (None, None),
+        let why = match self.phase {
+            Phase::Stopping { why, .. } => Some(why),
+            Phase::Running | Phase::Finished => None,
         };
-        let mut verdict = Verdict {
-            asked_to_stop: self.asked_to_stop,
-            ..Verdict::of(ends, not_started, signal, self.policy.requeue_code)
-        };
-        if let Phase::Stopping {
-            why: Why::Hang { rank },
-            ..
-        } = self.phase
-        {
-            verdict.cause = Cause::Hung { rank };
-        }
-        let limited = matches!(
-            self.phase,
-            Phase::Stopping {
-                why: Why::TimeLimit(_),
-                ..
-            }
-        );
-        if limited && matches!(verdict.cause, Cause::Stopped { .. }) {
-            verdict.cause = Cause::TimeIsUp;
-        }
-        self.phase = Phase::Finished;
-        actions.push(Action::Sweep);
-        actions.push(Action::Finish(verdict));
+        let mut verdict = Verdict::of(ends, self.workers.len(), why, self.policy.requeue_code);
+        verdict.asked = self.asked;
+        verdict.notices = self.unheeded(&verdict);
+        verdict
     }
 }

@@ -1,6 +1,12 @@
-//! What a run came to: the cause, judged from how every worker ended.
+//! What an attempt came to: the cause, judged from how every worker ended.
 
+use super::stop::Why;
 use super::{End, Outcome};
+use std::time::Duration;
+
+/// A worker that failed this much later may still be why another one lost it: a process that dies of an exception closes its
+/// connections first and is gone a moment later, and its peers may be faster to fail.
+pub(crate) const SAME_MOMENT: Duration = Duration::from_secs(1);
 
 /// Why a run ended as it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,51 +23,68 @@ pub(crate) enum Cause {
     Failed { rank: usize },
     /// The workers made no progress any more; this one was the first to be silent.
     Hung { rank: usize },
-    /// This worker's program could not be started.
-    NotStarted { rank: usize },
+    /// This worker's program could not be started. `passing`: for want of something that may be there again.
+    NotStarted { rank: usize, passing: bool },
 }
 
-/// The cause of a run's end, and every worker's own end.
+/// What asked the workers to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// A signal to the launcher.
+    Request,
+    /// The time limit.
+    TimeLimit,
+}
+
+/// The cause of an attempt's end, and every worker's own end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) cause: Cause,
     /// By time, earliest first. Workers that never ran are not in it.
     pub(crate) ends: Vec<End>,
-    /// Whether the launcher was asked to stop, even if that came after the cause.
-    pub(crate) asked_to_stop: bool,
+    /// Whether the workers were to stop, even if that came after the cause.
+    pub(crate) asked: Option<Asked>,
+    /// Signals for the workers that these did not heed, for those of another attempt.
+    pub(crate) notices: Vec<i32>,
 }
 
 impl Verdict {
-    /// Judges a finished group. `signal` is the stop signal by which the launcher was asked, if the stop began
-    /// with one.
+    /// Judges a finished group of `workers`, which was stopped because of `why`, if it was.
     pub(super) fn of(
         mut ends: Vec<End>,
-        not_started: Option<usize>,
-        signal: Option<i32>,
+        workers: usize,
+        why: Option<Why>,
         requeue_code: Option<i32>,
     ) -> Self {
         ends.sort_by_key(|end| (end.at, end.rank));
         let requeue = |end: &End| matches!(end.outcome, Outcome::Exited(code) if requeue_code == Some(code));
         let clean = |end: &End| end.outcome == Outcome::Exited(0) || requeue(end);
-        let cause = if let Some(rank) = not_started {
-            Cause::NotStarted { rank }
-        } else {
-            // A worker that the agent stopped is never the cause; but where the agent stopped it because the
-            // launcher was asked to, its death may come before the failures that follow from it.
-            let first_bad = ends
-                .iter()
-                .find(|e| !clean(e) && (signal.is_some() || !e.stopped_by_agent()));
-            match (first_bad, signal) {
-                (Some(end), Some(signal)) if end.stopped_by_agent() => Cause::Stopped { signal },
-                (Some(end), _) => Cause::Failed { rank: end.rank },
-                (None, _) if ends.iter().any(requeue) => Cause::Requeue,
-                (None, _) => Cause::Success,
-            }
+        // How it ends that the workers were asked to.
+        let (asked, stopped) = match why {
+            Some(Why::Signal { signal }) => (true, Cause::Stopped { signal }),
+            _ => (matches!(why, Some(Why::TimeLimit(_))), Cause::TimeIsUp),
+        };
+        // A worker that the agent stopped is never the cause; but where the agent stopped it because the
+        // launcher was asked to, its death may come before the failures that follow from it.
+        let first_bad = ends
+            .iter()
+            .find(|end| !clean(end) && (asked || !end.stopped_by_agent()));
+        let cause = match (why, first_bad) {
+            (Some(Why::NotStarted { rank, passing }), _) => Cause::NotStarted { rank, passing },
+            (Some(Why::Hang { rank }), _) if !ends.iter().all(clean) => Cause::Hung { rank },
+            (_, Some(end)) if asked && end.stopped_by_agent() => stopped,
+            (_, Some(end)) => Cause::Failed {
+                rank: to_blame(end, &ends, clean),
+            },
+            (_, None) if ends.iter().any(requeue) => Cause::Requeue,
+            (_, None) if ends.len() < workers => stopped,
+            (_, None) => Cause::Success,
         };
         Self {
             cause,
             ends,
-            asked_to_stop: signal.is_some(),
+            asked: None,
+            notices: Vec::new(),
         }
     }
 
@@ -69,4 +92,14 @@ impl Verdict {
     pub(crate) fn end_of(&self, rank: usize) -> Option<&End> {
         self.ends.iter().find(|end| end.rank == rank)
     }
+}
+
+/// The rank because of which `first` failed. One that says that it lost another yields to one that failed in the same moment by
+/// itself and does not say so.
+fn to_blame(first: &End, ends: &[End], clean: impl Fn(&End) -> bool) -> usize {
+    let own = |end: &&End| {
+        !clean(end) && !end.lost_peer && end.sent.is_empty() && end.at.saturating_sub(first.at) <= SAME_MOMENT
+    };
+    let blamed = first.lost_peer.then(|| ends.iter().find(own)).flatten();
+    blamed.unwrap_or(first).rank
 }

@@ -102,13 +102,7 @@ impl Files {
 
     /// The content of the error file of `rank`, if there is one.
     pub(super) fn error_text(&self, rank: usize) -> Option<String> {
-        let mut text = String::new();
-        File::open(self.error_file(rank))
-            .ok()?
-            .take(LONGEST_ERROR_BYTES)
-            .read_to_string(&mut text)
-            .ok()?;
-        Some(text)
+        read_error(&self.error_file(rank))
     }
 
     /// Where the log of this stream lies, as the user knows its folder; none when it is not kept.
@@ -186,6 +180,17 @@ impl Files {
             let _ = fs::remove_dir(folder);
         }
     }
+}
+
+/// The content of an error file, if it is there.
+pub(super) fn read_error(file: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(file)
+        .ok()?
+        .take(LONGEST_ERROR_BYTES)
+        .read_to_string(&mut text)
+        .ok()?;
+    Some(text)
 }
 
 /// Makes a folder and those above it; answers its absolute path.

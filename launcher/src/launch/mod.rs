@@ -5,7 +5,9 @@ mod devices;
 mod environment;
 mod files;
 mod gpu_check;
+mod group;
 mod heartbeats;
+mod inspect;
 mod limit;
 mod meeting;
 mod memory_copies;
@@ -19,7 +21,7 @@ mod slurm;
 mod streams;
 mod supervise;
 
-use crate::agent::{Cause, Next, RestartPolicy, Restarts};
+use crate::agent::{Cause, Next, RestartPolicy, Restarts, Resumption};
 use crate::cli::LaunchArgs;
 use crate::guardian::Behind;
 use crate::output::{Screen, Stream, draws_frames};
@@ -41,6 +43,7 @@ use port::MasterPort;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
+use supervise::Run;
 
 /// When the command began, on both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -96,71 +99,104 @@ pub(crate) fn run(args: &LaunchArgs, behind: Behind, begun: Begun) -> anyhow::Re
     let mut restarts = Restarts::new(RestartPolicy {
         max_restarts: args.max_restarts,
         permanent: plan.permanent_failures(),
+        limit: plan.limit,
+        training: plan.requeue_code().is_some(),
     });
+    let mut notices = Vec::new();
+    // The latest attempt in which workers ran, or the first: what the run comes to if no other can be started.
+    let mut failed: Option<(Run, Attempt)> = None;
 
-    let (run, report) = loop {
-        let earlier = plan.run_dir.as_ref().map(set_aside_result).transpose()?.flatten();
+    let (run, attempt) = loop {
         let started = begun.elapsed();
-        let mut run = supervisor.attempt(
-            attempt.job(&plan, &meeting, args, begun, copies.as_ref()),
-            &screen,
-        )?;
-        if let Some((rank, error)) = &run.not_started {
-            let why = report::why_not_started(error);
-            let of = if plan.nproc == 1 {
-                String::new()
-            } else {
-                format!(" for rank {rank}")
-            };
-            attempt.files.remove();
-            if let Some((path, content)) = earlier {
-                write_atomic(&path, &content)
-                    .with_context(|| format!("cannot put back {}", path.display()))?;
+        let begin = || {
+            let earlier = plan.run_dir.as_ref().map(set_aside_result).transpose()?.flatten();
+            let job = attempt.job(&plan, &meeting, args, begun, copies.as_ref(), notices);
+            anyhow::Ok((supervisor.attempt(job, &screen)?, earlier))
+        };
+        let (mut run, earlier) = match (begin(), failed.take()) {
+            (Ok(begun), before) => {
+                failed = before;
+                begun
             }
-            run.finish(screen);
-            return Err(anyhow::anyhow!(
-                "cannot start `{}`{of}: {why}",
-                plan.program.display()
-            ));
+            (Err(error), None) => return Err(error),
+            (Err(error), Some(before)) => {
+                say(format!("dtrain: cannot restart: {error:#}"));
+                break before;
+            }
+        };
+        if let Some((rank, error)) = &run.not_started {
+            let text = report::cannot_start(&plan, *rank, error);
+            if !matches!(run.verdict.cause, Cause::NotStarted { passing: true, .. }) {
+                attempt.files.remove();
+                if let Some(before) = failed {
+                    say(format!("dtrain: cannot restart: {text}"));
+                    break before;
+                }
+                if let Some((path, content)) = earlier {
+                    write_atomic(&path, &content)
+                        .with_context(|| format!("cannot put back {}", path.display()))?;
+                }
+                run.finish(screen);
+                return Err(anyhow::anyhow!(text));
+            }
+            say(format!("dtrain: {text}"));
         }
+        if plan.requeue_code().is_some() && run.is_stopped_before_its_first_step() && plan.has_checkpoint() {
+            run.verdict.cause = Cause::Requeue;
+        }
+        let now = begun.elapsed();
         let next = restarts.after(
             &run.verdict,
-            begun.elapsed().saturating_sub(started),
+            now.saturating_sub(started),
             attempt.port_was_taken(&run),
-            plan.limit.is_some_and(|limit| limit.ask <= begun.elapsed()),
+            now,
         );
+        let lines = match next {
+            Next::Restart { .. } => report::failure(&plan, &run, &attempt),
+            _ => Vec::new(),
+        };
+        let unkept = run.unkept.clone();
+        let port = attempt.port.number;
+        let (run, attempt_over) = match failed.take() {
+            Some(before) if run.not_started.is_some() => before,
+            _ => (run, attempt),
+        };
         let pause = match next {
             Next::Finish { reason } => {
-                let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
+                let report = report::Report::new(&plan, &run, &attempt_over, &restarts, begun);
                 if let Some(reason) = reason.filter(|_| !report.is_refusal()) {
                     say(format!("dtrain: not restarted: {reason}"));
                 }
-                break (run, report);
+                break (run, attempt_over);
             }
             Next::OtherPort => {
                 say(format!(
-                    "dtrain: another program took port {} before rank 0 could use it; starting again at another port",
-                    attempt.port.number
+                    "dtrain: another program took port {port} before rank 0 could use it; starting again at another port"
                 ));
                 Duration::ZERO
             }
             Next::Restart { restart, pause } => {
-                for line in run
-                    .unkept
-                    .clone()
-                    .into_iter()
-                    .chain(report::failure(&plan, &run, &attempt))
-                {
-                    say(line);
-                }
+                unkept.into_iter().chain(lines).for_each(&say);
                 say(report::restarting(restart, restarts.allowed(), plan.nproc, pause));
                 pause
             }
         };
-        if let Some(signal) = supervisor.pause(pause) {
-            run.verdict.cause = Cause::Stopped { signal };
-            let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
-            break (run, report);
+        let mut over = (run, attempt_over);
+        supervisor.pause(pause, &mut restarts);
+        match restarts.resume(begun.elapsed(), plan.has_checkpoint()) {
+            Resumption::Start { notices: kept } => notices = kept,
+            Resumption::Stopped { signal } => {
+                over.0.verdict.cause = Cause::Stopped { signal };
+                break over;
+            }
+            Resumption::Requeue => {
+                over.0.verdict.cause = Cause::Requeue;
+                break over;
+            }
+            Resumption::TooLate { reason } => {
+                say(format!("dtrain: not restarted: {reason}"));
+                break over;
+            }
         }
         let prepared = plan.go_on().and_then(|()| {
             Attempt::prepare(&plan, &meeting, &temporary, restarts.used(), restarts.allowed())
@@ -169,11 +205,12 @@ pub(crate) fn run(args: &LaunchArgs, behind: Behind, begun: Begun) -> anyhow::Re
             Ok(next) => next,
             Err(error) => {
                 say(format!("dtrain: cannot restart: {error:#}"));
-                let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
-                break (run, report);
+                break over;
             }
         };
+        failed = Some(over);
     };
+    let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
     if let Some(run_dir) = &plan.run_dir
         && let Err(error) = report.write(run_dir)
     {
@@ -231,6 +268,7 @@ impl Attempt {
         args: &LaunchArgs,
         begun: Begun,
         copies: Option<&MemoryCopies>,
+        notices: Vec<i32>,
     ) -> supervise::Job<'a> {
         let shared = Shared {
             world_size: plan.nproc,
@@ -272,11 +310,12 @@ impl Attempt {
             heartbeats: &self.heartbeats,
             hang: args.hang_policy(),
             limit: plan.limit,
+            notices,
         }
     }
 
     /// Whether the first failure of this attempt was that somebody else has its port.
-    fn port_was_taken(&self, run: &supervise::Run) -> bool {
+    fn port_was_taken(&self, run: &Run) -> bool {
         let Cause::Failed { rank } = run.verdict.cause else {
             return false;
         };

@@ -353,6 +353,14 @@ impl Plan {
         }
     }
 
+    /// Whether another launch would go on from a checkpoint of this run.
+    pub(super) fn has_checkpoint(&self) -> bool {
+        let (Some(_), Some(run_dir)) = (&self.recipe, &self.run_dir) else {
+            return false;
+        };
+        matches!(run_dir.newest_checkpoint(), Ok(Some(_)))
+    }
+
     /// Whether copies of the state are kept in memory: of use only where the workers are started again.
     pub(super) fn keeps_copies(&self) -> bool {
         self.recipe

@@ -2,6 +2,7 @@
 
 use super::cause::{self, Evidence, Suspect};
 use super::files::Files;
+use super::group::is_passing;
 use super::plan::{Kind, Plan};
 use super::size::plural;
 use super::supervise::Run;
@@ -40,15 +41,20 @@ impl Report {
         let status = exit_status(&run.verdict, plan.kind);
         let meaning = meaning(status, run.verdict.cause);
         let culprit = Culprit::find(plan, run, attempt);
-        let reason = match &culprit {
-            None => meaning.clone(),
-            Some(culprit) if matches!(run.verdict.cause, Cause::Hung { .. }) => {
+        let reason = match (&culprit, &run.not_started) {
+            (None, Some((rank, error))) if matches!(run.verdict.cause, Cause::NotStarted { .. }) => {
+                cannot_start(plan, *rank, error)
+            }
+            (None, _) => meaning.clone(),
+            (Some(culprit), _) if matches!(run.verdict.cause, Cause::Hung { .. }) => {
                 format!(
                     "no progress, rank {} was among the first to be silent; {meaning}",
                     culprit.end.rank
                 )
             }
-            Some(culprit) => format!("rank {} failed: {}; {meaning}", culprit.end.rank, culprit.ended()),
+            (Some(culprit), _) => {
+                format!("rank {} failed: {}; {meaning}", culprit.end.rank, culprit.ended())
+            }
         };
         let failure = culprit.as_ref().map(|culprit| culprit.failure(begun));
         // A worker that refuses the recipe or the data has not failed: it says what the launcher says of a wrong recipe.
@@ -159,7 +165,8 @@ fn exit_status(verdict: &Verdict, kind: Kind) -> ExitStatus {
         Cause::Requeue => ExitStatus::Requeue,
         Cause::Stopped { signal } => ExitStatus::Signal(signal),
         Cause::TimeIsUp => ExitStatus::Signal(signals::TERM),
-        Cause::NotStarted { .. } => ExitStatus::Usage,
+        Cause::NotStarted { passing: false, .. } => ExitStatus::Usage,
+        Cause::NotStarted { passing: true, .. } => ExitStatus::WorkerFailed,
         Cause::Hung { .. } => ExitStatus::WorkerFailed,
         Cause::Failed { rank } => match (verdict.end_of(rank).map(|end| end.outcome), kind) {
             (Some(Outcome::Exited(code)), Kind::Recipe) => ExitStatus::from_worker_code(code),
@@ -220,11 +227,16 @@ impl<'a> Culprit<'a> {
             .iter()
             .map(|end| suspect(end, run, files, &kills))
             .collect();
-        let seen_first = failed.iter().position(|end| end.rank == first)?;
+        let judged = failed.iter().position(|end| end.rank == first);
         // How workers end that were stopped because of a hang says nothing about it.
-        let (blamed, hang) = match hung {
-            true => (seen_first, Some(cause::Cause::hang())),
-            false => (cause::to_blame(seen_first, &suspects), None),
+        let (blamed, hang) = match (hung, judged) {
+            (true, _) => (judged.unwrap_or(0), Some(cause::Cause::hang())),
+            (false, judged) => (cause::to_blame(judged?, &suspects), None),
+        };
+        // One that only lost the other may have been faster to fail.
+        let seen_first = match failed.first()? {
+            end if end.lost_peer && !hung => 0,
+            _ => judged.unwrap_or(0),
         };
         let end = failed[blamed];
         let mut tail = cause::shortened(&run.tails[end.rank].lines());
@@ -403,8 +415,21 @@ pub(super) fn notice(notice: &Notice, kind: Kind, workers: usize, timeout: Durat
                 .map(|(rank, since)| format!("rank {rank} for {} s", since.as_secs()))
                 .collect();
             Some(format!(
-                "dtrain: no progress: nothing was heard of {}; finding out where the workers are, and stopping them",
+                "dtrain: no progress: nothing was heard of {}; finding out where the workers are, and stopping them unless \
+                 they go on",
                 ranks.join(", of ")
+            ))
+        }
+        Notice::Recovered => Some("dtrain: the workers make progress again: they are not stopped".to_owned()),
+        Notice::Writing { ranks, left } => {
+            let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
+            let until = left.map_or(String::new(), |left| {
+                format!(", until the time limit in {} s", left.as_secs())
+            });
+            Some(format!(
+                "dtrain: rank {} still writes a checkpoint after {timeout} s (--shutdown-timeout): waiting for it{until}; a second \
+                 Ctrl-C or SIGTERM kills at once",
+                ranks.join(", ")
             ))
         }
         Notice::Killing { ranks, timed_out } => {
@@ -418,9 +443,24 @@ pub(super) fn notice(notice: &Notice, kind: Kind, workers: usize, timeout: Durat
     }
 }
 
+/// That a worker could not be started, and why.
+pub(super) fn cannot_start(plan: &Plan, rank: usize, error: &io::Error) -> String {
+    let of = if plan.nproc == 1 {
+        String::new()
+    } else {
+        format!(" for rank {rank}")
+    };
+    let why = why_not_started(error);
+    format!("cannot start `{}`{of}: {why}", plan.program.display())
+}
+
 /// Why the system refused to execute a program that is there and executable.
-pub(super) fn why_not_started(error: &io::Error) -> String {
+fn why_not_started(error: &io::Error) -> String {
     match error.kind() {
+        _ if is_passing(error) => format!(
+            "{error}: the system lacks room for another process; end others, or raise the limit: `ulimit -u`, `ulimit -n`, a \
+             container's --pids-limit (pids.max of the control group), memory"
+        ),
         io::ErrorKind::NotFound => "the interpreter named in its first line does not exist".to_owned(),
         _ if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
             "it is neither a program for this machine nor a script whose first line names its interpreter (`#!/bin/sh`)"

@@ -2,25 +2,28 @@
 //!
 //! One thread per worker waits for its end, two read its output, one receives signals, one watches the guardian; all of them
 //! feed one channel. This, the main thread, blocks on that channel and never on the screen, so that a reader of the output
-//! who has stopped reading delays no decision.
+//! who has stopped reading delays no decision. It wakes at least twice a second, to look at the workers' heartbeats and so that
+//! the agent notices when the launcher itself did not run.
 
 use super::Begun;
-use super::files::{Files, Sieves, WorkerLogs};
+use super::files::Files;
+use super::group::{Capture, Group};
 use super::heartbeats::Heartbeats;
+use super::inspect::inspect;
 use super::plan::Kind;
 use super::report;
 use super::streams::Routing;
-use crate::agent::{Action, Agent, Event, HangPolicy, Policy, SAME_REQUEST, TimeLimit, Verdict};
+use crate::agent::{
+    Action, Agent, Asked, Cause, Event, HangPolicy, Policy, Restarts, SAME_REQUEST, TICK, TimeLimit, Verdict,
+};
 use crate::guardian::{self, Behind};
-use crate::output::{Chunk, Reader, RotatingLog, Screen, Source, Stream, Style, Tail, Unkept};
-use crate::process::{Family, Streams, Terminal, Worker, WorkerSpec, descendants, signals, stacks};
+use crate::output::{Screen, Tail, Unkept};
+use crate::process::{Family, WorkerSpec, descendants, signals};
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::process::Pid;
 use std::collections::VecDeque;
-use std::fs::{self, File};
-use std::io::{self, PipeReader};
-use std::path::Path;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,6 +50,8 @@ pub(super) struct Job<'a> {
     pub(super) heartbeats: &'a Heartbeats,
     pub(super) hang: Option<HangPolicy>,
     pub(super) limit: Option<TimeLimit>,
+    /// Signals for the workers that came before they were started.
+    pub(super) notices: Vec<i32>,
 }
 
 /// An attempt that is over; some of its output may still wait for the screen.
@@ -60,6 +65,8 @@ pub(super) struct Run {
     pub(super) not_started: Option<(usize, io::Error)>,
     /// Logs that are not whole, in words.
     pub(super) unkept: Option<String>,
+    /// Whether any worker gave a sign of life.
+    beaten: bool,
     events: Receiver<Event>,
     /// The user does not want to wait for the screen.
     given_up: bool,
@@ -105,16 +112,16 @@ impl Supervisor {
         })
     }
 
-    /// Lets `pause` pass between two attempts. A request to stop ends it; the signal is returned.
-    pub(super) fn pause(&self, pause: Duration) -> Option<i32> {
+    /// Lets `pause` pass between two attempts, unless something comes that ends it.
+    pub(super) fn pause(&self, pause: Duration, restarts: &mut Restarts) {
         let deadline = Instant::now() + pause;
-        loop {
-            match self.events.recv_deadline(deadline) {
-                Ok(Event::Stop { signal }) => return Some(signal),
-                Ok(Event::Abandoned) => return Some(signals::KILL),
-                Ok(_) => {}
-                Err(_) => return None,
-            }
+        let mut is_over = restarts.is_asked();
+        // What has come already is heard even where there is no pause.
+        while let Ok(event) = match is_over {
+            true => self.events.try_recv().map_err(|_| RecvTimeoutError::Timeout),
+            false => self.events.recv_deadline(deadline),
+        } {
+            is_over |= restarts.heard(&event);
         }
     }
 
@@ -142,7 +149,9 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
         begun,
         specs: job.specs,
         logs: logs.into_iter().map(Some).collect(),
+        files: job.files,
         workers: (0..workers).map(|_| None).collect(),
+        owed: Vec::new(),
         tails: (0..workers).map(|_| Tail::default()).collect(),
         not_started: None,
         events: supervisor.events_out.clone(),
@@ -164,25 +173,22 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
         requeue_code: job.requeue_code,
         hang: job.hang,
         limit: job.limit,
+        notices: job.notices,
     };
-    let beats = supervisor.events_out.clone();
-    let _watching = job
-        .hang
-        .map(|_| {
-            job.heartbeats.watch(workers, move |rank| {
-                // Fails only when the run is over.
-                let _ = beats.send(Event::Beat { rank });
-            })
-        })
-        .transpose()?;
+    let mut watch = job.heartbeats.watch(workers, begun);
+    let look_every = job.hang.map_or(TICK, |hang| hang.look_every());
     let mut agent = Agent::new(policy);
-    let mut actions = VecDeque::from(agent.begin());
+    let mut actions = VecDeque::from(agent.begin(begun.elapsed()));
     let verdict = loop {
         let event = match actions.pop_front() {
             Some(Action::Finish(verdict)) => break verdict,
             Some(Action::Start { rank }) => group.start(rank),
             Some(Action::Signal { rank, signal }) => {
                 group.signal(rank, signal);
+                continue;
+            }
+            Some(Action::Notify { rank, signal }) => {
+                group.owed.push((rank, signal));
                 continue;
             }
             Some(Action::Tell(notice)) => {
@@ -192,19 +198,26 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
                 continue;
             }
             Some(Action::Inspect { ranks }) => {
-                inspect(&group, job.files, &ranks, screen);
+                inspect(&group, &ranks, &screen.notices);
                 continue;
             }
             Some(Action::Sweep) => {
                 group.sweep();
                 continue;
             }
-            None => next_event(
-                &events,
-                agent
+            None => {
+                let look = Instant::now() + look_every;
+                let deadline = agent
                     .deadline()
-                    .and_then(|deadline| begun.at.checked_add(deadline)),
-            ),
+                    .and_then(|deadline| begun.at.checked_add(deadline));
+                let event = next_event(&events, deadline.map_or(look, |deadline| deadline.min(look)));
+                group.pay();
+                // Nobody is taken for hanging, or killed, who has beaten before this event.
+                for beat in watch.look(begun) {
+                    actions.extend(agent.on(&beat, begun.elapsed()));
+                }
+                event
+            }
         };
         actions.extend(agent.on(&event, begun.elapsed()));
     };
@@ -219,59 +232,31 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
     // No worker writes any more. What a daemon that left its process group may still write is not waited for.
     drop(stop_out);
     drop(capture);
+    let mut verdict = verdict;
     let waited = wait(&readers_done, &events);
+    if waited.asked_to_stop {
+        verdict.asked = verdict.asked.or(Some(Asked::Request));
+    }
+    verdict.notices.extend(&waited.notices);
     Ok(Run {
-        verdict: Verdict {
-            asked_to_stop: verdict.asked_to_stop || waited.asked_to_stop,
-            ..verdict
-        },
+        verdict,
         pids,
         tails,
         not_started,
         unkept: unkept.report(),
+        beaten: watch.has_seen_any(),
         events,
         given_up: waited.given_up,
     })
 }
 
-/// Writes down where the workers are that hang, for each beside its logs, or tells all where no logs are kept. A debugger takes
-/// its time, so it is done on threads; the agent hears when it is done.
-fn inspect(group: &Group, files: &Files, ranks: &[usize], screen: &Screen) {
-    let pids = group.pids();
-    let hanging: Vec<_> = ranks
-        .iter()
-        .filter_map(|&rank| Some((rank, pids[rank]?, files.stacks_path(rank))))
-        .collect();
-    let (notices, events) = (screen.notices.clone(), group.events.clone());
-    let look = move || {
-        std::thread::scope(|scope| {
-            for (rank, pid, path) in &hanging {
-                let notices = notices.clone();
-                scope.spawn(move || {
-                    // Both fail only when the run is over.
-                    let _ = notices.send(where_it_is(*rank, *pid, path.as_deref()));
-                });
-            }
-        });
-        let _ = events.send(Event::Inspected);
-    };
-    let thread = std::thread::Builder::new().name("inspect".to_owned());
-    if thread.spawn(look).is_err() {
-        let _ = group.events.send(Event::Inspected);
-    }
-}
-
-fn where_it_is(rank: usize, pid: u32, path: Option<&Path>) -> String {
-    let found = stacks::of(pid);
-    let indented: String = found.lines().map(|line| format!("\n    {line}")).collect();
-    match path.map(|path| (path, fs::write(path, &found))) {
-        Some((path, Ok(()))) => format!("dtrain: where rank {rank} is: {}", path.display()),
-        Some((_, Err(error))) => format!("dtrain: where rank {rank} is (cannot be kept: {error}):{indented}"),
-        None => format!("dtrain: where rank {rank} is:{indented}"),
-    }
-}
-
 impl Run {
+    /// Whether the workers were stopped by SIGTERM, as batch systems do, before they had done anything that could be lost.
+    pub(super) fn is_stopped_before_its_first_step(&self) -> bool {
+        let signal = signals::TERM;
+        self.verdict.cause == (Cause::Stopped { signal }) && !self.beaten
+    }
+
     /// Waits until the screen has taken everything, unless the user asks a second time to stop.
     pub(super) fn finish(self, screen: Screen) {
         let Screen {
@@ -287,15 +272,9 @@ impl Run {
 }
 
 /// The next thing that happens, or the timer at `deadline`.
-fn next_event(events: &Receiver<Event>, deadline: Option<Instant>) -> Event {
-    match deadline {
-        // The group holds a sender, so that the channel cannot close.
-        None => events.recv().unwrap_or(Event::Timer),
-        Some(deadline) => match events.recv_deadline(deadline) {
-            Ok(event) => event,
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Event::Timer,
-        },
-    }
+fn next_event(events: &Receiver<Event>, deadline: Instant) -> Event {
+    // The group holds a sender, so that the channel cannot close.
+    events.recv_deadline(deadline).unwrap_or(Event::Timer)
 }
 
 /// How a wait for output came to its end.
@@ -304,6 +283,8 @@ struct Waited {
     given_up: bool,
     /// A stop signal came meanwhile.
     asked_to_stop: bool,
+    /// Signals for the workers, of which none runs.
+    notices: Vec<i32>,
 }
 
 /// Waits until `done` disconnects, or the user does not want to wait.
@@ -312,6 +293,7 @@ fn wait(done: &Receiver<()>, events: &Receiver<Event>) -> Waited {
     let mut waited = Waited {
         given_up: false,
         asked_to_stop: false,
+        notices: Vec::new(),
     };
     loop {
         crossbeam_channel::select! {
@@ -323,6 +305,7 @@ fn wait(done: &Receiver<()>, events: &Receiver<Event>) -> Waited {
                         matches!(signal, signals::INT | signals::TERM) && begun.elapsed() >= SAME_REQUEST;
                 }
                 Ok(Event::Abandoned) => (waited.asked_to_stop, waited.given_up) = (true, true),
+                Ok(Event::Forward { signal }) => waited.notices.push(signal),
                 Ok(_) => {}
                 Err(_) => {
                     waited.given_up = done.recv().is_ok();
@@ -333,139 +316,5 @@ fn wait(done: &Receiver<()>, events: &Receiver<Event>) -> Waited {
         if waited.given_up {
             return waited;
         }
-    }
-}
-
-/// The workers, and what is needed to start one.
-struct Group<'a> {
-    begun: Begun,
-    specs: Vec<WorkerSpec>,
-    logs: Vec<Option<WorkerLogs>>,
-    workers: Vec<Option<Worker>>,
-    tails: Vec<Tail>,
-    not_started: Option<(usize, io::Error)>,
-    events: Sender<Event>,
-    family: Family,
-    /// The process group that the shell knows.
-    job: Option<Pid>,
-    capture: Capture<'a>,
-}
-
-impl Group<'_> {
-    fn start(&mut self, rank: usize) -> Event {
-        match self.try_start(rank) {
-            Ok(worker) => {
-                self.workers[rank] = Some(worker);
-                Event::Started { rank }
-            }
-            Err(error) => {
-                self.not_started = Some((rank, error));
-                Event::NotStarted { rank }
-            }
-        }
-    }
-
-    fn try_start(&mut self, rank: usize) -> io::Result<Worker> {
-        let (mut worker, streams) = self.family.start(&self.specs[rank])?;
-        let logs = self.logs[rank].take().unwrap_or_default();
-        let (events, begun) = (self.events.clone(), self.begun);
-        let ended = move |outcome| {
-            let at = begun.elapsed();
-            // Fails only when the run is over.
-            let _ = events.send(Event::Ended { rank, outcome, at });
-        };
-        let attached = self
-            .capture
-            .attach(rank, streams, logs, &self.tails[rank])
-            .and_then(|()| worker.watch(ended))
-            .and_then(|()| self.lend_terminal(rank, &worker));
-        if let Err(error) = attached {
-            self.family.sweep(&mut worker);
-            return Err(error);
-        }
-        Ok(worker)
-    }
-
-    /// Lets a worker that has the terminal at its standard input read from it.
-    fn lend_terminal(&self, rank: usize, worker: &Worker) -> io::Result<()> {
-        let job = self.job.filter(|_| self.specs[rank].inherit_stdin);
-        match job.and_then(Terminal::at_stdin) {
-            Some(terminal) => terminal.lend(worker, self.family.clone()),
-            None => Ok(()),
-        }
-    }
-
-    fn signal(&self, rank: usize, signal: i32) {
-        if let Some(worker) = &self.workers[rank] {
-            worker.signal(signal);
-        }
-    }
-
-    fn sweep(&mut self) {
-        for worker in self.workers.iter_mut().flatten() {
-            self.family.sweep(worker);
-        }
-        // All workers are reaped: what is left below the launcher was started by them.
-        self.family.end_orphans();
-    }
-
-    fn pids(&self) -> Vec<Option<u32>> {
-        self.workers
-            .iter()
-            .map(|worker| worker.as_ref().map(Worker::pid))
-            .collect()
-    }
-}
-
-/// What the readers of all workers share.
-struct Capture<'a> {
-    routing: &'a Routing,
-    sieves: Sieves,
-    chunks: Sender<Chunk>,
-    unkept: Unkept,
-    stop: Arc<PipeReader>,
-    alive: Sender<()>,
-}
-
-impl Capture<'_> {
-    fn attach(&self, rank: usize, streams: Streams, logs: WorkerLogs, tail: &Tail) -> io::Result<()> {
-        if let Some(stdout) = streams.stdout {
-            self.read(rank, Stream::Stdout, stdout, logs.stdout, None)?;
-        }
-        self.read(
-            rank,
-            Stream::Stderr,
-            streams.stderr,
-            logs.stderr,
-            Some(tail.clone()),
-        )
-    }
-
-    fn read(
-        &self,
-        rank: usize,
-        stream: Stream,
-        pipe: File,
-        log: Option<RotatingLog>,
-        tail: Option<Tail>,
-    ) -> io::Result<()> {
-        let sieve = match stream {
-            Stream::Stdout => &self.sieves.stdout,
-            Stream::Stderr => &self.sieves.stderr,
-        };
-        let style = self.routing.style(rank, stream);
-        let reader = Reader {
-            source: Source { rank, stream },
-            stream: pipe,
-            style,
-            prefix: self.routing.prefix(rank).as_bytes().to_vec(),
-            log,
-            sieve: sieve.clone().filter(|_| style != Style::Hidden),
-            tail,
-            chunks: self.chunks.clone(),
-            unkept: self.unkept.clone(),
-            _alive: self.alive.clone(),
-        };
-        reader.start(Arc::clone(&self.stop))
     }
 }

@@ -135,6 +135,15 @@ pub(super) fn let_the_terminal_stop_it() -> io::Result<()> {
     output.thread_unblock().map_err(Into::into)
 }
 
+/// Whether the process has a handler for the signal, or holds it back to fetch it: it does not die of it. Also where nobody knows.
+pub(crate) fn is_handled_by(pid: u32, signal: i32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return true;
+    };
+    let has = |set: &str| parse_set(&status, set).is_some_and(|set| set & (1 << (signal - 1)) != 0);
+    has("SigCgt:") || has("SigBlk:")
+}
+
 /// From its return on, writing a file beyond the limit of file sizes (`ulimit -f`) fails as on a full disk, which can
 /// be told, and no longer kills the launcher. A handler is not inherited through exec: programs start with the
 /// signal as it was.
@@ -152,12 +161,13 @@ pub(crate) fn survive_file_size_limit() -> io::Result<()> {
 fn ignored_at_start() -> u64 {
     std::fs::read_to_string("/proc/self/status")
         .ok()
-        .and_then(|status| parse_ignored(&status))
+        .and_then(|status| parse_set(&status, "SigIgn:"))
         .unwrap_or(0)
 }
 
-fn parse_ignored(status: &str) -> Option<u64> {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+/// One of the sets of signals in a process's status.
+fn parse_set(status: &str, set: &str) -> Option<u64> {
+    let mask = status.lines().find_map(|line| line.strip_prefix(set))?;
     u64::from_str_radix(mask.trim(), 16).ok()
 }
 
@@ -183,9 +193,21 @@ mod tests {
     fn the_ignored_set_is_read_from_the_status_file() {
         // HUP (bit 0) and PIPE (bit 12).
         assert_eq!(
-            parse_ignored("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"),
+            parse_set("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0\n", "SigIgn:"),
             Some(0x1001)
         );
-        assert_eq!(parse_ignored("Name:\tx\n"), None);
+        assert_eq!(parse_set("Name:\tx\n", "SigIgn:"), None);
+    }
+
+    #[test]
+    fn a_process_has_a_handler_from_when_it_makes_one() {
+        let own = std::process::id();
+        assert!(!is_handled_by(own, USR2));
+        assert!(signal_hook::flag::register(USR2, Arc::default()).is_ok());
+        assert!(is_handled_by(own, USR2));
+        assert!(
+            is_handled_by(u32::MAX, USR2),
+            "one that is gone does not die of it"
+        );
     }
 }

@@ -6,10 +6,7 @@ use std::ffi::OsStr;
 use std::fmt::Write;
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
-
-/// A debugger that takes longer is ended: it may hang on what hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+use std::time::{Duration, Instant};
 
 /// Debuggers that print all stacks of a running process, best first; `{}` is the process id.
 const DEBUGGERS: [(&str, &[&str]); 3] = [
@@ -30,10 +27,10 @@ const DEBUGGERS: [(&str, &[&str]); 3] = [
     ("eu-stack", &["-p", "{}"]),
 ];
 
-/// What can be said of the process.
-pub(crate) fn of(pid: u32) -> String {
+/// What can be said of the process, at the latest after `patience`: a debugger may hang on what hangs.
+pub(crate) fn of(pid: u32, patience: Duration) -> String {
     let mut text = threads(pid);
-    match debugger(pid) {
+    match debugger(pid, patience) {
         Some((name, stacks)) => {
             let _ = write!(text, "\nstacks, by {name}:\n{stacks}");
         }
@@ -78,12 +75,16 @@ fn threads(pid: u32) -> String {
     text
 }
 
-fn debugger(pid: u32) -> Option<(&'static str, String)> {
+fn debugger(pid: u32, patience: Duration) -> Option<(&'static str, String)> {
+    let begun = Instant::now();
     let path = std::env::var_os("PATH");
     DEBUGGERS.iter().find_map(|(name, args)| {
+        // It may have gone on, and ended, meanwhile.
+        fs::metadata(format!("/proc/{pid}")).ok()?;
         let found = program::find(OsStr::new(name), path.as_deref()).ok()?;
         let args = args.iter().map(|arg| arg.replace("{}", &pid.to_string()));
-        let printed = output(Command::new(found).args(args), PATIENCE)?;
+        let left = patience.checked_sub(begun.elapsed())?;
+        let printed = output(Command::new(found).args(args), left)?;
         (!printed.trim().is_empty()).then_some((*name, printed))
     })
 }
@@ -93,7 +94,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use std::time::Instant;
 
     #[test]
     fn every_thread_is_listed() {
@@ -105,7 +105,11 @@ mod tests {
         // A thread names itself after it has begun.
         let begun = Instant::now();
         while !threads(std::process::id()).contains("waits-here: ") {
-            assert!(begun.elapsed() < PATIENCE, "{}", threads(std::process::id()));
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "{}",
+                threads(std::process::id())
+            );
             std::thread::yield_now();
         }
         drop(stop);

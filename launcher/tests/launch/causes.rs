@@ -188,6 +188,34 @@ fn a_rank_that_only_lost_its_peer_yields_to_the_one_with_the_cause() {
 }
 
 #[test]
+fn a_rank_that_leaves_the_group_and_then_fails_by_itself_is_the_cause() {
+    let scene = Scene::new();
+    // Rank 1's words are no known error, but they are its own, and so is its exit code.
+    let script = r#"
+        if [ $RANK = 1 ]; then
+            echo 'the data of shard 3 is broken' >&2
+            : > "$TEST_DIR/closed"
+            until [ -e "$TEST_DIR/lost" ]; do sleep 0.01; done
+            sleep 0.4
+            exit 7
+        fi
+        until [ -e "$TEST_DIR/closed" ]; do sleep 0.01; done
+        echo 'RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:7860' >&2
+        : > "$TEST_DIR/lost"
+        sleep 0.2
+        exit 1"#;
+    scene
+        .sh(2, &["--run-dir", "run"], script)
+        .expect_code(7)
+        .says("dtrain: rank 1 (pid ")
+        .says(": exit code 7, after rank 0 had failed because of it\n")
+        .says("the data of shard 3 is broken")
+        .says("  failed because of it: rank 0 (exit code 1)\n");
+    assert_eq!(failure(&scene)["rank"], 1);
+    assert_eq!(failure(&scene)["exit_code"], 7);
+}
+
+#[test]
 fn a_rank_that_lost_its_peer_is_named_where_no_other_has_a_cause() {
     let scene = Scene::new();
     let script = r#"

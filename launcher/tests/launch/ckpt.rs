@@ -64,7 +64,7 @@ const MODEL: Tensors<'static> = &[
 ];
 
 /// A checkpoint of a small "resnet18" after so many steps.
-fn checkpoint(run: &Path, step: u64, change: impl FnOnce(&Path, &mut Manifest)) -> PathBuf {
+pub(crate) fn checkpoint(run: &Path, step: u64, change: impl FnOnce(&Path, &mut Manifest)) -> PathBuf {
     let folder = run.join(format!("checkpoints/step-{step:08}"));
     fs::create_dir_all(&folder).unwrap();
     write_tensors(&folder.join("model.safetensors"), MODEL);

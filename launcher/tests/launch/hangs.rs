@@ -1,7 +1,11 @@
 //! Workers that go on running and do nothing.
 
-use crate::harness::Scene;
+use crate::harness::{Scene, kill, repeat, wait_until};
 use dtrain_test_kit::need::{self, Need};
+use rustix::process::Signal;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
 
 /// Beats for a while, and then only rank 1 stops; rank 0 waits for it as ranks do.
 const STUCK: &str = r#"
@@ -30,6 +34,111 @@ fn workers_that_stop_beating_are_found_and_where_they_are_is_kept() {
             .starts_with("no progress, rank 1"),
         "{result}"
     );
+}
+
+/// A debugger that takes long, and would take even longer with the first process.
+fn with_slow_debugger(scene: &Scene, mut command: Command) -> Command {
+    let tools = scene.path(".tools");
+    std::fs::create_dir(&tools).unwrap();
+    let debugger = tools.join("py-spy");
+    std::fs::write(&debugger, "#!/bin/sh\nexec sleep 600\n").unwrap();
+    std::fs::set_permissions(&debugger, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{}:{path}", tools.display()));
+    command
+}
+
+#[test]
+fn workers_that_go_on_while_they_are_inspected_are_not_stopped() {
+    repeat(1, |_| {
+        let scene = Scene::new();
+        // Whether it beats once more before it ends must not matter.
+        let script = r#"
+            for n in 1 2 3 4 5 6; do : > "$DTRAIN_HEARTBEAT_FILE"; sleep 0.1; done
+            until [ -e "$TEST_DIR/go" ]; do sleep 0.05; done
+            if [ $RANK = 0 ]; then : > "$DTRAIN_HEARTBEAT_FILE"; sleep 0.2; fi
+            echo went on"#;
+        let args = ["--nproc", "2", "--hang-timeout", "2", "--", "sh", "-c", script];
+        let launch = scene.start(with_slow_debugger(&scene, scene.command(&args)));
+        launch.wait_until_it_says("no progress");
+        std::fs::write(scene.path("go"), "").unwrap();
+        let done = launch.wait();
+        done.expect_code(0);
+        assert_eq!(done.stdout().matches("went on").count(), 2);
+    });
+}
+
+#[test]
+fn the_rank_that_was_silent_first_is_named_however_soon_the_other_followed() {
+    let script = r#"
+        for n in 1 2 3 4 5 6 7 8; do : > "$DTRAIN_HEARTBEAT_FILE"; sleep 0.05; done
+        : > "$TEST_DIR/stopped.$RANK"
+        if [ $RANK = 0 ]; then
+            until [ -e "$TEST_DIR/stopped.1" ]; do : > "$DTRAIN_HEARTBEAT_FILE"; done
+            sleep 0.05
+            : > "$DTRAIN_HEARTBEAT_FILE"
+        fi
+        exec sleep 600"#;
+    for _ in 0..2 {
+        Scene::new()
+            .sh(2, &["--hang-timeout", "2", "--shutdown-timeout", "1"], script)
+            .expect_code(4)
+            .says("nothing was heard of rank 1 for ");
+    }
+}
+
+#[test]
+fn the_time_between_two_looks_is_not_taken_for_that_of_a_step() {
+    let script = r#"
+        n=0
+        while [ $n -lt 60 ]; do : > "$DTRAIN_HEARTBEAT_FILE"; sleep 0.02; n=$((n + 1)); done
+        exec sleep 600"#;
+    let done = Scene::new().sh(1, &["--hang-timeout", "3", "--shutdown-timeout", "1"], script);
+    done.expect_code(4);
+    // It was 20 times the half second between two looks.
+    let soon = (3..8).any(|seconds| {
+        let text = format!("nothing was heard of rank 0 for {seconds} s;");
+        done.stderr.contains(&text)
+    });
+    assert!(soon, "{}", done.stderr);
+}
+
+/// Stops every process of the scene, one that is started meanwhile too.
+fn freeze(scene: &Scene) {
+    let is_stopped = |pid: &u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        status
+            .rsplit_once(") ")
+            .is_none_or(|(_, rest)| rest.starts_with(['T', 't']))
+    };
+    wait_until("all to be stopped", || {
+        let alive = scene.alive();
+        alive.iter().for_each(|pid| kill(*pid, Signal::STOP));
+        alive.iter().all(is_stopped) && scene.alive().iter().all(is_stopped)
+    });
+}
+
+#[test]
+fn a_job_that_is_frozen_as_a_whole_goes_on_when_it_thaws() {
+    // Each step is a sleep, which the kernel lets run on while its process is stopped.
+    let script = r#"
+        n=0
+        : > "$TEST_DIR/ready.$RANK"
+        while [ $n -lt 120 ]; do : > "$DTRAIN_HEARTBEAT_FILE"; sleep 0.05; n=$((n + 1)); done
+        echo whole"#;
+    repeat(1, |n| {
+        let scene = Scene::new();
+        let launch = scene.start_sh(2, &["--hang-timeout", "2"], script);
+        // By then it is known what is usual.
+        std::thread::sleep(Duration::from_millis(2500 + n as u64 * 61 % 2000));
+        freeze(&scene);
+        std::thread::sleep(Duration::from_secs(4));
+        scene.alive().iter().for_each(|pid| kill(*pid, Signal::CONT));
+        let done = launch.wait();
+        done.expect_code(0);
+        assert!(!done.stderr.contains("no progress"), "{}", done.stderr);
+        assert_eq!(done.stdout().matches("whole").count(), 2);
+    });
 }
 
 #[test]

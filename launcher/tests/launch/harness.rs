@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -18,6 +18,21 @@ pub(crate) const LONG: Duration = Duration::from_secs(120);
 pub(crate) fn repeats(usual: usize) -> usize {
     let asked = std::env::var("DTRAIN_SOAK").ok();
     asked.and_then(|number| number.parse().ok()).unwrap_or(usual)
+}
+
+/// Tries a case as often as [`repeats`] says, several at once: for cases that mostly wait. It gets the number of the try.
+pub(crate) fn repeat(usual: usize, case: impl Fn(usize) + Sync) {
+    const AT_ONCE: usize = 8;
+    let (count, next) = (repeats(usual), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(count) {
+            scope.spawn(|| {
+                while let Some(n) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|n| *n < count) {
+                    case(n);
+                }
+            });
+        }
+    });
 }
 
 /// A folder in which the launcher and its workers run. Workers find it as `$TEST_DIR`.

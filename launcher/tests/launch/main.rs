@@ -11,6 +11,7 @@ mod gpus;
 mod hangs;
 mod harness;
 mod logs;
+mod notices;
 mod output;
 mod plan;
 mod pty;

@@ -64,6 +64,35 @@ fn workers_that_ignore_the_signal_are_killed_after_the_timeout() {
         .says("dtrain: killing rank 0, 1: still running after 1 s");
 }
 
+/// Writes a checkpoint for 4 s when it is asked to stop, with a sign of life twice a second.
+const WRITES: &str = r#"
+    trap 'n=0; while [ $n -lt 10 ]; do echo writing 1<> "$DTRAIN_HEARTBEAT_FILE"; sleep 0.4 || :; n=$((n + 1)); done; : > "$DTRAIN_HEARTBEAT_FILE"; echo written; exit 0' TERM
+    : > "$TEST_DIR/ready.$RANK"
+    while :; do sleep 0.05 || :; done"#;
+
+#[test]
+fn a_checkpoint_that_is_being_written_is_waited_for_beyond_the_timeout() {
+    let scene = Scene::new();
+    let launch = scene.start_sh(1, &["--shutdown-timeout", "1"], WRITES);
+    launch.signal(Signal::TERM);
+    let done = launch.wait();
+    done.expect_code(0).says(
+        "dtrain: rank 0 still writes a checkpoint after 1 s (--shutdown-timeout): waiting for it; a second",
+    );
+    assert_eq!(done.stdout(), "written\n");
+}
+
+#[test]
+fn a_second_signal_ends_a_checkpoint_that_is_being_written() {
+    let scene = Scene::new();
+    let script = WRITES.replace("-lt 10", "-lt 10000");
+    let launch = scene.start_sh(1, &["--shutdown-timeout", "1"], &script);
+    launch.signal(Signal::TERM);
+    launch.wait_until_it_says("still writes a checkpoint");
+    launch.signal(Signal::TERM);
+    launch.wait().expect_code(143).says("on request");
+}
+
 #[test]
 fn a_second_signal_kills_at_once() {
     for (first, second, code) in [

@@ -30,12 +30,8 @@ fn a_failure_stops_the_others_at_once_and_kills_them_after_the_timeout() {
     assert_eq!(agent.deadline(), Some(ms(31_000)));
 
     assert_eq!(die(&mut agent, 0, TERM, 1100), []);
-    assert_eq!(
-        agent.on(&Event::Timer, ms(30_999)),
-        [],
-        "an early timer does nothing"
-    );
-    let actions = agent.on(&Event::Timer, ms(31_000));
+    assert_eq!(timer(&mut agent, 30_999), [], "an early timer does nothing");
+    let actions = timer(&mut agent, 31_000);
     assert_eq!(
         actions[0],
         Action::Signal {
@@ -83,6 +79,7 @@ fn the_first_failure_by_time_is_the_cause_whatever_the_order_of_the_news() {
         rank: 2,
         outcome: Outcome::Exited(7),
         at: ms(90),
+        lost_peer: false,
     };
     exit(&mut agent, 1, 1, 100);
     agent.on(&late_news, ms(101));
@@ -111,5 +108,125 @@ fn code_75_of_a_program_that_does_not_know_it_is_a_failure() {
     assert_eq!(
         verdict(&die(&mut agent, 1, TERM, 30)).cause,
         Cause::Failed { rank: 0 }
+    );
+}
+
+/// An end whose last words are that another worker is gone.
+fn lose_peer(agent: &mut Agent, rank: usize, at: u64) -> Vec<Action> {
+    let ended = Event::Ended {
+        rank,
+        outcome: Outcome::Exited(1),
+        at: ms(at),
+        lost_peer: true,
+    };
+    on(agent, &ended, at)
+}
+
+#[test]
+fn a_rank_that_lost_another_is_not_the_cause_where_that_one_fails_by_itself() {
+    let mut agent = running(3, None);
+    assert_eq!(lose_peer(&mut agent, 0, 100), [], "the others are left to fail");
+    assert_eq!(agent.deadline(), Some(ms(1100)));
+    assert_eq!(lose_peer(&mut agent, 2, 300), []);
+    let last = exit(&mut agent, 1, 7, 900);
+    assert_eq!(verdict(&last).cause, Cause::Failed { rank: 1 });
+}
+
+#[test]
+fn a_rank_that_lost_another_has_failed_where_no_other_does() {
+    let mut agent = running(2, None);
+    lose_peer(&mut agent, 0, 100);
+    assert_eq!(timer(&mut agent, 1099), []);
+    let actions = timer(&mut agent, 1100);
+    assert_eq!(signals_in(&actions), to(TERM, &[1]));
+    assert!(matches!(actions[1], Action::Tell(Notice::Failed { rank: 0, .. })));
+    // Too late, and it was asked to.
+    assert_eq!(
+        verdict(&exit(&mut agent, 1, 7, 1150)).cause,
+        Cause::Failed { rank: 0 }
+    );
+}
+
+#[test]
+fn a_failure_of_its_own_stops_the_rest_that_lost_it() {
+    let mut agent = running(3, None);
+    lose_peer(&mut agent, 0, 100);
+    assert_eq!(signals_in(&exit(&mut agent, 1, 7, 500)), to(TERM, &[2]));
+    let last = die(&mut agent, 2, TERM, 510);
+    assert_eq!(verdict(&last).cause, Cause::Failed { rank: 1 });
+}
+
+#[test]
+fn a_notice_that_an_attempt_does_not_heed_is_left_for_the_next() {
+    // A training that fails although it was asked to stop.
+    let mut agent = running(1, Some(75));
+    assert_eq!(
+        on(&mut agent, &Event::Forward { signal: USR1 }, 100),
+        [Action::Notify {
+            rank: 0,
+            signal: USR1
+        }]
+    );
+    assert_eq!(verdict(&exit(&mut agent, 0, 1, 200)).notices, [USR1]);
+    // A program has had it, unless it was being stopped.
+    let mut agent = running(2, None);
+    on(&mut agent, &Event::Forward { signal: USR1 }, 100);
+    exit(&mut agent, 0, 1, 200);
+    on(&mut agent, &Event::Forward { signal: USR2 }, 300);
+    assert_eq!(verdict(&die(&mut agent, 1, TERM, 400)).notices, [USR2]);
+}
+
+#[test]
+fn a_notice_from_before_reaches_workers_when_they_are_started() {
+    let policy = Policy {
+        workers: 2,
+        shutdown_timeout: TIMEOUT,
+        requeue_code: None,
+        hang: None,
+        limit: None,
+        notices: vec![USR1],
+    };
+    let mut agent = Agent::new(policy);
+    agent.begin(Duration::ZERO);
+    let notify = |rank, signal| Action::Notify { rank, signal };
+    assert_eq!(
+        agent.on(&Event::Started { rank: 0 }, ms(1)),
+        [notify(0, USR1), Action::Start { rank: 1 }]
+    );
+    let sent = agent.on(&Event::Forward { signal: USR2 }, ms(2));
+    assert_eq!(signals_in(&sent), to(USR2, &[0]));
+    assert_eq!(
+        agent.on(&Event::Started { rank: 1 }, ms(3)),
+        [notify(1, USR1), notify(1, USR2)]
+    );
+    exit(&mut agent, 0, 0, 10);
+    assert!(verdict(&exit(&mut agent, 1, 0, 11)).notices.is_empty());
+}
+
+#[test]
+fn nothing_is_started_after_the_time_limit() {
+    let limited = || {
+        Agent::new(Policy {
+            workers: 2,
+            shutdown_timeout: TIMEOUT,
+            requeue_code: None,
+            hang: None,
+            limit: Some(TimeLimit {
+                ask: ms(100),
+                end: ms(200),
+                signal: TERM,
+            }),
+            notices: Vec::new(),
+        })
+    };
+    assert_eq!(verdict(&limited().begin(ms(100))).cause, Cause::TimeIsUp);
+    let mut agent = limited();
+    agent.begin(ms(99));
+    let actions = agent.on(&Event::Started { rank: 0 }, ms(100));
+    assert_eq!(signals_in(&actions), to(TERM, &[0]));
+    assert_eq!(
+        verdict(&exit(&mut agent, 0, 0, 150)).cause,
+        Cause::TimeIsUp,
+        "one was never started"
     );
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod failures;
+mod hangs;
 mod requests;
 
 use super::*;
@@ -22,8 +23,9 @@ fn running(workers: usize, requeue_code: Option<i32>) -> Agent {
         requeue_code,
         hang: None,
         limit: None,
+        notices: Vec::new(),
     });
-    let mut next = agent.begin();
+    let mut next = agent.begin(Duration::ZERO);
     for rank in 0..workers {
         assert_eq!(
             next,
@@ -36,30 +38,44 @@ fn running(workers: usize, requeue_code: Option<i32>) -> Agent {
     agent
 }
 
+/// What happens at `at`, to a launcher that was awake until then.
+fn on(agent: &mut Agent, event: &Event, at: u64) -> Vec<Action> {
+    agent.latest = ms(at);
+    agent.on(event, ms(at))
+}
+
+fn timer(agent: &mut Agent, at: u64) -> Vec<Action> {
+    on(agent, &Event::Timer, at)
+}
+
 fn exit(agent: &mut Agent, rank: usize, code: i32, at: u64) -> Vec<Action> {
-    agent.on(
+    on(
+        agent,
         &Event::Ended {
             rank,
             outcome: Outcome::Exited(code),
             at: ms(at),
+            lost_peer: false,
         },
-        ms(at),
+        at,
     )
 }
 
 fn die(agent: &mut Agent, rank: usize, signal: i32, at: u64) -> Vec<Action> {
-    agent.on(
+    on(
+        agent,
         &Event::Ended {
             rank,
             outcome: Outcome::Signaled(signal),
             at: ms(at),
+            lost_peer: false,
         },
-        ms(at),
+        at,
     )
 }
 
 fn stop(agent: &mut Agent, signal: i32, at: u64) -> Vec<Action> {
-    agent.on(&Event::Stop { signal }, ms(at))
+    on(agent, &Event::Stop { signal }, at)
 }
 
 /// The verdict of the last actions, which must end the run.

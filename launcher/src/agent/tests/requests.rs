@@ -14,7 +14,7 @@ fn stop_signals_are_forwarded_and_then_killed() {
         );
         assert_eq!(agent.deadline(), Some(ms(30_100)));
         assert_eq!(die(&mut agent, 0, signal, 110), []);
-        assert_eq!(signals_in(&agent.on(&Event::Timer, ms(30_100))), to(KILL, &[1]));
+        assert_eq!(signals_in(&timer(&mut agent, 30_100)), to(KILL, &[1]));
         assert_eq!(
             verdict(&die(&mut agent, 1, KILL, 30_101)).cause,
             Cause::Stopped { signal }
@@ -98,7 +98,7 @@ fn requeue_without_a_request_leaves_the_others_to_finish_but_not_for_ever() {
     let mut agent = running(2, Some(75));
     assert_eq!(exit(&mut agent, 0, 75, 20), []);
     assert_eq!(agent.deadline(), Some(ms(30_020)));
-    assert_eq!(signals_in(&agent.on(&Event::Timer, ms(30_020))), to(KILL, &[1]));
+    assert_eq!(signals_in(&timer(&mut agent, 30_020)), to(KILL, &[1]));
     let last = die(&mut agent, 1, KILL, 30_021);
     assert_eq!(signals_in(&last), []);
     assert_eq!(verdict(&last).cause, Cause::Requeue);
@@ -130,6 +130,7 @@ fn a_worker_that_breaks_during_a_requested_stop_is_the_cause() {
                 rank: 1,
                 outcome,
                 at: ms(20),
+                lost_peer: false,
             },
             ms(20),
         );
@@ -183,19 +184,32 @@ fn a_program_that_does_not_start_ends_the_run_with_the_others_killed() {
         requeue_code: None,
         hang: None,
         limit: None,
+        notices: Vec::new(),
     });
-    agent.begin();
+    agent.begin(Duration::ZERO);
     assert_eq!(
         agent.on(&Event::Started { rank: 0 }, ms(1)),
         [Action::Start { rank: 1 }]
     );
     assert_eq!(
-        agent.on(&Event::NotStarted { rank: 1 }, ms(2)),
+        agent.on(
+            &Event::NotStarted {
+                rank: 1,
+                passing: false
+            },
+            ms(2)
+        ),
         to(KILL, &[0]),
         "rank 2 is not tried"
     );
     let last = die(&mut agent, 0, KILL, 3);
-    assert_eq!(verdict(&last).cause, Cause::NotStarted { rank: 1 });
+    assert_eq!(
+        verdict(&last).cause,
+        Cause::NotStarted {
+            rank: 1,
+            passing: false
+        }
+    );
 }
 
 #[test]
@@ -206,10 +220,23 @@ fn the_first_program_that_does_not_start_leaves_nothing_to_wait_for() {
         requeue_code: None,
         hang: None,
         limit: None,
+        notices: Vec::new(),
     });
-    agent.begin();
-    let last = agent.on(&Event::NotStarted { rank: 0 }, ms(2));
-    assert_eq!(verdict(&last).cause, Cause::NotStarted { rank: 0 });
+    agent.begin(Duration::ZERO);
+    let last = agent.on(
+        &Event::NotStarted {
+            rank: 0,
+            passing: false,
+        },
+        ms(2),
+    );
+    assert_eq!(
+        verdict(&last).cause,
+        Cause::NotStarted {
+            rank: 0,
+            passing: false
+        }
+    );
     assert_eq!(verdict(&last).ends, []);
 }
 
@@ -221,8 +248,9 @@ fn a_stop_while_workers_are_being_started_reaches_the_one_in_the_making() {
         requeue_code: None,
         hang: None,
         limit: None,
+        notices: Vec::new(),
     });
-    agent.begin();
+    agent.begin(Duration::ZERO);
     agent.on(&Event::Started { rank: 0 }, ms(1));
     assert_eq!(signals_in(&stop(&mut agent, INT, 2)), to(INT, &[0]));
     assert_eq!(
@@ -258,9 +286,10 @@ fn an_endless_timeout_does_not_overflow() {
         requeue_code: None,
         hang: None,
         limit: None,
+        notices: Vec::new(),
     };
     let mut agent = Agent::new(policy);
-    agent.begin();
+    agent.begin(Duration::ZERO);
     agent.on(&Event::Started { rank: 0 }, ms(1));
     stop(&mut agent, TERM, 10);
     assert_eq!(agent.deadline(), Some(Duration::MAX));
@@ -278,19 +307,20 @@ fn limited(signal: i32, requeue_code: Option<i32>) -> Agent {
             end: ms(150),
             signal,
         }),
+        notices: Vec::new(),
     });
-    agent.begin();
+    agent.begin(Duration::ZERO);
     agent.on(&Event::Started { rank: 0 }, ms(0));
     agent.on(&Event::Started { rank: 1 }, ms(0));
     assert_eq!(agent.deadline(), Some(ms(100)));
-    assert_eq!(agent.on(&Event::Timer, ms(99)), []);
+    assert_eq!(timer(&mut agent, 99), []);
     agent
 }
 
 #[test]
 fn before_its_time_limit_a_training_is_asked_to_stop_and_may_be_requeued() {
     let mut agent = limited(USR1, Some(75));
-    let asked = agent.on(&Event::Timer, ms(100));
+    let asked = timer(&mut agent, 100);
     assert_eq!(signals_in(&asked), to(USR1, &[0, 1]));
     assert!(asked.contains(&Action::Tell(Notice::TimeLimit {
         workers: 2,
@@ -300,29 +330,29 @@ fn before_its_time_limit_a_training_is_asked_to_stop_and_may_be_requeued() {
     let last = exit(&mut agent, 1, 75, 121);
     let verdict = verdict(&last);
     assert_eq!(verdict.cause, Cause::Requeue);
-    assert!(verdict.asked_to_stop, "nothing is restarted");
+    assert!(verdict.asked.is_some(), "nothing is restarted");
 }
 
 #[test]
 fn what_runs_on_to_the_end_of_the_time_limit_is_killed() {
     let mut agent = limited(USR1, Some(75));
-    agent.on(&Event::Timer, ms(100));
+    timer(&mut agent, 100);
     assert_eq!(agent.deadline(), Some(ms(150)));
     exit(&mut agent, 0, 75, 120);
     // The batch system's own signal, on the way there, is only passed on.
     assert_eq!(signals_in(&stop(&mut agent, TERM, 130)), to(TERM, &[1]));
-    assert_eq!(signals_in(&agent.on(&Event::Timer, ms(150))), to(KILL, &[1]));
+    assert_eq!(signals_in(&timer(&mut agent, 150)), to(KILL, &[1]));
     assert_eq!(verdict(&die(&mut agent, 1, KILL, 151)).cause, Cause::TimeIsUp);
 }
 
 #[test]
 fn a_program_that_ends_well_when_its_time_is_up_has_succeeded() {
     let mut agent = limited(TERM, None);
-    agent.on(&Event::Timer, ms(101));
+    timer(&mut agent, 101);
     exit(&mut agent, 0, 0, 110);
     assert_eq!(verdict(&exit(&mut agent, 1, 0, 111)).cause, Cause::Success);
     let mut agent = limited(TERM, None);
-    agent.on(&Event::Timer, ms(101));
+    timer(&mut agent, 101);
     die(&mut agent, 0, TERM, 110);
     assert_eq!(verdict(&die(&mut agent, 1, TERM, 111)).cause, Cause::TimeIsUp);
 }
@@ -339,9 +369,10 @@ fn a_worker_in_the_making_is_told_of_the_time_limit_too() {
             end: ms(20),
             signal: USR1,
         }),
+        notices: Vec::new(),
     });
-    agent.begin();
+    agent.begin(Duration::ZERO);
     agent.on(&Event::Started { rank: 0 }, ms(5));
-    agent.on(&Event::Timer, ms(10));
+    timer(&mut agent, 10);
     assert_eq!(agent.on(&Event::Started { rank: 1 }, ms(11)), to(USR1, &[1]));
 }

@@ -1,11 +1,12 @@
 //! Which of several failed workers is the cause.
 
 use super::Cause;
+use crate::agent::SAME_MOMENT;
 use std::time::Duration;
 
-/// A worker that failed this much later may still be why the first one failed: a process that dies of an exception
-/// closes its connections first and is gone a moment later, and its peers may be faster to fail.
-pub(in crate::launch) const SAME_MOMENT: Duration = Duration::from_secs(1);
+/// A worker that failed this much later may still be why the first one failed: it has a moment to do so by itself, and is told to
+/// stop then, which takes another.
+const TOGETHER: Duration = SAME_MOMENT.saturating_mul(2);
 
 /// A failed worker.
 #[derive(Clone, Debug)]
@@ -23,9 +24,10 @@ pub(in crate::launch) fn to_blame(first: usize, suspects: &[Suspect]) -> usize {
     let Some(seen_first) = suspects.get(first).filter(|suspect| of(suspect) == Some(true)) else {
         return first;
     };
-    let own = suspects.iter().enumerate().filter(|(_, suspect)| {
-        of(suspect) == Some(false) && suspect.at.abs_diff(seen_first.at) <= SAME_MOMENT
-    });
+    let own = suspects
+        .iter()
+        .enumerate()
+        .filter(|(_, suspect)| of(suspect) == Some(false) && suspect.at.abs_diff(seen_first.at) <= TOGETHER);
     own.min_by_key(|(_, suspect)| (suspect.at, suspect.rank))
         .map_or(first, |(place, _)| place)
 }
@@ -56,8 +58,8 @@ mod tests {
         for (suspects, expected) in [
             (vec![suspect(0, 500, lost)], 0),
             (vec![suspect(0, 500, lost), suspect(1, 900, own)], 1),
-            (vec![suspect(0, 500, lost), suspect(1, 1500, own)], 1),
-            (vec![suspect(0, 500, lost), suspect(1, 1501, own)], 0),
+            (vec![suspect(0, 500, lost), suspect(1, 2500, own)], 1),
+            (vec![suspect(0, 500, lost), suspect(1, 2501, own)], 0),
             (vec![suspect(0, 500, lost), suspect(1, 600, lost)], 0),
             (vec![suspect(0, 500, lost), suspect(1, 600, None)], 0),
             (vec![suspect(0, 500, own), suspect(1, 500, own)], 0),
@@ -88,7 +90,7 @@ mod tests {
                 .collect();
             let blamed = &suspects[to_blame(0, &suspects)];
             let own = blamed.cause.as_ref().is_some_and(|cause| !cause.peer_lost);
-            prop_assert!(blamed.rank == 0 || (own && blamed.at.abs_diff(suspects[0].at) <= SAME_MOMENT));
+            prop_assert!(blamed.rank == 0 || (own && blamed.at.abs_diff(suspects[0].at) <= TOGETHER));
         }
     }
 }

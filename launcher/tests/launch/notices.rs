@@ -1,0 +1,179 @@
+//! Requests that come while no worker runs, and what cannot be started again.
+
+use crate::ckpt::checkpoint;
+use crate::harness::{Done, Launch, Scene, repeat};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs;
+use std::time::Duration;
+
+/// Fails three times, after which there is a pause of 2 s.
+const FAIL_THREE_TIMES: &str = "if [ $TORCHELASTIC_RESTART_COUNT -lt 3 ]; then exit 9; fi";
+const PAUSE: &str = "in 2 s (restart 3 of 100)";
+const RESTARTS: [&str; 2] = ["--max-restarts", "100"];
+
+/// A training whose worker does this.
+fn train<'a>(scene: &'a Scene, worker: &str) -> Launch<'a> {
+    let mut command = scene.command(&["demo", "--nproc", "1", "--run-dir", "run"]);
+    command.args(RESTARTS).env("FAKE_WORKER", worker);
+    scene.start(command)
+}
+
+fn program<'a>(scene: &'a Scene, flags: &[&str], script: &str) -> Launch<'a> {
+    let mut command = scene.command(&["--nproc", "1"]);
+    command
+        .args(RESTARTS)
+        .args(flags)
+        .args(["--", "sh", "-c", script]);
+    scene.start(command)
+}
+
+/// Sends the signal so many milliseconds after the pause of 2 s has begun.
+fn signalled_in_the_pause(launch: Launch<'_>, signal: Signal, after: usize) -> Done {
+    launch.wait_until_it_says(PAUSE);
+    std::thread::sleep(Duration::from_millis(after as u64));
+    launch.signal(signal);
+    launch.wait()
+}
+
+fn result(scene: &Scene) -> Value {
+    serde_json::from_str(&scene.read("run/result.json")).unwrap()
+}
+
+#[test]
+fn a_request_in_the_pause_of_a_training_that_has_a_checkpoint_ends_with_75() {
+    for signal in [Signal::USR1, Signal::TERM] {
+        repeat(1, |n| {
+            let scene = Scene::new();
+            checkpoint(&scene.path("made"), 10, |_, _| {});
+            // The restart of this recipe would refuse the checkpoint of another, so it is put there at the last moment.
+            let worker = format!(
+                "if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then cp -r made/checkpoints run/; fi; {FAIL_THREE_TIMES}"
+            );
+            let done = signalled_in_the_pause(train(&scene, &worker), signal, n * 97 % 1500);
+            done.expect_code(75).says("--run-dir run");
+            assert_eq!(result(&scene)["exit_code"], 75);
+            assert_eq!(result(&scene)["restarts"], 3);
+        });
+    }
+}
+
+#[test]
+fn a_notice_in_the_pause_of_a_training_without_a_checkpoint_reaches_the_next_attempt() {
+    repeat(1, |n| {
+        let scene = Scene::new();
+        // It would die of the signal before it has a handler, as every program does.
+        let worker =
+            format!("{FAIL_THREE_TIMES}; sleep 0.3; trap 'exit 75' USR1; while :; do sleep 0.05 || :; done");
+        signalled_in_the_pause(train(&scene, &worker), Signal::USR1, n * 97 % 3000).expect_code(75);
+    });
+}
+
+#[test]
+fn a_termination_in_the_pause_of_a_training_without_a_checkpoint_ends_it() {
+    let scene = Scene::new();
+    signalled_in_the_pause(train(&scene, "exit 9"), Signal::TERM, 0).expect_code(128 + 15);
+}
+
+#[test]
+fn a_user_signal_in_the_pause_of_a_program_reaches_the_next_attempt() {
+    repeat(1, |n| {
+        let scene = Scene::new();
+        let script = format!(
+            "{FAIL_THREE_TIMES}; sleep 0.3; trap 'echo heard; exit 0' USR1; while :; do sleep 0.05 || :; done"
+        );
+        let done = signalled_in_the_pause(program(&scene, &[], &script), Signal::USR1, n * 97 % 1000);
+        assert_eq!(done.expect_code(0).stdout(), "heard\n");
+    });
+}
+
+#[test]
+fn a_notice_that_comes_while_a_failure_is_handled_reaches_the_next_attempt() {
+    let scene = Scene::new();
+    let worker = r#"
+        if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then
+            trap '' USR1 TERM
+            if [ $RANK = 1 ]; then exit 9; fi
+            until [ -e "$TEST_DIR/go" ]; do sleep 0.05; done
+            exit 1
+        fi
+        trap 'exit 75' USR1; while :; do sleep 0.05 || :; done"#;
+    let mut command = scene.command(&["demo", "--nproc", "2", "--run-dir", "run"]);
+    command.args(RESTARTS).env("FAKE_WORKER", worker);
+    let launch = scene.start(command);
+    launch.wait_until_it_says("stopping the other 1 of 2 workers");
+    launch.signal(Signal::USR1);
+    std::thread::sleep(Duration::from_millis(300));
+    fs::write(scene.path("go"), "").unwrap();
+    launch.wait().expect_code(75);
+}
+
+#[test]
+fn a_training_that_is_terminated_before_its_first_step_loses_nothing() {
+    let scene = Scene::new();
+    checkpoint(&scene.path("made"), 10, |_, _| {});
+    let worker = r#"cp -r made/checkpoints run/; : > "$TEST_DIR/ready.0"; exec sleep 600"#;
+    let launch = train(&scene, worker);
+    scene.wait_for_ready(1);
+    launch.signal(Signal::TERM);
+    launch.wait().expect_code(75);
+}
+
+#[test]
+fn a_restart_that_cannot_start_keeps_the_failure_and_its_code() {
+    let scene = Scene::new();
+    fs::write(
+        scene.path("tool"),
+        "#!/bin/sh\n[ $RANK = 1 ] || exec sleep 600\nrm \"$0\"\necho broken >&2\nexit 7\n",
+    )
+    .unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(scene.path("tool"), mode).unwrap();
+    let args = [
+        "--nproc",
+        "2",
+        "--max-restarts",
+        "3",
+        "--run-dir",
+        "run",
+        "--",
+        "./tool",
+    ];
+    let done = scene.launch(&args);
+    done.expect_code(7)
+        .says("dtrain: cannot restart: cannot start `")
+        .says("broken");
+    let result = result(&scene);
+    assert_eq!(result["exit_code"], 7);
+    assert_eq!(result["failure"]["exit_code"], 7);
+}
+
+#[test]
+fn a_pause_that_outlasts_the_time_limit_ends_the_run() {
+    let scene = Scene::new();
+    let flags = ["--time-limit", "5", "--time-margin", "2"];
+    let done = program(&scene, &flags, r#"echo x >> "$TEST_DIR/starts"; exit 9"#).wait();
+    done.expect_code(9)
+        .says("dtrain: not restarted: the time limit is too near");
+    assert!(!done.stderr.contains("was asked to stop"), "{}", done.stderr);
+    assert!(scene.read("starts").lines().count() <= 4);
+}
+
+#[test]
+fn a_start_that_the_system_has_no_room_for_is_a_failure_that_names_the_limits() {
+    let scene = Scene::new();
+    let mut shell = std::process::Command::new("sh");
+    shell.args([
+        "-c",
+        r#"ulimit -n 60; exec "$0" "$@""#,
+        env!("CARGO_BIN_EXE_dtrain"),
+    ]);
+    let args = ["--nproc", "40", "--max-restarts", "1", "--", "sleep", "600"];
+    let command = scene.adapt(shell, &["launch"]).into_command(&args);
+    let done = scene.start(command).wait();
+    // No usage error: it can go well another time.
+    done.expect_code(4)
+        .says("restarting all 40 workers (restart 1 of 1)")
+        .says("cannot start `")
+        .says("`ulimit -n`");
+}
