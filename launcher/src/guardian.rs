@@ -20,9 +20,11 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{self, Command, ExitCode};
+use std::sync::{Arc, OnceLock};
 
 /// What this process is.
 pub(crate) enum Role {
@@ -118,6 +120,15 @@ fn run_again(handled: &[i32], inherited: Inherited, variables: &[(&str, OsString
     if let Some(name) = args.next() {
         command.arg0(name);
     }
+    // Before the next process exists, so that no signal kills this one alone. One that comes too early waits for its receiver.
+    let next_process = Arc::new(OnceLock::new());
+    let receiver = Arc::clone(&next_process);
+    let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
+    signals::listen(&wanted, move |signal| match Signal::from_named_raw(signal) {
+        Some(Signal::CHILD) | None => {}
+        Some(signal) => pass_on(receiver.wait(), signal),
+    })
+    .context("cannot receive signals")?;
     let mut next = command
         .args(args)
         .envs(variables.iter().map(|(name, value)| (name, value)))
@@ -132,26 +143,7 @@ fn run_again(handled: &[i32], inherited: Inherited, variables: &[(&str, OsString
     };
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
         .context("cannot watch the launcher's own process")?;
-    // It fails only when the next process has ended, and then there is nobody to be told.
-    let pass_on = move |signal| {
-        let _ = rustix::process::pidfd_send_signal(&pidfd, signal);
-    };
-    let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
-    signals::listen(&wanted, move |signal| match Signal::from_named_raw(signal) {
-        Some(signal) if signals::SUSPEND.contains(&signal.as_raw()) => {
-            if !descendants::under_a_shell() {
-                return;
-            }
-            pass_on(Signal::TSTP);
-            // The shell's prompt comes when this process stops, after the last line of output.
-            let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            let _ = rustix::process::waitid(WaitId::Pid(pid), stopped);
-            signals::stop_this_process();
-        }
-        Some(signal) if signal != Signal::CHILD => pass_on(signal),
-        _ => {}
-    })
-    .context("cannot receive signals")?;
+    let _ = next_process.set((pid, pidfd));
     let status = next
         .wait()
         .context("cannot wait for the launcher's own process")?;
@@ -159,6 +151,23 @@ fn run_again(handled: &[i32], inherited: Inherited, variables: &[(&str, OsString
         pid: next.id(),
         status,
     })
+}
+
+/// Passes a signal on to the next process. One that suspends the job suspends this process too.
+fn pass_on((pid, pidfd): &(Pid, OwnedFd), signal: Signal) {
+    // It fails only when the next process has ended, and then nobody is left to receive it.
+    let send = |signal| {
+        let _ = rustix::process::pidfd_send_signal(pidfd, signal);
+    };
+    if !signals::SUSPEND.contains(&signal.as_raw()) {
+        send(signal);
+    } else if descendants::under_a_shell() {
+        send(Signal::TSTP);
+        // The shell's prompt comes when this process stops, after the last line of output.
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let _ = rustix::process::waitid(WaitId::Pid(*pid), stopped);
+        signals::stop_this_process();
+    }
 }
 
 /// The exit code of this process. Says so when the next one was killed.
