@@ -383,6 +383,8 @@ mod tests {
         }
     }
 
+    // Landings keep their memory in a box, whatever it is; here it is a vector.
+    #[allow(clippy::box_collection)]
     fn start(lane: &mut Noting, memory: &mut Option<Box<Vec<u8>>>) -> Result<Landing<Vec<u8>>, ShimError> {
         let tensor = |bytes: &[u8]| Tensor::from_slice(bytes);
         Landing::start_on(lane, memory, |bytes| {

@@ -115,7 +115,7 @@ fn join(id: [u8; 8], rank: usize, size: usize) -> &'static Comm {
     let world = Arc::clone(WORLDS.lock().expect("no panic").entry(id).or_default());
     world.state.lock().expect("no panic").arrived += 1;
     world.changed.notify_all();
-    let comm = Box::leak(Box::new(Comm {
+    Box::leak(Box::new(Comm {
         id,
         world,
         rank,
@@ -124,8 +124,7 @@ fn join(id: [u8; 8], rank: usize, size: usize) -> &'static Comm {
         aborted: Arc::default(),
         splits: AtomicU64::new(0),
         background: Background::default(),
-    }));
-    comm
+    }))
 }
 
 impl Comm {

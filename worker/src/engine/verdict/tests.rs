@@ -55,7 +55,7 @@ fn what_is_not_finite_is_dropped() {
 fn trained(gradient: &[f32]) -> (Arena, Adam) {
     let leaf = Tensor::ones([gradient.len() as i64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
     let arena = Arena::new([("w", &leaf)]).unwrap();
-    let _ = arena.grads().unwrap()[0].copy_(&Tensor::from_slice(gradient));
+    arena.grads().unwrap()[0].copy_(&Tensor::from_slice(gradient));
     let options = AdamOptions {
         betas: (0.9, 0.999),
         eps: 1e-8,
