@@ -1,5 +1,6 @@
 //! `dtrain launch`: check everything, start the workers, supervise them, report.
 
+mod beginning;
 mod cause;
 mod devices;
 mod environment;

@@ -3,6 +3,7 @@
 mod folders;
 
 use super::Begun;
+use super::beginning::Beginning;
 use super::devices::{self, Devices, Machine};
 use super::gpu_check;
 use super::limit::{Limited, limit};
@@ -87,10 +88,8 @@ pub(super) struct Plan {
     /// Keeps other runs out of it.
     _lock: Option<RunLock>,
     recipe: Option<Recipe>,
-    /// Where the run was asked to begin.
-    resume: Resume,
-    /// What the run's `latest` pointed to then. It moves as soon as a training has begun.
-    latest: Option<PathBuf>,
+    /// The checkpoint that `--resume` names, where it names one.
+    beginning: Option<Beginning>,
     /// When it must be over.
     pub(super) limit: Option<TimeLimit>,
     /// What becomes of the workers' output.
@@ -223,17 +222,20 @@ impl Plan {
             plural(nproc),
             run_dir.root().display()
         );
-        let latest = run_dir.latest().read_link().ok();
+        let mut beginning = None;
+        let mut effective = &resume;
         if let Start::Resume(checkpoint) = &start {
             summary.push_str(&format!("; resuming from {}", checkpoint.display()));
-            if let Resume::From(asked) = &resume
-                && asked.canonicalize().ok() != checkpoint.canonicalize().ok()
-            {
-                summary.push_str(&format!(
-                    ", the newest since the run began with {}; to begin with that again, remove {}",
-                    asked.display(),
-                    run_dir.result().display()
-                ));
+            if let Resume::From(asked) = &resume {
+                let begun = beginning.insert(Beginning::new(&run_dir, asked, checkpoint)?);
+                if begun.was_before() {
+                    effective = &Resume::Auto;
+                    summary.push_str(&format!(
+                        ", the newest since the run began with {}; to begin with that again, remove {}",
+                        asked.display(),
+                        run_dir.result().display()
+                    ));
+                }
             }
         }
         Ok(Self {
@@ -242,12 +244,11 @@ impl Plan {
             devices,
             arg0: worker.clone().into(),
             program: worker,
-            args: trainer_args(&run_dir, start, &resume),
+            args: trainer_args(&run_dir, start, effective),
             run_dir: Some(run_dir),
             _lock: Some(lock),
             recipe: Some(recipe),
-            latest,
-            resume,
+            beginning,
             limit: limited.as_ref().map(|limited| limited.limit),
             routing,
             stdin: StandardInput::None,
@@ -316,8 +317,7 @@ impl Plan {
             run_dir,
             _lock: None,
             recipe: None,
-            latest: None,
-            resume: Resume::Auto,
+            beginning: None,
             limit: limited.as_ref().map(|limited| limited.limit),
             routing,
             stdin: StandardInput::of_program(args.stdin_rank, nproc, std::io::stdin().is_terminal()),
@@ -332,8 +332,9 @@ impl Plan {
     /// The run directory cannot be read any more.
     pub(super) fn go_on(&mut self) -> anyhow::Result<()> {
         if let (Some(recipe), Some(run_dir)) = (&self.recipe, &self.run_dir) {
-            if matches!(self.resume, Resume::From(_)) && run_dir.latest().read_link().ok() == self.latest {
-                // It ended before it had gone back to that checkpoint.
+            if let Some(beginning) = &self.beginning
+                && !beginning.is_done(run_dir)?
+            {
                 return Ok(());
             }
             let start = run_dir.prepare(recipe, &Resume::Auto)?;
@@ -345,12 +346,12 @@ impl Plan {
         Ok(())
     }
 
-    /// The checkpoint that `--resume` named, as it was given.
+    /// The checkpoint that `--resume` named, as it was given, once the run has begun with it.
     pub(super) fn resumed_from(&self) -> Option<PathBuf> {
-        match &self.resume {
-            Resume::From(checkpoint) => Some(checkpoint.clone()),
-            Resume::Auto | Resume::Never => None,
-        }
+        let (beginning, run_dir) = (self.beginning.as_ref()?, self.run_dir.as_ref()?);
+        // What cannot be listed has not begun: the same command then begins with that checkpoint.
+        let is_done = beginning.is_done(run_dir).unwrap_or(false);
+        is_done.then(|| beginning.asked().to_owned())
     }
 
     /// Whether another launch would go on from a checkpoint of this run.
