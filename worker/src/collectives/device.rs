@@ -70,13 +70,6 @@ impl ProcessGroup for DeviceGroup {
         Ok(Box::new(super::All(works)))
     }
 
-    fn starts_together(&self, device: Device) -> bool {
-        match device {
-            Device::Cpu => self.host.starts_together(device),
-            _ => self.gpus.starts_together(device),
-        }
-    }
-
     fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
         self.of(input).all_gather(output, input)
     }

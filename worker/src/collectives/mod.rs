@@ -23,7 +23,7 @@ mod single;
 
 use std::time::Duration;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 pub use device::DeviceGroup;
 pub use dtrain_torch_shim::gloo::ReduceOp;
@@ -83,7 +83,8 @@ pub trait ProcessGroup: Send {
     /// As [`ProcessGroup::all_reduce`]; `InvalidTensor` also for a root that is no rank.
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError>;
 
-    /// Starts several operations, as one where [`ProcessGroup::starts_together`]. Every rank passes the same ones in the same order.
+    /// Starts several operations, as one where the backend can: NCCL plans them as a whole. Every rank passes the same ones in the same
+    /// order, also where they are complete at different times.
     ///
     /// # Errors
     /// As those of the operations.
@@ -95,12 +96,6 @@ pub trait ProcessGroup: Send {
             Collective::ReduceScatter { output, input, op } => self.reduce_scatter(output, input, op),
         });
         Ok(Box::new(All(works.collect::<Result<_, _>>()?)))
-    }
-
-    /// Whether [`ProcessGroup::start_all`] is one operation of the backend on tensors of `device`: it costs the host one call, and
-    /// starts all or, where it fails, none.
-    fn starts_together(&self, _device: Device) -> bool {
-        false
     }
 
     /// Collects every rank's `input` into `output` in the order of ranks; `output` has `size` times the elements of

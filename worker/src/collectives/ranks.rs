@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use super::{Collective, CollectiveError, ProcessGroup, ReduceOp, SingleGroup, Work};
 
@@ -73,11 +73,6 @@ impl Ranks {
     /// As there.
     pub fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
         self.group().start_all(all)
-    }
-
-    /// As [`ProcessGroup::starts_together`].
-    pub fn starts_together(&self, device: Device) -> bool {
-        self.group().starts_together(device)
     }
 
     /// As [`ProcessGroup::all_gather`].

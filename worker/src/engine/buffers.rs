@@ -16,6 +16,10 @@ use super::reducer::ReduceError;
 use super::replay::patiently;
 use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp, Work};
 
+/// From here on values of 32 and 16 bits are counted from 0: a change that is counted from them would swallow a small new value, and
+/// without one float64 gives a constant back to the bit.
+const FAR: f64 = (1u64 << 40) as f64;
+
 /// The flat buffers of a model.
 #[derive(Debug)]
 pub struct Buffers {
@@ -30,8 +34,8 @@ struct Flat {
     slots: Vec<Slot>,
     /// The values as the step under way began.
     before: Tensor,
-    /// What changes are counted from, where the buffers are averaged: `before`, with 0 where that is not finite, as a constant mask
-    /// of infinities would otherwise change by their difference, which is no number. Of counters the greatest counts.
+    /// What changes are counted from, where the buffers are averaged: `before`, with 0 where that is [`FAR`] or, in float64, not finite, as
+    /// a constant mask of infinities would otherwise change by their difference, which is no number. Of counters the greatest counts.
     base: Option<Tensor>,
     /// What the buffers will be when the step commits. On the way there, where they are averaged, the sum over the ranks is.
     next: Tensor,
@@ -124,8 +128,11 @@ impl Buffers {
             };
             base.f_copy_(&flat.data)?;
             // Nobody can be told of a lack of memory yet.
-            let infinite_or_nan = patiently(base.device(), || base.f_isfinite()?.f_logical_not_())?;
-            let _ = base.f_masked_fill_(&infinite_or_nan, 0.0)?;
+            let far = patiently(base.device(), || match base.kind() {
+                Kind::Double => base.f_isfinite()?.f_logical_not_(),
+                _ => base.f_abs()?.f_lt(FAR)?.f_logical_not_(),
+            })?;
+            let _ = base.f_masked_fill_(&far, 0.0)?;
             match rank {
                 0 => flat.next.f_copy_(base),
                 _ => flat.next.f_fill_(-0.0).map(drop),
@@ -347,8 +354,14 @@ mod tests {
     }
 
     #[test]
-    fn what_began_at_infinity_becomes_what_the_layers_make_of_it() {
-        let least = Tensor::from_slice(&[f32::INFINITY]);
+    fn what_began_far_away_becomes_what_the_layers_make_of_it() {
+        for far in [f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 1e13] {
+            becomes_what_the_layers_make_of_it(far);
+        }
+    }
+
+    fn becomes_what_the_layers_make_of_it(far: f32) {
+        let least = Tensor::from_slice(&[far]);
         let mut buffers = Buffers::new([("least", &least)]).unwrap();
         buffers.begin(0).unwrap();
         for seen in [2.0, 4.0] {

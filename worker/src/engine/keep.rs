@@ -11,7 +11,7 @@ use super::error::TrainError;
 use super::model::Model;
 use super::status::Status;
 use super::trainer::Trainer;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::checkpoint::{self, CheckpointError, Keep, Progress, Snapshot, Written};
 use crate::collectives::ReduceOp;
@@ -269,9 +269,9 @@ impl Trainer<'_> {
         self.conclude_checkpoint(Some(step), finished, another_follows)
     }
 
-    /// Returns when every rank has come here.
+    /// Returns when every rank has come here: on a GPU only the stream would wait, so the hosts meet.
     fn wait_for_all(&self) -> Result<(), TrainError> {
-        let nothing = Tensor::f_zeros([1], (Kind::Int64, self.device))?;
+        let nothing = Tensor::f_zeros([1], (Kind::Int64, Device::Cpu))?;
         self.ranks.all_reduce(&nothing, ReduceOp::Sum)?.wait()?;
         Ok(())
     }

@@ -388,10 +388,6 @@ impl ProcessGroup for NcclGroup {
         }
     }
 
-    fn starts_together(&self, _device: Device) -> bool {
-        true
-    }
-
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
         let torch = |error: tch::TchError| self.caller.operation("barrier", 0).torch(error);
         let token = Tensor::f_zeros([1], (Kind::Float, self.device)).map_err(torch)?;

@@ -7,7 +7,7 @@ use tch::Tensor;
 
 use super::{ReduceError, ReduceOptions};
 use crate::OutOfMemory;
-use crate::collectives::{Collective, Ranks, ReduceOp, Work};
+use crate::collectives::{Ranks, ReduceOp, Work};
 
 pub(super) struct Shared {
     pub(super) ranks: Ranks,
@@ -155,41 +155,16 @@ impl Shared {
         }
     }
 
-    /// Starts the buckets from the next one to before `end`, as one operation where the backend can. Where that fails, the next one is
-    /// the first that has not been sent.
+    /// Starts the buckets from the next one to before `end`, each as an operation of its own. Where that fails, the next one is the first
+    /// that has not been sent. How many are complete at once differs from rank to rank, and NCCL plans a group of operations as a whole:
+    /// all ranks would have to form the same groups.
     pub(super) fn start_until(&self, state: &mut State, end: usize) -> Result<(), ReduceError> {
         while state.next < end {
-            let whole = self.start_together(&state.buckets[state.next..end])?;
-            let (flight, started) = match whole {
-                Some(flight) => (flight, end - state.next),
-                None => (self.start(&state.buckets[state.next])?, 1),
-            };
+            let flight = self.start(&state.buckets[state.next])?;
             state.in_flight.push(flight);
-            state.next += started;
+            state.next += 1;
         }
         Ok(())
-    }
-
-    /// Starts them as one operation, where the backend can and nothing takes memory.
-    fn start_together(&self, buckets: &[Bucket]) -> Result<Option<Flight>, ReduceError> {
-        let device = buckets[0].grad.device();
-        if self.options.compress.is_some() || buckets.len() == 1 || !self.ranks.starts_together(device) {
-            return Ok(None);
-        }
-        let op = ReduceOp::Sum;
-        let all: Vec<_> = buckets
-            .iter()
-            .map(|bucket| match &bucket.own {
-                None => Collective::AllReduce(&bucket.grad, op),
-                Some(output) => Collective::ReduceScatter {
-                    output,
-                    input: &bucket.grad,
-                    op,
-                },
-            })
-            .collect();
-        let (work, expand) = (self.ranks.start_all(&all)?, None);
-        Ok(Some(Flight { work, expand }))
     }
 
     fn start(&self, bucket: &Bucket) -> Result<Flight, ReduceError> {

@@ -1,7 +1,7 @@
 //! The reducer on one rank: what hooks see. Several ranks are in the tests of whole runs.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
@@ -75,8 +75,8 @@ fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
     assert_eq!(first(&arena), [0.0; 3], "nothing is left of the step before");
 }
 
-/// A backend that starts several operations as one, and counts its launches.
-struct Together(Arc<AtomicUsize>);
+/// A backend that notes of how many operations each of its launches is.
+struct Together(Arc<Mutex<Vec<usize>>>);
 
 impl ProcessGroup for Together {
     fn rank(&self) -> usize {
@@ -102,12 +102,8 @@ impl ProcessGroup for Together {
     }
 
     fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.lock().unwrap().push(all.len());
         SingleGroup.start_all(all)
-    }
-
-    fn starts_together(&self, _device: Device) -> bool {
-        true
     }
 
     fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
@@ -133,32 +129,27 @@ impl ProcessGroup for Together {
 }
 
 #[test]
-fn buckets_that_are_complete_together_leave_together() {
+fn buckets_leave_one_by_one_whatever_a_rank_does() {
     let (leaves, arena) = arena();
-    let launches = Arc::new(AtomicUsize::new(0));
+    let launches = Arc::new(Mutex::new(Vec::new()));
     let ranks = Ranks::new(Box::new(Together(Arc::clone(&launches))));
     let reducer = Reducer::new(ranks, &arena, ReduceOptions::default()).unwrap();
-    let since = |before: &mut usize| {
-        let now = launches.load(Ordering::Relaxed);
-        now - std::mem::replace(before, now)
-    };
-    let mut before = 0;
-    // After a replay, or without overlap: all at the end.
+    let since = || std::mem::take(&mut *launches.lock().unwrap());
+    // After a replay, without samples, or after a lack of memory: all at the end.
     reducer.begin().unwrap();
     reducer.replayed(&[true; 3]).unwrap();
     assert!(!reducer.start_rest().unwrap());
-    assert_eq!(since(&mut before), 1);
-    // The first bucket, which is the last parameter's, comes last: the others have waited for it.
+    assert_eq!(since(), [1; 3]);
+    // By hooks. The first bucket, which is the last parameter's, comes last: the others have waited for it.
     reducer.begin().unwrap();
     reducer.arm();
     for leaf in [&leaves[0], &leaves[1]] {
         leaf.sum(Kind::Float).backward();
     }
-    assert_eq!(since(&mut before), 0);
+    assert_eq!(since(), [0; 0]);
     leaves[2].sum(Kind::Float).backward();
-    assert_eq!(since(&mut before), 1);
     assert!(!reducer.start_rest().unwrap());
-    assert_eq!(since(&mut before), 0);
+    assert_eq!(since(), [1; 3]);
 }
 
 #[test]
