@@ -79,7 +79,7 @@ fn what_was_to_follow_the_step_is_made_up() {
     let sandbox = Sandbox::new(RECIPE);
     let sets = [
         "checkpoint.every=100 steps",
-        "data.test_samples=4000",
+        "data.test_samples=40000",
         "train.steps=110",
     ];
     let mut command = sandbox.command(2, "run", &sets, &["--max-restarts", "1"]);
