@@ -54,7 +54,8 @@ fn workers_that_go_on_while_they_are_inspected_are_not_stopped() {
         let scene = Scene::new();
         // Whether it beats once more before it ends must not matter.
         let script = r#"
-            for n in 1 2 3 4 5 6; do : > "$DTRAIN_HEARTBEAT_FILE"; sleep 0.1; done
+            n=0
+            while [ $n -lt 25 ]; do : > "$DTRAIN_HEARTBEAT_FILE"; sleep 0.1; n=$((n + 1)); done
             until [ -e "$TEST_DIR/go" ]; do sleep 0.05; done
             if [ $RANK = 0 ]; then : > "$DTRAIN_HEARTBEAT_FILE"; sleep 0.2; fi
             echo went on"#;
@@ -71,7 +72,8 @@ fn workers_that_go_on_while_they_are_inspected_are_not_stopped() {
 #[test]
 fn the_rank_that_was_silent_first_is_named_however_soon_the_other_followed() {
     let script = r#"
-        for n in 1 2 3 4 5 6 7 8; do : > "$DTRAIN_HEARTBEAT_FILE"; sleep 0.05; done
+        n=0
+        while [ $n -lt 40 ]; do : > "$DTRAIN_HEARTBEAT_FILE"; sleep 0.05; n=$((n + 1)); done
         : > "$TEST_DIR/stopped.$RANK"
         if [ $RANK = 0 ]; then
             until [ -e "$TEST_DIR/stopped.1" ]; do : > "$DTRAIN_HEARTBEAT_FILE"; done
@@ -105,11 +107,11 @@ fn the_time_between_two_looks_is_not_taken_for_that_of_a_step() {
 
 /// Stops every process of the scene, one that is started meanwhile too.
 fn freeze(scene: &Scene) {
+    // A shell that waits for a child to become another program cannot be stopped before this child has: it is in state D.
     let is_stopped = |pid: &u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        status
-            .rsplit_once(") ")
-            .is_none_or(|(_, rest)| rest.starts_with(['T', 't']))
+        let state = status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        state.is_none_or(|state| "TtDZX".contains(state))
     };
     wait_until("all to be stopped", || {
         let alive = scene.alive();
