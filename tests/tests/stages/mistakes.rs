@@ -65,7 +65,11 @@ fn stages_that_are_a_mistake() {
     refused(
         1,
         &["optim.schedule.warmup=\"5 steps\""],
-        &["stage \"head\"", "optim.schedule.warmup", "over 4 only"],
+        &[
+            "optim.schedule.warmup",
+            "longer than stage \"head\" of 4 steps",
+            "shorten it",
+        ],
     );
     refused(
         2,

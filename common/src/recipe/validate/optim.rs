@@ -88,7 +88,7 @@ fn schedule(recipe: &Recipe, problems: &mut Vec<Problem>) {
         )),
         (_, Some(warmup)) => {
             if let Some(run) = shorter_run(recipe, warmup) {
-                let message = format!("a warm-up of {warmup} is longer than {run}");
+                let message = format!("a warm-up of {warmup} is longer than {run}; shorten it, or train for longer");
                 problems.push(Problem::at("optim.schedule.warmup", message));
             }
         }
