@@ -186,7 +186,9 @@ fn a_worker_that_reads_in_the_background_suspends_the_job_until_fg() {
     shell.line(&format!(r#""$DTRAIN" launch --nproc 1 -- {READS} &"#));
     wait_until("the launcher to run", || scene.launcher().len() == 1);
     wait_until_suspended(|| [scene.workers(), scene.launcher()].concat());
-    shell.line("fg; echo code $?");
+    // The shell's own child is the last that stops.
+    shell.line(r#"until [ -n "$(jobs -s)" ]; do sleep 0.1; done; fg; echo code $?"#);
+    shell.wait_until_a_job_has_the_terminal();
     shell.line("typed");
     shell.expect("got <typed>");
     shell.expect("code 0");

@@ -221,11 +221,12 @@ fn the_launcher_s_benchmark_fetches_and_builds_nothing_of_libtorch() {
 }
 
 /// The scripts of tests/parity.
-const SCRIPTS: [&str; 5] = [
+const SCRIPTS: [&str; 6] = [
     "make_reference",
     "make_schedules",
     "make_models",
     "make_torchscript",
+    "make_jpeg",
     "make_ddp",
 ];
 
