@@ -30,7 +30,7 @@ impl Temporary {
     /// # Errors
     /// No folder for temporary files can be written to.
     pub(crate) fn make() -> anyhow::Result<Self> {
-        let (folder, warning) = make_in(&std::env::temp_dir(), &OTHERS.map(Path::new))?;
+        let (folder, warning) = make_in("dtrain-", &std::env::temp_dir(), &OTHERS.map(Path::new))?;
         if let Some(warning) = warning {
             // If standard error is closed there is nobody left to warn.
             let _ = writeln!(io::stderr(), "dtrain: warning: {warning}");
@@ -68,15 +68,24 @@ impl Drop for Temporary {
     }
 }
 
+/// Makes a folder of this prefix that stays, where TMPDIR says or else elsewhere. The guardian has warned where it is elsewhere.
+///
+/// # Errors
+/// No folder for temporary files can be written to.
+pub(crate) fn make_lasting(prefix: &str) -> anyhow::Result<PathBuf> {
+    let (folder, _) = make_in(prefix, &std::env::temp_dir(), &OTHERS.map(Path::new))?;
+    Ok(folder.keep())
+}
+
 /// Makes the folder in `wanted`, or else in the first of `others` that can hold it, with a warning.
-fn make_in(wanted: &Path, others: &[&Path]) -> anyhow::Result<(TempDir, Option<String>)> {
-    let refused = match private(wanted, "dtrain-") {
+fn make_in(prefix: &str, wanted: &Path, others: &[&Path]) -> anyhow::Result<(TempDir, Option<String>)> {
+    let refused = match private(wanted, prefix) {
         Ok(folder) => return Ok((folder, None)),
         Err(error) => error,
     };
     let other = others
         .iter()
-        .find_map(|other| Some((other, private(other, "dtrain-").ok()?)));
+        .find_map(|other| Some((other, private(other, prefix).ok()?)));
     let Some((other, folder)) = other else {
         return Err(refused).with_context(|| {
             format!(
@@ -110,13 +119,13 @@ mod tests {
     fn the_wanted_place_comes_first_and_others_are_warned_of() {
         let good = tempfile::tempdir().unwrap();
         let missing = good.path().join("missing");
-        let (folder, warning) = make_in(good.path(), &[]).unwrap();
+        let (folder, warning) = make_in("a-", good.path(), &[]).unwrap();
         assert_eq!((folder.path().parent(), warning), (Some(good.path()), None));
-        let (folder, warning) = make_in(&missing, &[&missing, good.path()]).unwrap();
+        let (folder, warning) = make_in("a-", &missing, &[&missing, good.path()]).unwrap();
         assert_eq!(folder.path().parent(), Some(good.path()));
         let warning = warning.unwrap();
         assert!(warning.contains(missing.to_str().unwrap()), "{warning}");
-        let error = make_in(&missing, &[]).unwrap_err().to_string();
+        let error = make_in("a-", &missing, &[]).unwrap_err().to_string();
         assert!(error.contains("TMPDIR"), "{error}");
     }
 

@@ -5,9 +5,8 @@ mod tests;
 
 use crate::cli_output::{Choice, FilterList, LogSize, OutputArgs, Place, PrefixTemplate, RankList};
 use crate::output::{Frames, Stream, Style, draws_frames};
+use crate::temporary;
 use anyhow::{Context, bail, ensure};
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -188,18 +187,9 @@ impl Routing {
     /// It cannot be made.
     pub(super) fn make_folder(&mut self) -> anyhow::Result<()> {
         if self.temporary {
-            let parent = std::env::temp_dir();
-            let folder = tempfile::Builder::new()
-                .prefix("dtrain-logs-")
-                .permissions(Permissions::from_mode(0o700))
-                .tempdir_in(&parent)
-                .with_context(|| {
-                    format!(
-                        "--redirects: cannot make a folder for logs in {}; give --log-dir DIR",
-                        parent.display()
-                    )
-                })?;
-            self.log_dir = Some(folder.keep());
+            let folder = temporary::make_lasting("dtrain-logs-")
+                .context("--redirects: cannot make a folder for logs; give --log-dir DIR")?;
+            self.log_dir = Some(folder);
             self.temporary = false;
         }
         Ok(())

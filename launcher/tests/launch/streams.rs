@@ -119,6 +119,23 @@ fn redirected_output_without_a_folder_goes_to_a_temporary_one_that_is_named_and_
 }
 
 #[test]
+fn a_tmpdir_that_does_not_exist_stops_no_redirected_output() {
+    let scene = Scene::new();
+    let mut command = scene.command(&["--nproc", "1", "-r", "3", "--", "echo", "hello"]);
+    command.env("TMPDIR", scene.path("missing"));
+    let done = scene.start(command).wait();
+    let folder = done
+        .expect_code(0)
+        .stderr
+        .lines()
+        .find_map(|line| line.strip_prefix("dtrain: logs in "))
+        .unwrap();
+    let log = fs::read_to_string(format!("{folder}/rank_0/stdout.log")).unwrap();
+    fs::remove_dir_all(folder).unwrap();
+    assert_eq!(log, "hello\n");
+}
+
+#[test]
 fn redirected_output_is_kept_and_not_shown() {
     let scene = Scene::new();
     let done = scene.sh(2, &["--run-dir", "run", "-r", "0:3,1:1"], BOTH);

@@ -3,6 +3,7 @@
 use super::*;
 use clap::Parser;
 use proptest::prelude::*;
+use std::os::unix::fs::PermissionsExt;
 
 #[derive(Parser)]
 struct Flags {
