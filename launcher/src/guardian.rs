@@ -11,7 +11,7 @@
 //! starts the guardian as a process of its own, which adopts nothing that is older than itself.
 
 use crate::process::descriptors::{self, Inherited};
-use crate::process::{descendants, signals};
+use crate::process::{ShellJob, descendants, signals};
 use crate::temporary::Temporary;
 use anyhow::Context;
 use dtrain_common::env::{DTRAIN_FRONT, DTRAIN_GUARDIAN, DTRAIN_TEMPORARY};
@@ -25,6 +25,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{self, Command, ExitCode};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// In this time a process that has been started handles signals, also on a busy machine.
+const BEGINNING: Duration = Duration::from_secs(2);
 
 /// What this process is.
 pub(crate) enum Role {
@@ -41,8 +45,8 @@ pub(crate) enum Role {
 pub(crate) struct Behind {
     /// The guardian.
     pub(crate) guardian: Pid,
-    /// The process group that the shell knows as its job; none where it is gone.
-    pub(crate) job: Option<Pid>,
+    /// What the shell knows as its job; none where it is gone.
+    pub(crate) job: Option<ShellJob>,
     /// The folder for what is only needed during the run. The guardian removes it.
     pub(crate) temporary: PathBuf,
 }
@@ -60,7 +64,7 @@ pub(crate) fn role() -> Role {
         (Some(guardian), front) => match (guardian, temporary) {
             (Some(guardian), Some(temporary)) if follows(Some(guardian)) => Role::Launcher(Behind {
                 guardian,
-                job: rustix::process::getpgid(Some(front.unwrap_or(guardian))).ok(),
+                job: ShellJob::of(front.unwrap_or(guardian)),
                 temporary,
             }),
             _ => Role::Abandoned,
@@ -160,14 +164,31 @@ fn pass_on((pid, pidfd): &(Pid, OwnedFd), signal: Signal) {
         let _ = rustix::process::pidfd_send_signal(pidfd, signal);
     };
     if !signals::SUSPEND.contains(&signal.as_raw()) {
+        wait_for_handler(*pid, signal);
         send(signal);
-    } else if descendants::under_a_shell() {
+    } else if ShellJob::of(rustix::process::getpid()).is_some_and(ShellJob::is_under_a_shell) {
         send(Signal::TSTP);
         // The shell's prompt comes when this process stops, after the last line of output.
-        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        let _ = rustix::process::waitid(WaitId::Pid(*pid), stopped);
-        signals::stop_this_process();
+        if stops(*pid) {
+            signals::stop_this_process();
+        }
     }
+}
+
+/// Waits a moment until the next process, which may have just begun, has a handler for the signal: it would die of it before.
+fn wait_for_handler(pid: Pid, signal: Signal) {
+    let begun = Instant::now();
+    let pid = pid.as_raw_nonzero().get().cast_unsigned();
+    while !signals::is_handled_by(pid, signal.as_raw()) && begun.elapsed() < BEGINNING {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until the process has stopped or ended, and answers whether it has stopped.
+fn stops(pid: Pid) -> bool {
+    let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    rustix::process::waitid(WaitId::Pid(pid), stopped)
+        .is_ok_and(|status| status.is_some_and(|status| status.stopping_signal().is_some()))
 }
 
 /// The exit code of this process. Says so when the next one was killed.
@@ -208,4 +229,33 @@ pub(crate) fn watch(guardian: Pid, abandoned: impl FnOnce() + Send + 'static) ->
             abandoned();
         })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_ends_instead_of_stopping_has_not_stopped() {
+        for (script, signal, expected) in [
+            (
+                "trap 'exit 0' TSTP; while :; do sleep 0.01; done",
+                Signal::TSTP,
+                false,
+            ),
+            ("exec sleep 600", Signal::STOP, true),
+        ] {
+            let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+            if !expected {
+                wait_for_handler(pid, signal);
+            }
+            rustix::process::kill_process(pid, signal).unwrap();
+            assert_eq!(stops(pid), expected);
+            let _ = child.kill();
+            child.wait().unwrap();
+        }
+    }
 }

@@ -29,6 +29,7 @@ use launch::Begun;
 use process::{descriptors, signals};
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 fn main() -> ExitCode {
     let begun = Begun::now();
@@ -45,9 +46,9 @@ fn main() -> ExitCode {
         }
     };
     match command {
-        Command::Launch(args) => launch(&args, begun),
+        Command::Launch(args) => launch(&Arc::from(args), begun),
         Command::Eval(args) => match ask::eval(&args) {
-            Ok(args) => launch(&args, begun),
+            Ok(args) => launch(&Arc::new(args), begun),
             Err(error) => refuse(&error, &[]),
         },
         Command::Plan(args) => ask::plan(&args).unwrap_or_else(|error| refuse(&error, &[])),
@@ -57,7 +58,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn launch(args: &LaunchArgs, begun: Begun) -> ExitCode {
+fn launch(args: &Arc<LaunchArgs>, begun: Begun) -> ExitCode {
     let done = match guardian::role() {
         Role::Guardian => guardian::stand_behind(&args.contract.signals()),
         Role::Launcher(behind) => run(args, behind, begun),
@@ -67,7 +68,7 @@ fn launch(args: &LaunchArgs, begun: Begun) -> ExitCode {
 }
 
 /// The launcher proper.
-fn run(args: &LaunchArgs, behind: Behind, begun: Begun) -> anyhow::Result<ExitCode> {
+fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     inherited.keep_to_this_process(&std::env::args_os().collect::<Vec<_>>());
     signals::write_to_any_terminal().context("cannot change how signals are received")?;

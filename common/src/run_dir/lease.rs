@@ -1,13 +1,15 @@
-//! A claim to a folder where the file system knows no locks: a file that its holder renews, and that others may take when it
+//! A claim to a folder that machines without locks heed: a file that its holder renews, and that others may take when it
 //! is not renewed any more.
 //!
 //! Whether it is renewed the others see by the beats that it counts, on their own clock: the clocks of two machines, and of a
-//! file server, differ. It is weaker than a lock: a holder that was stopped for long loses it without hearing of it.
+//! file server, differ. It is weaker than a lock: a holder that was stopped for long loses it, and hears of it when it goes on.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,6 +18,9 @@ use crate::files::write_atomic;
 
 /// What follows the name of the lock whose place a lease takes.
 pub(super) const SUFFIX: &str = ".lease";
+
+/// How the lease of a process ends that has the lock, too.
+const BESIDE_A_LOCK: &str = " beside a lock";
 
 /// The times of a lease.
 #[derive(Debug, Clone, Copy)]
@@ -41,8 +46,8 @@ impl Pace {
 #[derive(Debug)]
 pub(super) struct Lease {
     path: PathBuf,
-    /// That of the file which is ours; another one at the path is another's.
-    inode: u64,
+    own: Holder,
+    lost: Arc<AtomicBool>,
     renewing: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
@@ -62,9 +67,18 @@ impl From<io::Error> for LeaseError {
 
 impl Lease {
     /// Takes the lease at `path`, which nobody may have, or a process that is dead or has stopped renewing it. One that is held
-    /// is waited for during `patience`, and until it is clear whether it is renewed.
-    pub(super) fn take(path: PathBuf, patience: Duration, pace: Pace) -> Result<Self, LeaseError> {
-        let own = Holder::this();
+    /// is waited for during `patience`, and until it is clear whether it is renewed. `is_locked`: this process has the lock, so
+    /// nobody else has who had it.
+    pub(super) fn take(
+        path: PathBuf,
+        patience: Duration,
+        pace: Pace,
+        is_locked: bool,
+    ) -> Result<Self, LeaseError> {
+        let own = Holder {
+            is_locked,
+            ..Holder::this()
+        };
         let begun = Instant::now();
         let mut seen: Option<(String, Instant)> = None;
         let mut renewed = false;
@@ -88,9 +102,17 @@ impl Lease {
                 }
             };
             let holder = Holder::parse(&text);
+            let lost_its_lock = is_locked && holder.as_ref().is_some_and(|holder| holder.is_locked);
             let life = holder.as_ref().and_then(|holder| holder.is_alive(&own));
-            if life == Some(false) || since.elapsed() >= pace.stale {
-                if let Some(file) = overwrite(&path, &text, &own, pace)? {
+            // One that lives on this machine is suspended at most.
+            let is_nobodys = life == Some(false) || life.is_none() && since.elapsed() >= pace.stale;
+            if lost_its_lock || is_nobodys {
+                let settle = if lost_its_lock {
+                    Duration::ZERO
+                } else {
+                    pace.settle
+                };
+                if let Some(file) = overwrite(&path, &text, &own, settle)? {
                     return Ok(Self::keep(path, file, own, pace)?);
                 }
             } else if begun.elapsed() >= patience && (life == Some(true) || renewed) {
@@ -103,26 +125,45 @@ impl Lease {
     }
 
     fn keep(path: PathBuf, file: File, own: Holder, pace: Pace) -> io::Result<Self> {
-        let inode = file.metadata()?.ino();
         let (stop, stopped) = mpsc::channel::<()>();
-        let thread = std::thread::Builder::new()
-            .name("lease".to_owned())
-            .spawn(move || {
-                let mut beat = 0;
-                while stopped.recv_timeout(pace.renewal) == Err(RecvTimeoutError::Timeout) {
-                    beat += 1;
-                    // Into the file that is ours, whoever has put another in its place. What fails is tried again.
+        let lost = Arc::new(AtomicBool::new(false));
+        let renewal = {
+            let (path, own, lost) = (path.clone(), own.clone(), Arc::clone(&lost));
+            move || {
+                for beat in 1.. {
+                    if stopped.recv_timeout(pace.renewal) != Err(RecvTimeoutError::Timeout) {
+                        return;
+                    }
+                    if is_anothers(&path, &own) {
+                        return lost.store(true, Ordering::Relaxed);
+                    }
+                    // Into the file that is ours, whoever has put another in its place just now. What fails is tried again.
                     let _ = file
                         .write_all_at(own.text(beat).as_bytes(), 0)
                         .and_then(|()| file.sync_data());
                 }
-            })?;
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("lease".to_owned())
+            .spawn(renewal)?;
         Ok(Self {
             path,
-            inode,
+            own,
+            lost,
             renewing: Some((stop, thread)),
         })
     }
+
+    /// Whether another process has taken it, as seen at the latest renewal.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether somebody else's lease lies there. Opening a file asks the server; looking at its number may not.
+fn is_anothers(path: &Path, own: &Holder) -> bool {
+    fs::read_to_string(path).is_ok_and(|text| Holder::parse(&text).as_ref() != Some(own))
 }
 
 impl Drop for Lease {
@@ -131,7 +172,7 @@ impl Drop for Lease {
             drop(stop);
             let _ = thread.join();
         }
-        if fs::metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode) {
+        if !is_anothers(&self.path, &self.own) {
             // One that stays goes stale.
             let _ = fs::remove_file(&self.path);
         }
@@ -146,8 +187,9 @@ fn create(path: &Path, own: &Holder) -> io::Result<File> {
     Ok(file)
 }
 
-/// Puts a file of our own in the place of one that nobody renews; none where somebody else was faster or came after.
-fn overwrite(path: &Path, stale: &str, own: &Holder, pace: Pace) -> io::Result<Option<File>> {
+/// Puts a file of our own in the place of one that nobody renews; none where somebody else was faster, or came after it within
+/// `settle` or the time that writing takes.
+fn overwrite(path: &Path, stale: &str, own: &Holder, settle: Duration) -> io::Result<Option<File>> {
     let content = |path| match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         other => other.map(Some),
@@ -155,9 +197,11 @@ fn overwrite(path: &Path, stale: &str, own: &Holder, pace: Pace) -> io::Result<O
     if content(path)?.as_deref() != Some(stale) {
         return Ok(None);
     }
+    let begun = Instant::now();
     write_atomic(path, own.text(0).as_bytes())?;
     let mut file = OpenOptions::new().read(true).write(true).open(path)?;
-    std::thread::sleep(pace.settle);
+    // Others may be as slow, and have looked at the same moment.
+    std::thread::sleep(settle.max(begun.elapsed() * 2));
     let mut ours = String::new();
     file.read_to_string(&mut ours)?;
     let unchanged = content(path)?.as_deref() == Some(&*own.text(0)) && ours == own.text(0);
@@ -173,6 +217,8 @@ struct Holder {
     host: String,
     /// The kernel and the namespace in which `pid` is a number.
     place: String,
+    /// Whether it has the lock, too.
+    is_locked: bool,
 }
 
 impl Holder {
@@ -190,6 +236,7 @@ impl Holder {
                 read("/proc/sys/kernel/random/boot_id"),
                 namespace.display()
             ),
+            is_locked: false,
         }
     }
 
@@ -200,8 +247,10 @@ impl Holder {
             began,
             host,
             place,
+            is_locked,
         } = self;
-        format!("process {pid} on {host}\nbegan {began} in {place}\nbeat {beat:020}\n")
+        let beside = if *is_locked { BESIDE_A_LOCK } else { "" };
+        format!("process {pid} on {host}\nbegan {began} in {place}\nbeat {beat:020}{beside}\n")
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -213,6 +262,7 @@ impl Holder {
             began: began.parse().ok()?,
             host: host.to_owned(),
             place: place.to_owned(),
+            is_locked: lines.next()?.ends_with(BESIDE_A_LOCK),
         })
     }
 
@@ -263,14 +313,14 @@ mod tests {
     fn a_lease_that_is_held_here_is_refused_at_once_and_free_after_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.lease");
-        let first = Lease::take(path.clone(), NONE, QUICK).unwrap();
-        match Lease::take(path.clone(), NONE, QUICK).unwrap_err() {
+        let first = Lease::take(path.clone(), NONE, QUICK, false).unwrap();
+        match Lease::take(path.clone(), NONE, QUICK, false).unwrap_err() {
             LeaseError::Held(who) => assert_eq!(who, Holder::this().words()),
             LeaseError::Io(error) => panic!("{error}"),
         }
         drop(first);
         assert!(!path.exists());
-        Lease::take(path, NONE, QUICK).unwrap();
+        Lease::take(path, NONE, QUICK, false).unwrap();
     }
 
     #[test]
@@ -286,7 +336,7 @@ mod tests {
             stale: Duration::from_secs(3600),
             ..QUICK
         };
-        let lease = Lease::take(path.clone(), NONE, pace).unwrap();
+        let lease = Lease::take(path.clone(), NONE, pace, false).unwrap();
         assert_eq!(
             Holder::parse(&fs::read_to_string(&path).unwrap()),
             Some(Holder::this())
@@ -312,14 +362,14 @@ mod tests {
                 }
             }
         });
-        match Lease::take(path.clone(), NONE, QUICK).unwrap_err() {
+        match Lease::take(path.clone(), NONE, QUICK, false).unwrap_err() {
             LeaseError::Held(who) => assert!(who.ends_with("on far"), "{who}"),
             LeaseError::Io(error) => panic!("{error}"),
         }
         drop(stop);
         renewing.join().unwrap();
         let begun = Instant::now();
-        Lease::take(path, NONE, QUICK).unwrap();
+        Lease::take(path, NONE, QUICK, false).unwrap();
         assert!(begun.elapsed() >= QUICK.stale);
     }
 
@@ -334,7 +384,7 @@ mod tests {
             ..own.clone()
         };
         std::thread::scope(|scope| {
-            let first = scope.spawn(|| overwrite(&path, &elsewhere(0), &own, QUICK).unwrap());
+            let first = scope.spawn(|| overwrite(&path, &elsewhere(0), &own, QUICK.settle).unwrap());
             while fs::read_to_string(&path).unwrap() == elsewhere(0) {
                 std::thread::yield_now();
             }
@@ -342,7 +392,9 @@ mod tests {
             assert!(first.join().unwrap().is_none());
         });
         assert!(
-            overwrite(&path, &elsewhere(0), &own, QUICK).unwrap().is_none(),
+            overwrite(&path, &elsewhere(0), &own, QUICK.settle)
+                .unwrap()
+                .is_none(),
             "it is not stale any more"
         );
     }
@@ -351,18 +403,63 @@ mod tests {
     fn a_lease_that_somebody_else_has_taken_is_neither_renewed_nor_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.lease");
-        let lost = Lease::take(path.clone(), NONE, QUICK).unwrap();
+        let lost = Lease::take(path.clone(), NONE, QUICK, false).unwrap();
         write_atomic(&path, elsewhere(3).as_bytes()).unwrap();
-        std::thread::sleep(QUICK.renewal * 5);
+        wait_until_lost(&lost);
         drop(lost);
         assert_eq!(fs::read_to_string(&path).unwrap(), elsewhere(3));
+    }
+
+    fn wait_until_lost(lease: &Lease) {
+        let begun = Instant::now();
+        while !lease.is_lost() {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+            std::thread::sleep(QUICK.renewal);
+        }
+    }
+
+    #[test]
+    fn a_suspended_process_of_this_machine_keeps_its_lease() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.lease");
+        fs::write(&path, Holder::this().text(7)).unwrap();
+        let patience = QUICK.stale + Duration::from_millis(200);
+        match Lease::take(path, patience, QUICK, false).unwrap_err() {
+            LeaseError::Held(who) => assert_eq!(who, Holder::this().words()),
+            LeaseError::Io(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn who_has_the_lock_takes_the_lease_of_one_that_had_it_at_once_and_heeds_that_of_one_without() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.lease");
+        let far = Holder {
+            host: "far".to_owned(),
+            place: "other/pid:[1]".to_owned(),
+            is_locked: true,
+            ..Holder::this()
+        };
+        let pace = Pace {
+            stale: Duration::from_secs(3600),
+            ..QUICK
+        };
+        fs::write(&path, far.text(7)).unwrap();
+        let lease = Lease::take(path.clone(), NONE, pace, true).unwrap();
+        // Another machine has no locks, and is faster than the next renewal.
+        write_atomic(&path, elsewhere(0).as_bytes()).unwrap();
+        wait_until_lost(&lease);
+        drop(lease);
+        let begun = Instant::now();
+        Lease::take(path, NONE, QUICK, true).unwrap();
+        assert!(begun.elapsed() >= QUICK.stale, "it may live");
     }
 
     #[test]
     fn a_lease_is_renewed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.lease");
-        let _lease = Lease::take(path.clone(), NONE, QUICK).unwrap();
+        let _lease = Lease::take(path.clone(), NONE, QUICK, false).unwrap();
         let first = fs::read_to_string(&path).unwrap();
         let begun = Instant::now();
         while fs::read_to_string(&path).unwrap() == first {

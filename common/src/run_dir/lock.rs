@@ -1,4 +1,5 @@
-//! Locks that keep two runs out of one folder.
+//! Locks that keep two runs out of one folder, each with a lease beside it: on a network file system one machine may have locks and
+//! another none.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -22,22 +23,17 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Keeps others out of a run directory until it is dropped, or its process ends in whatever way.
 #[derive(Debug)]
 pub struct RunLock {
-    held: Held,
     root: PathBuf,
-}
-
-#[derive(Debug)]
-enum Held {
-    Lock { _file: File },
-    Lease { why: io::Error, _lease: Lease },
+    /// For machines without locks. None where it could not be written beside a lock. It goes before the lock does.
+    lease: Option<Lease>,
+    /// None where there are no locks, which has this reason.
+    file: Result<File, io::Error>,
 }
 
 impl RunLock {
     /// What the user is to be told: that the file system knows no locks, and what keeps the folder instead.
     pub fn note(&self) -> Option<String> {
-        let Held::Lease { why, .. } = &self.held else {
-            return None;
-        };
+        let why = self.file.as_ref().err()?;
         Some(format!(
             "the file system of {} has no locks ({why}): the run keeps other runs out by a file that it renews every {} s; \
              after a crash on another machine the next start waits {} s",
@@ -45,6 +41,12 @@ impl RunLock {
             Pace::USUAL.renewal.as_secs(),
             Pace::USUAL.stale.as_secs()
         ))
+    }
+
+    /// Whether another run has taken the folder, because this process did not run, or did not reach the file system, for long.
+    /// Nothing more may be written there.
+    pub fn is_lost(&self) -> bool {
+        self.lease.as_ref().is_some_and(Lease::is_lost)
     }
 }
 
@@ -77,6 +79,16 @@ impl RunDir {
             path: root.clone(),
             holder: holder.trim().to_owned(),
         };
+        let lease = |is_locked| {
+            let path = root.join(format!("{name}{SUFFIX}"));
+            match Lease::take(path.clone(), patience, Pace::USUAL, is_locked) {
+                Ok(lease) => Ok(Some(lease)),
+                Err(LeaseError::Held(holder)) => Err(in_use(&holder)),
+                // A lock does without.
+                Err(LeaseError::Io(_)) if is_locked => Ok(None),
+                Err(LeaseError::Io(source)) => Err(io_error("write", &path, source)),
+            }
+        };
         let mut file = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -91,25 +103,18 @@ impl RunDir {
                     return Err(in_use(&fs::read_to_string(&path).unwrap_or_default()));
                 }
                 Err(TryLockError::Error(why)) if knows_no_locks(&why) => {
-                    let path = self.root().join(format!("{name}{SUFFIX}"));
-                    return match Lease::take(path.clone(), patience, Pace::USUAL) {
-                        Ok(lease) => Ok(RunLock {
-                            held: Held::Lease { why, _lease: lease },
-                            root,
-                        }),
-                        Err(LeaseError::Held(holder)) => Err(in_use(&holder)),
-                        Err(LeaseError::Io(source)) => Err(io_error("write", &path, source)),
-                    };
+                    let lease = lease(false)?;
+                    let file = Err(why);
+                    return Ok(RunLock { root, lease, file });
                 }
                 Err(TryLockError::Error(source)) => return Err(io_error("lock", &path, source)),
             }
         }
+        let lease = lease(true)?;
         // Only for the message of whoever comes next.
         let _ = introduce(&mut file);
-        Ok(RunLock {
-            held: Held::Lock { _file: file },
-            root,
-        })
+        let file = Ok(file);
+        Ok(RunLock { root, lease, file })
     }
 }
 
@@ -182,6 +187,22 @@ mod tests {
             assert_eq!(run_dir.first_entry().unwrap(), None, "a lease is no run");
         }
         assert_eq!(run_dir.claim().unwrap().note(), None);
+    }
+
+    #[test]
+    fn a_machine_with_locks_and_one_without_keep_each_other_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        let without: TryLock = |_| Err(TryLockError::Error(Errno::NOLCK.into()));
+        let locked = run_dir.claim().unwrap();
+        let refused = run_dir.lock(RUN, Duration::ZERO, without).unwrap_err();
+        assert!(matches!(refused, RunDirError::InUse { .. }), "{refused}");
+        drop(locked);
+        let leased = run_dir.lock(RUN, Duration::ZERO, without).unwrap();
+        let refused = run_dir.claim().unwrap_err();
+        assert!(matches!(refused, RunDirError::InUse { .. }), "{refused}");
+        drop(leased);
+        assert!(!run_dir.claim().unwrap().is_lost());
     }
 
     #[test]

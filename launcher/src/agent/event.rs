@@ -65,12 +65,14 @@ pub(crate) enum Event {
         at: Duration,
         writing: bool,
     },
-    /// It is written down where the workers are that hang (answer to [`Action::Inspect`]).
-    Inspected,
+    /// It is written down where the workers are that hang (answer to the [`Action::Inspect`] of this number).
+    Inspected { number: u32 },
     /// The launcher was asked to stop by this signal (INT, TERM, HUP or QUIT).
     Stop { signal: i32 },
     /// Whoever stands behind the launcher has died: nobody is there to be asked or told anything.
     Abandoned,
+    /// Another run has taken over the run directory, in which these workers must write no more.
+    Evicted,
     /// The launcher received a signal that is for the workers (USR1 or USR2).
     Forward { signal: i32 },
     /// [`Agent::deadline`](super::Agent::deadline) has passed, or [`TICK`](super::TICK) since the last event.
@@ -86,8 +88,8 @@ pub(crate) enum Action {
     Signal { rank: usize, signal: i32 },
     /// The same as soon as the worker has a handler for it: before that it would die of it.
     Notify { rank: usize, signal: i32 },
-    /// Write down where these workers are, which hang, and answer with [`Event::Inspected`]. Takes a while.
-    Inspect { ranks: Vec<usize> },
+    /// Write down where these workers are, which hang, and answer with [`Event::Inspected`] and this number. Takes a while.
+    Inspect { ranks: Vec<usize>, number: u32 },
     /// Tell the user now.
     Tell(Notice),
     /// All workers have ended: kill what is left of their process groups.
@@ -113,6 +115,8 @@ pub(crate) enum Notice {
     Hanging { silent: Vec<(usize, Duration)> },
     /// The workers that were taken for hanging make progress, or have ended well.
     Recovered,
+    /// Nothing ran for this long, the launcher neither. `taken_back`: workers that were taken for hanging are not any more.
+    Thawed { frozen: Duration, taken_back: bool },
     /// Their time is up, but these workers write a checkpoint, which is waited for; `left`: until the time limit, if there is one.
     Writing {
         ranks: Vec<usize>,

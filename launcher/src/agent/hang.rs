@@ -33,14 +33,17 @@ const FEWEST: usize = 3;
 pub(super) struct Progress {
     policy: HangPolicy,
     ranks: Vec<Rank>,
-    /// When the launcher ran again after it had been stopped: silence counts from then on.
+    /// When the launcher ran again after it had been stopped, and how long it was.
     thawed: Duration,
+    frozen: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Rank {
     last: Option<Duration>,
     between: VecDeque<Duration>,
+    /// How long nothing ran since the last beat, which is no silence of this rank.
+    frozen: Duration,
     /// What passes before the next beat says nothing about what is usual.
     is_unusual: bool,
     ended: bool,
@@ -52,13 +55,17 @@ impl Progress {
             policy,
             ranks: vec![Rank::default(); workers],
             thawed: Duration::ZERO,
+            frozen: Duration::ZERO,
         }
     }
 
     /// The rank has beaten. The beats of a write come from a clock and say nothing about how long a step takes.
     pub(super) fn beat(&mut self, rank: usize, at: Duration, writing: bool) {
         let rank = &mut self.ranks[rank];
-        let was_unusual = std::mem::replace(&mut rank.is_unusual, writing);
+        // One from before a freeze may be seen only after it.
+        let is_old = at < self.thawed;
+        rank.frozen = if is_old { self.frozen } else { Duration::ZERO };
+        let was_unusual = std::mem::replace(&mut rank.is_unusual, writing || is_old);
         if let Some(last) = rank.last.replace(at)
             && !was_unusual
             && !writing
@@ -75,10 +82,11 @@ impl Progress {
         self.ranks[rank].ended = true;
     }
 
-    /// Nothing ran for a while, this launcher neither: everybody's time begins anew.
-    pub(super) fn thaw(&mut self, now: Duration) {
-        self.thawed = now;
+    /// Nothing ran for a while, this launcher neither.
+    pub(super) fn thaw(&mut self, frozen: Duration, now: Duration) {
+        (self.thawed, self.frozen) = (now, frozen);
         for rank in &mut self.ranks {
+            rank.frozen += frozen;
             rank.is_unusual = true;
         }
     }
@@ -112,7 +120,11 @@ impl Progress {
         between.sort_unstable();
         let median = between[between.len() / 2];
         let patience = median.saturating_mul(self.policy.factor).max(self.policy.least);
-        Some(rank.last?.max(self.thawed).saturating_add(patience))
+        let last = rank.last?;
+        // Paged-out memory takes its time, so patience begins anew after a freeze. But freezes put off a hang by no more than it.
+        let anew = last.max(self.thawed).saturating_add(patience);
+        let most = (last + rank.frozen).saturating_add(patience.saturating_mul(2));
+        Some(anew.min(most))
     }
 }
 
@@ -186,13 +198,31 @@ mod tests {
             progress.beat(0, s(second), false);
             progress.beat(1, s(second + 1), false);
         }
-        progress.thaw(s(1000));
+        progress.thaw(s(990), s(1000));
         assert_eq!(progress.deadline(), Some(s(1010)));
         assert_eq!(progress.silent(s(1009)), []);
         assert_eq!(progress.silent(s(1010)), [(0, s(1006)), (1, s(1005))]);
+        // It came before the freeze, and is seen after it.
+        progress.beat(0, s(9), false);
+        assert_eq!(progress.deadline(), Some(s(1010)));
         progress.beat(0, s(1001), false);
         progress.beat(1, s(1001), false);
         assert_eq!(progress.deadline(), Some(s(1011)), "the pause is no usual step");
+    }
+
+    #[test]
+    fn freezes_put_off_no_hang_for_ever() {
+        let mut progress = Progress::new(POLICY, 1);
+        for second in 0..5 {
+            progress.beat(0, s(second), false);
+        }
+        // It runs for a second, and is frozen for three.
+        let awake = (1..100).find(|time| {
+            let now = s(4 + 4 * time);
+            progress.thaw(s(3), now);
+            !progress.silent(now).is_empty()
+        });
+        assert_eq!(awake, Some(20), "twice the patience");
     }
 
     #[test]

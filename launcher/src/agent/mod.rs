@@ -93,6 +93,10 @@ pub(crate) struct Agent {
     progress: Option<Progress>,
     /// Only while running.
     suspicion: Option<Suspicion>,
+    /// Inspections so far.
+    inspections: u32,
+    /// How much time for stopping freezes have given on top.
+    stop_put_off: Duration,
     /// Only while running.
     lost_peer: Option<LostPeer>,
     /// Whether the user knows that a write is waited for.
@@ -121,6 +125,8 @@ impl Agent {
             asked: None,
             notices: Vec::new(),
             suspicion: None,
+            inspections: 0,
+            stop_put_off: Duration::ZERO,
             lost_peer: None,
             is_write_told: false,
         }
@@ -160,8 +166,9 @@ impl Agent {
             return actions;
         }
         let before = std::mem::replace(&mut self.latest, now);
-        if now.saturating_sub(before) > FROZEN {
-            self.thaw(now);
+        let frozen = now.saturating_sub(before);
+        if frozen > FROZEN {
+            self.thaw(frozen, now, &mut actions);
         }
         match *event {
             Event::Started { rank } => self.started(rank, now, &mut actions),
@@ -177,9 +184,10 @@ impl Agent {
             }
             Event::Stop { signal } => self.stop_requested(signal, now, &mut actions),
             Event::Abandoned => self.abandoned(now, &mut actions),
+            Event::Evicted => self.evicted(now, &mut actions),
             Event::Forward { signal } => self.forward(signal, &mut actions),
             Event::Beat { rank, at, writing } => self.beat(rank, at, writing, now, &mut actions),
-            Event::Inspected => self.inspected(now, &mut actions),
+            Event::Inspected { number } => self.inspected(number, now, &mut actions),
             Event::Timer if self.phase == Phase::Running => self.timer_while_running(now, &mut actions),
             Event::Timer => self.timer_while_stopping(now, &mut actions),
         }
@@ -318,7 +326,7 @@ impl Agent {
     }
 
     fn beat(&mut self, rank: usize, at: Duration, writing: bool, now: Duration, actions: &mut Vec<Action>) {
-        self.workers[rank].writing = writing.then_some(at);
+        self.workers[rank].writing = writing.then_some(now);
         if let Some(progress) = &mut self.progress {
             progress.beat(rank, at, writing);
         }

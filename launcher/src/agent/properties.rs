@@ -145,8 +145,9 @@ struct World {
     running: BTreeSet<usize>,
     killed: BTreeSet<usize>,
     started: usize,
-    inspecting: bool,
-    /// When each was heard of last; the time of the last thaw at least.
+    /// The inspections of this attempt that are not answered yet.
+    inspecting: VecDeque<u32>,
+    /// When each was heard of last, later by the freezes since.
     heard: Vec<Duration>,
     /// Notices that nobody has heeded, as the world remembers them.
     unheeded: BTreeSet<i32>,
@@ -174,7 +175,7 @@ impl World {
             running: BTreeSet::new(),
             killed: BTreeSet::new(),
             started: 0,
-            inspecting: false,
+            inspecting: VecDeque::new(),
             heard: Vec::new(),
             unheeded: BTreeSet::new(),
             given: BTreeSet::new(),
@@ -197,7 +198,8 @@ impl World {
             self.given = std::mem::take(&mut self.unheeded);
         }
         let mut agent = Agent::new(self.setup.policy(notices));
-        (self.started, self.begun, self.inspecting) = (0, self.now, false);
+        (self.started, self.begun) = (0, self.now);
+        self.inspecting.clear();
         self.heard = vec![self.now; self.setup.workers];
         let actions = agent.begin(self.now);
         self.stage = Stage::Attempt(Box::new(agent));
@@ -253,7 +255,7 @@ impl World {
                     }
                 }
                 Action::Notify { .. } | Action::Tell(_) => {}
-                Action::Inspect { .. } => self.inspecting = true,
+                Action::Inspect { number, .. } => self.inspecting.push_back(number),
                 Action::Sweep => assert!(self.running.is_empty(), "swept while {:?} run", self.running),
                 Action::Finish(verdict) => return self.attempt_is_over(verdict),
             }
@@ -265,8 +267,21 @@ impl World {
             self.unheeded.append(&mut self.given);
         }
         let lasted = self.now - self.begun;
+        let unasked = Verdict {
+            asked: None,
+            ..verdict.clone()
+        };
+        let due = self.restarts.clone().after(&unasked, lasted, false, self.now);
+        let is_asked = matches!(verdict.asked, Some(Asked::Request { .. }));
         self.stage = match self.restarts.after(&verdict, lasted, false, self.now) {
-            Next::Finish { .. } => Stage::Over(Ending::Verdict(verdict)),
+            Next::Finish { .. } => {
+                assert!(
+                    !(is_asked && matches!(due, Next::Restart { .. })),
+                    "a request ends the run as a failure that in the pause would not"
+                );
+                Stage::Over(Ending::Verdict(verdict))
+            }
+            Next::Stop => Stage::Pause { until: self.now },
             Next::OtherPort => unreachable!("no port was taken"),
             Next::Restart { pause, .. } => {
                 let pause = if self.restarts.is_asked() {
@@ -355,11 +370,11 @@ impl World {
                     self.pass(Duration::from_millis(200));
                 }
             }
-            Happening::Inspected if self.inspecting => {
-                self.inspecting = false;
-                self.tell(&Event::Inspected);
+            Happening::Inspected => {
+                if let Some(number) = self.inspecting.pop_front() {
+                    self.tell(&Event::Inspected { number });
+                }
             }
-            Happening::Inspected => {}
             Happening::Freeze { ms } => self.freeze(Duration::from_millis(ms)),
             Happening::Stop { signal } => self.signal(&Event::Stop { signal }),
             Happening::Forward { signal } => self.signal(&Event::Forward { signal }),
@@ -369,7 +384,7 @@ impl World {
     fn freeze(&mut self, time: Duration) {
         self.now += time;
         for heard in &mut self.heard {
-            *heard = self.now;
+            *heard += time;
         }
         let actions = self.tell(&Event::Timer);
         let harm = |action: &Action| matches!(action, Action::Signal { signal, .. } if [KILL, ABRT].contains(signal));
@@ -463,8 +478,12 @@ proptest! {
             }
             Cause::Requeue => prop_assert!(setup.training),
             Cause::TimeIsUp => prop_assert!(setup.ask.is_some()),
-            Cause::Stopped { .. } => prop_assert_eq!(verdict.asked, Some(Asked::Request)),
+            Cause::Stopped { .. } => {
+                let is_asked = matches!(verdict.asked, Some(Asked::Request { .. }));
+                prop_assert!(is_asked);
+            },
             Cause::Success | Cause::Hung { .. } | Cause::NotStarted { .. } => {}
+            Cause::Evicted => prop_assert!(false, "nobody else had the folder"),
         }
     }
 }

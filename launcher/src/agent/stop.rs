@@ -1,6 +1,6 @@
 //! How a group is stopped: on whose behalf, by which signal, and until when.
 
-use super::{Action, Agent, Asked, Cause, Notice, SAME_MOMENT, SAME_REQUEST, TimeLimit, Verdict};
+use super::{Action, Agent, Asked, Cause, Notice, SAME_REQUEST, TimeLimit, Verdict};
 use crate::process::signals;
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub(super) enum Why {
     },
     /// A worker ended with the requeue code although the launcher had not been asked to stop.
     Requeue,
+    /// Another run has taken over the run directory.
+    Evicted,
 }
 
 impl Why {
@@ -43,6 +45,7 @@ impl Why {
         match self {
             Self::Signal { signal } => signal,
             Self::TimeLimit(limit) => limit.signal,
+            Self::Evicted => signals::KILL,
             _ => signals::TERM,
         }
     }
@@ -57,12 +60,13 @@ impl Why {
 impl Agent {
     pub(super) fn stop(&mut self, why: Why, deadline: Option<Duration>) {
         self.phase = Phase::Stopping { why, deadline };
+        self.stop_put_off = Duration::ZERO;
         self.suspicion = None;
         self.lost_peer = None;
     }
 
     pub(super) fn stop_requested(&mut self, signal: i32, now: Duration, actions: &mut Vec<Action>) {
-        self.asked = Some(Asked::Request);
+        self.asked = Some(Asked::Request { signal });
         if signal == signals::INT || signal == signals::TERM {
             match self.interrupted {
                 Some(first) if now < first + SAME_REQUEST => return,
@@ -84,12 +88,19 @@ impl Agent {
     }
 
     pub(super) fn abandoned(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        self.asked = Some(Asked::Request);
+        let signal = signals::KILL;
+        self.asked = Some(Asked::Request { signal });
         if self.phase == Phase::Running {
-            let signal = signals::KILL;
             self.stop(Why::Signal { signal }, None);
         }
         self.kill_all(now, None, actions);
+    }
+
+    pub(super) fn evicted(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        self.stop(Why::Evicted, None);
+        for rank in self.running() {
+            self.send(rank, signals::KILL, now, actions);
+        }
     }
 
     pub(super) fn forward(&mut self, signal: i32, actions: &mut Vec<Action>) {
@@ -154,30 +165,56 @@ impl Agent {
             .min(self.policy.shutdown_timeout)
     }
 
-    /// Nothing ran for a while: whatever the workers have to do, they have their time for it anew.
-    pub(super) fn thaw(&mut self, now: Duration) {
+    /// Nothing ran for a while: what the workers have to do, they have their time for anew. By how much that is longer than without
+    /// it is bounded, however often it happens. A time limit does not wait.
+    pub(super) fn thaw(&mut self, frozen: Duration, now: Duration, actions: &mut Vec<Action>) {
         if let Some(progress) = &mut self.progress {
-            progress.thaw(now);
+            progress.thaw(frozen, now);
         }
-        self.suspicion = None;
+        let hangs = self
+            .progress
+            .as_ref()
+            .is_some_and(|progress| !progress.silent(now).is_empty());
+        let suspicion = self.suspicion.take();
+        self.suspicion = suspicion
+            .filter(|_| hangs)
+            .map(|suspicion| suspicion.thaw(frozen));
         if let Some(lost) = &mut self.lost_peer {
-            lost.until = lost.until.max(now.saturating_add(SAME_MOMENT));
+            lost.until += frozen;
         }
-        let patience = self.patience();
-        let least = match self.phase {
-            Phase::Stopping {
-                why: Why::TimeLimit(limit),
-                ..
-            } => self.time_to_stop(limit),
-            _ => patience,
-        };
-        if let Phase::Stopping {
-            deadline: Some(deadline),
-            ..
-        } = &mut self.phase
+        for writing in self
+            .workers
+            .iter_mut()
+            .filter_map(|worker| worker.writing.as_mut())
         {
-            *deadline = (*deadline).max(now.saturating_add(least));
+            *writing += frozen;
         }
+        actions.push(Action::Tell(Notice::Thawed {
+            frozen,
+            taken_back: suspicion.is_some() && !hangs,
+        }));
+        let Phase::Stopping {
+            why,
+            deadline: Some(deadline),
+        } = self.phase
+        else {
+            return;
+        };
+        let rest = deadline + frozen;
+        let until = if let Why::TimeLimit(limit) = why {
+            let least = now.saturating_add(self.time_to_stop(limit));
+            rest.min(least).max(deadline)
+        } else {
+            let patience = self.patience();
+            let anew = now.saturating_add(patience).saturating_sub(rest);
+            let more = anew.min(patience.saturating_sub(self.stop_put_off));
+            self.stop_put_off += more;
+            rest + more
+        };
+        self.phase = Phase::Stopping {
+            why,
+            deadline: Some(until),
+        };
     }
 
     pub(super) fn timer_while_stopping(&mut self, now: Duration, actions: &mut Vec<Action>) {

@@ -15,12 +15,23 @@ pub(super) struct Suspicion {
     rank: usize,
     since: Duration,
     until: Duration,
+    /// That of its inspection: an earlier one may be answered late.
+    number: u32,
 }
 
 impl Suspicion {
     /// When the workers are stopped, unless something is heard of them before.
     pub(super) fn until(&self) -> Duration {
         self.until
+    }
+
+    /// The same after nothing ran for so long.
+    pub(super) fn thaw(self, frozen: Duration) -> Self {
+        Self {
+            since: self.since + frozen,
+            until: self.until + frozen,
+            ..self
+        }
     }
 }
 
@@ -40,20 +51,25 @@ impl Agent {
         let Some(&(rank, _)) = silent.first() else {
             return;
         };
+        self.inspections += 1;
         self.suspicion = Some(Suspicion {
             rank,
             since: now,
             until: now.saturating_add(INSPECTION),
+            number: self.inspections,
         });
         actions.push(Action::Tell(Notice::Hanging { silent }));
         actions.push(Action::Inspect {
             ranks: self.running(),
+            number: self.inspections,
         });
     }
 
     /// A debugger stops what it looks at: the workers get as long as that took to show that they were only slow.
-    pub(super) fn inspected(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        if let Some(suspicion) = &mut self.suspicion {
+    pub(super) fn inspected(&mut self, number: u32, now: Duration, actions: &mut Vec<Action>) {
+        if let Some(suspicion) = &mut self.suspicion
+            && suspicion.number == number
+        {
             let took = now.saturating_sub(suspicion.since).min(LAST_WORDS);
             suspicion.until = suspicion.until.min(now.saturating_add(took));
             self.look_for_a_hang(now, actions);

@@ -23,6 +23,8 @@ pub(crate) enum Cause {
     Failed { rank: usize },
     /// The workers made no progress any more; this one was the first to be silent.
     Hung { rank: usize },
+    /// Another run has taken over the run directory.
+    Evicted,
     /// This worker's program could not be started. `passing`: for want of something that may be there again.
     NotStarted { rank: usize, passing: bool },
 }
@@ -30,8 +32,8 @@ pub(crate) enum Cause {
 /// What asked the workers to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// A signal to the launcher.
-    Request,
+    /// This signal to the launcher, the last of them.
+    Request { signal: i32 },
     /// The time limit.
     TimeLimit,
 }
@@ -59,20 +61,26 @@ impl Verdict {
         ends.sort_by_key(|end| (end.at, end.rank));
         let requeue = |end: &End| matches!(end.outcome, Outcome::Exited(code) if requeue_code == Some(code));
         let clean = |end: &End| end.outcome == Outcome::Exited(0) || requeue(end);
-        // How it ends that the workers were asked to.
+        // How it ends that the workers were asked to, and the signal that did.
         let (asked, stopped) = match why {
-            Some(Why::Signal { signal }) => (true, Cause::Stopped { signal }),
-            _ => (matches!(why, Some(Why::TimeLimit(_))), Cause::TimeIsUp),
+            Some(Why::Signal { signal }) => (Some(signal), Cause::Stopped { signal }),
+            Some(Why::TimeLimit(limit)) => (Some(limit.signal), Cause::TimeIsUp),
+            _ => (None, Cause::TimeIsUp),
+        };
+        // The same signal may have come from elsewhere a moment earlier: from a batch system, or from the terminal.
+        let obeyed = |end: &End| {
+            asked.is_some_and(|signal| end.stopped_by_agent() || end.outcome == Outcome::Signaled(signal))
         };
         // A worker that the agent stopped is never the cause; but where the agent stopped it because the
         // launcher was asked to, its death may come before the failures that follow from it.
         let first_bad = ends
             .iter()
-            .find(|end| !clean(end) && (asked || !end.stopped_by_agent()));
+            .find(|end| !clean(end) && (asked.is_some() || !end.stopped_by_agent()));
         let cause = match (why, first_bad) {
             (Some(Why::NotStarted { rank, passing }), _) => Cause::NotStarted { rank, passing },
+            (Some(Why::Evicted), _) => Cause::Evicted,
             (Some(Why::Hang { rank }), _) if !ends.iter().all(clean) => Cause::Hung { rank },
-            (_, Some(end)) if asked && end.stopped_by_agent() => stopped,
+            (_, Some(end)) if obeyed(end) => stopped,
             (_, Some(end)) => Cause::Failed {
                 rank: to_blame(end, &ends, clean),
             },

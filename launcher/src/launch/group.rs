@@ -6,10 +6,9 @@ use super::files::{Files, Sieves, WorkerLogs, read_error};
 use super::streams::Routing;
 use crate::agent::{Event, Outcome};
 use crate::output::{Chunk, Reader, RotatingLog, Source, Stream, Style, Tail, Unkept};
-use crate::process::{Family, Streams, Terminal, Worker, WorkerSpec, signals};
+use crate::process::{Family, ShellJob, Streams, Terminal, Worker, WorkerSpec, signals};
 use crossbeam_channel::Sender;
 use rustix::io::Errno;
-use rustix::process::Pid;
 use std::fs::File;
 use std::io::{self, PipeReader};
 use std::path::Path;
@@ -28,8 +27,8 @@ pub(super) struct Group<'a> {
     pub(super) not_started: Option<(usize, io::Error)>,
     pub(super) events: Sender<Event>,
     pub(super) family: Family,
-    /// The process group that the shell knows.
-    pub(super) job: Option<Pid>,
+    /// What the shell knows.
+    pub(super) job: Option<ShellJob>,
     pub(super) capture: Capture<'a>,
 }
 
@@ -54,8 +53,15 @@ impl Group<'_> {
         let logs = self.logs[rank].take().unwrap_or_default();
         let (events, begun) = (self.events.clone(), self.begun);
         let (tail, error_file) = (self.tails[rank].clone(), self.files.error_file(rank));
-        let ended = move |outcome| {
+        let job = self.job.filter(|_| self.specs[rank].inherit_stdin);
+        let terminal = job.and_then(Terminal::at_stdin);
+        let lent = terminal.clone();
+        let ended = move |worker, outcome| {
             let at = begun.elapsed();
+            if lent.is_some_and(|terminal| terminal.ended(worker, outcome)) {
+                let signal = signals::INT;
+                let _ = events.send(Event::Stop { signal });
+            }
             let lost_peer = says_that_it_lost_a_peer(outcome, &tail, &error_file);
             // Fails only when the run is over.
             let _ = events.send(Event::Ended {
@@ -68,22 +74,14 @@ impl Group<'_> {
         let attached = self
             .capture
             .attach(rank, streams, logs, &self.tails[rank])
-            .and_then(|()| worker.watch(ended))
-            .and_then(|()| self.lend_terminal(rank, &worker));
+            // The worker may have been stopped for its first read already, which is not forgotten.
+            .and_then(|()| terminal.map_or(Ok(()), |terminal| terminal.lend(&worker, self.family.clone())))
+            .and_then(|()| worker.watch(ended));
         if let Err(error) = attached {
             self.family.sweep(&mut worker);
             return Err(error);
         }
         Ok(worker)
-    }
-
-    /// Lets a worker that has the terminal at its standard input read from it.
-    fn lend_terminal(&self, rank: usize, worker: &Worker) -> io::Result<()> {
-        let job = self.job.filter(|_| self.specs[rank].inherit_stdin);
-        match job.and_then(Terminal::at_stdin) {
-            Some(terminal) => terminal.lend(worker, self.family.clone()),
-            None => Ok(()),
-        }
     }
 
     /// Sends what is owed to those workers that have a handler for it by now.

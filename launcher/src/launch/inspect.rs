@@ -8,8 +8,8 @@ use std::fs;
 use std::path::Path;
 
 /// Writes down where the workers are that hang, for each beside its logs, or tells all where no logs are kept. A debugger takes
-/// its time, so it is done on threads; the agent hears when it is done.
-pub(super) fn inspect(group: &Group, ranks: &[usize], notices: &Sender<String>) {
+/// its time, so it is done on threads; the agent hears when it is done, with the number.
+pub(super) fn inspect(group: &Group, ranks: &[usize], number: u32, notices: &Sender<String>) {
     let pids = group.pids();
     let hanging: Vec<_> = ranks
         .iter()
@@ -26,11 +26,11 @@ pub(super) fn inspect(group: &Group, ranks: &[usize], notices: &Sender<String>) 
                 });
             }
         });
-        let _ = events.send(Event::Inspected);
+        let _ = events.send(Event::Inspected { number });
     };
     let thread = std::thread::Builder::new().name("inspect".to_owned());
     if thread.spawn(look).is_err() {
-        let _ = group.events.send(Event::Inspected);
+        let _ = group.events.send(Event::Inspected { number });
     }
 }
 

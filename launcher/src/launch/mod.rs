@@ -28,7 +28,7 @@ use crate::guardian::Behind;
 use crate::output::{Screen, Stream, draws_frames};
 use crate::process::memory_kill::MemoryKills;
 use crate::temporary::Temporary;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use dtrain_common::env::omp_threads;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
@@ -43,8 +43,9 @@ pub(crate) use plan::find_worker;
 use port::MasterPort;
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use supervise::Run;
+use supervise::{Early, Run};
 
 /// When the command began, on both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -74,18 +75,39 @@ impl Begun {
 ///
 /// # Errors
 /// Whatever is wrong before all workers run. None is left running then, and nothing of an earlier run is overwritten.
-pub(crate) fn run(args: &LaunchArgs, behind: Behind, begun: Begun) -> anyhow::Result<ExitStatus> {
+pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyhow::Result<ExitStatus> {
     let temporary = Temporary::of_guardian(behind.temporary.clone());
+    let supervisor = supervise::Supervisor::new(begun, &behind, &args.contract.signals())?;
     let notes = args.contract.check()?;
     let meeting = Meeting::check(&args.contract)?;
-    let mut plan = Plan::new(args, begun)?;
+    let asked = Arc::clone(args);
+    let mut plan = match supervisor.while_nothing_runs(move || Plan::new(&asked, begun))? {
+        Early::Done(plan) => plan?,
+        Early::Stopped { signal } => return Ok(report::not_begun(None, Cause::Stopped { signal })),
+    };
+    let mut restarts = Restarts::new(RestartPolicy {
+        max_restarts: args.max_restarts,
+        permanent: plan.permanent_failures(),
+        limit: plan.limit,
+        training: plan.requeue_code().is_some(),
+    });
+    // What has come already is heard as between two attempts.
+    supervisor.pause(Duration::ZERO, &mut restarts);
+    let mut notices = match restarts.resume(begun.elapsed(), plan.has_checkpoint()) {
+        Resumption::Start { notices } => notices,
+        Resumption::Stopped { signal } => {
+            return Ok(report::not_begun(Some(&plan), Cause::Stopped { signal }));
+        }
+        Resumption::Requeue => return Ok(report::not_begun(Some(&plan), Cause::Requeue)),
+        // The attempt says so.
+        Resumption::TooLate { .. } => Vec::new(),
+    };
     plan.tell(notes);
     let copies = plan
         .keeps_copies()
         .then(|| MemoryCopies::new(&temporary))
         .transpose()?;
     let mut attempt = Attempt::prepare(&plan, &meeting, &temporary, 0, args.max_restarts)?;
-    let supervisor = supervise::Supervisor::new(begun, &behind, &args.contract.signals())?;
     let screen = Screen::start(plan.headline()).context("cannot start the thread that writes the output")?;
     // The screen's thread ends only after the last sender is gone, so this cannot fail while the launcher runs.
     let say = |text: String| drop(screen.notices.send(text));
@@ -97,19 +119,17 @@ pub(crate) fn run(args: &LaunchArgs, behind: Behind, begun: Begun) -> anyhow::Re
     {
         say(format!("dtrain: {note}"));
     }
-    let mut restarts = Restarts::new(RestartPolicy {
-        max_restarts: args.max_restarts,
-        permanent: plan.permanent_failures(),
-        limit: plan.limit,
-        training: plan.requeue_code().is_some(),
-    });
-    let mut notices = Vec::new();
+    // Why another attempt that the user had allowed was not made.
+    let mut not_restarted = None;
     // The latest attempt in which workers ran, or the first: what the run comes to if no other can be started.
     let mut failed: Option<(Run, Attempt)> = None;
 
     let (run, attempt) = loop {
         let started = begun.elapsed();
         let begin = || {
+            if plan.is_evicted() {
+                bail!("another run has taken the run directory");
+            }
             let earlier = plan.run_dir.as_ref().map(set_aside_result).transpose()?.flatten();
             let job = attempt.job(&plan, &meeting, args, begun, copies.as_ref(), notices);
             anyhow::Ok((supervisor.attempt(job, &screen)?, earlier))
@@ -153,7 +173,7 @@ pub(crate) fn run(args: &LaunchArgs, behind: Behind, begun: Begun) -> anyhow::Re
             now,
         );
         let lines = match next {
-            Next::Restart { .. } => report::failure(&plan, &run, &attempt),
+            Next::Restart { .. } | Next::Stop => report::failure(&plan, &run, &attempt),
             _ => Vec::new(),
         };
         let unkept = run.unkept.clone();
@@ -164,11 +184,13 @@ pub(crate) fn run(args: &LaunchArgs, behind: Behind, begun: Begun) -> anyhow::Re
         };
         let pause = match next {
             Next::Finish { reason } => {
-                let report = report::Report::new(&plan, &run, &attempt_over, &restarts, begun);
-                if let Some(reason) = reason.filter(|_| !report.is_refusal()) {
-                    say(format!("dtrain: not restarted: {reason}"));
-                }
+                not_restarted = reason;
                 break (run, attempt_over);
+            }
+            Next::Stop => {
+                not_restarted = Some("the launcher was asked to stop");
+                unkept.into_iter().chain(lines).for_each(&say);
+                Duration::ZERO
             }
             Next::OtherPort => {
                 say(format!(
@@ -195,7 +217,7 @@ pub(crate) fn run(args: &LaunchArgs, behind: Behind, begun: Begun) -> anyhow::Re
                 break over;
             }
             Resumption::TooLate { reason } => {
-                say(format!("dtrain: not restarted: {reason}"));
+                not_restarted = Some(reason);
                 break over;
             }
         }
@@ -212,7 +234,10 @@ pub(crate) fn run(args: &LaunchArgs, behind: Behind, begun: Begun) -> anyhow::Re
         failed = Some(over);
     };
     let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
-    if let Some(run_dir) = &plan.run_dir
+    if let Some(reason) = not_restarted.filter(|_| !report.is_refusal()) {
+        say(format!("dtrain: not restarted: {reason}"));
+    }
+    if let Some(run_dir) = plan.run_dir.as_ref().filter(|_| !plan.is_evicted())
         && let Err(error) = report.write(run_dir)
     {
         say(format!(
@@ -311,6 +336,7 @@ impl Attempt {
             heartbeats: &self.heartbeats,
             hang: args.hang_policy(),
             limit: plan.limit,
+            plan,
             notices,
         }
     }

@@ -86,7 +86,7 @@ pub(super) struct Plan {
     /// Where to write; always there for a recipe.
     pub(super) run_dir: Option<RunDir>,
     /// Keeps other runs out of it.
-    _lock: Option<RunLock>,
+    lock: Option<RunLock>,
     recipe: Option<Recipe>,
     /// The checkpoint that `--resume` names, where it names one.
     beginning: Option<Beginning>,
@@ -246,7 +246,7 @@ impl Plan {
             program: worker,
             args: trainer_args(&run_dir, start, effective),
             run_dir: Some(run_dir),
-            _lock: Some(lock),
+            lock: Some(lock),
             recipe: Some(recipe),
             beginning,
             limit: limited.as_ref().map(|limited| limited.limit),
@@ -315,7 +315,7 @@ impl Plan {
             arg0,
             args: words,
             run_dir,
-            _lock: None,
+            lock: None,
             recipe: None,
             beginning: None,
             limit: limited.as_ref().map(|limited| limited.limit),
@@ -360,6 +360,11 @@ impl Plan {
             return false;
         };
         matches!(run_dir.newest_checkpoint(), Ok(Some(_)))
+    }
+
+    /// Whether another run has taken over the run directory: nothing more may be written there.
+    pub(super) fn is_evicted(&self) -> bool {
+        self.lock.as_ref().is_some_and(RunLock::is_lost)
     }
 
     /// Whether copies of the state are kept in memory: of use only where the workers are started again.

@@ -14,7 +14,7 @@ use crate::process::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::result::{self, Failure, RunResult};
 use dtrain_common::run_dir::RunDir;
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -136,6 +136,26 @@ impl Report {
     }
 }
 
+/// Says why nothing was started, and answers the exit status. `plan`: as far as the command has been checked.
+pub(super) fn not_begun(plan: Option<&Plan>, cause: Cause) -> ExitStatus {
+    let (status, resume) = match cause {
+        Cause::Requeue => (ExitStatus::Requeue, plan.and_then(|plan| plan.run_dir.as_ref())),
+        Cause::Stopped { signal } => (ExitStatus::Signal(signal), None),
+        _ => (ExitStatus::WorkerFailed, None),
+    };
+    let resume = resume.map_or(String::new(), |run_dir| {
+        format!(" with --run-dir {}", run_dir.root().display())
+    });
+    // If standard error is closed there is nobody left to tell, and the exit code still says it.
+    let _ = writeln!(
+        io::stderr(),
+        "dtrain: exit code {}: {}{resume} (no worker was started)",
+        status.code(),
+        meaning(status, cause)
+    );
+    status
+}
+
 /// The banner of an attempt that failed and is followed by another.
 pub(super) fn failure(plan: &Plan, run: &Run, attempt: &Attempt) -> Vec<String> {
     Culprit::find(plan, run, attempt)
@@ -167,7 +187,7 @@ fn exit_status(verdict: &Verdict, kind: Kind) -> ExitStatus {
         Cause::TimeIsUp => ExitStatus::Signal(signals::TERM),
         Cause::NotStarted { passing: false, .. } => ExitStatus::Usage,
         Cause::NotStarted { passing: true, .. } => ExitStatus::WorkerFailed,
-        Cause::Hung { .. } => ExitStatus::WorkerFailed,
+        Cause::Hung { .. } | Cause::Evicted => ExitStatus::WorkerFailed,
         Cause::Failed { rank } => match (verdict.end_of(rank).map(|end| end.outcome), kind) {
             (Some(Outcome::Exited(code)), Kind::Recipe) => ExitStatus::from_worker_code(code),
             (Some(Outcome::Exited(code)), Kind::Program) => ExitStatus::Program(code),
@@ -182,6 +202,7 @@ fn meaning(status: ExitStatus, cause: Cause) -> String {
         (ExitStatus::Signal(signal), Cause::Stopped { .. }) => {
             format!("stopped by {}", signals::name(signal))
         }
+        (_, Cause::Evicted) => "another run has taken the run directory".to_owned(),
         (_, Cause::TimeIsUp) => "stopped at the end of its time limit".to_owned(),
         (ExitStatus::Signal(signal), _) => format!("the program was killed by {}", signals::name(signal)),
         _ => status.describe(),
@@ -420,6 +441,17 @@ pub(super) fn notice(notice: &Notice, kind: Kind, workers: usize, timeout: Durat
                 ranks.join(", of ")
             ))
         }
+        Notice::Thawed { frozen, taken_back } => {
+            let hang = if *taken_back {
+                ", also whether the workers hang"
+            } else {
+                ""
+            };
+            Some(format!(
+                "dtrain: the launcher did not run for {} s: all times but the time limit begin anew{hang}",
+                frozen.as_secs()
+            ))
+        }
         Notice::Recovered => Some("dtrain: the workers make progress again: they are not stopped".to_owned()),
         Notice::Writing { ranks, left } => {
             let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
@@ -441,6 +473,19 @@ pub(super) fn notice(notice: &Notice, kind: Kind, workers: usize, timeout: Durat
             Some(format!("dtrain: killing rank {}: {why}", ranks.join(", ")))
         }
     }
+}
+
+/// That the workers are killed because the run directory is another run's.
+pub(super) fn evicted(plan: &Plan) -> String {
+    let folder = plan
+        .run_dir
+        .as_ref()
+        .map(|run_dir| run_dir.root().display().to_string());
+    format!(
+        "dtrain: another run has taken {}, because this launcher was suspended or its file system did not answer: killing the \
+         workers, and writing nothing more there",
+        folder.unwrap_or_default()
+    )
 }
 
 /// That a worker could not be started, and why.

@@ -10,7 +10,7 @@ use super::files::Files;
 use super::group::{Capture, Group};
 use super::heartbeats::Heartbeats;
 use super::inspect::inspect;
-use super::plan::Kind;
+use super::plan::{Kind, Plan};
 use super::report;
 use super::streams::Routing;
 use crate::agent::{
@@ -18,10 +18,9 @@ use crate::agent::{
 };
 use crate::guardian::{self, Behind};
 use crate::output::{Screen, Tail, Unkept};
-use crate::process::{Family, WorkerSpec, descendants, signals};
+use crate::process::{Family, ShellJob, WorkerSpec, descendants, signals};
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use rustix::process::Pid;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -33,8 +32,8 @@ pub(super) struct Supervisor {
     events_out: Sender<Event>,
     events: Receiver<Event>,
     family: Family,
-    /// The process group that the shell knows.
-    job: Option<Pid>,
+    /// What the shell knows.
+    job: Option<ShellJob>,
 }
 
 /// What to supervise: one attempt.
@@ -50,6 +49,7 @@ pub(super) struct Job<'a> {
     pub(super) heartbeats: &'a Heartbeats,
     pub(super) hang: Option<HangPolicy>,
     pub(super) limit: Option<TimeLimit>,
+    pub(super) plan: &'a Plan,
     /// Signals for the workers that came before they were started.
     pub(super) notices: Vec<i32>,
 }
@@ -71,6 +71,18 @@ pub(super) struct Run {
     /// The user does not want to wait for the screen.
     given_up: bool,
 }
+
+/// What came of work before anything was started.
+pub(super) enum Early<T> {
+    Done(T),
+    /// This signal asked the launcher to stop, and the work did not end.
+    Stopped {
+        signal: i32,
+    },
+}
+
+/// Work that was begun before a request to stop is waited for so long: its result may be that a later launch goes on from a checkpoint.
+const LAST_CHECKS: Duration = Duration::from_secs(2);
 
 impl Supervisor {
     /// Begins to receive the signals that are `handled` and those by which a shell controls its jobs, and to watch the
@@ -110,6 +122,44 @@ impl Supervisor {
             family,
             job: behind.job,
         })
+    }
+
+    /// Does `work` on a thread of its own, which is left alone if it does not end soon after a request to stop. What comes meanwhile is
+    /// kept for [`Supervisor::pause`].
+    ///
+    /// # Errors
+    /// The thread cannot be started, or panicked.
+    pub(super) fn while_nothing_runs<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> anyhow::Result<Early<T>> {
+        let (done, result) = crossbeam_channel::bounded(1);
+        std::thread::Builder::new()
+            .name("checks".to_owned())
+            .spawn(move || done.send(work()))
+            .context("cannot start a thread")?;
+        let (mut kept, mut stopped, mut give_up) = (Vec::new(), None, crossbeam_channel::never());
+        let result = loop {
+            crossbeam_channel::select! {
+                recv(result) -> result => break result.context("the checks before the start ended by a bug of dtrain")?,
+                recv(self.events) -> event => {
+                    let event = event.unwrap_or(Event::Abandoned);
+                    if let (Event::Stop { signal }, None) = (&event, stopped) {
+                        stopped = Some(*signal);
+                        give_up = crossbeam_channel::after(LAST_CHECKS);
+                    }
+                    kept.push(event);
+                }
+                recv(give_up) -> _ => {
+                    return Ok(Early::Stopped { signal: stopped.unwrap_or(signals::TERM) });
+                }
+            }
+        };
+        for event in kept {
+            // It cannot fail: this holds the receiver.
+            let _ = self.events_out.send(event);
+        }
+        Ok(Early::Done(result))
     }
 
     /// Lets `pause` pass between two attempts, unless something comes that ends it.
@@ -179,6 +229,7 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
     let look_every = job.hang.map_or(TICK, |hang| hang.look_every());
     let mut agent = Agent::new(policy);
     let mut actions = VecDeque::from(agent.begin(begun.elapsed()));
+    let mut evicted = false;
     let verdict = loop {
         let event = match actions.pop_front() {
             Some(Action::Finish(verdict)) => break verdict,
@@ -197,8 +248,8 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
                 }
                 continue;
             }
-            Some(Action::Inspect { ranks }) => {
-                inspect(&group, &ranks, &screen.notices);
+            Some(Action::Inspect { ranks, number }) => {
+                inspect(&group, &ranks, number, &screen.notices);
                 continue;
             }
             Some(Action::Sweep) => {
@@ -211,6 +262,11 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
                     .deadline()
                     .and_then(|deadline| begun.at.checked_add(deadline));
                 let event = next_event(&events, deadline.map_or(look, |deadline| deadline.min(look)));
+                if !evicted && job.plan.is_evicted() {
+                    evicted = true;
+                    let _ = screen.notices.send(report::evicted(job.plan));
+                    actions.extend(agent.on(&Event::Evicted, begun.elapsed()));
+                }
                 group.pay();
                 // Nobody is taken for hanging, or killed, who has beaten before this event.
                 for beat in watch.look(begun) {
@@ -234,9 +290,8 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
     drop(capture);
     let mut verdict = verdict;
     let waited = wait(&readers_done, &events);
-    if waited.asked_to_stop {
-        verdict.asked = verdict.asked.or(Some(Asked::Request));
-    }
+    let asked = waited.stopped.map(|signal| Asked::Request { signal });
+    verdict.asked = verdict.asked.or(asked);
     verdict.notices.extend(&waited.notices);
     Ok(Run {
         verdict,
@@ -281,8 +336,8 @@ fn next_event(events: &Receiver<Event>, deadline: Instant) -> Event {
 struct Waited {
     /// INT or TERM came first: whoever reads the output does not go on reading, and the user wants to go.
     given_up: bool,
-    /// A stop signal came meanwhile.
-    asked_to_stop: bool,
+    /// This stop signal came meanwhile.
+    stopped: Option<i32>,
     /// Signals for the workers, of which none runs.
     notices: Vec<i32>,
 }
@@ -292,7 +347,7 @@ fn wait(done: &Receiver<()>, events: &Receiver<Event>) -> Waited {
     let begun = Instant::now();
     let mut waited = Waited {
         given_up: false,
-        asked_to_stop: false,
+        stopped: None,
         notices: Vec::new(),
     };
     loop {
@@ -300,11 +355,11 @@ fn wait(done: &Receiver<()>, events: &Receiver<Event>) -> Waited {
             recv(done) -> _ => return waited,
             recv(events) -> event => match event {
                 Ok(Event::Stop { signal }) => {
-                    waited.asked_to_stop = true;
+                    waited.stopped = Some(signal);
                     waited.given_up =
                         matches!(signal, signals::INT | signals::TERM) && begun.elapsed() >= SAME_REQUEST;
                 }
-                Ok(Event::Abandoned) => (waited.asked_to_stop, waited.given_up) = (true, true),
+                Ok(Event::Abandoned) => (waited.stopped, waited.given_up) = (Some(signals::KILL), true),
                 Ok(Event::Forward { signal }) => waited.notices.push(signal),
                 Ok(_) => {}
                 Err(_) => {

@@ -2,12 +2,13 @@
 //! worker that was killed) outlive a signal to the group. A subreaper gets them as its own children when their parent is
 //! gone, and can find and end them.
 
-use super::descriptors;
+use super::{descriptors, proc};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A process in the kernel's hands (a hanging disk, a driver) takes a kill only later; it is not waited for any longer.
@@ -54,27 +55,17 @@ fn reap(child: Pid, deadline: Instant) {
     }
 }
 
-/// Whether there is a process that could continue this process's group after it was suspended: the parent of one of the group, in
-/// the same session. Without one the kernel suspends nobody either, as in a container or with `ssh host COMMAND`.
-pub(crate) fn under_a_shell() -> bool {
-    let group = rustix::process::getpgrp();
-    let mut above = rustix::process::getppid();
-    while let Some(pid) = above {
-        match rustix::process::getpgid(Some(pid)) {
-            Ok(other) if other == group => above = parent_of(pid),
-            Ok(_) => {
-                let session = rustix::process::getsid(None);
-                return session.is_ok() && rustix::process::getsid(Some(pid)) == session;
-            }
-            Err(_) => return false,
-        }
+/// The parent of a process; none where nobody knows.
+pub(super) fn parent_of(pid: Pid) -> Option<Pid> {
+    if pid == rustix::process::getpid() {
+        return rustix::process::getppid();
     }
-    false
+    let stat = fs::read_to_string(file(pid, "stat")?).ok()?;
+    Pid::from_raw(parent(&stat)?)
 }
 
-fn parent_of(pid: Pid) -> Option<Pid> {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    Pid::from_raw(parent(&stat)?)
+fn file(pid: Pid, name: &str) -> Option<PathBuf> {
+    proc::folder(pid.as_raw_nonzero().get().cast_unsigned()).map(|folder| folder.join(name))
 }
 
 /// Whether this process has children. One that has started none itself may have those that a shell made before it became this
@@ -95,7 +86,7 @@ pub(crate) fn finish_readers() {
     };
     let written = [identity(io::stdout().as_fd()), identity(io::stderr().as_fd())];
     let reads = |child: &Pid| {
-        let input = fs::metadata(format!("/proc/{}/fd/0", child.as_raw_nonzero())).ok();
+        let input = file(*child, "fd/0").and_then(|input| fs::metadata(input).ok());
         input.is_some_and(|input| written.contains(&Some((input.dev(), input.ino()))))
     };
     let readers: Vec<Pid> = children().into_iter().filter(reads).collect();
@@ -108,7 +99,7 @@ pub(crate) fn finish_readers() {
 
 /// The children as the kernel lists them, which is quick but may leave one out while others end.
 pub(super) fn listed_children() -> Vec<Pid> {
-    let Ok(threads) = fs::read_dir("/proc/self/task") else {
+    let Some(threads) = fs::read_dir("/proc/self/task").ok().filter(|_| proc::is_ours()) else {
         return Vec::new();
     };
     let lists = threads
@@ -122,10 +113,10 @@ pub(super) fn listed_children() -> Vec<Pid> {
         .collect()
 }
 
-/// The children of this process, those that have ended and are not reaped included.
+/// The children of this process, those that have ended and are not reaped included; none where /proc is not ours.
 fn children() -> Vec<Pid> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
-    let Ok(entries) = fs::read_dir("/proc") else {
+    let Some(entries) = fs::read_dir("/proc").ok().filter(|_| proc::is_ours()) else {
         return Vec::new();
     };
     entries

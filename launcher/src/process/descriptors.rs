@@ -22,16 +22,12 @@ pub(crate) fn inherited() -> Inherited {
     let Ok(entries) = fs::read_dir("/proc/self/fd") else {
         return Inherited(Vec::new());
     };
-    let own = format!("/proc/{}/fd", std::process::id());
-    let numbers: Vec<i32> = entries
-        .flatten()
-        // The folder that is being read is open too.
-        .filter(|entry| {
-            fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() != OsStr::new(&own))
-        })
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    let mut numbers: Vec<i32> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|number| *number >= FIRST)
         .collect();
+    // The folder that was read was open then, too.
+    numbers.retain(|number| fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok());
     #[expect(unsafe_code, reason = "descriptors from before main have no owner")]
     // SAFETY: all are open, and nothing in this program owns them: the callers have opened nothing yet, and the standard
     // library opens nothing by itself.

@@ -8,14 +8,17 @@ pub(crate) mod descendants;
 pub(crate) mod descriptors;
 mod family;
 pub(crate) mod memory_kill;
+mod proc;
 pub(crate) mod program;
 pub(crate) mod python;
+mod shell;
 pub(crate) mod signals;
 pub(crate) mod stacks;
 mod terminal;
 
 pub(crate) use answer::output;
 pub(crate) use family::Family;
+pub(crate) use shell::ShellJob;
 pub(crate) use terminal::Terminal;
 
 use crate::agent::Outcome;
@@ -131,17 +134,17 @@ impl Worker {
         self.child.id()
     }
 
-    /// Calls `ended` as soon as the worker's process has ended, on a thread of its own. The process stays unreaped.
+    /// Calls `ended` with the worker's process id as soon as it has ended, on a thread of its own. The process stays unreaped.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn watch(&self, ended: impl FnOnce(Outcome) + Send + 'static) -> io::Result<()> {
+    pub(crate) fn watch(&self, ended: impl FnOnce(Pid, Outcome) + Send + 'static) -> io::Result<()> {
         let pid = self.pid;
         std::thread::Builder::new()
             .name(format!("wait-{pid}"))
             .stack_size(SMALL_STACK)
             .spawn(move || {
-                ended(wait_for_end(pid));
+                ended(pid, wait_for_end(pid));
             })?;
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! Signals: their numbers and names, and the thread that listens for those sent to the launcher.
 
+use super::proc;
 use nix::sys::signal::SigSet;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use std::io;
 use std::sync::Arc;
 
@@ -137,11 +138,18 @@ pub(super) fn let_the_terminal_stop_it() -> io::Result<()> {
 
 /// Whether the process has a handler for the signal, or holds it back to fetch it: it does not die of it. Also where nobody knows.
 pub(crate) fn is_handled_by(pid: u32, signal: i32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+    let Some(status) = status(pid) else {
         return true;
     };
     let has = |set: &str| parse_set(&status, set).is_some_and(|set| set & (1 << (signal - 1)) != 0);
     has("SigCgt:") || has("SigBlk:")
+}
+
+/// Whether the signal stops the process: it neither ignores it, nor holds it back, nor has a handler for it. Not where nobody knows.
+pub(super) fn is_stopped_by(pid: Pid, signal: Signal) -> bool {
+    let status = status(pid.as_raw_nonzero().get().cast_unsigned()).unwrap_or_default();
+    let is_free = |set| parse_set(&status, set).is_some_and(|set| set & (1 << (signal.as_raw() - 1)) == 0);
+    ["SigIgn:", "SigBlk:", "SigCgt:"].into_iter().all(is_free)
 }
 
 /// From its return on, writing a file beyond the limit of file sizes (`ulimit -f`) fails as on a full disk, which can
@@ -163,6 +171,10 @@ fn ignored_at_start() -> u64 {
         .ok()
         .and_then(|status| parse_set(&status, "SigIgn:"))
         .unwrap_or(0)
+}
+
+fn status(pid: u32) -> Option<String> {
+    std::fs::read_to_string(proc::folder(pid)?.join("status")).ok()
 }
 
 /// One of the sets of signals in a process's status.

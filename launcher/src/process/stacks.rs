@@ -1,7 +1,7 @@
 //! Where a process is, for one that hangs: what the kernel knows of its threads, and the stacks as a debugger sees them
 //! where one is installed.
 
-use super::{output, program};
+use super::{output, proc, program};
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::fs;
@@ -42,7 +42,8 @@ pub(crate) fn of(pid: u32, patience: Duration) -> String {
 /// A line for each thread: its name, state, and where in the kernel it waits.
 fn threads(pid: u32) -> String {
     let mut text = format!("threads of process {pid} (name, state, waiting in the kernel at):\n");
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+    let tasks = proc::folder(pid).map(|folder| fs::read_dir(folder.join("task")));
+    let Some(Ok(tasks)) = tasks else {
         text.push_str("  it has ended\n");
         return text;
     };

@@ -1,7 +1,7 @@
 //! Requests that come while no worker runs, and what cannot be started again.
 
 use crate::ckpt::checkpoint;
-use crate::harness::{Done, Launch, Scene, repeat};
+use crate::harness::{Done, Launch, Scene, repeat, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -106,6 +106,96 @@ fn a_notice_that_comes_while_a_failure_is_handled_reaches_the_next_attempt() {
     std::thread::sleep(Duration::from_millis(300));
     fs::write(scene.path("go"), "").unwrap();
     launch.wait().expect_code(75);
+}
+
+#[test]
+fn a_request_while_a_failure_of_a_training_with_a_checkpoint_is_handled_ends_with_75() {
+    let scene = Scene::new();
+    checkpoint(&scene.path("made"), 10, |_, _| {});
+    let worker = r#"
+        if [ $RANK = 1 ]; then cp -r made/checkpoints run/; exit 9; fi
+        trap '' TERM
+        until [ -e "$TEST_DIR/go" ]; do sleep 0.05; done
+        exit 1"#;
+    let mut command = scene.command(&["demo", "--nproc", "2", "--run-dir", "run"]);
+    command.args(RESTARTS).env("FAKE_WORKER", worker);
+    let launch = scene.start(command);
+    launch.wait_until_it_says("stopping the other 1 of 2 workers");
+    launch.signal(Signal::TERM);
+    launch.wait_until_it_says("received SIGTERM");
+    fs::write(scene.path("go"), "").unwrap();
+    let done = launch.wait();
+    done.expect_code(75).says("rank 1 (pid ").says("--run-dir run");
+    assert_eq!(result(&scene)["restarts"], 0);
+}
+
+/// A training whose launcher asks a batch system, which answers when `answer` is there. Returns when it has been asked.
+fn train_with_slow_squeue<'a>(scene: &'a Scene, worker: &str) -> Launch<'a> {
+    let tools = scene.path(".tools");
+    fs::create_dir(&tools).unwrap();
+    let squeue = tools.join("squeue");
+    let script = r#"#!/bin/sh
+: > "$TEST_DIR/.asked"; until [ -e "$TEST_DIR/answer" ]; do sleep 0.05; done; echo 1:00:00"#;
+    fs::write(&squeue, script).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&squeue, mode).unwrap();
+    let mut command = scene.command(&["demo", "--nproc", "1", "--run-dir", "run"]);
+    let path = std::env::var("PATH").unwrap();
+    command
+        .env("PATH", format!("{}:{path}", tools.display()))
+        .env("SLURM_JOB_ID", "7")
+        .env_remove("SLURM_JOB_END_TIME")
+        .env("FAKE_WORKER", worker);
+    let launch = scene.start(command);
+    wait_until("squeue to be asked", || scene.path(".asked").exists());
+    launch
+}
+
+#[test]
+fn a_request_before_anything_is_started_ends_the_launch() {
+    for is_answered in [false, true] {
+        let scene = Scene::new();
+        let launch = train_with_slow_squeue(&scene, ": > started; sleep 600");
+        launch.signal(Signal::TERM);
+        if is_answered {
+            fs::write(scene.path("answer"), "").unwrap();
+        }
+        launch
+            .wait()
+            .expect_code(128 + 15)
+            .says("dtrain: exit code 143: stopped by SIGTERM (no worker was started)");
+        assert!(!scene.path("started").exists());
+    }
+}
+
+#[test]
+fn a_notice_before_anything_is_started_reaches_the_first_attempt() {
+    let scene = Scene::new();
+    let worker = "sleep 0.3; trap 'exit 75' USR1; while :; do sleep 0.05 || :; done";
+    let launch = train_with_slow_squeue(&scene, worker);
+    launch.signal(Signal::USR1);
+    fs::write(scene.path("answer"), "").unwrap();
+    launch.wait().expect_code(75);
+}
+
+#[test]
+fn a_launcher_whose_run_directory_another_run_has_taken_kills_its_workers_and_writes_nothing() {
+    let scene = Scene::new();
+    let launch = train(
+        &scene,
+        r#": > "$TEST_DIR/ready.0"; trap '' TERM; while :; do sleep 0.1; done"#,
+    );
+    scene.wait_for_ready(1);
+    let other = "process 1 on elsewhere\nbegan 2 in other/pid:[3]\nbeat 00000000000000000004\n";
+    fs::write(scene.path("run/.new"), other).unwrap();
+    fs::rename(scene.path("run/.new"), scene.path("run/.lock.lease")).unwrap();
+    launch
+        .wait()
+        .expect_code(4)
+        .says("dtrain: another run has taken run, because")
+        .says("dtrain: exit code 4: another run has taken the run directory");
+    assert_eq!(scene.read("run/.lock.lease"), other);
+    assert!(!scene.path("run/result.json").exists());
 }
 
 #[test]

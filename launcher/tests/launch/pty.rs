@@ -105,6 +105,12 @@ impl Shell {
         });
     }
 
+    /// The process group that has the terminal: what is typed, and Ctrl-C, are for it.
+    pub(crate) fn foreground(&self) -> u32 {
+        let group = tcgetpgrp(&self.person).unwrap();
+        group.as_raw_nonzero().get().cast_unsigned()
+    }
+
     /// Waits until the terminal shows this text after what was expected before.
     #[track_caller]
     pub(crate) fn expect(&mut self, text: &str) {

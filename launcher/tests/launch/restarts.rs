@@ -89,7 +89,8 @@ fn a_request_to_stop_while_the_others_are_being_stopped_is_no_reason_to_restart(
     std::fs::write(scene.path("go"), "").unwrap();
     launch
         .wait()
-        .expect_code(9)
+        .expect_code(130)
+        .says("rank 1 (pid ")
         .says("dtrain: not restarted: the launcher was asked to stop");
 }
 

@@ -2,6 +2,7 @@
 
 use crate::harness::{Done, Scene, wait_until};
 use crate::pty::{Shell, wait_until_suspended};
+use dtrain_test_kit::need::{self, Need};
 use std::process::Command;
 
 /// Runs this bash script to its end; `$DTRAIN` is the launcher. Processes of the script may outlive it.
@@ -214,6 +215,78 @@ fn ctrl_z_and_ctrl_c_reach_a_worker_that_has_the_terminal() {
     shell.expect("got <second>");
     shell.keys(b"\x03");
     shell.expect("code 130");
+}
+
+#[test]
+fn ctrl_c_stops_the_whole_job_after_a_worker_has_read_a_line() {
+    let scene = Scene::new();
+    let mut shell = Shell::start(&scene);
+    let script = r#"sh -c 'if [ $RANK = 0 ]; then read line; fi; : > "ready.$RANK"; exec sleep 600'"#;
+    shell.line(&format!(
+        r#""$DTRAIN" launch --nproc 2 --stdin-rank 0 --max-restarts 3 -- {script}; echo code $?"#
+    ));
+    shell.line("typed");
+    scene.wait_for_ready(2);
+    wait_until("the terminal to be the job's again", || {
+        !scene.workers().contains(&shell.foreground())
+    });
+    shell.keys(b"\x03");
+    shell.expect("received SIGINT, passed on to 2 workers");
+    shell.expect("stopped by SIGINT");
+    shell.expect("code 130");
+}
+
+/// Reads key by key, as a debugger does.
+const READS_KEYS: &str = r#"stty -icanon; : > "ready.$RANK"; read line"#;
+
+#[test]
+fn a_worker_that_dies_of_ctrl_c_while_it_reads_key_by_key_stops_the_whole_job() {
+    let scene = Scene::new();
+    let mut shell = Shell::start(&scene);
+    shell.line(&format!(
+        r#""$DTRAIN" launch --nproc 1 --max-restarts 3 -- sh -c '{READS_KEYS}'; echo code $?"#
+    ));
+    scene.wait_for_ready(1);
+    assert!(scene.workers().contains(&shell.foreground()));
+    shell.keys(b"\x03");
+    shell.expect("stopped by SIGINT");
+    shell.expect("code 130");
+}
+
+#[test]
+fn ctrl_z_stops_no_worker_that_reads_where_no_shell_could_continue_it() {
+    let scene = Scene::new();
+    let mut shell = Shell::start(&scene);
+    shell.line(&format!(
+        r#"exec "$DTRAIN" launch --nproc 1 -- sh -c '{READS_KEYS}; echo "got <$line>"'"#
+    ));
+    scene.wait_for_ready(1);
+    shell.keys(b"\x1a");
+    shell.line("typed");
+    shell.expect("got <typed>");
+    wait_until("nothing to be left", || scene.alive().is_empty());
+}
+
+#[test]
+fn a_proc_of_another_pid_namespace_does_no_harm() {
+    let scene = Scene::new();
+    let args = [
+        "-Urpf",
+        env!("CARGO_BIN_EXE_dtrain"),
+        "launch",
+        "--nproc",
+        "1",
+        "--",
+    ];
+    let script = "ls /proc/self/fd | grep -c '^[4-9]$'; echo done";
+    let command = scene
+        .adapt(Command::new("unshare"), &args)
+        .into_command(&["sh", "-c", script]);
+    let done = scene.start(command).wait();
+    if done.stderr.starts_with("unshare: ") {
+        return need::skip(Need::Mount, done.stderr);
+    }
+    assert_eq!(done.expect_code(0).stdout(), "0\ndone\n");
 }
 
 #[test]

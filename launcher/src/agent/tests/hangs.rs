@@ -47,7 +47,10 @@ fn suspected() -> Agent {
             Action::Tell(Notice::Hanging {
                 silent: vec![(1, ms(5000)), (0, ms(4999))]
             }),
-            Action::Inspect { ranks: vec![0, 1] }
+            Action::Inspect {
+                ranks: vec![0, 1],
+                number: 1
+            }
         ]
     );
     agent
@@ -57,7 +60,7 @@ fn suspected() -> Agent {
 fn workers_that_hang_are_asked_where_they_are_and_then_killed() {
     let mut agent = suspected();
     // It took 2 s, and as long again they may still go on.
-    assert_eq!(on(&mut agent, &Event::Inspected, 17_000), []);
+    assert_eq!(on(&mut agent, &Event::Inspected { number: 1 }, 17_000), []);
     assert_eq!(agent.deadline(), Some(ms(19_000)));
     assert_eq!(
         timer(&mut agent, 19_000),
@@ -75,7 +78,11 @@ fn an_inspection_that_does_not_end_is_not_waited_for() {
     let end = 15_000 + INSPECTION.as_millis() as u64;
     assert_eq!(agent.deadline(), Some(ms(end)));
     assert_eq!(signals_in(&timer(&mut agent, end)).len(), 2);
-    assert_eq!(on(&mut agent, &Event::Inspected, end + 1), [], "too late");
+    assert_eq!(
+        on(&mut agent, &Event::Inspected { number: 1 }, end + 1),
+        [],
+        "too late"
+    );
 }
 
 #[test]
@@ -90,7 +97,7 @@ fn workers_that_go_on_while_they_are_inspected_are_left_alone() {
         beat(&mut agent, 1, 16_001, false),
         [Action::Tell(Notice::Recovered)]
     );
-    assert_eq!(on(&mut agent, &Event::Inspected, 17_000), []);
+    assert_eq!(on(&mut agent, &Event::Inspected { number: 1 }, 17_000), []);
     assert_eq!(agent.deadline(), Some(ms(21_000)));
     exit(&mut agent, 0, 0, 18_000);
     assert_eq!(verdict(&exit(&mut agent, 1, 0, 18_001)).cause, Cause::Success);
@@ -129,11 +136,16 @@ fn a_failure_or_a_request_while_they_are_inspected_counts() {
     assert_eq!(verdict(&exit(&mut agent, 1, 75, 16_200)).cause, Cause::Requeue);
 }
 
+fn thawed(frozen: u64, taken_back: bool) -> Vec<Action> {
+    let frozen = ms(frozen);
+    vec![Action::Tell(Notice::Thawed { frozen, taken_back })]
+}
+
 #[test]
 fn a_job_that_was_frozen_as_a_whole_is_not_taken_for_hanging() {
     let mut agent = beating(TIMEOUT);
     // No tick came for an hour.
-    assert_eq!(agent.on(&Event::Timer, ms(3_610_000)), []);
+    assert_eq!(agent.on(&Event::Timer, ms(3_610_000)), thawed(3_599_999, false));
     assert_eq!(agent.deadline(), Some(ms(3_615_000)));
     assert_eq!(beat(&mut agent, 1, 3_611_000, false), []);
     assert_eq!(beat(&mut agent, 0, 3_611_000, false), []);
@@ -143,18 +155,54 @@ fn a_job_that_was_frozen_as_a_whole_is_not_taken_for_hanging() {
 #[test]
 fn a_job_that_was_frozen_while_it_was_inspected_is_judged_anew() {
     let mut agent = suspected();
-    assert_eq!(agent.on(&Event::Timer, ms(3_610_000)), []);
-    assert_eq!(on(&mut agent, &Event::Inspected, 3_610_001), []);
-    assert_eq!(agent.deadline(), Some(ms(3_615_000)));
+    assert_eq!(agent.on(&Event::Timer, ms(3_615_000)), thawed(3_600_000, true));
+    assert_eq!(on(&mut agent, &Event::Inspected { number: 1 }, 3_615_001), []);
+    assert_eq!(agent.deadline(), Some(ms(3_620_000)));
 }
 
 #[test]
-fn a_job_that_was_frozen_while_it_stopped_has_its_time_anew() {
+fn a_hang_is_found_however_often_the_job_is_frozen() {
+    let mut agent = suspected();
+    // It runs for 2 s at a time.
+    let runs = (1..100).find(|n| {
+        let before = ms(10_000 + n * 5_000);
+        agent.latest = before;
+        let mut actions = agent.on(&Event::Timer, before + ms(3_000));
+        actions.extend(agent.on(&Event::Timer, before + ms(5_000)));
+        !signals_in(&actions).is_empty()
+    });
+    let longest = 2 * LEAST + INSPECTION.as_millis() as u64;
+    assert!(runs.is_some_and(|runs| 2000 * runs <= longest), "{runs:?}");
+}
+
+#[test]
+fn the_answer_of_an_earlier_inspection_is_not_that_of_this_one() {
+    let mut agent = suspected();
+    beat(&mut agent, 0, 16_000, false);
+    beat(&mut agent, 1, 16_000, false);
+    assert_eq!(timer(&mut agent, 26_000).len(), 2, "silent again");
+    let until = agent.deadline();
+    assert_eq!(on(&mut agent, &Event::Inspected { number: 1 }, 27_000), []);
+    assert_eq!(agent.deadline(), until);
+    on(&mut agent, &Event::Inspected { number: 2 }, 27_000);
+    assert_eq!(agent.deadline(), Some(ms(28_000)));
+}
+
+#[test]
+fn a_job_that_was_frozen_while_it_stopped_has_its_time_anew_but_not_for_ever() {
     let mut agent = running(1, Some(75));
     stop(&mut agent, TERM, 1000);
-    assert_eq!(agent.on(&Event::Timer, ms(3_600_000)), []);
-    assert_eq!(agent.deadline(), Some(ms(3_630_000)));
-    assert_eq!(verdict(&exit(&mut agent, 0, 75, 3_601_000)).cause, Cause::Requeue);
+    timer(&mut agent, 21_000);
+    assert_eq!(agent.on(&Event::Timer, ms(3_621_000)), thawed(3_600_000, false));
+    assert_eq!(agent.deadline(), Some(ms(3_651_000)));
+    timer(&mut agent, 3_641_000);
+    agent.on(&Event::Timer, ms(7_241_000));
+    assert_eq!(
+        agent.deadline(),
+        Some(ms(7_261_000)),
+        "twice the timeout is the most"
+    );
+    assert_eq!(verdict(&exit(&mut agent, 0, 75, 7_242_000)).cause, Cause::Requeue);
 }
 
 #[test]
@@ -185,7 +233,7 @@ fn a_time_limit_goes_on_while_a_job_is_frozen_but_workers_may_still_stop() {
     assert_eq!(agent.deadline(), Some(ms(64_000)));
     let mut agent = limited();
     timer(&mut agent, 10_000);
-    assert_eq!(agent.on(&Event::Timer, ms(60_000)), []);
+    assert_eq!(agent.on(&Event::Timer, ms(60_000)), thawed(50_000, false));
     assert_eq!(signals_in(&timer(&mut agent, 64_000)), to(KILL, &[0]));
 }
 

@@ -376,3 +376,32 @@ fn a_worker_in_the_making_is_told_of_the_time_limit_too() {
     timer(&mut agent, 10);
     assert_eq!(agent.on(&Event::Started { rank: 1 }, ms(11)), to(USR1, &[1]));
 }
+
+#[test]
+fn a_worker_that_the_same_signal_killed_a_moment_earlier_has_obeyed() {
+    let mut agent = running(2, None);
+    stop(&mut agent, INT, 1000);
+    on(
+        &mut agent,
+        &Event::Ended {
+            rank: 0,
+            outcome: Outcome::Signaled(INT),
+            at: ms(999),
+            lost_peer: false,
+        },
+        1000,
+    );
+    let last = die(&mut agent, 1, INT, 1001);
+    assert_eq!(verdict(&last).cause, Cause::Stopped { signal: INT });
+}
+
+#[test]
+fn workers_whose_run_directory_another_run_has_taken_are_killed_at_once() {
+    let mut agent = running(2, Some(75));
+    let killed = on(&mut agent, &Event::Evicted, 1000);
+    assert_eq!(killed, to(KILL, &[0, 1]));
+    assert_eq!(agent.deadline(), None);
+    die(&mut agent, 0, KILL, 1001);
+    let last = die(&mut agent, 1, KILL, 1002);
+    assert_eq!(verdict(&last).cause, Cause::Evicted);
+}
