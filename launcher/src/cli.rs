@@ -130,7 +130,7 @@ pub(crate) struct LaunchArgs {
     /// The only rank that reads the launcher's standard input.
     ///
     /// For programs. Without it, a terminal is for a single worker, and a file or a pipe is for all workers. The others read
-    /// from an empty input.
+    /// from an empty input. On a terminal this rank writes to it directly too, so bars of several lines work.
     #[arg(long, value_name = "RANK", allow_negative_numbers = true)]
     pub(crate) stdin_rank: Option<usize>,
 

@@ -406,6 +406,7 @@ impl Plan {
 
     /// The process of the worker of `rank`, with its variables.
     pub(super) fn worker(&self, rank: usize, env: Vec<(&'static str, OsString)>) -> WorkerSpec {
+        let is_named = self.stdin == StandardInput::Rank(rank);
         WorkerSpec {
             program: self.program.clone(),
             arg0: self.arg0.clone(),
@@ -413,7 +414,8 @@ impl Plan {
             env,
             cpus: self.placement.bound.of(rank),
             inherit_stdin: self.stdin.is_for(rank),
-            inherit_stdout: self.routing.passes(Stream::Stdout) && Stream::Stdout.takes_background_writes(),
+            inherit_stdout: self.routing.passes(rank, Stream::Stdout, is_named)
+                && Stream::Stdout.takes_background_writes(),
         }
     }
 

@@ -224,13 +224,15 @@ impl Routing {
         }
     }
 
-    /// Whether the only worker may have the launcher's own stream: it is shown as it is, and goes nowhere else.
-    pub(super) fn passes(&self, stream: Stream) -> bool {
-        let [routes] = self.routes.as_slice() else {
-            return false;
+    /// Whether this worker may have the launcher's own stream, which then goes nowhere else: the only worker, if it is shown as
+    /// it is, or the one that `--stdin-rank` names.
+    pub(super) fn passes(&self, local_rank: usize, stream: Stream, is_named: bool) -> bool {
+        let Route { shown, kept } = self.route(local_rank, stream);
+        let is_alone = match self.workers() {
+            1 => self.prefix(local_rank).is_empty(),
+            _ => is_named,
         };
-        let Route { shown, kept } = routes[stream.index()];
-        shown && !kept && self.prefixes[0].is_empty() && self.filters(stream).is_empty()
+        shown && !kept && is_alone && self.filters(stream).is_empty()
     }
 
     /// What stands before this worker's lines.

@@ -102,16 +102,26 @@ fn bars_that_begin_with_the_carriage_return_are_seen_at_once() {
 }
 
 #[test]
-fn the_only_worker_has_the_terminal_as_its_standard_output() {
-    let terminal = "test -t 1 && echo terminal || echo pipe";
+fn the_only_worker_or_the_named_one_has_the_terminal_as_its_standard_output() {
+    let terminal = r#"test -t 1 && echo "$RANK terminal" || echo "$RANK pipe""#;
     let of = |flags: &[&str]| on_terminal_with(&Scene::new(), 80, flags, terminal, &[]).0;
     assert!(of(&["--nproc", "1"]).contains("terminal"));
+    let named = of(&["--nproc", "2", "--stdin-rank", "1"]);
+    assert!(
+        named.contains("[rank 0] 0 pipe") && named.contains("1 terminal") && !named.contains("[rank 1]"),
+        "{named:?}"
+    );
     for flags in [
         &["--nproc", "2"][..],
         &["--nproc", "1", "--run-dir", "run"],
+        &["--nproc", "2", "--stdin-rank", "1", "--run-dir", "run"],
         &["--nproc", "1", "--log-line-prefix-template", "x "],
     ] {
-        assert!(of(flags).contains("pipe"), "{flags:?}");
+        let shown = of(flags);
+        assert!(
+            shown.contains("pipe") && !shown.contains("terminal"),
+            "{flags:?}: {shown:?}"
+        );
     }
 }
 
