@@ -7,6 +7,7 @@ mod keep;
 mod lease;
 mod line;
 mod lock;
+mod named;
 mod rollback;
 
 use std::fs;
@@ -28,6 +29,7 @@ use lock::is_lock;
 
 pub use error::{Differences, RunDirError};
 pub use keep::Keep;
+pub use line::hide;
 pub use lock::RunLock;
 pub use rollback::{Rollback, SetAside};
 
@@ -187,7 +189,9 @@ impl RunDir {
         fs::create_dir_all(&self.root).map_err(|source| io_error("create the folder", &self.root, source))?;
         let lock = self.claim()?;
         // Somebody else may have been here just before.
-        Ok((self.prepare(recipe, resume)?, lock))
+        let start = self.prepare(recipe, resume)?;
+        self.note_named(resume)?;
+        Ok((start, lock))
     }
 
     /// Makes the folder for a run of `recipe`, or opens that of an earlier run of the same experiment, and writes
@@ -216,9 +220,9 @@ impl RunDir {
                 });
             }
         };
-        // A run that was stopped goes on by the same command: what that says was done the first time.
+        // A run goes on by the same command: what that says was done the first time.
         let resume = match resume {
-            Resume::From(checkpoint) if holds_run && self.was_stopped_after(checkpoint)? => &Resume::Auto,
+            Resume::From(checkpoint) if holds_run && self.goes_on_after(checkpoint)? => &Resume::Auto,
             other => other,
         };
         match resume {
@@ -227,7 +231,9 @@ impl RunDir {
                 manifest.check_sizes(checkpoint)?;
                 same_experiment(recipe, &manifest, checkpoint)?;
                 if holds_run {
-                    self.owns(checkpoint)?;
+                    if !self.began_elsewhere(checkpoint)? {
+                        self.owns(checkpoint)?;
+                    }
                     self.compare_saved(recipe)?;
                 }
                 // A link such as `latest` moves on during the run, perhaps before every rank has read through it.
@@ -270,17 +276,6 @@ impl RunDir {
         let result = RunResult::read(&path).map_err(|source| io_error("read", &path, source))?;
         let code = result.and_then(|result| result.exit_code);
         Ok(code == Some(ExitStatus::Usage.code()))
-    }
-
-    /// Whether the last launch began with this checkpoint too, and asked to be started again.
-    fn was_stopped_after(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
-        let path = self.result();
-        let result = RunResult::read(&path).map_err(|source| io_error("read", &path, source))?;
-        Ok(result.is_some_and(|result| {
-            result.exit_code == Some(ExitStatus::Requeue.code())
-                && result.resumed_from.as_deref() == Some(checkpoint)
-                && self.latest().exists()
-        }))
     }
 
     /// An entry of the folder but locks; none when the folder is empty or absent.

@@ -30,7 +30,7 @@ use crate::heartbeat::Heartbeat;
 use crate::memory::{self, budget};
 use crate::metrics::{MetricsLog, Progress, Surface, TestRecord, figure};
 use crate::models::Registry;
-use crate::setup::{cores, loader_options, same_data};
+use crate::setup::{cores, loader_options, same_data, unnamed_classes};
 use crate::tasks::{BuildTask, Console, Site, build_to_fill};
 use crate::worker::peak_memory;
 
@@ -161,12 +161,8 @@ pub(crate) fn evaluate<T: BuildTask + 'static>(
     let task: T = build_to_fill(recipe, serde_json::from_value(subject.survey.clone())?, site)?;
     let manifest = Manifest::read(folder).map_err(|error| WorkerError::Evaluate(error.into()))?;
     same_data(folder, &manifest, &task)?;
-    if place.env.rank == 0 && manifest.class_names.is_empty() && !task.class_names().is_empty() {
-        tracing::warn!(
-            "{} holds no names of classes, since an earlier dtrain wrote it: that the classes of the data have the order of its training \
-             cannot be checked",
-            folder.display()
-        );
+    if let (0, Some(warning)) = (place.env.rank, unnamed_classes(folder, &manifest, &task)) {
+        tracing::warn!("{warning}");
     }
     let wants_average = subject.weights != EvalWeights::Raw;
     let (_, average) =

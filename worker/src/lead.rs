@@ -48,12 +48,15 @@ pub(crate) fn lead<T: BuildTask + 'static>(
             tracing::warn!("{note}");
         }
         claims.push(claim);
-        if let (Resume::From(_), Start::Resume(checkpoint)) = (&asked, start) {
-            asked = Resume::From(checkpoint);
+        if let (Resume::From(named), Start::Resume(checkpoint)) = (&asked, start) {
+            asked = match run_dir.has_begun_with(named)? {
+                true => Resume::Auto,
+                false => Resume::From(checkpoint),
+            };
         }
     }
     claims.push(run_dir.claim_training(TAKE_OVER)?);
-    run_dir.recover()?;
+    let completed = run_dir.recover()?;
     let begun = Instant::now();
     let (resume, from_memory) = where_to_begin(recipe, &asked, env, &run_dir)?;
     let chosen_in = begun.elapsed();
@@ -63,6 +66,7 @@ pub(crate) fn lead<T: BuildTask + 'static>(
         run_dir: run_dir.root().to_owned(),
         resume,
         from_memory,
+        best: None,
         data: data_mark::digest(&survey),
         survey,
     };
@@ -80,12 +84,15 @@ pub(crate) fn lead<T: BuildTask + 'static>(
     setup.resumed_in = setup.resumed_in.map(|read| chosen_in + read);
     // Nothing stands in the way of the run any more.
     if let Some(checkpoint) = &opening.resume {
-        let best = setup.best.so_far().map(|best| best.step);
-        let (checkpoint, set_aside) = run_dir.begin_after(checkpoint, setup.done, best)?;
-        setup.notes.extend(set_aside.as_ref().and_then(went_back));
-        if best.is_some_and(|step| !run_dir.checkpoint(step).is_dir()) {
-            setup.best.restart();
-        }
+        let best = setup.earlier_best.take();
+        let best = best.filter(|best| Some(&best.by) == recipe.checkpoint.best.as_ref());
+        let (checkpoint, set_aside) =
+            run_dir.begin_after(checkpoint, setup.done, best.as_ref().map(|best| best.step))?;
+        setup
+            .notes
+            .extend(completed.iter().chain(&set_aside).filter_map(went_back));
+        // What another folder holds, or nobody any more, is not kept by this run.
+        opening.best = best.filter(|best| run_dir.checkpoint(best.step).is_dir());
         opening.resume = Some(checkpoint);
     }
     Ok((opening, setup, claims))

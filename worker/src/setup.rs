@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::manifest::{DataMark, Manifest};
+use dtrain_common::manifest::{BestSoFar, DataMark, Manifest};
 use dtrain_common::recipe::{self, Augment, BatchNorm, MemoryFormat, Passage, Recipe};
-use dtrain_common::run_dir::RunDir;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
@@ -19,8 +18,8 @@ use super::{data_mark, recompute, trained};
 use crate::checkpoint;
 use crate::data::LoaderOptions;
 use crate::engine::{
-    BatchNorms, BestKeeper, Buffers, Ema, Kernels, LayoutOptions, Model, Needs, Place, Precision, RankSync,
-    RunPlan, Stage, Stages, TrainError, Trained, live,
+    BatchNorms, Buffers, Ema, Kernels, LayoutOptions, Model, Needs, Place, Precision, RankSync, RunPlan,
+    Stage, Stages, TrainError, Trained, live,
 };
 use crate::models::{self, BatchSync, LoadReport, Registry, Renames};
 use crate::tasks::{BATCH_NORM, BuildTask, Site, Task, Totals, build_to_fill, has_batch_norm};
@@ -35,6 +34,9 @@ pub(crate) struct Opening {
     /// Whether it is a copy in memory.
     #[serde(default)]
     pub(crate) from_memory: bool,
+    /// The best checkpoint by then, which this run has.
+    #[serde(default)]
+    pub(crate) best: Option<BestSoFar>,
     /// The task's survey of the data.
     pub(crate) survey: serde_json::Value,
     /// The survey's digest.
@@ -48,6 +50,7 @@ impl Opening {
             run_dir: PathBuf::new(),
             resume: None,
             from_memory: false,
+            best: None,
             survey,
             data: String::new(),
         }
@@ -68,8 +71,8 @@ pub(crate) struct Setup {
     pub(crate) done: u64,
     /// The figures of the evaluation that the checkpoint was written after.
     pub(crate) earlier_metrics: BTreeMap<String, f64>,
-    /// The best checkpoint, by then.
-    pub(crate) best: BestKeeper,
+    /// The best checkpoint by then, by the checkpoint: whether this run has it is for rank 0 to see.
+    pub(crate) earlier_best: Option<BestSoFar>,
     /// Whether the evaluation of that checkpoint is still to be made.
     pub(crate) owes_evaluation: bool,
     /// How long the checkpoint took to read.
@@ -134,6 +137,9 @@ impl Setup {
                 let manifest = Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?;
                 same_data(folder, &manifest, task.as_ref())?;
                 notes.extend(data_mark::changed(manifest.data.as_ref(), &data));
+                notes.extend(
+                    unnamed_classes(folder, &manifest, task.as_ref()).map(|text| format!("warning: {text}")),
+                );
                 Some((folder, manifest.step))
             }
             None => None,
@@ -171,11 +177,7 @@ impl Setup {
             done = manifest.step;
             earlier_metrics = manifest.metrics;
             owes_evaluation = manifest.evaluation_owed;
-            // What another folder holds, or nobody any more, is not kept by this run.
-            let run_dir = RunDir::new(&opening.run_dir);
-            earlier_best = manifest
-                .best
-                .filter(|best| run_dir.checkpoint(best.step).is_dir());
+            earlier_best = manifest.best;
             notes.push(match opening.from_memory {
                 true => format!("resumed from the copy in memory after step {done}: nothing is lost"),
                 false => format!("resumed from {} after step {done}", folder.display()),
@@ -199,7 +201,7 @@ impl Setup {
             place,
             done,
             earlier_metrics,
-            best: BestKeeper::new(recipe.checkpoint.best.clone(), earlier_best),
+            earlier_best,
             owes_evaluation,
             resumed_in,
             data,
@@ -265,6 +267,18 @@ pub(crate) fn same_data(folder: &Path, manifest: &Manifest, task: &dyn Task) -> 
     }
     let folder = folder.to_owned();
     Err(WorkerError::OtherData { folder, differing })
+}
+
+/// What is said of a checkpoint without names of classes where the data has them; nothing otherwise.
+pub(crate) fn unnamed_classes(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Option<String> {
+    let unnamed = manifest.class_names.is_empty() && !task.class_names().is_empty();
+    unnamed.then(|| {
+        format!(
+            "{} holds no names of classes, since an earlier dtrain wrote it: that the classes of the data have the order of its training \
+             cannot be checked",
+            folder.display()
+        )
+    })
 }
 
 /// The keys under which a checkpoint and a run that resumes from it keep different things.

@@ -16,7 +16,8 @@ use super::setup::{Opening, Setup, loader_options, share_of_cores};
 use crate::collectives::{Collective, Ranks, Rendezvous};
 use crate::control::Control;
 use crate::engine::{
-    Fault, Outcome, Parts, SaveMore, StopFlag, Summary, TrainError, Trainer, live, prepare_graphs, shielded,
+    BestKeeper, Fault, Outcome, Parts, SaveMore, StopFlag, Summary, TrainError, Trainer, live,
+    prepare_graphs, shielded,
 };
 use crate::evaluation::{self, Subject};
 use crate::heartbeat::Heartbeat;
@@ -212,7 +213,7 @@ fn train_shielded<T: BuildTask + 'static>(
         earlier_metrics: setup.earlier_metrics,
         cores: share_of_cores(env.local_world_size),
         data: setup.data,
-        best: setup.best,
+        best: BestKeeper::new(recipe.checkpoint.best.clone(), opening.best),
         owes_evaluation: setup.owes_evaluation,
         metrics,
         progress,
@@ -321,5 +322,8 @@ fn conclude(
     result
         .write(&path)
         .map_err(|source| WorkerError::Write { path, source })?;
+    if status == ExitStatus::Success {
+        run_dir.note_ended()?;
+    }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{REPLACED, RunDir, RunDirError, io_error, step_of};
+use super::{REMOVED, REPLACED, RunDir, RunDirError, SetAside, io_error, step_of};
 use crate::files::sync_folder;
 use crate::manifest::{Manifest, ManifestError};
 
@@ -104,31 +104,34 @@ impl RunDir {
         next.or_else(|| self.named(&self.latest())).unwrap_or(u64::MAX)
     }
 
-    /// Completes what a crash has broken off in the middle of a commit, and forgets a rollback that it broke off before its beginning: a checkpoint that has its name becomes the latest, and one that
-    /// gave way to another that did not come returns. Rank 0 calls it with the claim of the training, before it chooses a checkpoint.
+    /// Completes what a crash has broken off: a rollback; and a commit, where a checkpoint that has its name becomes the latest, and one
+    /// that gave way to another that did not come returns. One whose other came gets the name of what is removed. Returns what the
+    /// rollback has set aside. Rank 0 calls it with the claim of the training, before it chooses a checkpoint.
     ///
     /// # Errors
     /// [`RunDirError::Io`] where the disk fails.
-    pub fn recover(&self) -> Result<(), RunDirError> {
-        self.forget_unwritten()?;
+    pub fn recover(&self) -> Result<Option<SetAside>, RunDirError> {
         let folder = self.checkpoints();
         let replaced = self
             .replaced()
             .map_err(|source| io_error("list the folder", &folder, source))?;
         for (step, path) in &replaced {
-            if !self.checkpoint(*step).exists() {
-                fs::rename(path, self.checkpoint(*step)).map_err(|source| io_error("move", path, source))?;
-            }
+            let moved = match self.checkpoint(*step).exists() {
+                true => hide(path).map(drop),
+                false => fs::rename(path, self.checkpoint(*step)),
+            };
+            moved.map_err(|source| io_error("move", path, source))?;
         }
         let next = self.next();
         if self.linked(&next).is_some() {
             fs::rename(&next, self.latest()).map_err(|source| io_error("rename", &next, source))?;
         } else if next.is_symlink() {
             fs::remove_file(&next).map_err(|source| io_error("remove", &next, source))?;
-        } else if replaced.is_empty() {
-            return Ok(());
         }
-        sync_folder(&folder).map_err(|source| io_error("sync", &folder, source))
+        if folder.is_dir() {
+            sync_folder(&folder).map_err(|source| io_error("sync", &folder, source))?;
+        }
+        self.complete_rollback()
     }
 
     /// Where a checkpoint of this step is while another takes its place.
@@ -136,10 +139,31 @@ impl RunDir {
         self.checkpoints().join(format!("{REPLACED}{step:08}"))
     }
 
-    fn replaced(&self) -> io::Result<Vec<(u64, PathBuf)>> {
+    /// The checkpoints that have given way to another of their step, with their steps.
+    ///
+    /// # Errors
+    /// When the checkpoints cannot be listed.
+    pub fn replaced(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         let found = numbered(&self.checkpoints(), REPLACED)?;
         Ok(found.into_iter().filter(|(_, path)| path.is_dir()).collect())
     }
+}
+
+/// Gives the folder of a checkpoint the name of one that is being removed, and returns that: whatever becomes of it then, nothing brings it
+/// back. One of the usual name may be there that could not be removed.
+///
+/// # Errors
+/// When it cannot be renamed.
+pub fn hide(folder: &Path) -> io::Result<PathBuf> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let mut hidden = folder.with_file_name(format!("{REMOVED}{name}"));
+    let mut number = 0;
+    while hidden.symlink_metadata().is_ok() {
+        number += 1;
+        hidden = folder.with_file_name(format!("{REMOVED}{name}.{number}"));
+    }
+    fs::rename(folder, &hidden)?;
+    Ok(hidden)
 }
 
 /// The steps of the checkpoints in a folder, in rising order; none without the folder.

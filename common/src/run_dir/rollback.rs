@@ -1,8 +1,8 @@
 //! Going back: a run that goes on from an earlier checkpoint leaves those behind it, which are set aside, neither removed nor counted.
 //!
 //! They lie in `checkpoints/rollback-N`, with the lines of metrics.jsonl that belong to them. What is to be done is written down in
-//! `checkpoints/.rollback-N` before anything moves, and that folder gets its final name when all is done: whoever finds it
-//! goes on where a crash has broken it off.
+//! `checkpoints/.rollback-N` before anything moves, and that folder gets its final name when all is done: the next start completes one that a
+//! crash has broken off, as it was written down, before it does anything else.
 
 use std::fs;
 use std::io;
@@ -43,8 +43,15 @@ pub struct SetAside {
     pub folder: PathBuf,
     /// Why; none where its file does not read.
     pub rollback: Option<Rollback>,
-    /// Their steps, in rising order.
+    /// Their steps, in rising order; none where all have been brought back.
     pub steps: Vec<u64>,
+}
+
+impl SetAside {
+    /// Whether a crash has broken it off: the next start completes it.
+    pub fn is_under_way(&self) -> bool {
+        name_of(&self.folder).starts_with(UNDER_WAY)
+    }
 }
 
 impl Rollback {
@@ -63,73 +70,124 @@ impl Rollback {
 }
 
 impl RunDir {
-    /// What rollbacks have set aside, in their order, without what has been brought back or removed since.
+    /// What rollbacks have set aside, in their order; the one that a crash has broken off is the last.
     ///
     /// # Errors
     /// When the checkpoints cannot be listed.
     pub fn set_aside(&self) -> io::Result<Vec<SetAside>> {
         let mut folders = numbered(&self.checkpoints(), PREFIX)?;
         folders.sort_unstable();
-        let mut found = Vec::new();
-        for (_, folder) in folders {
-            let steps = steps_in(&folder)?;
-            if !steps.is_empty() {
-                found.push(SetAside {
-                    rollback: read(&folder),
-                    folder,
-                    steps,
-                });
-            }
-        }
-        Ok(found)
+        folders.extend(numbered(&self.checkpoints(), UNDER_WAY)?);
+        let of = |(_, folder): (u64, PathBuf)| {
+            Ok(SetAside {
+                rollback: read(&folder),
+                steps: steps_in(&folder)?,
+                folder,
+            })
+        };
+        folders.into_iter().map(of).collect()
     }
 
     /// Makes `checkpoint`, of `step`, the newest one of the run's line: those behind it are set aside, and if it was set aside itself
     /// it comes back. Returns where the checkpoint is now, and what was set aside, if anything was. `best` is the best step by its
-    /// manifest. Rank 0 calls it with the claim of the training, when nothing stands in the way of the run any more. A
-    /// checkpoint of another run, or a copy in memory, stays where it is.
+    /// manifest, and the link follows where that is there. Rank 0 calls it after [`RunDir::recover`], when nothing stands in the way of the
+    /// run any more. A checkpoint of another run, or a copy in memory, stays where it is.
     ///
     /// # Errors
-    /// [`RunDirError::Io`] where the disk fails; whoever calls it again completes it.
+    /// [`RunDirError::Io`] where the disk fails; the next start completes it.
     pub fn begin_after(
         &self,
         checkpoint: &Path,
         step: u64,
         best: Option<u64>,
     ) -> Result<(PathBuf, Option<SetAside>), RunDirError> {
-        let listed = |source| io_error("list the folder", &self.checkpoints(), source);
         let restores = match checkpoint.exists() {
             true => self.set_aside_in(&real(checkpoint)?),
             false => None,
         };
-        let (is_under_way, earlier) = (self.under_way_in()?.is_some(), self.under_way()?);
-        // The line that it belongs to left the present one there.
         let to = match &restores {
-            Some(folder) => read(&folder.0).map_or(step.saturating_sub(1), |rollback| rollback.to),
+            Some(name) => {
+                let left = self.since(name)?.into_iter().map(|(_, rollback)| rollback.to);
+                left.min().unwrap_or(u64::MAX).min(step.saturating_sub(1))
+            }
             None => step,
         };
-        let steps = self.steps().map_err(listed)?;
+        let steps = self.steps().map_err(|source| self.unlisted(source))?;
         let newest = steps.last().copied().filter(|newest| *newest > to);
-        if newest.is_none() && restores.is_none() && !is_under_way {
+        if newest.is_none() && restores.is_none() {
             self.point_latest(step)?;
+            self.point_best(best, step)?;
+            self.note_begun()?;
             return Ok((checkpoint.to_owned(), None));
         }
-        let rollback = Rollback {
-            from: earlier.map(|earlier| earlier.from).max(newest).unwrap_or(to),
-            to,
-            restores: restores.map(|(_, name)| name),
-        };
-        let folder = self.write_down(&rollback)?;
-        let set_aside = self.carry_out(rollback, &folder, best)?;
-        let own = match set_aside
-            .rollback
-            .as_ref()
-            .and_then(|rollback| rollback.restores.as_ref())
-        {
+        let own = match &restores {
             Some(_) => self.checkpoint(step),
             None => checkpoint.to_owned(),
         };
+        let rollback = Rollback {
+            from: newest.unwrap_or(to),
+            to,
+            restores,
+        };
+        let folder = self.write_down(&rollback)?;
+        self.note_begun()?;
+        let set_aside = self.carry_out(rollback, &folder)?;
+        self.point_best(best, step)?;
         Ok((own, Some(set_aside)))
+    }
+
+    /// Completes the rollback that a crash has broken off, if there is one, as it was written down.
+    pub(super) fn complete_rollback(&self) -> Result<Option<SetAside>, RunDirError> {
+        let Some((_, folder)) = self.under_way_in()? else {
+            return Ok(None);
+        };
+        if let Some(rollback) = read(&folder) {
+            return self.carry_out(rollback, &folder).map(Some);
+        }
+        // Nothing has moved before it was written down.
+        let steps = steps_in(&folder).map_err(|source| io_error("list the folder", &folder, source))?;
+        let (tidied, doing) = match steps.is_empty() {
+            true => (fs::remove_dir_all(&folder), "remove"),
+            false => (fs::rename(&folder, self.done(&folder)), "rename"),
+        };
+        tidied.map_err(|source| io_error(doing, &folder, source))?;
+        Ok(None)
+    }
+
+    /// Whether a rollback that is under way brings this checkpoint back. It may have moved.
+    pub(super) fn is_coming_back(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
+        let Some(restores) = self.under_way()?.and_then(|rollback| rollback.restores) else {
+            return Ok(false);
+        };
+        let folder = checkpoint
+            .parent()
+            .and_then(|folder| fs::canonicalize(folder).ok());
+        let (Some(folder), Some(name)) = (folder, checkpoint.file_name()) else {
+            return Ok(false);
+        };
+        Ok(folder.join(name) == real(&self.checkpoints())?.join(restores))
+    }
+
+    /// The rollback that set this checkpoint aside and those since, with their folders. The line of steps that it belongs to and the present
+    /// one have in common what the one that went back furthest has left.
+    fn since(&self, restores: &Path) -> Result<Vec<(PathBuf, Rollback)>, RunDirError> {
+        let own = restores.parent();
+        let all = self.set_aside().map_err(|source| self.unlisted(source))?;
+        Ok(all
+            .into_iter()
+            .skip_while(|one| Some(Path::new(name_of(&one.folder))) != own)
+            .filter(|one| !one.is_under_way())
+            .filter_map(|one| Some((one.folder, one.rollback?)))
+            .collect())
+    }
+
+    fn unlisted(&self, source: io::Error) -> RunDirError {
+        io_error("list the folder", &self.checkpoints(), source)
+    }
+
+    /// The name of a rollback's folder when all is done.
+    fn done(&self, folder: &Path) -> PathBuf {
+        self.checkpoints().join(name_of(folder).trim_start_matches('.'))
     }
 
     /// The rollback that a crash has broken off.
@@ -138,54 +196,28 @@ impl RunDir {
     }
 
     fn under_way_in(&self) -> Result<Option<(u64, PathBuf)>, RunDirError> {
-        let found = numbered(&self.checkpoints(), UNDER_WAY);
-        let found = found.map_err(|source| io_error("list the folder", &self.checkpoints(), source))?;
+        let found = numbered(&self.checkpoints(), UNDER_WAY).map_err(|source| self.unlisted(source))?;
         Ok(found.into_iter().max())
     }
 
-    /// Removes the folder of a rollback that a crash has broken off before it was written down: nothing has moved then.
-    pub(super) fn forget_unwritten(&self) -> Result<(), RunDirError> {
-        let Some((_, folder)) = self.under_way_in()? else {
-            return Ok(());
-        };
-        let steps = steps_in(&folder).map_err(|source| io_error("list the folder", &folder, source))?;
-        if steps.is_empty() && read(&folder).is_none() {
-            fs::remove_dir_all(&folder).map_err(|source| io_error("remove", &folder, source))?;
-        }
-        Ok(())
-    }
-
-    /// The folder of a rollback of this run that a checkpoint lies in, and the checkpoint's path below `checkpoints/`; none where it
-    /// lies elsewhere. `checkpoint` is a path without links.
-    pub(super) fn set_aside_in(&self, checkpoint: &Path) -> Option<(PathBuf, PathBuf)> {
+    /// The path below `checkpoints/` of a checkpoint that a rollback of this run has set aside; none where it lies elsewhere. `checkpoint` is
+    /// a path without links.
+    pub(super) fn set_aside_in(&self, checkpoint: &Path) -> Option<PathBuf> {
         let folder = checkpoint.parent()?;
-        let name = folder.file_name()?.to_str()?;
-        let number = name
-            .strip_prefix(PREFIX)
-            .or_else(|| name.strip_prefix(UNDER_WAY))?;
+        let number = name_of(folder).strip_prefix(PREFIX)?;
         number.parse::<u64>().ok()?;
         step_named(checkpoint)?;
         let own = real(&self.checkpoints()).ok()?;
         let below = checkpoint.strip_prefix(&own).ok()?.to_owned();
-        (folder.parent()? == own).then(|| (folder.to_owned(), below))
+        (folder.parent()? == own).then_some(below)
     }
 
-    /// Makes the folder of a rollback, or takes that of one which was broken off, and writes down what is to be done.
+    /// Makes the folder of a rollback and writes down what is to be done.
     fn write_down(&self, rollback: &Rollback) -> Result<PathBuf, RunDirError> {
-        let folder = match self.under_way_in()? {
-            Some((_, folder)) => {
-                remove_temporary(&folder).map_err(|source| io_error("tidy up", &folder, source))?;
-                folder
-            }
-            None => {
-                let all = numbered(&self.checkpoints(), PREFIX);
-                let all = all.map_err(|source| io_error("list the folder", &self.checkpoints(), source))?;
-                let next = all.iter().map(|(number, _)| number + 1).max().unwrap_or(1);
-                let folder = self.checkpoints().join(format!("{UNDER_WAY}{next}"));
-                fs::create_dir(&folder).map_err(|source| io_error("create the folder", &folder, source))?;
-                folder
-            }
-        };
+        let all = numbered(&self.checkpoints(), PREFIX).map_err(|source| self.unlisted(source))?;
+        let next = all.iter().map(|(number, _)| number + 1).max().unwrap_or(1);
+        let folder = self.checkpoints().join(format!("{UNDER_WAY}{next}"));
+        fs::create_dir(&folder).map_err(|source| io_error("create the folder", &folder, source))?;
         let path = folder.join(FILE);
         let written = serde_json::to_vec_pretty(rollback).map_err(io::Error::other);
         written
@@ -196,22 +228,15 @@ impl RunDir {
     }
 
     /// Does what is written down, from the beginning or from wherever a crash has broken it off.
-    fn carry_out(
-        &self,
-        rollback: Rollback,
-        folder: &Path,
-        best: Option<u64>,
-    ) -> Result<SetAside, RunDirError> {
-        let parent = self.checkpoints();
-        let done = parent.join(name_of(folder).trim_start_matches('.'));
+    fn carry_out(&self, rollback: Rollback, folder: &Path) -> Result<SetAside, RunDirError> {
+        let (parent, done) = (self.checkpoints(), self.done(folder));
+        remove_temporary(folder).map_err(|source| io_error("tidy up", folder, source))?;
         let (restored, head) = rollback.begins_at(self);
         if rollback.restores.is_none() || restored.is_some() {
             // The links first: they never point to what is not there.
             self.point_latest(head)?;
-            self.point_best(best.filter(|best| *best <= head), head)?;
-            let later = self
-                .steps()
-                .map_err(|source| io_error("list the folder", &parent, source))?;
+            self.point_best(None, head)?;
+            let later = self.steps().map_err(|source| self.unlisted(source))?;
             for step in later.into_iter().filter(|step| *step > head) {
                 let own = self.checkpoint(step);
                 fs::rename(&own, folder.join(name_of(&own)))
@@ -239,8 +264,7 @@ impl RunDir {
 
     /// Points `latest` to the newest checkpoint up to `step`; without one there is no link.
     fn point_latest(&self, step: u64) -> Result<(), RunDirError> {
-        let steps = self.steps();
-        let steps = steps.map_err(|source| io_error("list the folder", &self.checkpoints(), source))?;
+        let steps = self.steps().map_err(|source| self.unlisted(source))?;
         let newest = steps.into_iter().rev().find(|own| *own <= step);
         let link = self.latest();
         if newest != self.linked(&link) || newest.is_none() {
@@ -253,6 +277,7 @@ impl RunDir {
     fn point_best(&self, best: Option<u64>, head: u64) -> Result<(), RunDirError> {
         let link = self.best();
         match best.filter(|best| self.checkpoint(*best).is_dir()) {
+            Some(best) if self.linked(&link) == Some(best) => Ok(()),
             Some(best) => self.switch(&link, Some(best)),
             None if self.named(&link).is_some_and(|step| step > head) => self.switch(&link, None),
             None => Ok(()),
@@ -286,14 +311,25 @@ impl RunDir {
             let aside = folder.join(METRICS);
             write_atomic(&aside, &left).map_err(|source| io_error("write", &aside, source))?;
         }
-        if let Some(restores) = &rollback.restores
-            && let Some(step) = step_named(restores)
-        {
-            let of_then = self.checkpoints().join(restores).with_file_name(METRICS);
-            kept.extend(metrics::split(&fs::read(of_then).unwrap_or_default(), step).0);
+        if let Some(restores) = &rollback.restores {
+            kept.extend(self.lines_of(restores)?);
         }
         kept.extend(told);
         write_atomic(&path, &kept).map_err(|source| io_error("write", &path, source))
+    }
+
+    /// The lines of metrics.jsonl up to a checkpoint that comes back, but for those that the present line of steps has in common with its own.
+    fn lines_of(&self, restores: &Path) -> Result<Vec<u8>, RunDirError> {
+        let (mut lines, mut up_to) = (Vec::new(), step_named(restores).unwrap_or_default());
+        for (folder, rollback) in self.since(restores)? {
+            // What a later rollback has left of this line before the steps that are there already.
+            if rollback.to < up_to {
+                let aside = fs::read(folder.join(METRICS)).unwrap_or_default();
+                lines.splice(0..0, metrics::split(&aside, up_to).0);
+                up_to = rollback.to;
+            }
+        }
+        Ok(lines)
     }
 }
 

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod from;
+mod named;
 mod rollback;
 
 use std::time::Duration;

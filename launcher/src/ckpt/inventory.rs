@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use dtrain_common::manifest::{FILE_NAME, Manifest, ManifestError};
-use dtrain_common::run_dir::{PARTIAL, REMOVED, RunDir, SetAside};
+use dtrain_common::run_dir::{PARTIAL, REMOVED, REPLACED, RunDir, SetAside};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -55,6 +55,13 @@ impl Leftover {
     /// Whether it is a checkpoint that was not finished, and not one that was being removed.
     pub(super) fn is_partial(&self) -> bool {
         self.name().starts_with(PARTIAL)
+    }
+
+    /// Whether it is the only checkpoint of its step, whose successor did not come: the next start of the run gives it its name.
+    pub(super) fn comes_back(&self, run_dir: &RunDir) -> bool {
+        let name = self.name();
+        let step = name.strip_prefix(REPLACED).and_then(|step| step.parse().ok());
+        step.is_some_and(|step| !run_dir.checkpoint(step).exists())
     }
 
     /// Its name in the folder.
@@ -124,7 +131,10 @@ pub(super) fn leftovers(run_dir: &RunDir, now: SystemTime) -> anyhow::Result<Vec
     for entry in fs::read_dir(&folder).with_context(list)? {
         let path = entry.with_context(list)?.path();
         let name = name(&path);
-        if name.starts_with(PARTIAL) || name.starts_with(REMOVED) {
+        if [PARTIAL, REMOVED, REPLACED]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+        {
             let changed = newest(&path).unwrap_or(now);
             found.push(Leftover {
                 bytes: size(&path),

@@ -69,16 +69,15 @@ fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: 
     }
     notes.extend(set_aside.iter().map(aside));
     notes.extend(leftovers.iter().map(|leftover| {
-        format!(
-            "{}: {}, {}; a run may be at it, or `dtrain ckpt prune` removes it",
-            leftover.name(),
-            if leftover.is_partial() {
-                "not finished"
-            } else {
-                "not wholly removed"
-            },
-            size(leftover.bytes)
-        )
+        let (name, bytes) = (leftover.name(), size(leftover.bytes));
+        if leftover.comes_back(run_dir) {
+            return format!("{name}: a checkpoint, {bytes}; the next start of the run gives it its name");
+        }
+        let state = match leftover.is_partial() {
+            true => "not finished",
+            false => "not wholly removed",
+        };
+        format!("{name}: {state}, {bytes}; a run may be at it, or `dtrain ckpt prune` removes it")
     }));
     if !notes.is_empty() {
         out.push_str(&format!("\n{}\n", notes.join("\n")));
@@ -98,12 +97,20 @@ fn aside(set_aside: &SetAside) -> String {
         .map_or_else(String::new, |Rollback { from, to, .. }| {
             format!(" when the run went back from step {from} to step {to}")
         });
-    let steps: Vec<_> = steps.iter().map(ToString::to_string).collect();
+    let bytes = size(inventory::size(folder));
+    let listed: Vec<_> = steps.iter().map(ToString::to_string).collect();
+    let listed = listed.join(", ");
+    let name = name(folder);
+    if set_aside.is_under_way() {
+        return format!(
+            "{name}: not completed{when}, {bytes}; steps {listed}; the next start of the run completes it"
+        );
+    }
+    if steps.is_empty() {
+        return format!("{name}: no checkpoint left, {bytes}; `dtrain ckpt prune --rollbacks` removes it");
+    }
     format!(
-        "{}: set aside{when}, {}; steps {}; `dtrain launch --resume` with the path of one brings it back",
-        name(folder),
-        size(inventory::size(folder)),
-        steps.join(", ")
+        "{name}: set aside{when}, {bytes}; steps {listed}; `dtrain launch --resume` with the path of one brings it back"
     )
 }
 
@@ -210,6 +217,7 @@ fn object(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside
             "path": set_aside.folder,
             "bytes": inventory::size(&set_aside.folder),
             "steps": set_aside.steps,
+            "under_way": set_aside.is_under_way(),
             "from": set_aside.rollback.as_ref().map(|rollback| rollback.from),
             "to": set_aside.rollback.as_ref().map(|rollback| rollback.to),
         })

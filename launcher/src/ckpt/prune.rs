@@ -8,13 +8,13 @@ use crate::stdout::say;
 use anyhow::{Context, bail};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Recipe;
-use dtrain_common::run_dir::{Keep, REMOVED, RunDir};
+use dtrain_common::run_dir::{Keep, REMOVED, RunDir, hide};
 use dtrain_common::text::{counted, size};
 use dtrain_common::units::Span;
 use serde::Deserialize;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
@@ -37,14 +37,24 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
         .map(|entry| (entry.folder.clone(), entry.bytes))
         .collect();
     for leftover in leftovers(&run_dir, SystemTime::now())? {
-        if leftover.is_partial() && leftover.age < YOUNG && !args.force {
+        if leftover.comes_back(&run_dir) {
+            notes.push(format!(
+                "kept {}: the next start of the run gives it its name",
+                leftover.name()
+            ));
+        } else if leftover.is_partial() && leftover.age < YOUNG && !args.force {
             notes.push(young(&leftover));
         } else {
             doomed.push((leftover.path, leftover.bytes));
         }
     }
     for set_aside in set_aside(&run_dir)? {
-        if args.rollbacks {
+        if set_aside.is_under_way() {
+            notes.push(format!(
+                "kept {}: the next start of the run completes this rollback",
+                name(&set_aside.folder)
+            ));
+        } else if args.rollbacks {
             let bytes = size_of(&set_aside.folder);
             doomed.push((set_aside.folder, bytes));
         } else {
@@ -209,20 +219,11 @@ fn steps_per_epoch(run_dir: &RunDir, span: Span) -> anyhow::Result<u64> {
 
 /// Removes a folder so that a checkpoint is there whole or not at all.
 fn remove(path: &Path) -> anyhow::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let hidden: PathBuf = if name.starts_with('.') {
-        path.into()
-    } else {
-        let hidden = path.with_file_name(format!("{REMOVED}{name}"));
-        remove_all(&hidden)?;
-        fs::rename(path, &hidden).with_context(|| format!("cannot remove {}", path.display()))?;
-        hidden
+    let hidden = match name(path).starts_with(REMOVED) {
+        true => Ok(path.to_owned()),
+        false => hide(path),
     };
-    remove_all(&hidden)
-}
-
-fn remove_all(path: &Path) -> anyhow::Result<()> {
-    match fs::remove_dir_all(path) {
+    match hidden.and_then(fs::remove_dir_all) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {}", path.display()))
         }

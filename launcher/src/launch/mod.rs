@@ -1,6 +1,5 @@
 //! `dtrain launch`: check everything, start the workers, supervise them, report.
 
-mod beginning;
 mod cause;
 mod devices;
 mod environment;

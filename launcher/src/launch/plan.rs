@@ -3,7 +3,6 @@
 mod folders;
 
 use super::Begun;
-use super::beginning::Beginning;
 use super::devices::{self, Devices, Machine};
 use super::gpu_check;
 use super::limit::{Limited, limit};
@@ -89,7 +88,7 @@ pub(super) struct Plan {
     lock: Option<RunLock>,
     recipe: Option<Recipe>,
     /// The checkpoint that `--resume` names, where it names one.
-    beginning: Option<Beginning>,
+    asked: Option<PathBuf>,
     /// When it must be over.
     pub(super) limit: Option<TimeLimit>,
     /// What becomes of the workers' output.
@@ -222,20 +221,18 @@ impl Plan {
             plural(nproc),
             run_dir.root().display()
         );
-        let mut beginning = None;
         let mut effective = &resume;
         if let Start::Resume(checkpoint) = &start {
             summary.push_str(&format!("; resuming from {}", checkpoint.display()));
-            if let Resume::From(asked) = &resume {
-                let begun = beginning.insert(Beginning::new(&run_dir, asked, checkpoint)?);
-                if begun.was_before() {
-                    effective = &Resume::Auto;
-                    summary.push_str(&format!(
-                        ", the newest since the run began with {}; to begin with that again, remove {}",
-                        asked.display(),
-                        run_dir.result().display()
-                    ));
-                }
+            if let Resume::From(asked) = &resume
+                && run_dir.has_begun_with(asked)?
+            {
+                effective = &Resume::Auto;
+                summary.push_str(&format!(
+                    ", the newest since the run began with {}; to begin with that again, remove {}",
+                    asked.display(),
+                    run_dir.resume().display()
+                ));
             }
         }
         Ok(Self {
@@ -248,7 +245,10 @@ impl Plan {
             run_dir: Some(run_dir),
             lock: Some(lock),
             recipe: Some(recipe),
-            beginning,
+            asked: match resume {
+                Resume::From(checkpoint) => Some(checkpoint),
+                Resume::Auto | Resume::Never => None,
+            },
             limit: limited.as_ref().map(|limited| limited.limit),
             routing,
             stdin: StandardInput::None,
@@ -317,7 +317,7 @@ impl Plan {
             run_dir,
             lock: None,
             recipe: None,
-            beginning: None,
+            asked: None,
             limit: limited.as_ref().map(|limited| limited.limit),
             routing,
             stdin: StandardInput::of_program(args.stdin_rank, nproc, std::io::stdin().is_terminal()),
@@ -332,8 +332,8 @@ impl Plan {
     /// The run directory cannot be read any more.
     pub(super) fn go_on(&mut self) -> anyhow::Result<()> {
         if let (Some(recipe), Some(run_dir)) = (&self.recipe, &self.run_dir) {
-            if let Some(beginning) = &self.beginning
-                && !beginning.is_done(run_dir)?
+            if let Some(asked) = &self.asked
+                && !run_dir.has_begun_with(asked)?
             {
                 return Ok(());
             }
@@ -348,10 +348,9 @@ impl Plan {
 
     /// The checkpoint that `--resume` named, as it was given, once the run has begun with it.
     pub(super) fn resumed_from(&self) -> Option<PathBuf> {
-        let (beginning, run_dir) = (self.beginning.as_ref()?, self.run_dir.as_ref()?);
-        // What cannot be listed has not begun: the same command then begins with that checkpoint.
-        let is_done = beginning.is_done(run_dir).unwrap_or(false);
-        is_done.then(|| beginning.asked().to_owned())
+        let (asked, run_dir) = (self.asked.as_ref()?, self.run_dir.as_ref()?);
+        let has_begun = run_dir.has_begun_with(asked).unwrap_or(false);
+        has_begun.then(|| asked.clone())
     }
 
     /// Whether another launch would go on from a checkpoint of this run.

@@ -378,6 +378,57 @@ fn prune_leaves_damaged_and_young_ones_alone() {
 }
 
 #[test]
+fn what_a_crash_or_a_rollback_left_is_listed_and_what_a_run_needs_stays() {
+    let scene = Scene::new();
+    let run = run(&scene, &[10, 20]);
+    let folder = run.join("checkpoints");
+    for name in [
+        ".replaced-00000010",
+        ".replaced-00000030",
+        ".rollback-2",
+        "rollback-1",
+    ] {
+        fs::create_dir(folder.join(name)).unwrap();
+    }
+    fs::create_dir(folder.join(".rollback-2/step-00000040")).unwrap();
+    fs::write(
+        folder.join(".rollback-2/rollback.json"),
+        r#"{"from": 40, "to": 20}"#,
+    )
+    .unwrap();
+    let out = ckpt(&scene, &["ls", "a"]).expect_code(0).stdout();
+    for line in [
+        "rollback-1: no checkpoint left, 0 B; `dtrain ckpt prune --rollbacks` removes it",
+        ".rollback-2: not completed when the run went back from step 40 to step 20, 22 B; steps 40; the next start",
+        ".replaced-00000010: not wholly removed, 0 B; a run may be at it, or",
+        ".replaced-00000030: a checkpoint, 0 B; the next start of the run gives it its name",
+    ] {
+        assert!(out.contains(line), "{line} in {out}");
+    }
+    let list = json(&scene, &["ls", "a", "--json"]);
+    assert_eq!(list["set_aside"][1]["under_way"], true);
+    assert_eq!(list["leftovers"].as_array().unwrap().len(), 2);
+    ckpt(
+        &scene,
+        &["prune", "a", "--keep", "9", "--keep-every", "0", "--rollbacks"],
+    )
+    .expect_code(0);
+    let left = names(&run);
+    assert!(
+        [".replaced-00000030", ".rollback-2"]
+            .iter()
+            .all(|name| left.contains(&(*name).to_owned())),
+        "{left:?}"
+    );
+    assert!(
+        !left
+            .iter()
+            .any(|name| name == ".replaced-00000010" || name == "rollback-1"),
+        "{left:?}"
+    );
+}
+
+#[test]
 fn epochs_of_keep_every_are_counted_by_the_plan() {
     let scene = Scene::new();
     let run = run(&scene, &[10, 20, 30, 40]);

@@ -6,7 +6,7 @@ const METRICS: &str =
     "{\"step\": 16}\n{\"eval\": {\"step\": 32}}\n{\"step\": 48}\n{\"checkpoint\": {\"step\": 64}}\n";
 
 /// A run with checkpoints after these steps, the last of which is the latest.
-fn run_of(steps: &[u64]) -> Place {
+pub(super) fn run_of(steps: &[u64]) -> Place {
     let place = place();
     let run = &place.run;
     run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
@@ -18,17 +18,36 @@ fn run_of(steps: &[u64]) -> Place {
     place
 }
 
-fn point(link: &Path, step: u64) {
+pub(super) fn point(link: &Path, step: u64) {
     symlink_atomic(Path::new(&format!("step-{step:08}")), link).unwrap();
 }
 
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+/// A crash right after what is to be done has been written down and this much of it been done.
+fn broken_off(run: &RunDir, number: u64, rollback: &str, moved: &[u64]) -> PathBuf {
+    let folder = run.checkpoints().join(format!(".rollback-{number}"));
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("rollback.json"), rollback).unwrap();
+    for step in moved {
+        let own = run.checkpoint(*step);
+        fs::rename(&own, folder.join(file_name(&own))).unwrap();
+    }
+    folder
+}
+
+/// The steps of the lines of metrics.jsonl in a folder.
+fn lines(folder: &Path) -> Vec<u64> {
+    let text = fs::read(folder.join("metrics.jsonl")).unwrap();
+    text.split(|byte| *byte == b'\n')
+        .filter_map(crate::metrics::step_of)
+        .collect()
+}
+
 fn set_aside(run: &RunDir) -> Vec<(String, Vec<u64>)> {
-    let told = |one: SetAside| {
-        (
-            one.folder.file_name().unwrap().to_str().unwrap().to_owned(),
-            one.steps,
-        )
-    };
+    let told = |one: SetAside| (file_name(&one.folder), one.steps);
     run.set_aside().unwrap().into_iter().map(told).collect()
 }
 
@@ -92,13 +111,8 @@ fn a_checkpoint_that_was_set_aside_comes_back() {
         ("rollback-2".to_owned(), vec![24, 40]),
     ];
     assert_eq!(set_aside(run), expected);
-    let steps: Vec<_> = fs::read(run.metrics())
-        .unwrap()
-        .split(|byte| *byte == b'\n')
-        .filter_map(crate::metrics::step_of)
-        .collect();
     // The lines of the line of steps that it belongs to are back, and the last one tells of it.
-    assert_eq!(steps, [16, 16, 32, 48, 16]);
+    assert_eq!(lines(run.root()), [16, 16, 32, 48, 16]);
 }
 
 /// Stops everywhere by taking away the next thing that has to be moved, and begins again.
@@ -114,17 +128,12 @@ fn a_crash_in_the_middle_of_a_rollback_is_completed_by_the_next_start() {
         fs::write(folder.join(".dtrain-abc.tmp"), "{").unwrap();
         run.recover().unwrap();
         assert!(!folder.exists());
-        fs::create_dir(&folder).unwrap();
-        fs::write(folder.join("rollback.json"), r#"{"from": 64, "to": 32}"#).unwrap();
-        for step in [48, 64].iter().take(moved) {
-            let own = run.checkpoint(*step);
-            fs::rename(&own, folder.join(own.file_name().unwrap())).unwrap();
-        }
+        broken_off(run, 1, r#"{"from": 64, "to": 32}"#, &[48, 64][..moved]);
         // Whoever looks without completing it sees where the run goes on, also where `latest` has not been switched yet.
         assert_eq!(newest(run), Some(run.checkpoint(32)));
-        run.recover().unwrap();
+        assert_eq!(run.recover().unwrap().unwrap().steps, [48, 64]);
         let (_, told) = run.begin_after(&run.checkpoint(32), 32, None).unwrap();
-        assert_eq!(told.unwrap().steps, [48, 64]);
+        assert!(told.is_none());
         assert_eq!(set_aside(run), [("rollback-1".to_owned(), vec![48, 64])]);
         assert!(!folder.exists());
         assert_eq!(run.linked(&run.latest()), Some(32));
@@ -141,25 +150,90 @@ fn a_crash_in_the_middle_of_bringing_one_back_is_completed_too() {
     write_checkpoint(&run.checkpoint(24), 24, &recipe(&[]));
     point(&run.latest(), 24);
     let aside = run.checkpoints().join("rollback-1/step-00000048");
-    let folder = run.checkpoints().join(".rollback-2");
-    fs::create_dir(&folder).unwrap();
     let written = r#"{"from": 24, "to": 16, "restores": "rollback-1/step-00000048"}"#;
-    fs::write(folder.join("rollback.json"), written).unwrap();
+    broken_off(run, 2, written, &[24]);
     assert_eq!(newest(run), Some(aside.clone()));
     // It has come back, and the rest has not been done.
-    fs::rename(run.checkpoint(24), folder.join("step-00000024")).unwrap();
     fs::rename(&aside, run.checkpoint(48)).unwrap();
     assert_eq!(newest(run), Some(run.checkpoint(48)));
+    run.recover().unwrap();
     run.begin_after(&run.checkpoint(48), 48, None).unwrap();
     assert_eq!(run.steps().unwrap(), [16, 48]);
     assert_eq!(run.linked(&run.latest()), Some(48));
-    assert_eq!(
-        set_aside(run),
-        [
-            ("rollback-1".to_owned(), vec![32]),
-            ("rollback-2".to_owned(), vec![24])
-        ]
-    );
+    let expected = [
+        ("rollback-1".to_owned(), vec![32]),
+        ("rollback-2".to_owned(), vec![24]),
+    ];
+    assert_eq!(set_aside(run), expected);
+    // What was written down stays: the line that was left parts from the present one at step 16.
+    let rollback = run.set_aside().unwrap().remove(1).rollback.unwrap();
+    assert_eq!((rollback.from, rollback.to), (24, 16));
+    let aside = run.checkpoints().join("rollback-2/step-00000024");
+    run.begin_after(&aside, 24, None).unwrap();
+    assert_eq!(run.steps().unwrap(), [16, 24]);
+}
+
+#[test]
+fn a_checkpoint_comes_back_to_what_all_rollbacks_since_have_left() {
+    let place = run_of(&[8, 16, 32, 48]);
+    let run = &place.run;
+    fs::write(run.metrics(), "{\"step\": 8}\n{\"step\": 16}\n{\"step\": 48}\n").unwrap();
+    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
+    run.begin_after(&run.checkpoint(8), 8, None).unwrap();
+    // Behind the step at which the present line parts from that of step 48, and before the one at which the earlier rollback left it.
+    write_checkpoint(&run.checkpoint(12), 12, &recipe(&[]));
+    point(&run.latest(), 12);
+    let aside = run.checkpoints().join("rollback-1/step-00000048");
+    run.begin_after(&aside, 48, None).unwrap();
+    assert_eq!(run.steps().unwrap(), [8, 48]);
+    let told: Vec<_> = run
+        .set_aside()
+        .unwrap()
+        .into_iter()
+        .map(|one| one.steps)
+        .collect();
+    assert_eq!(told, [vec![32], vec![16], vec![12]]);
+    // Of the rollbacks there is a line each in metrics.jsonl: the second one's comes back too.
+    assert_eq!(lines(run.root()), [8, 8, 16, 16, 48, 8]);
+}
+
+#[test]
+fn a_rollback_that_was_broken_off_is_completed_before_another_begins() {
+    let place = run_of(&[16, 32, 48, 64]);
+    let run = &place.run;
+    let folder = broken_off(run, 1, r#"{"from": 64, "to": 32}"#, &[48]);
+    fs::write(folder.join("metrics.jsonl"), "{\"step\": 48}\n{\"step\": 64}\n").unwrap();
+    let told = "{\"rollback\":{\"folder\":\"rollback-1\",\"from\":64,\"to\":32}}\n";
+    fs::write(
+        run.metrics(),
+        format!("{{\"step\": 16}}\n{{\"step\": 32}}\n{told}"),
+    )
+    .unwrap();
+    run.recover().unwrap();
+    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
+    let expected = [
+        ("rollback-1".to_owned(), vec![48, 64]),
+        ("rollback-2".to_owned(), vec![32]),
+    ];
+    assert_eq!(set_aside(run), expected);
+    assert_eq!(lines(&run.checkpoints().join("rollback-1")), [48, 64]);
+    assert_eq!(lines(&run.checkpoints().join("rollback-2")), [32, 32]);
+}
+
+#[test]
+fn best_is_decided_when_what_was_set_aside_is_back() {
+    let place = run_of(&[16, 32, 48]);
+    let run = &place.run;
+    point(&run.best(), 48);
+    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
+    assert_eq!(run.linked(&run.best()), None);
+    // The best of the line that is given up has the step of the best of the one that comes back.
+    write_checkpoint(&run.checkpoint(24), 24, &recipe(&[]));
+    point(&run.latest(), 24);
+    point(&run.best(), 24);
+    let aside = run.checkpoints().join("rollback-1/step-00000048");
+    run.begin_after(&aside, 48, Some(48)).unwrap();
+    assert_eq!(run.linked(&run.best()), Some(48));
 }
 
 #[test]
@@ -183,32 +257,13 @@ fn a_commit_that_a_crash_broke_off_is_completed() {
     assert_eq!(newest(run), Some(run.replaced_by(48)));
     run.recover().unwrap();
     assert_eq!(newest(run), Some(run.checkpoint(48)));
-    // It came: the old one is not taken back.
+    // It came: the old one is not taken back, nor when that has been removed in its turn.
     write_checkpoint(&run.replaced_by(48), 48, &recipe(&["train.epochs=50"]));
     run.recover().unwrap();
     let manifest = Manifest::read(&run.checkpoint(48)).unwrap();
     assert_eq!(manifest.recipe, recipe(&[]));
-}
-
-#[test]
-fn the_same_command_goes_on_where_the_run_was_stopped() {
-    let place = run_of(&[16, 32, 48]);
-    let run = &place.run;
-    let from = Resume::From(run.checkpoint(16));
-    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
-    write_checkpoint(&run.checkpoint(40), 40, &recipe(&[]));
-    point(&run.latest(), 40);
-    let start = |code: u8, asked: &Path| {
-        let result = RunResult {
-            exit_code: Some(code),
-            resumed_from: Some(asked.to_owned()),
-            ..RunResult::default()
-        };
-        result.write(&run.result()).unwrap();
-        run.prepare(&recipe(&[]), &from).unwrap()
-    };
-    assert_eq!(start(75, &run.checkpoint(16)), Start::Resume(run.checkpoint(40)));
-    // Asked for something else, or ended otherwise: the command is taken by its word.
-    assert_eq!(start(75, &run.checkpoint(32)), Start::Resume(run.checkpoint(16)));
-    assert_eq!(start(0, &run.checkpoint(16)), Start::Resume(run.checkpoint(16)));
+    fs::remove_dir_all(run.checkpoint(48)).unwrap();
+    point(&run.latest(), 32);
+    run.recover().unwrap();
+    assert_eq!(run.steps().unwrap(), [16, 32]);
 }
