@@ -14,7 +14,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::error::CheckpointError;
-use super::remove::{prune, remove_or_warn};
+use super::remove::{prune, remove};
 use super::writer::Commit;
 
 /// Makes the partial folder the checkpoint of its step, points `latest` and `best` at theirs, and removes what is not kept.
@@ -81,13 +81,13 @@ fn put_in_place(
         return fs::rename(partial, folder).map_err(CheckpointError::io("rename", partial));
     }
     match exchange(partial, folder) {
-        Ok(()) => remove_or_warn(partial),
+        Ok(()) => remove(partial),
         // Not every file system can.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            remove_or_warn(replaced);
+            remove(replaced);
             fs::rename(folder, replaced).map_err(CheckpointError::io("move", folder))?;
             fs::rename(partial, folder).map_err(CheckpointError::io("rename", partial))?;
-            remove_or_warn(replaced);
+            remove(replaced);
         }
         Err(error) => return Err(CheckpointError::io("exchange", folder)(error.into())),
     }
@@ -155,8 +155,8 @@ mod tests {
         for can_exchange in [true, false] {
             let (_folder, run) = place();
             let (own, replaced) = (run.checkpoint(16), run.replaced_by(16));
-            // One that gave way before and could not be removed.
-            fs::create_dir(&replaced).unwrap();
+            // One that gave way before and cannot be removed: a file where a folder has to be.
+            fs::write(&replaced, "").unwrap();
             match can_exchange {
                 true => put_in_place(&partial(&run, 16), &own, &replaced, exchange),
                 false => put_in_place(&partial(&run, 16), &own, &replaced, cannot),
@@ -164,6 +164,7 @@ mod tests {
             .unwrap();
             assert_eq!(content(&own), "new");
             assert!(!partial(&run, 16).exists());
+            assert_eq!(replaced.exists(), can_exchange, "it is out of the way");
         }
     }
 

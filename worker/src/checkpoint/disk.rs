@@ -49,13 +49,12 @@ impl Disk for SystemDisk {
         let file = options.open(path)?;
         // A disk without room says so before anything is written.
         match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes.max(1)) {
-            Ok(()) => {}
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-                if file.metadata()?.len() < bytes {
-                    file.set_len(bytes)?;
-                }
-            }
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
+        }
+        // One that an earlier write has left may be longer.
+        if file.metadata()?.len() != bytes {
+            file.set_len(bytes)?;
         }
         let direct = options.custom_flags(OFlags::DIRECT.bits() as i32).open(path);
         Ok(Output {
@@ -231,6 +230,18 @@ mod tests {
                 SystemDisk.sync(&output).unwrap();
             }
             prop_assert!(std::fs::read(&path).unwrap() == content);
+        }
+    }
+
+    #[test]
+    fn a_file_that_a_longer_write_has_left_gets_its_size() {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, [7; 100]).unwrap();
+        for bytes in [10, 0, 20] {
+            let output = SystemDisk.create(&path, bytes).unwrap();
+            SystemDisk.write_at(&output, &vec![1; bytes as usize], 0).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), vec![1; bytes as usize]);
         }
     }
 

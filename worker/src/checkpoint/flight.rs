@@ -16,7 +16,7 @@ use super::disk::{Disk, FaultyDisk, SystemDisk};
 use super::error::CheckpointError;
 use super::items::{self, Snapshot};
 use super::layout::FileLayout;
-use super::remove::remove_or_warn;
+use super::remove::remove;
 use super::staging::{self, Copying, Memory, StagedPart};
 use super::writer::{Commit, Digest, Done, Filling, Staged, Write, Writer};
 use crate::collectives::{Ranks, ReduceOp};
@@ -396,7 +396,7 @@ impl Checkpoints {
         };
         if self.ranks.rank() == 0 {
             // What is half written is of no use, and the space may be what lacks.
-            remove_or_warn(&commit::partial(&self.run_dir, flight.manifest.step));
+            remove(&commit::partial(&self.run_dir, flight.manifest.step));
         }
         match flight.state {
             State::Wrote(Err(error)) | State::Committed(Err(error)) => error,

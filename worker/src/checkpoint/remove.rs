@@ -4,12 +4,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use dtrain_common::run_dir::{Keep, PARTIAL, REMOVED, REPLACED, RunDir};
+use dtrain_common::run_dir::{Keep, PARTIAL, REMOVED, RunDir, hide};
 
 /// Removes what an attempt that ended in the middle of writing has left. Rank 0 calls it before any rank writes, after
 /// [`RunDir::recover`].
 pub fn clear(run_dir: &RunDir) {
-    for prefix in [PARTIAL, REMOVED, REPLACED] {
+    for prefix in [PARTIAL, REMOVED] {
         left(run_dir, prefix)
             .iter()
             .for_each(|folder| remove_or_warn(folder));
@@ -29,10 +29,7 @@ pub fn clear(run_dir: &RunDir) {
 /// Removes the checkpoints that are not kept, and tries again what could not be removed before. The checkpoint of `newest`, which has
 /// just been written, stays in any case, and what `latest` and `best` point to. Rank 0 calls it after a commit.
 pub(super) fn prune(run_dir: &RunDir, keep: Keep, newest: u64) {
-    for folder in [REMOVED, REPLACED]
-        .iter()
-        .flat_map(|prefix| left(run_dir, prefix))
-    {
+    for folder in left(run_dir, REMOVED) {
         // Said when it could not be removed for the first time.
         if let Err(error) = remove_all(&folder) {
             tracing::debug!("{} still cannot be removed: {error}", folder.display());
@@ -57,29 +54,13 @@ pub(super) fn prune(run_dir: &RunDir, keep: Keep, newest: u64) {
     }
 }
 
-/// Removes a checkpoint so that it is there whole or not at all.
-fn remove(folder: &Path) {
-    let hidden = match hide(folder) {
-        Ok(hidden) => hidden,
-        Err(error) => return warn(folder, &error),
-    };
-    remove_or_warn(&hidden);
-}
-
-/// Gives the folder the name of one that is being removed; one of the usual name may be there that could not be removed.
-fn hide(folder: &Path) -> io::Result<PathBuf> {
-    let name = folder
-        .file_name()
-        .map(|name| name.to_string_lossy())
-        .unwrap_or_default();
-    let mut hidden = folder.with_file_name(format!("{REMOVED}{name}"));
-    let mut number = 0;
-    while hidden.symlink_metadata().is_ok() {
-        number += 1;
-        hidden = folder.with_file_name(format!("{REMOVED}{name}.{number}"));
+/// Removes a checkpoint so that it is there whole or not at all, and nothing brings it back. None may be there.
+pub(super) fn remove(folder: &Path) {
+    match hide(folder) {
+        Ok(hidden) => remove_or_warn(&hidden),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => warn(folder, &error),
     }
-    fs::rename(folder, &hidden)?;
-    Ok(hidden)
 }
 
 /// The entries among the checkpoints whose names begin so.
@@ -96,7 +77,7 @@ fn left(run_dir: &RunDir, prefix: &str) -> Vec<PathBuf> {
 }
 
 /// Removes a folder, or says why it stays.
-pub(super) fn remove_or_warn(folder: &Path) {
+fn remove_or_warn(folder: &Path) {
     if let Err(error) = remove_all(folder) {
         warn(folder, &error);
     }
