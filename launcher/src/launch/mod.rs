@@ -125,21 +125,22 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
 
     let (run, attempt) = loop {
         let started = begun.elapsed();
+        let mut earlier = EarlierResult(None);
         let begin = || {
             if plan.is_evicted() {
                 bail!("another run has taken the run directory");
             }
-            let earlier = plan.run_dir.as_ref().map(set_aside_result).transpose()?.flatten();
-            let job = attempt.job(&plan, &meeting, args, begun, copies.as_ref(), notices);
-            anyhow::Ok((supervisor.attempt(job, &screen)?, earlier))
-        };
-        let (mut run, earlier) = match (begin(), failed.take()) {
-            (Ok(begun), before) => {
-                failed = before;
-                begun
+            if let Some(run_dir) = &plan.run_dir {
+                earlier = EarlierResult::set_aside(run_dir)?;
             }
-            (Err(error), None) => return Err(error),
-            (Err(error), Some(before)) => {
+            let job = attempt.job(&plan, &meeting, args, begun, copies.as_ref(), notices);
+            supervisor.attempt(job, &screen)
+        };
+        let mut run = match begin() {
+            Ok(run) => run,
+            Err(error) => {
+                earlier.put_back(say);
+                let Some(before) = failed else { return Err(error) };
                 say(format!("dtrain: cannot restart: {error:#}"));
                 break before;
             }
@@ -148,13 +149,10 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
             let text = report::cannot_start(&plan, *rank, error);
             if !matches!(run.verdict.cause, Cause::NotStarted { passing: true, .. }) {
                 attempt.files.remove();
+                earlier.put_back(say);
                 if let Some(before) = failed {
                     say(format!("dtrain: cannot restart: {text}"));
                     break before;
-                }
-                if let Some((path, content)) = earlier {
-                    write_atomic(&path, &content)
-                        .with_context(|| format!("cannot put back {}", path.display()))?;
                 }
                 run.finish(screen);
                 return Err(anyhow::anyhow!(text));
@@ -352,14 +350,28 @@ impl Attempt {
     }
 }
 
-/// Removes the result of an earlier start in the same run directory, which is not this one's, and answers where it
-/// lay and its content.
-fn set_aside_result(run_dir: &RunDir) -> anyhow::Result<Option<(PathBuf, Vec<u8>)>> {
-    let path = run_dir.result();
-    let content = match std::fs::read(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        other => other.with_context(|| format!("cannot read the earlier {}", path.display()))?,
-    };
-    std::fs::remove_file(&path).with_context(|| format!("cannot remove the earlier {}", path.display()))?;
-    Ok(Some((path, content)))
+/// The result of an earlier start in the same run directory, or of an attempt, and where it lay.
+struct EarlierResult(Option<(PathBuf, Vec<u8>)>);
+
+impl EarlierResult {
+    /// Removes it: it is not that of the attempt which begins.
+    fn set_aside(run_dir: &RunDir) -> anyhow::Result<Self> {
+        let path = run_dir.result();
+        let content = match std::fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self(None)),
+            other => other.with_context(|| format!("cannot read the earlier {}", path.display()))?,
+        };
+        std::fs::remove_file(&path)
+            .with_context(|| format!("cannot remove the earlier {}", path.display()))?;
+        Ok(Self(Some((path, content))))
+    }
+
+    /// For an attempt that has not begun.
+    fn put_back(&self, say: impl Fn(String)) {
+        if let Some((path, content)) = &self.0
+            && let Err(error) = write_atomic(path, content)
+        {
+            say(format!("dtrain: cannot put back {}: {error}", path.display()));
+        }
+    }
 }

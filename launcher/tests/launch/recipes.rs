@@ -300,3 +300,21 @@ fn a_trainer_that_cannot_be_executed_leaves_the_earlier_run_as_it_was() {
     assert_eq!(scene.read("run/result.json"), before);
     assert!(!scene.path("run/logs/attempt_1").exists());
 }
+
+#[test]
+fn a_restart_that_cannot_start_keeps_the_figures_of_the_attempt_before() {
+    let scene = Scene::new();
+    let worker = "#!/bin/sh\necho '{\"steps\": 12}' > \"$3/result.json\"\nrm \"$0\"\nexit 4\n";
+    fs::write(scene.path("once"), worker).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(scene.path("once"), executable).unwrap();
+    let one = ["--nproc", "1", "--max-restarts", "1", "demo", "--run-dir", "run"];
+    let mut command = scene.command(&one);
+    command.env("DTRAIN_WORKER", scene.path("once"));
+    scene
+        .start(command)
+        .wait()
+        .expect_code(4)
+        .says("dtrain: cannot restart: cannot start `");
+    assert_eq!(result(&scene)["steps"], 12);
+}
