@@ -37,6 +37,43 @@ momentum = 0.9
 every_steps = 1
 "#;
 
+/// The recipe of a tiny GPT, whose loss falls, with more sections: as fast as a training can be.
+pub fn gpt(steps: u64, more: &str) -> String {
+    format!(
+        r#"
+task = "lm"
+[data]
+kind = "generated"
+train_samples = 32
+test_samples = 4
+[model]
+name = "gpt"
+width = 16
+depth = 2
+heads = 2
+context = 8
+[train]
+effective_batch = 8
+steps = {steps}
+[optim]
+lr = 0.01
+[log]
+every_steps = 1
+{more}"#
+    )
+}
+
+/// What a launch said, which ends with this code.
+///
+/// # Panics
+/// Where it ends with another.
+#[track_caller]
+pub fn ended(output: &Output, code: i32) -> String {
+    let text = said(output);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    text
+}
+
 /// Fails where two runs that cut the same steps up in different ways differ by more than `tolerance` in a figure of a step.
 ///
 /// # Panics

@@ -5,33 +5,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Output;
 
 use dtrain_common::files::symlink_atomic;
 use dtrain_common::manifest::Manifest;
 use dtrain_tests::ranks::said;
-use dtrain_tests::runs::{Run, Sandbox, TINY};
+use dtrain_tests::runs::{Run, Sandbox, TINY, ended, gpt};
 use dtrain_worker::models::TensorFile;
 use tch::Tensor;
 
-/// A tiny GPT with a checkpoint at every step; a micro-batch is half a step, so that one rank computes what two do, bit by bit.
-const GPT: &str = r#"
-task = "lm"
-[data]
-kind = "generated"
-train_samples = 32
-test_samples = 4
-[model]
-name = "gpt"
-width = 16
-depth = 2
-heads = 2
-context = 8
-[train]
-effective_batch = 8
-steps = 6
-[optim]
-lr = 0.01
+/// A checkpoint at every step; a micro-batch is half a step, so that one rank computes what two do, bit by bit.
+const EVERY_STEP: &str = r#"
 [memory]
 micro_batch = 4
 [ema]
@@ -39,8 +22,6 @@ decay = 0.9
 [checkpoint]
 every = "1 step"
 keep = 100
-[log]
-every_steps = 1
 "#;
 
 const FILES: [&str; 3] = [
@@ -73,15 +54,9 @@ fn checkpoints(run: &Run) -> Vec<u64> {
         .collect()
 }
 
-fn ends_with(output: &Output, code: i32) -> String {
-    let text = said(output);
-    assert_eq!(output.status.code(), Some(code), "{text}");
-    text
-}
-
 #[test]
 fn every_rank_writes_its_part_of_the_same_files() {
-    let sandbox = Sandbox::new(GPT);
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     let one = sandbox.train(1, "one", &[]);
     let folder = one.0.checkpoint(6);
     for ranks in [2, 3] {
@@ -129,7 +104,7 @@ fn what_lies_otherwise_in_memory_than_in_a_file_is_whole_in_it() {
 
 #[test]
 fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
-    let sandbox = Sandbox::new(GPT);
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     let launch = |rank: usize, error: &str, name: &str, sets: &[&str]| {
         let after = 100_000;
         let fault = format!("write:rank={rank},after={after},error={error}");
@@ -141,7 +116,7 @@ fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
         (1, "EIO", "Input/output error"),
     ] {
         let name = format!("stop-{rank}");
-        let text = ends_with(&launch(rank, error, &name, &[]), 4);
+        let text = ended(&launch(rank, error, &name, &[]), 4);
         assert!(
             text.contains(words) && text.contains("cannot be written"),
             "{text}"
@@ -159,7 +134,7 @@ fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
         assert_same(&reference.0.latest(), &whole.0.latest(), &FILES);
 
         let name = format!("on-{rank}");
-        let text = ends_with(
+        let text = ended(
             &launch(rank, error, &name, &["checkpoint.on_failure=continue"]),
             0,
         );
@@ -189,7 +164,7 @@ fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
 
 #[test]
 fn a_folder_that_cannot_be_written_to_is_an_error_at_once() {
-    let sandbox = Sandbox::new(GPT);
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     let run = sandbox.train(1, "run", &["train.steps=2"]);
     // A file in the way of the folder, which even root cannot write into.
     let old = sandbox.path("old");
@@ -197,7 +172,7 @@ fn a_folder_that_cannot_be_written_to_is_an_error_at_once() {
     fs::create_dir(run.0.checkpoints()).unwrap();
     fs::rename(old.join("step-00000002"), run.0.checkpoint(2)).unwrap();
     fs::write(run.0.checkpoints().join(".partial-00000003"), "").unwrap();
-    let text = ends_with(&sandbox.launch(1, "run", &[]), 4);
+    let text = ended(&sandbox.launch(1, "run", &[]), 4);
     assert!(
         text.contains("the checkpoint after step 3 cannot be written"),
         "{text}"
@@ -207,7 +182,7 @@ fn a_folder_that_cannot_be_written_to_is_an_error_at_once() {
 
 #[test]
 fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
-    let sandbox = Sandbox::new(GPT);
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     let reference = sandbox.train(2, "reference", &[]);
     let run = sandbox.train(2, "run", &["train.steps=4"]);
     let damage = |step: u64, file: &str, damage: &dyn Fn(&mut Vec<u8>)| {
@@ -222,7 +197,7 @@ fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
     });
     damage(3, FILES[1], &|bytes| bytes.truncate(bytes.len() - 1));
     let output = sandbox.launch(2, "run", &[]);
-    let text = ends_with(&output, 0);
+    let text = ended(&output, 0);
     assert!(text.contains("step-00000004 is passed over"), "{text}");
     assert!(
         text.contains("step-00000003 is passed over") || text.contains("resuming from"),
@@ -233,7 +208,7 @@ fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
 
     // A link that points nowhere is no reason to begin anew.
     symlink_atomic(Path::new("step-00000099"), &run.0.latest()).unwrap();
-    let text = ends_with(&sandbox.launch(1, "run", &["train.steps=7"]), 0);
+    let text = ended(&sandbox.launch(1, "run", &["train.steps=7"]), 0);
     assert!(
         text.contains("points nowhere") && text.contains("after step 6"),
         "{text}"
@@ -249,7 +224,7 @@ fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
         &["train.steps=8"],
         &["--resume", from.to_str().unwrap()],
     );
-    let text = ends_with(&output, 2);
+    let text = ended(&output, 2);
     assert!(
         text.contains("ema.safetensors") && text.contains("damaged"),
         "{text}"
@@ -258,7 +233,7 @@ fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
     for step in run.0.steps().unwrap() {
         damage(step, FILES[0], &|bytes| bytes[100] ^= 0x80);
     }
-    let text = ends_with(&sandbox.launch(2, "run", &["train.steps=8"]), 2);
+    let text = ended(&sandbox.launch(2, "run", &["train.steps=8"]), 2);
     assert!(
         text.contains("no checkpoint in") && text.contains("is whole"),
         "{text}"
@@ -267,7 +242,7 @@ fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
 
 #[test]
 fn checkpoints_come_after_a_time_and_some_are_kept_for_ever() {
-    let sandbox = Sandbox::new(GPT);
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     let run = sandbox.train(2, "time", &["checkpoint.every=0.001 s", "train.steps=20"]);
     let written = checkpoints(&run);
     assert!(written.len() > 2 && written.last() == Some(&20), "{written:?}");
@@ -290,7 +265,7 @@ fn checkpoints_come_after_a_time_and_some_are_kept_for_ever() {
 
 #[test]
 fn a_checkpoint_that_takes_longer_than_the_patience_for_a_hang_is_waited_for() {
-    let sandbox = Sandbox::new(GPT);
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     // The last one, which both ranks wait for: one of them writes, the other has nothing to do meanwhile.
     let sets = ["train.steps=2", "checkpoint.every=2 steps"];
     let mut command = sandbox.command(2, "slow", &sets, &["--hang-timeout", "2"]);
@@ -298,7 +273,7 @@ fn a_checkpoint_that_takes_longer_than_the_patience_for_a_hang_is_waited_for() {
         .env("DTRAIN_FAULT", "write:rank=1,after=0,pause=7s")
         .output()
         .unwrap();
-    ends_with(&output, 0);
+    ended(&output, 0);
     let run = sandbox.run("slow");
     assert_eq!(run.0.steps().unwrap(), [2]);
     let longest = run

@@ -261,7 +261,7 @@ fn classes_that_were_renamed_are_refused_by_eval_and_resume() {
         "root = \"pictures\"\n",
     ));
     for class in ["cat", "dog", "emu"] {
-        for (split, images) in [("train", 6), ("test", 1)] {
+        for (split, images) in [("train", 8), ("test", 1)] {
             let folder = sandbox.path("pictures").join(split).join(class);
             fs::create_dir_all(&folder).unwrap();
             for number in 0..images {

@@ -9,40 +9,11 @@ use std::time::Duration;
 use dtrain_common::manifest::Manifest;
 use dtrain_tests::programs::{dtrain, without_outer_run};
 use dtrain_tests::ranks::said;
-use dtrain_tests::runs::{Run, Sandbox};
+use dtrain_tests::runs::{Run, Sandbox, ended, gpt};
 use dtrain_tests::signals::kill;
 
-/// A tiny GPT with a checkpoint at every other step.
-const GPT: &str = r#"
-task = "lm"
-[data]
-kind = "generated"
-train_samples = 32
-test_samples = 4
-[model]
-name = "gpt"
-width = 16
-depth = 1
-heads = 2
-context = 8
-[train]
-effective_batch = 8
-steps = 16
-[optim]
-lr = 0.01
-[checkpoint]
-every = "2 steps"
-keep = 2
-[log]
-every_steps = 1
-"#;
-
-#[track_caller]
-fn ended(output: &Output, code: i32) -> String {
-    let text = said(output);
-    assert_eq!(output.status.code(), Some(code), "{text}");
-    text
-}
+/// A checkpoint at every other step.
+const EVERY_OTHER: &str = "[checkpoint]\nevery = \"2 steps\"\nkeep = 2\n";
 
 fn own(run: &Run, step: u64) -> String {
     run.0.checkpoint(step).display().to_string()
@@ -71,7 +42,7 @@ fn ckpt(sandbox: &Sandbox, words: &[&str]) -> Output {
 
 #[test]
 fn new_checkpoints_of_a_run_that_went_back_stay() {
-    let sandbox = Sandbox::new(GPT);
+    let sandbox = Sandbox::new(&gpt(16, EVERY_OTHER));
     let reference = sandbox.train(1, "reference", &["checkpoint.keep=9"]);
     let run = sandbox.train(1, "run", &["checkpoint.keep=9"]);
     // Stopped on the way: with the later checkpoints in its place each new one would be the oldest, and go.
@@ -122,9 +93,11 @@ fn new_checkpoints_of_a_run_that_went_back_stay() {
     assert!(run.0.set_aside().unwrap().is_empty());
 }
 
-#[test]
-fn a_run_that_went_back_and_was_stopped_goes_on_by_the_same_command() {
-    let sandbox = Sandbox::new(GPT);
+/// Goes back by a command, ends the launch by `signal` behind the step that it went back to, and gives the same command again. Returns the
+/// code that the first one ended with.
+#[track_caller]
+fn goes_on_by_the_same_command(signal: &str) -> Option<i32> {
+    let sandbox = Sandbox::new(&gpt(16, EVERY_OTHER));
     let long = ["train.steps=4000", "checkpoint.keep=3"];
     let run = sandbox.train(2, "run", &["train.steps=16", "checkpoint.keep=9"]);
     let from = own(&run, 4);
@@ -139,14 +112,16 @@ fn a_run_that_went_back_and_was_stopped_goes_on_by_the_same_command() {
         assert!(child.try_wait().unwrap().is_none(), "it ended");
         std::thread::sleep(Duration::from_millis(1));
     }
-    kill("-TERM", child.id());
-    assert_eq!(child.wait().unwrap().code(), Some(75));
+    kill(signal, child.id());
+    let code = child.wait().unwrap().code();
+    // A launcher that was killed leaves a trainer that is ending.
+    drop(run.0.claim_training(Duration::from_secs(60)).unwrap());
     let stopped = run.0.linked(&latest).expect("latest points to a checkpoint");
-    let told = run.result();
-    assert_eq!(told.steps, Some(stopped));
-    assert_eq!(told.resumed_from.as_deref(), Some(Path::new(&from)));
-    let steps = run.0.steps().unwrap();
-    assert!(steps.len() <= 3 && steps.last() == Some(&stopped), "{steps:?}");
+    if code.is_some() {
+        let told = run.result();
+        assert_eq!(told.steps, Some(stopped));
+        assert_eq!(told.resumed_from.as_deref(), Some(Path::new(&from)));
+    }
 
     let sets = [
         format!("train.steps={}", stopped + 2),
@@ -158,15 +133,52 @@ fn a_run_that_went_back_and_was_stopped_goes_on_by_the_same_command() {
     assert!(text.contains(&format!("after step {stopped}")), "{text}");
     assert!(text.contains("the newest since the run began with"), "{text}");
     assert_eq!(run.0.set_aside().unwrap().len(), 1);
-    // It did not end as one that is to be started again: now the command goes back once more.
-    let output = sandbox.launch_with(2, "run", &sets, &more);
-    let text = ended(&output, 2);
-    assert!(text.contains("cannot resume"), "step 4 is gone by `keep`: {text}");
+    let steps = run.0.steps().unwrap();
+    assert!(
+        steps.len() <= 3 && steps.last() == Some(&(stopped + 2)),
+        "{steps:?}"
+    );
+    assert_eq!(run.result().resumed_from.as_deref(), Some(Path::new(&from)));
+    // It has ended well: now the command goes back once more, if step 4 is still there.
+    let text = said(&sandbox.launch_with(2, "run", &sets, &more));
+    assert!(!text.contains("the newest since the run began with"), "{text}");
+    code
+}
+
+#[test]
+fn a_run_that_went_back_and_was_stopped_goes_on_by_the_same_command() {
+    assert_eq!(goes_on_by_the_same_command("-TERM"), Some(75));
+}
+
+#[test]
+fn a_run_that_went_back_and_died_with_its_machine_goes_on_by_the_same_command() {
+    assert_eq!(goes_on_by_the_same_command("-KILL"), None);
+}
+
+#[test]
+fn the_best_checkpoint_that_comes_back_is_the_best_on_all_ranks() {
+    let more = format!("{EVERY_OTHER}best = \"min loss\"\n[test]\nweights = \"best\"\n");
+    let sandbox = Sandbox::new(&gpt(16, &more));
+    let run = sandbox.train(1, "run", &["checkpoint.keep=9", "train.steps=8"]);
+    let best = run.result().best.unwrap().step;
+    assert!(best > 4, "the loss falls: {best}");
+    let sets = ["checkpoint.keep=9", "train.steps=6"];
+    ended(
+        &sandbox.launch_with(1, "run", &sets, &["--resume", &own(&run, 4)]),
+        0,
+    );
+    let back = run.0.checkpoints().join(format!("rollback-1/step-{best:08}"));
+    let sets = ["checkpoint.keep=9".to_owned(), format!("train.steps={best}")];
+    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let more = ["--resume", back.to_str().unwrap()];
+    ended(&sandbox.launch_with(2, "run", &sets, &more), 0);
+    assert_eq!(run.result().best.unwrap().step, best);
+    assert_eq!(run.0.linked(&run.0.best()), Some(best));
 }
 
 #[test]
 fn a_refused_rollback_moves_nothing() {
-    let sandbox = Sandbox::new(GPT);
+    let sandbox = Sandbox::new(&gpt(16, EVERY_OTHER));
     let run = sandbox.train(1, "run", &["checkpoint.keep=9"]);
     let model = run.0.checkpoint(4).join("model.safetensors");
     let mut bytes = fs::read(&model).unwrap();
