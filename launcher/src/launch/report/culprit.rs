@@ -1,0 +1,211 @@
+//! The worker that a failure is told of: which it is, how it ended and why.
+
+use super::ended;
+use crate::agent::{Cause, End, Outcome, Verdict};
+use crate::launch::cause::{self, Evidence, Suspect};
+use crate::launch::files::Files;
+use crate::launch::plan::Plan;
+use crate::launch::supervise::Run;
+use crate::launch::{Attempt, Begun};
+use crate::output::Stream;
+use crate::process::memory_kill::SinceThen;
+use crate::process::signals;
+use dtrain_common::result::{self, Failure};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Lines of standard error that are shown and kept in `result.json`.
+const LAST_LINES: usize = 20;
+
+/// The worker that is told about: the first that failed, or the one because of which it did.
+pub(super) struct Culprit<'a> {
+    pub(super) end: &'a End,
+    seen_first: &'a End,
+    cause: Option<cause::Cause>,
+    host: String,
+    /// What it said itself in its error file.
+    pub(super) reported: Option<String>,
+    /// The last lines of its standard error.
+    tail: Vec<String>,
+}
+
+impl<'a> Culprit<'a> {
+    pub(super) fn find(plan: &Plan, run: &'a Run, attempt: &Attempt) -> Option<Self> {
+        let (Cause::Failed { rank: first } | Cause::Hung { rank: first }) = run.verdict.cause else {
+            return None;
+        };
+        let hung = matches!(run.verdict.cause, Cause::Hung { .. });
+        let (files, memory_kills) = (&attempt.files, &attempt.memory_kills);
+        let pids: Vec<_> = run.pids.iter().flatten().copied().collect();
+        let kills = memory_kills.since(&pids);
+        let well = |end: &End| match end.outcome {
+            Outcome::Exited(code) => code == 0 || plan.requeue_code() == Some(code),
+            Outcome::Signaled(_) | Outcome::Lost => false,
+        };
+        let failed: Vec<_> = run.verdict.ends.iter().filter(|end| !well(end)).collect();
+        let mut suspects: Vec<_> = failed
+            .iter()
+            .map(|end| suspect(end, run, files, &kills))
+            .collect();
+        let judged = failed.iter().position(|end| end.rank == first);
+        // How workers end that were stopped because of a hang says nothing about it.
+        let (blamed, hang) = match (hung, judged) {
+            (true, _) => (judged.unwrap_or(0), Some(cause::Cause::hang())),
+            (false, judged) => (cause::to_blame(judged?, &suspects), None),
+        };
+        // One that only lost the other may have been faster to fail.
+        let seen_first = match failed.first()? {
+            end if end.lost_peer && !hung => 0,
+            _ => judged.unwrap_or(0),
+        };
+        let end = failed[blamed];
+        let mut tail = cause::shortened(&run.tails[end.rank].lines());
+        tail.drain(..tail.len().saturating_sub(LAST_LINES));
+        Some(Self {
+            end,
+            seen_first: failed[seen_first],
+            cause: hang.or_else(|| suspects[blamed].cause.take()),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            reported: files.reported_error(end.rank),
+            tail,
+        })
+    }
+
+    /// How it ended, in words.
+    pub(super) fn ended(&self) -> String {
+        let mut ended = ended(self.end.outcome);
+        if self
+            .cause
+            .as_ref()
+            .is_some_and(|cause| cause.kind == cause::Kind::Hang)
+        {
+            ended = format!("no progress, then {ended}");
+        }
+        if self.yielded() {
+            let sender = if self.end.stopped_by_agent() {
+                " from the launcher"
+            } else {
+                ""
+            };
+            format!(
+                "{ended}{sender}, after rank {} had failed because of it",
+                self.seen_first.rank
+            )
+        } else {
+            ended
+        }
+    }
+
+    /// Whether the worker that was seen first is not the one that is told about.
+    fn yielded(&self) -> bool {
+        self.end.rank != self.seen_first.rank
+    }
+
+    pub(super) fn banner(&self, nproc: usize, run: &Run, files: &Files) -> Vec<String> {
+        let rank = self.end.rank;
+        let pid = run.pids[rank]
+            .map(|pid| format!(" (pid {pid})"))
+            .unwrap_or_default();
+        let mut lines = vec![format!(
+            "dtrain: rank {rank}{pid} failed after {:.1} s on {}: {}",
+            self.end.at.as_secs_f64(),
+            self.host,
+            self.ended()
+        )];
+        if let Some(cause) = &self.cause {
+            lines.push(format!("  cause: {}", cause.text));
+        }
+        let mut indented = |text: &str| lines.extend(text.lines().map(|line| format!("    {line}")));
+        match &self.reported {
+            Some(message) => indented(message),
+            None if self.tail.is_empty() => indented("it wrote nothing to standard error"),
+            None => {
+                indented("the last lines of its standard error:");
+                self.tail.iter().for_each(|line| indented(&format!("  {line}")));
+            }
+        }
+        if let Some(log) = files.log_path(rank, Stream::Stderr) {
+            lines.push(format!("  its log: {}", log.display()));
+        }
+        if nproc > 1 {
+            lines.extend(self.peers(&run.verdict));
+        }
+        lines
+    }
+
+    /// One line for the workers that failed by themselves as well, and one for those that were stopped.
+    fn peers(&self, verdict: &Verdict) -> Vec<String> {
+        let others = verdict
+            .ends
+            .iter()
+            .filter(|end| end.rank != self.end.rank && end.outcome != Outcome::Exited(0));
+        let (mut stopped, failed): (Vec<_>, Vec<_>) = others.partition(|end| !end.sent.is_empty());
+        stopped.sort_by_key(|end| end.rank);
+        let failed_how = if self.yielded() {
+            "failed because of it"
+        } else {
+            "failed after it"
+        };
+        [(failed_how, failed), ("stopped because of it", stopped)]
+            .into_iter()
+            .filter(|(_, ends)| !ends.is_empty())
+            .map(|(what, ends)| {
+                let ends: Vec<_> = ends
+                    .iter()
+                    .map(|end| format!("rank {} ({})", end.rank, ended(end.outcome)))
+                    .collect();
+                format!("  {what}: {}", ends.join(", "))
+            })
+            .collect()
+    }
+
+    pub(super) fn failure(&self, begun: Begun) -> Failure {
+        Failure {
+            rank: self.end.rank,
+            host: self.host.clone(),
+            exit_code: match self.end.outcome {
+                Outcome::Exited(code) => Some(code),
+                Outcome::Signaled(_) | Outcome::Lost => None,
+            },
+            signal: match self.end.outcome {
+                Outcome::Signaled(signal) => Some(signals::name(signal)),
+                Outcome::Exited(_) | Outcome::Lost => None,
+            },
+            message: self
+                .reported
+                .clone()
+                .or_else(|| (!self.tail.is_empty()).then(|| self.tail.join("\n"))),
+            cause: self.cause.as_ref().map(|cause| result::Cause {
+                kind: cause.kind.word().to_owned(),
+                text: cause.text.clone(),
+            }),
+            at_ms: unix_ms(begun, self.end.at),
+        }
+    }
+}
+
+/// A failed worker and what is known about why.
+fn suspect(end: &End, run: &Run, files: &Files, kills: &SinceThen) -> Suspect {
+    let stderr = run.tails[end.rank].lines();
+    let error_file = files.error_text(end.rank);
+    let cause = cause::cause(&Evidence {
+        outcome: end.outcome,
+        sent: &end.sent,
+        stderr: &stderr,
+        error_file: error_file.as_deref(),
+        memory_kill: kills.evidence(run.pids[end.rank]),
+    });
+    Suspect {
+        rank: end.rank,
+        at: end.at,
+        cause,
+    }
+}
+
+fn unix_ms(begun: Begun, at: Duration) -> u64 {
+    let since_epoch = begun
+        .wall
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .saturating_add(at);
+    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+}
