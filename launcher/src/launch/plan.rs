@@ -1,6 +1,8 @@
 //! What is to be started: every check that can be made before anything runs.
 
 mod folders;
+mod stdin;
+mod trainer;
 
 use super::Begun;
 use super::devices::{self, Devices, Machine};
@@ -14,61 +16,23 @@ use crate::cli::{Form, LaunchArgs, Target};
 use crate::output::Stream;
 use crate::process::{WorkerSpec, program, python};
 use anyhow::{Context, anyhow, bail};
-use dtrain_common::batch::Partition;
 use dtrain_common::env::DTRAIN_WORKER;
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::recipe::{Recipe, RecipeError};
+use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{Resume, RunDir, RunLock, Start};
 use folders::{new_or_empty, prepare};
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
+use stdin::StandardInput;
+use trainer::{no_recipe, partition, trainer_args};
 
 /// The trainer's file name.
 const WORKER: &str = "dtrain-worker";
 const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`), a Python script (`dtrain launch \
                        SCRIPT.py ARGS`) or a program after two dashes (`dtrain launch -- PROGRAM ARGS`); `dtrain \
                        launch --help` has examples";
-
-/// A name that is no recipe's may be a program's.
-fn no_recipe(name: &str, error: RecipeError) -> anyhow::Error {
-    let path = Path::new(name);
-    if path.extension().is_some_and(|extension| extension == "toml") {
-        return error.into();
-    }
-    let told = error.to_string();
-    let told = told.trim_end_matches('.');
-    if path.is_file() {
-        anyhow!(
-            "{told}. A Python script starts by `dtrain launch -- python3 {name}`, another program by `dtrain launch -- {name}`"
-        )
-    } else {
-        anyhow!("{told}. A program stands after two dashes: `dtrain launch -- {name}`")
-    }
-}
-
-/// How the steps of a run, or of its stages one after another, are cut up, in words.
-fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
-    let of_stage = |number| {
-        let alone = recipe.of_stage(number);
-        let cut = Partition::new(
-            alone.train.effective_batch,
-            nproc,
-            alone.memory.micro_batch.limit(),
-        );
-        match recipe.stage.get(number) {
-            Some(stage) => cut.with_context(|| format!("stage {:?}", stage.name)),
-            None => Ok(cut?),
-        }
-    };
-    let cuts = (0..recipe.stages()).map(of_stage);
-    let mut words = cuts
-        .map(|cut| Ok(cut?.to_string()))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    words.dedup();
-    Ok(words.join(", then "))
-}
 
 /// A launch that has passed every check.
 #[derive(Debug)]
@@ -96,33 +60,6 @@ pub(super) struct Plan {
     stdin: StandardInput,
     /// What the user is told first, one sentence each.
     headline: Vec<String>,
-}
-
-/// Which workers read the launcher's standard input; the others read from an empty one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StandardInput {
-    All,
-    Rank(usize),
-    None,
-}
-
-impl StandardInput {
-    /// Several readers would share the lines that are typed, so a terminal is for a single worker only.
-    fn of_program(asked: Option<usize>, nproc: usize, is_terminal: bool) -> Self {
-        match asked {
-            Some(rank) => Self::Rank(rank),
-            None if is_terminal && nproc > 1 => Self::None,
-            None => Self::All,
-        }
-    }
-
-    fn is_for(self, rank: usize) -> bool {
-        match self {
-            Self::All => true,
-            Self::Rank(named) => rank == named,
-            Self::None => false,
-        }
-    }
 }
 
 /// What the workers are.
@@ -444,18 +381,6 @@ fn headline(
 /// A variable of this process.
 fn own_environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
-}
-
-/// The trainer's command line. Which of the run's checkpoints is the newest whole one, to the last byte, is for the trainer to find.
-fn trainer_args(run_dir: &RunDir, start: Start, resume: &Resume) -> Vec<OsString> {
-    let mut words: Vec<OsString> = vec![run_dir.recipe().into(), "--run-dir".into(), run_dir.root().into()];
-    words.extend(["--prepared".into(), "--resume".into()]);
-    words.push(match start {
-        Start::Fresh => "never".into(),
-        Start::Resume(_) if *resume == Resume::Auto => "auto".into(),
-        Start::Resume(checkpoint) => checkpoint.into(),
-    });
-    words
 }
 
 /// How many workers, and on which devices.
