@@ -14,11 +14,12 @@ use tch::{Device, Tensor};
 use super::commit::{self, Keep};
 use super::disk::{Disk, FaultyDisk, SystemDisk};
 use super::error::CheckpointError;
+use super::filling::Filler;
 use super::items::{self, Snapshot};
 use super::layout::FileLayout;
 use super::remove::remove;
-use super::staging::{self, Copying, Memory, StagedPart};
-use super::writer::{Commit, Digest, Done, Filling, Staged, Write, Writer};
+use super::staging::{self, Copying, Memory};
+use super::writer::{Commit, Digest, Done, Staged, Write, Writer};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::engine::patiently;
 
@@ -78,6 +79,7 @@ pub struct Checkpoints {
     /// Of the machine's cores this rank's share.
     cores: usize,
     writer: Writer,
+    filler: Filler,
     /// Where the copy lies; lent to the writer while it writes.
     memory: Option<Memory>,
     /// Whether the writer has it to make it ready.
@@ -133,6 +135,7 @@ impl Checkpoints {
             device,
             cores,
             writer,
+            filler: Filler::new(device)?,
             memory: None,
             is_preparing: false,
             flight: None,
@@ -179,7 +182,8 @@ impl Checkpoints {
             files: sources,
             threads: self.cores,
         };
-        let (filling, landed) = self.fill(copying, &parts, memory)?;
+        let filling = self.filler.fill(copying, &parts, memory)?;
+        let landed = filling.landed();
         self.writer.write(Write {
             filling,
             staged: Staged {
@@ -227,32 +231,13 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Copies what may change before the next update, and has the rest copied by then.
-    fn fill(
-        &self,
-        copying: Copying,
-        parts: &[StagedPart],
-        mut memory: Memory,
-    ) -> Result<(Filling, Option<Landed>), CheckpointError> {
-        if self.device.is_cuda() {
-            let mut memory = Some(Box::new(memory));
-            let landing = patiently(self.device, || copying.start(parts, self.device, &mut memory))?;
-            let landed = landing.landed();
-            return Ok((Filling::Beside(landing), Some(landed)));
-        }
-        patiently(self.device, || staging::copy(&copying, parts, &mut memory, false))?;
-        Ok((Filling::Here(copying, memory), None))
-    }
-
     fn take_memory(&mut self, bytes: usize) -> Result<Memory, CheckpointError> {
         // What is nearly ready is ready sooner than new memory, and the cores are free for it now.
         while self.is_preparing {
             let done = self.writer.wait()?;
             self.take(done);
         }
-        let mut memory = Memory::at_least(bytes, self.memory.take())?;
-        memory.pin(self.device);
-        Ok(memory)
+        Memory::at_least(bytes, self.memory.take())
     }
 
     /// The step of the one under way.

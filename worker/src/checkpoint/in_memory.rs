@@ -1,6 +1,6 @@
 //! The state after every step, in memory that outlives the workers: the death of one of them then costs no step.
 //!
-//! Slots are used in turn. A rank writes step k while step k + 1 is computed, and ends before it takes part in the agreement on that
+//! Slots are used in turn. A rank copies and writes step k while step k + 1 is computed, and ends before it takes part in the agreement on that
 //! step. Whoever writes step k + 1 therefore knows that all ranks have written step k, which is in the other slot: whenever the ranks
 //! die, one slot is whole. `dtrain_common::memory_copies` describes the place.
 
@@ -17,11 +17,11 @@ use dtrain_common::memory_copies::{SLOTS, mark, step_of};
 use tch::Device;
 
 use super::error::CheckpointError;
+use super::filling::{Filler, Filling};
 use super::items::{self, Snapshot};
 use super::layout::FileLayout;
 use super::staging::{self, Copying, Memory, StagedPart};
 use crate::collectives::Ranks;
-use crate::engine::patiently;
 
 /// The copies of a run, on one of its ranks.
 pub struct MemoryCopies {
@@ -30,10 +30,12 @@ pub struct MemoryCopies {
     /// Of the machine's cores this rank's share.
     cores: usize,
     slots: [PathBuf; 2],
+    filler: Filler,
     /// Where the next copy is staged; with the thread while one is written.
     memory: Option<Memory>,
+    is_writing: bool,
     jobs: Option<Sender<Copy>>,
-    done: Receiver<(Memory, Result<(), CheckpointError>)>,
+    done: Receiver<(Option<Memory>, Result<(), CheckpointError>)>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -44,7 +46,7 @@ struct Copy {
     step: u64,
     files: Vec<(String, u64)>,
     parts: Vec<StagedPart>,
-    memory: Memory,
+    filling: Filling,
     /// On rank 0.
     manifest: Option<Manifest>,
 }
@@ -61,9 +63,8 @@ impl MemoryCopies {
             .name("memory-copies".to_owned())
             .spawn(move || {
                 for copy in queue {
-                    let written = write(&copy);
                     // Fails only when the training is over.
-                    let _ = says.send((copy.memory, written));
+                    let _ = says.send(copy.make());
                 }
             })
             .map_err(CheckpointError::io("start a thread for", place))?;
@@ -72,14 +73,17 @@ impl MemoryCopies {
             device,
             cores,
             slots: SLOTS.map(|slot| place.join(slot)),
-            memory: Some(Memory::of(0)?),
+            filler: Filler::new(device)?,
+            memory: None,
+            is_writing: false,
             jobs: Some(jobs),
             done,
             thread: Some(thread),
         })
     }
 
-    /// Copies what this rank keeps of the state after `manifest.step`. Every rank calls it, between the same two steps.
+    /// Begins to copy what this rank keeps of the state after `manifest.step`. Every rank calls it, between the same two steps, and
+    /// [`MemoryCopies::settle`] before it changes parameters, moments or averages.
     ///
     /// # Errors
     /// Where a peer is lost or memory runs out.
@@ -89,40 +93,37 @@ impl MemoryCopies {
         let sources = items::files(snapshot, &self.ranks, self.device)?;
         let layouts: Arc<[FileLayout]> = items::divide(&sources, self.ranks.size())?.into();
         let (parts, bytes) = staging::parts(&layouts, rank);
-        let mut memory = Memory::at_least(bytes, self.memory.take())?;
+        let memory = Memory::at_least(bytes, self.memory.take())?;
         let copying = Copying {
             rank,
             layouts: Arc::clone(&layouts),
             files: sources,
             threads: self.cores,
         };
-        for lasting in [false, true] {
-            patiently(self.device, || {
-                staging::copy(&copying, &parts, &mut memory, lasting)
-            })?;
-        }
         manifest.files = layouts.iter().map(entry).collect();
         let copy = Copy {
             slot: self.slots[(manifest.step % 2) as usize].clone(),
             rank,
             step: manifest.step,
             files: layouts.iter().map(FileLayout::named).collect(),
+            filling: self.filler.fill(copying, &parts, memory)?,
             parts,
-            memory,
             manifest: (rank == 0).then_some(manifest),
         };
         let jobs = self.jobs.as_ref().ok_or(CheckpointError::Writer)?;
-        jobs.send(copy).map_err(|_| CheckpointError::Writer)
+        jobs.send(copy).map_err(|_| CheckpointError::Writer)?;
+        self.is_writing = true;
+        Ok(())
     }
 
-    /// Waits for the copy under way, if there is one. Every rank calls it before it agrees on the next step.
+    /// Waits until the copy under way is written, if there is one. Every rank calls it before it agrees on the next step.
     ///
     /// # Errors
     /// Where it could not be written.
     pub fn settle(&mut self) -> Result<(), CheckpointError> {
-        if self.memory.is_none() {
+        if std::mem::take(&mut self.is_writing) {
             let (memory, written) = self.done.recv().map_err(|_| CheckpointError::Writer)?;
-            self.memory = Some(memory);
+            self.memory = memory;
             written?;
         }
         Ok(())
@@ -162,24 +163,40 @@ fn entry(file: &FileLayout) -> FileEntry {
     }
 }
 
-fn write(copy: &Copy) -> Result<(), CheckpointError> {
-    let slot = &copy.slot;
-    let failed = || CheckpointError::io("write", slot.clone());
-    mark(slot, copy.rank, 0).map_err(failed())?;
-    if let Some(manifest) = &copy.manifest {
-        write_manifest(slot, manifest).map_err(failed())?;
+impl Copy {
+    /// The memory, where the device has not lost it, and whether all is written.
+    fn make(self) -> (Option<Memory>, Result<(), CheckpointError>) {
+        let Self {
+            slot,
+            rank,
+            step,
+            files,
+            parts,
+            filling,
+            manifest,
+        } = self;
+        let (memory, filled) = filling.end(&parts);
+        let write = |memory: &Memory| {
+            let failed = || CheckpointError::io("write", slot.clone());
+            mark(&slot, rank, 0).map_err(failed())?;
+            if let Some(manifest) = &manifest {
+                write_manifest(&slot, manifest).map_err(failed())?;
+            }
+            for (number, (name, bytes)) in files.iter().enumerate() {
+                let path = slot.join(name);
+                let fail = || CheckpointError::io("write", path.clone());
+                let file = File::options().write(true).open(&path).map_err(fail())?;
+                file.set_len(*bytes).map_err(fail())?;
+                for part in parts.iter().filter(|part| part.file == number) {
+                    let content = &memory[part.start..part.start + part.bytes];
+                    file.write_all_at(content, part.offset).map_err(fail())?;
+                }
+            }
+            mark(&slot, rank, step).map_err(failed())
+        };
+        let written = filled.and_then(|()| write(memory.as_ref().ok_or(CheckpointError::Writer)?));
+        (memory, written)
     }
-    for (number, (name, bytes)) in copy.files.iter().enumerate() {
-        let path = slot.join(name);
-        let fail = || CheckpointError::io("write", path.clone());
-        let file = File::options().write(true).open(&path).map_err(fail())?;
-        file.set_len(*bytes).map_err(fail())?;
-        for part in copy.parts.iter().filter(|part| part.file == number) {
-            let content = &copy.memory[part.start..part.start + part.bytes];
-            file.write_all_at(content, part.offset).map_err(fail())?;
-        }
-    }
-    mark(slot, copy.rank, copy.step).map_err(failed())
 }
 
 fn write_manifest(slot: &Path, manifest: &Manifest) -> io::Result<()> {

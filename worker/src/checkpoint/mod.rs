@@ -13,6 +13,7 @@ mod choose;
 mod commit;
 mod disk;
 mod error;
+mod filling;
 mod flight;
 mod in_memory;
 mod items;

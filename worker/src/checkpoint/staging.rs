@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use dtrain_torch_shim::copy::copy_out;
 use dtrain_torch_shim::cuda;
-use dtrain_torch_shim::landing::{Landing, Pairs, Pinned};
+use dtrain_torch_shim::landing::{Beside, Landing, Pairs, Pinned};
 use memmap2::{Advice, MmapMut};
 use tch::{Device, TchError, Tensor};
 
@@ -178,10 +178,10 @@ impl Copying {
     pub(super) fn start(
         &self,
         parts: &[StagedPart],
-        device: Device,
+        beside: &mut Beside,
         memory: &mut Option<Box<Memory>>,
     ) -> Result<Landing<Memory>, CheckpointError> {
-        Landing::start(device, memory, |bytes| {
+        Landing::start(beside, memory, |bytes| {
             let [mut changing, mut lasting] = [Pairs::new(), Pairs::new()];
             for part in moves(&self.layouts, &self.files, (self.rank, parts), bytes)? {
                 match part.from {
@@ -341,7 +341,9 @@ mod tests {
 
         // Beside the step, as by a GPU, which here copies at once.
         let mut memory = Some(Box::new(Memory::of(bytes).unwrap()));
-        let landing = copying.start(&parts, Device::Cpu, &mut memory).unwrap();
+        let landing = copying
+            .start(&parts, &mut Beside::of(Device::Cpu).unwrap(), &mut memory)
+            .unwrap();
         let _ = changes.fill_(-2.0);
         landing.landed().hold().unwrap();
         let memory = landing.wait().unwrap();

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::{CHECKSUM_BYTES, Manifest};
 use dtrain_common::run_dir::RunDir;
-use dtrain_torch_shim::landing::Landing;
 use tch::Device;
 
 use super::commit::{self, Keep};
 use super::disk::{Disk, Output};
 use super::error::CheckpointError;
-use super::staging::{self, Copying, Memory, StagedPart};
+use super::filling::Filling;
+use super::staging::{Memory, StagedPart};
 
 /// BLAKE3 of a part.
 pub(super) type Digest = [u8; CHECKSUM_BYTES];
@@ -33,30 +33,6 @@ enum Job {
 pub(super) struct Write {
     pub(super) filling: Filling,
     pub(super) staged: Staged,
-}
-
-/// What is not copied yet, and is to be before the next update.
-pub(super) enum Filling {
-    /// By this thread.
-    Here(Copying, Memory),
-    /// By the device.
-    Beside(Landing<Memory>),
-}
-
-impl Filling {
-    /// Waits until all is copied, or does it. The memory, and why it lacks something; none where the device has lost it.
-    fn end(self, parts: &[StagedPart]) -> (Option<Memory>, Result<(), CheckpointError>) {
-        match self {
-            Self::Here(copying, mut memory) => {
-                let copied = staging::copy(&copying, parts, &mut memory, true);
-                (Some(memory), copied)
-            }
-            Self::Beside(landing) => match landing.wait() {
-                Ok(memory) => (Some(*memory), Ok(())),
-                Err(error) => (None, Err(error.into())),
-            },
-        }
-    }
 }
 
 /// What is written of it, when all of it is copied.

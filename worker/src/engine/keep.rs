@@ -152,8 +152,9 @@ impl Trainer<'_> {
         begun.map_err(|source| self.unwritten(self.done, source))
     }
 
-    /// Before parameters, moments or the average change: what a checkpoint has of them is copied.
+    /// Before parameters, moments or the average change: what a checkpoint or a copy in memory has of them is copied.
     pub(super) fn settle_copy(&mut self) -> Result<(), TrainError> {
+        self.settle_memory()?;
         let _writing = self.checkpoints.is_under_way().then(|| self.heartbeat.writing());
         let settled = self.checkpoints.settle();
         settled.map_err(|source| self.unwritten(self.done, source))

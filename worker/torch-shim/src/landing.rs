@@ -15,6 +15,23 @@ use crate::{cuda, ffi};
 /// Tensors, and where the values of each go.
 pub type Pairs<'m> = Vec<(Tensor, &'m mut [u8])>;
 
+/// Where a device copies beside what it computes: on a GPU a stream, which is kept. libtorch has 32 of them and gives them out in turn, so
+/// that one taken for each copy would soon be the stream that computes.
+pub struct Beside(Box<dyn Lane>);
+
+impl Beside {
+    /// For tensors on `device`. What is not on a GPU is copied at once, by the calling thread.
+    ///
+    /// # Errors
+    /// Before [`cuda::load`]; what CUDA reports.
+    pub fn of(device: Device) -> Result<Self, ShimError> {
+        Ok(Self(match device {
+            Device::Cuda(gpu) => Box::new(Gpu::new(gpu)?),
+            _ => Box::new(Host),
+        }))
+    }
+}
+
 /// Memory into which tensors are copied. Nobody has it before [`Landing::wait`].
 pub struct Landing<M> {
     /// None once it was given back.
@@ -39,7 +56,7 @@ impl Landed {
 }
 
 impl<M: DerefMut<Target = [u8]> + Send> Landing<M> {
-    /// Begins to copy tensors on `device`, as they are when what the calling thread has computed is done. `pairs` says what goes where
+    /// Begins to copy tensors of the device that `beside` is of, as they are when what the calling thread has computed is done. `pairs` says what goes where
     /// in the memory: first what the calling thread may change from now on, which it does not before that is copied; and then what
     /// it changes only behind [`Landed::hold`]. The memory is taken where this succeeds, and is as good as new where it does not. A copy to
     /// memory that is not [`Pinned`] makes the host wait.
@@ -47,18 +64,15 @@ impl<M: DerefMut<Target = [u8]> + Send> Landing<M> {
     /// # Errors
     /// Those of `pairs`; where memory runs out; what CUDA reports.
     pub fn start<E: From<ShimError>>(
-        device: Device,
+        beside: &mut Beside,
         memory: &mut Option<Box<M>>,
         pairs: impl for<'m> FnOnce(&'m mut [u8]) -> Result<[Pairs<'m>; 2], E>,
     ) -> Result<Self, E> {
-        match device {
-            Device::Cuda(gpu) => Self::start_on(&mut Gpu::new(gpu)?, memory, pairs),
-            _ => Self::start_on(&mut Host, memory, pairs),
-        }
+        Self::start_on(beside.0.as_mut(), memory, pairs)
     }
 
     fn start_on<E: From<ShimError>>(
-        lane: &mut impl Lane,
+        lane: &mut dyn Lane,
         memory: &mut Option<Box<M>>,
         pairs: impl for<'m> FnOnce(&'m mut [u8]) -> Result<[Pairs<'m>; 2], E>,
     ) -> Result<Self, E> {
@@ -134,7 +148,7 @@ impl<M> Drop for Landing<M> {
 }
 
 fn give(
-    lane: &mut impl Lane,
+    lane: &mut dyn Lane,
     [changing, lasting]: [Pairs<'_>; 2],
     tensors: &mut Vec<Tensor>,
 ) -> Result<Arc<dyn Mark>, ShimError> {
@@ -147,7 +161,7 @@ fn give(
     lane.mark()
 }
 
-fn copy(lane: &mut impl Lane, pairs: Pairs<'_>, tensors: &mut Vec<Tensor>) -> Result<(), ShimError> {
+fn copy(lane: &mut dyn Lane, pairs: Pairs<'_>, tensors: &mut Vec<Tensor>) -> Result<(), ShimError> {
     for (tensor, to) in pairs {
         lane.copy(&tensor, to)?;
         tensors.push(tensor);
