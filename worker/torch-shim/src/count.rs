@@ -1,7 +1,8 @@
 //! How many operations a piece of work is made of: on a GPU each of them is a kernel that the host has to start.
 
+use std::cell::Cell;
 use std::ffi::c_void;
-use std::marker::PhantomData;
+use std::rc::Rc;
 
 use crate::error::{ShimError, checked};
 use crate::ffi;
@@ -19,9 +20,8 @@ pub struct Operations {
 #[derive(Debug)]
 pub struct Counting {
     mode: *mut c_void,
-    counted: Box<ffi::DtOperations>,
-    /// The count is the thread's.
-    _not_send: PhantomData<*const ()>,
+    /// libtorch writes to it too, on this thread alone. A box would claim it for Rust.
+    counted: Rc<Cell<ffi::DtOperations>>,
 }
 
 impl Counting {
@@ -30,25 +30,19 @@ impl Counting {
     /// # Errors
     /// Where this thread counts already, or is within [`crate::symbolic`].
     pub fn begin() -> Result<Self, ShimError> {
-        let mut counted = Box::<ffi::DtOperations>::default();
+        let counted = Rc::<Cell<ffi::DtOperations>>::default();
         let mut mode = std::ptr::null_mut();
-        let into: *mut ffi::DtOperations = &mut *counted;
         checked("count operations", |error| {
-            // SAFETY: mode is a valid place, and what is counted into lives until dt_count_leave.
-            unsafe { ffi::dt_count_enter(into, &mut mode, error) }
+            // SAFETY: mode is a valid place. What is counted into lives until dt_count_leave, keeps its place when this value is moved, and
+            // is read and written through shared cells alone, on this thread.
+            unsafe { ffi::dt_count_enter(counted.as_ptr(), &mut mode, error) }
         })?;
-        Ok(Self {
-            mode,
-            counted,
-            _not_send: PhantomData,
-        })
+        Ok(Self { mode, counted })
     }
 
     /// What was counted so far.
     pub fn so_far(&self) -> Operations {
-        let counted: *const ffi::DtOperations = &*self.counted;
-        // SAFETY: it lives, and only this thread writes to it, within calls of libtorch.
-        let ffi::DtOperations { kernels, reads } = unsafe { counted.read_volatile() };
+        let ffi::DtOperations { kernels, reads } = self.counted.get();
         Operations { kernels, reads }
     }
 }
@@ -83,7 +77,10 @@ mod tests {
         let all = counting.so_far();
         assert!(all.kernels > forward.kernels, "{all:?}");
         assert!(Counting::begin().is_err());
-        drop(counting);
+        let moved = Box::new(counting);
+        let _ = x.neg();
+        assert_eq!(moved.so_far().kernels, all.kernels + 1);
+        drop(moved);
         let other = Counting::begin().unwrap();
         let _ = x.neg();
         assert_eq!(other.so_far().kernels, 1);
