@@ -20,6 +20,9 @@ use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp, Work};
 /// without one float64 gives a constant back to the bit.
 const FAR: f64 = (1u64 << 40) as f64;
 
+/// Elements whose change is computed at a time, as float64 takes 8 bytes for each: 8 MiB.
+const CHUNK: i64 = 1 << 20;
+
 /// The flat buffers of a model.
 #[derive(Debug)]
 pub struct Buffers {
@@ -147,9 +150,13 @@ impl Buffers {
             match &flat.base {
                 // Backwards, so that no change is -0.
                 Some(base) => {
-                    let mut change = base.f_to_dtype(Kind::Double, false, true)?;
-                    let change = change.f_sub_(&flat.data)?.f_mul_scalar_(-share)?;
-                    let _ = flat.next.f_add_(&change)?;
+                    for begin in (0..base.size1()?).step_by(CHUNK as usize) {
+                        let length = CHUNK.min(base.size1()? - begin);
+                        let part = |flat: &Tensor| flat.f_narrow(0, begin, length);
+                        let mut change = part(base)?.f_to_dtype(Kind::Double, false, true)?;
+                        let change = change.f_sub_(&part(&flat.data)?)?.f_mul_scalar_(-share)?;
+                        let _ = part(&flat.next)?.f_add_(&change)?;
+                    }
                 }
                 None => flat.next.f_copy_(&flat.data)?,
             }
@@ -324,6 +331,18 @@ mod tests {
         buffers.take(1.0).unwrap();
         buffers.commit().unwrap();
         assert_eq!(bits(&mean), bits(&expected));
+    }
+
+    #[test]
+    fn buffers_of_more_than_a_chunk_change_as_a_whole() {
+        let table = Tensor::arange(CHUNK + 17, (Kind::Float, tch::Device::Cpu));
+        let expected = &table * 3.0;
+        let mut buffers = Buffers::new([("table", &table)]).unwrap();
+        buffers.begin(0).unwrap();
+        let _ = table.shallow_clone().g_mul_scalar_(3.0);
+        buffers.take(1.0).unwrap();
+        buffers.commit().unwrap();
+        assert!(table.equal(&expected));
     }
 
     #[test]
