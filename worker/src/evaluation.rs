@@ -30,7 +30,7 @@ use crate::heartbeat::Heartbeat;
 use crate::memory::{self, budget};
 use crate::metrics::{MetricsLog, Progress, Surface, TestRecord, figure};
 use crate::models::Registry;
-use crate::setup::{cores, loader_options, same_data, unnamed_classes};
+use crate::setup::{loader_options, same_data, unnamed_classes};
 use crate::tasks::{BuildTask, Console, Site, build_to_fill};
 use crate::worker::peak_memory;
 
@@ -121,11 +121,7 @@ fn run_shielded<T: BuildTask + 'static>(
 /// Rank 0 before the others: the checkpoint and the data.
 fn lead<T: BuildTask>(recipe: &Recipe, job: &EvalJob) -> Result<Opening, WorkerError> {
     let checkpoint = choose(&job.checkpoint)?;
-    let mut console = Console {
-        threads: cores(),
-        say: &mut |sentence| tracing::warn!("{sentence}"),
-    };
-    let survey = serde_json::to_value(T::survey(recipe, &mut console)?)?;
+    let survey = serde_json::to_value(Console::with_log(|console| T::survey(recipe, console))?)?;
     Ok(Opening { checkpoint, survey })
 }
 

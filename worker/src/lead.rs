@@ -14,7 +14,7 @@ use crate::checkpoint;
 use crate::data_mark;
 use crate::error::WorkerError;
 use crate::memory::start;
-use crate::setup::{Opening, Setup, cores};
+use crate::setup::{Opening, Setup};
 use crate::tasks::{BuildTask, Console};
 use crate::worker::Request;
 
@@ -29,11 +29,7 @@ pub(crate) fn lead<T: BuildTask + 'static>(
     device: Device,
     allowed: u64,
 ) -> Result<(Opening, Setup, Vec<RunLock>), WorkerError> {
-    let mut console = Console {
-        threads: cores(),
-        say: &mut |sentence| tracing::warn!("{sentence}"),
-    };
-    let survey = T::survey(recipe, &mut console)?;
+    let survey = Console::with_log(|console| T::survey(recipe, console))?;
     let root = request
         .run_dir
         .clone()

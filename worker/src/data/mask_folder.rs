@@ -212,18 +212,19 @@ impl MaskIndex {
         })
     }
 
-    /// What the masks hold, by the report of a check of this index. Where that decoded only some masks and found no two classes,
-    /// the others are decoded too until there are two, in `threads` threads with `progress` as in [`super::check()`]: a class may
-    /// be rare.
+    /// What the masks hold, by the report of a check of this index. Where that decoded only some masks and found fewer than `wanted`
+    /// classes, the others are decoded too until there are so many, in `threads` threads with `progress` as in [`super::check()`]: a
+    /// class may be rare.
     pub fn census(
         &self,
         report: &CheckReport,
+        wanted: usize,
         threads: usize,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Census {
         let mut census = report.census.clone();
-        if census.classes() < 2 && census.masks() + report.bad.len() < self.len() {
-            census.add(&uncounted::census(self, threads, progress));
+        if census.classes() < wanted && census.masks() + report.bad.len() < self.len() {
+            census.add(&uncounted::census(self, wanted, threads, progress));
         }
         census
     }

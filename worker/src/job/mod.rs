@@ -14,7 +14,6 @@ use serde_json::Value;
 
 use crate::error::WorkerError;
 use crate::evaluation;
-use crate::setup::cores;
 use crate::tasks::{BuildTask, Console};
 use crate::worker::Request;
 
@@ -39,11 +38,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
     if let Ok(Job::Eval(job)) = &job {
         return evaluation::run::<T>(recipe, env, job);
     }
-    let mut console = Console {
-        threads: cores(),
-        say: &mut |sentence| tracing::warn!("{sentence}"),
-    };
-    let survey = serde_json::to_value(T::survey(recipe, &mut console)?)?;
+    let survey = serde_json::to_value(Console::with_log(|console| T::survey(recipe, console))?)?;
     let subject = Subject {
         request,
         recipe,

@@ -80,7 +80,7 @@ pub(super) fn checked(
     console: &mut Console<'_>,
 ) -> Result<CheckReport, TaskError> {
     if ignored.files() > 0 {
-        (console.say)(format!(
+        (console.warn)(format!(
             "{} files of {split} are not used: {ignored} (images end in {}, and lie in the folders of their classes if there are any)",
             ignored.files(),
             EXTENSIONS.join(", ")
@@ -95,14 +95,14 @@ pub(super) fn checked(
         &mut telling(console.say, split),
     );
     for bad in report.bad.iter().take(MOST_NAMED) {
-        (console.say)(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
+        (console.warn)(format!("left out, cannot be read: {}: {}", bad.path, bad.reason));
     }
     if !report.bad.is_empty() {
         let named = match report.bad.len() > MOST_NAMED {
             true => format!("; the first {MOST_NAMED} are named above"),
             false => String::new(),
         };
-        (console.say)(format!(
+        (console.warn)(format!(
             "{} of {} images in {split} are left out because they cannot be read{named}",
             report.bad.len(),
             list.count()

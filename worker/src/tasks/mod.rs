@@ -382,8 +382,21 @@ pub(crate) fn build_to_fill<T: BuildTask>(
 pub struct Console<'a> {
     /// Threads for reading files.
     pub threads: usize,
-    /// Takes sentences for people: what is left out, what takes long.
+    /// Takes sentences for people: what was found, how far it is.
     pub say: &'a mut dyn FnMut(String),
+    /// Takes warnings for people: what is left out, what looks wrong.
+    pub warn: &'a mut dyn FnMut(String),
+}
+
+impl Console<'_> {
+    /// Runs a survey with all cores, whose sentences go to the log.
+    pub(crate) fn with_log<T>(survey: impl FnOnce(&mut Console<'_>) -> T) -> T {
+        survey(&mut Console {
+            threads: crate::setup::cores(),
+            say: &mut |sentence| tracing::info!("{sentence}"),
+            warn: &mut |sentence| tracing::warn!("{sentence}"),
+        })
+    }
 }
 
 /// Where a task is built.

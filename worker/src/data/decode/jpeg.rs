@@ -1,6 +1,9 @@
 //! JPEG files, whose pixels are those of libjpeg-turbo at its defaults, bit by bit, and so those of Pillow and torchvision: the
 //! integer transform, chroma filtered as it is enlarged, and the same arithmetic from there to RGB.
 //!
+//! A file whose codes are damaged is decoded by the decoder of `image`, which goes on behind the damage as libjpeg-turbo does: Pillow
+//! takes such files. From the damage on its pixels are its own.
+//!
 //! Nothing is decoded at a smaller scale: that gives other pixels than decoding and resizing, see docs/decisions/0060.
 
 use std::io::Cursor;
@@ -8,7 +11,7 @@ use std::io::Cursor;
 use image::codecs::jpeg::JpegDecoder;
 use image::error::{DecodingError, ImageFormatHint};
 use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageResult};
-use libjpeg_turbo_rs::{Decoder, PixelFormat};
+use libjpeg_turbo_rs::{Decoder, JpegError, PixelFormat};
 
 use super::super::error::SampleError;
 use super::{CUT_SHORT, damage};
@@ -61,21 +64,41 @@ impl ImageDecoder for Jpeg<'_> {
     }
 
     fn read_image(self, out: &mut [u8]) -> ImageResult<()> {
-        let failed = |error| {
+        let Err(error) = self.read_whole(out) else {
+            return Ok(());
+        };
+        // Of a file that neither takes, the first reason is the better one.
+        self.read_damaged(out).map_err(|_| {
             let format = ImageFormatHint::Exact(ImageFormat::Jpeg);
             ImageError::Decoding(DecodingError::new(format, error))
-        };
-        let mut decoder = Decoder::new(self.bytes).map_err(failed)?;
-        decoder.set_output_format(match self.frame.components {
-            1 => PixelFormat::Grayscale,
-            _ => PixelFormat::Rgb,
-        });
-        decoder.decode_image_into(out).map_err(failed)?;
-        Ok(())
+        })
     }
 
     fn read_image_boxed(self: Box<Self>, out: &mut [u8]) -> ImageResult<()> {
         (*self).read_image(out)
+    }
+}
+
+impl Jpeg<'_> {
+    fn read_whole(&self, out: &mut [u8]) -> Result<(), JpegError> {
+        let mut decoder = Decoder::new(self.bytes)?;
+        decoder.set_output_format(match self.frame.components {
+            1 => PixelFormat::Grayscale,
+            _ => PixelFormat::Rgb,
+        });
+        decoder.decode_image_into(out).map(drop)
+    }
+
+    fn read_damaged(&self, out: &mut [u8]) -> ImageResult<()> {
+        let decoder = JpegDecoder::new(Cursor::new(self.bytes))?;
+        if (decoder.dimensions(), decoder.color_type()) != (self.dimensions(), self.color_type()) {
+            let format = ImageFormatHint::Exact(ImageFormat::Jpeg);
+            return Err(ImageError::Decoding(DecodingError::new(
+                format,
+                "another size or kind than its header states",
+            )));
+        }
+        decoder.read_image(out)
     }
 }
 

@@ -75,6 +75,35 @@ fn jpeg_gives_the_very_pixels_that_pillow_reads() {
     assert_eq!(cases, 17);
 }
 
+/// Pillow reads all of these files.
+#[test]
+fn a_jpeg_with_damaged_codes_is_read_and_right_above_the_damage() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/parity/reference/jpeg");
+    for name in ["444", "420", "restarts", "grey"] {
+        let whole = std::fs::read(folder.join(name).with_extension("jpg")).unwrap();
+        let (good, (width, height)) = decode(&whole).unwrap();
+        let scan = memchr::memmem::find(&whole, &[0xff, 0xda]).unwrap();
+        let first = scan + 2 + usize::from(u16::from_be_bytes([whole[scan + 2], whole[scan + 3]]));
+        let row = width as usize * 3;
+        for at in (first..whole.len() - 2).step_by(3) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x10;
+            // Markers and what escapes them are no codes.
+            if [whole[at - 1], whole[at], bytes[at]].contains(&0xff) {
+                continue;
+            }
+            let (rgb, size) = decode(&bytes).unwrap_or_else(|error| panic!("{name}, byte {at}: {error}"));
+            assert_eq!(size, (width, height));
+            // Codes have no places: in the second half of them the upper quarter of the pixels is surely right.
+            if at - first > (whole.len() - first) / 2 {
+                let rows = row * (height as usize / 4);
+                let off = std::iter::zip(&rgb[..rows], &good[..rows]).map(|(a, b)| a.abs_diff(*b));
+                assert!(off.max() <= Some(12), "{name}, byte {at}");
+            }
+        }
+    }
+}
+
 #[test]
 fn jpeg_headers_need_no_more_of_the_file_than_themselves() {
     let whole = std::fs::read(

@@ -193,7 +193,9 @@ fn of_many_masks_some_are_counted_and_the_others_where_those_hold_one_class() {
         (quick.census.masks(), quick.census.classes()),
         (COUNTED / 2 + 50, 1)
     );
-    let census = |report: &CheckReport| index.census(report, 2, &mut |_, _| ());
+    let census = |report: &CheckReport| index.census(report, 2, 2, &mut |_, _| ());
+    // Of a test set one class is enough.
+    assert_eq!(index.census(&quick, 1, 2, &mut |_, _| ()), quick.census);
     assert_eq!(census(&quick).masks(), COUNTED + 100);
     assert_eq!(census(&quick).classes(), 1);
     // One that was not counted at first.

@@ -8,10 +8,16 @@ use super::super::check::{Depth, Listed, Looker, Needs, check};
 use super::super::error::SampleError;
 use super::MaskIndex;
 
-/// What the masks hold that a check of headers did not count, up to the first two classes in one thread's masks.
-pub(super) fn census(index: &MaskIndex, threads: usize, progress: &mut dyn FnMut(usize, usize)) -> Census {
+/// What the masks hold that a check of headers did not count, up to the first `wanted` classes in one thread's masks.
+pub(super) fn census(
+    index: &MaskIndex,
+    wanted: usize,
+    threads: usize,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Census {
     let uncounted = Uncounted {
         index,
+        wanted,
         done: AtomicBool::new(false),
     };
     check(&uncounted, Needs::default(), Depth::Full, threads, progress).census
@@ -19,7 +25,8 @@ pub(super) fn census(index: &MaskIndex, threads: usize, progress: &mut dyn FnMut
 
 struct Uncounted<'a> {
     index: &'a MaskIndex,
-    /// There are two classes.
+    wanted: usize,
+    /// There are so many classes.
     done: AtomicBool,
 }
 
@@ -45,7 +52,7 @@ impl Listed for Uncounted<'_> {
         }
         let size = self.index.look_at_mask(sample, depth, looker)?;
         looker.census.count(&looker.labels.values, self.index.rule.ignore);
-        if looker.census.classes() > 1 {
+        if looker.census.classes() >= self.wanted {
             self.done.store(true, Ordering::Relaxed);
         }
         Ok(size)

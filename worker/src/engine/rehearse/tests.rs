@@ -58,23 +58,29 @@ struct Counted {
     reductions: Vec<u64>,
 }
 
-/// The third step of a ResNet-18 with AdamW, clipping and a batch of 8.
-fn step(as_on_a_gpu: bool) -> Counted {
+/// A ResNet-18 with AdamW, clipping and a batch of 8, on generated images.
+fn resnet(others: &[&str]) -> Setup {
     let sets = [
         "model.name=resnet18",
         "data.image_size=32",
         "train.effective_batch=8",
         "optim.clip=1.0",
     ];
-    let recipe = Recipe::load("demo", &sets.map(str::to_owned)).unwrap();
+    let sets = sets.iter().chain(others);
+    let recipe = Recipe::load("demo", &sets.map(ToString::to_string).collect::<Vec<_>>()).unwrap();
     let mut console = Console {
         threads: 1,
         say: &mut |_| (),
+        warn: &mut |_| (),
     };
     let survey = serde_json::to_value(Classify::survey(&recipe, &mut console).unwrap()).unwrap();
     let opening = Opening::rehearsed(survey);
-    let mut setup =
-        Setup::build::<Classify>(&recipe, &opening, &WorkerEnv::single(), Device::Cpu, None).unwrap();
+    Setup::build::<Classify>(&recipe, &opening, &WorkerEnv::single(), Device::Cpu, None).unwrap()
+}
+
+/// Its third step.
+fn step(as_on_a_gpu: bool) -> Counted {
+    let mut setup = resnet(&[]);
     let seen = Arc::default();
     let ranks = Ranks::new(Box::new(Watching(Arc::clone(&seen))));
     // As with graphs, behind which all buckets leave at once.
@@ -124,4 +130,26 @@ fn the_host_waits_once_in_a_step_of_a_gpu_and_behind_all_it_starts() {
     );
     let decision = gpu.operations.kernels.abs_diff(cpu.operations.kernels);
     assert!(decision <= 40, "{decision} kernels to decide");
+}
+
+#[test]
+fn a_rehearsed_step_that_is_skipped_takes_what_one_that_counts_takes() {
+    let mut setup = resnet(&["ema.decay=0.9"]);
+    let buffer = &setup.model.arena.buffers()[0];
+    tch::no_grad(|| drop(buffer.data.shallow_clone().fill_(f64::NAN)));
+    AS_ON_A_GPU.set(true);
+    let fields = setup.model.task.train_set().fields().to_vec();
+    let batch = Batch::blank(&fields, 8, Device::Cpu).unwrap();
+    rehearse(
+        &mut setup.model,
+        &Ranks::single(),
+        ReduceOptions::default(),
+        &mut setup.precision,
+        None,
+        Books::Device(Device::Cpu),
+        std::iter::once(Ok(batch)),
+    )
+    .unwrap();
+    AS_ON_A_GPU.set(false);
+    assert_eq!(setup.model.ema.as_ref().map(Ema::updates), Some(1));
 }

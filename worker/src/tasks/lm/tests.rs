@@ -80,6 +80,7 @@ fn texts_that_are_too_short_or_absent_are_named() {
         let mut console = Console {
             threads: 1,
             say: &mut |sentence| said.push(sentence),
+            warn: &mut |_| (),
         };
         Lm::survey(&recipe, &mut console).and_then(|text| build(&recipe, text))
     };

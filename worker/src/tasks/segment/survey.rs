@@ -11,6 +11,9 @@ use crate::data::{Census, DataError, MaskIndex, MaskKind, MaskRule};
 /// Classes that a sentence lists before it only counts.
 const LISTED: usize = 12;
 
+/// Fewer teach nothing.
+const CLASSES_TO_LEARN: usize = 2;
+
 /// The image and mask folders, without unreadable pairs: (training, test); None for generated images.
 pub(super) type Survey = Option<(MaskIndex, MaskIndex)>;
 
@@ -23,8 +26,8 @@ pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Surve
     let root = data.root.as_deref().unwrap_or(Path::new("."));
     let rule = rule(recipe);
     let train = MaskIndex::scan(root, &data.train, &data.train_masks, rule)?;
-    let (train, census) = looked_at(&train, recipe, console)?;
-    if census.classes() < 2 {
+    let (train, census) = looked_at(&train, CLASSES_TO_LEARN, recipe, console)?;
+    if census.classes() < CLASSES_TO_LEARN {
         return Err(DataError::OneMaskClass {
             path: root.join(&data.train_masks),
             only: census.occurring().next().map(|(class, _)| class),
@@ -35,15 +38,16 @@ pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Surve
     }
     let mut test = MaskIndex::scan(root, &data.test, &data.test_masks, rule)?;
     test.size = train.size;
-    let (test, census) = looked_at(&test, recipe, console)?;
+    let (test, census) = looked_at(&test, 1, recipe, console)?;
     match census.occurring().collect::<Vec<_>>().as_slice() {
         [] => {
             let path = root.join(&data.test_masks);
             let ignore = rule.ignore;
             return Err(DataError::NothingToTest { path, ignore }.into());
         }
-        [(class, _)] => (console.say)(format!(
-            "the masks in {} hold class {class} alone: a model that always answers {class} would get the best figures there",
+        [(class, _)] => (console.warn)(format!(
+            "{} of {} hold class {class} alone: a model that always answers {class} would get the best figures there",
+            read(&census, &test),
             data.test_masks
         )),
         _ => {}
@@ -51,25 +55,35 @@ pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Surve
     Ok(Some((train, test)))
 }
 
-/// The pairs that can be used, and what their masks hold, which is told.
+/// The pairs that can be used, and what their masks hold, which is told: of all masks where those read at first hold fewer than `wanted`
+/// classes.
 fn looked_at(
     list: &MaskIndex,
+    wanted: usize,
     recipe: &Recipe,
     console: &mut Console<'_>,
 ) -> Result<(MaskIndex, Census), TaskError> {
     let report = checked(list, needs(recipe), &list.images, &list.ignored, console)?;
     let good = list.without_bad(&report)?;
     let threads = console.threads;
-    let census = list.census(&report, threads, &mut telling(console.say, &list.masks));
-    for sentence in told(&census, list) {
-        (console.say)(sentence);
+    let census = list.census(&report, wanted, threads, &mut telling(console.say, &list.masks));
+    (console.say)(counts(&census, list));
+    if let Some(sentence) = missing(&census, list) {
+        (console.warn)(sentence);
     }
     Ok((good, census))
 }
 
-/// What the masks hold, in sentences.
-fn told(census: &Census, list: &MaskIndex) -> Vec<String> {
-    let MaskRule { classes, ignore, .. } = list.rule;
+/// How many masks were read: "12 masks", or "2000 of 30000 masks".
+fn read(census: &Census, list: &MaskIndex) -> String {
+    match census.masks() < list.len() {
+        true => format!("{} of {} masks", census.masks(), list.len()),
+        false => format!("{} masks", census.masks()),
+    }
+}
+
+/// What the masks hold.
+fn counts(census: &Census, list: &MaskIndex) -> String {
     let mut shares: Vec<String> = census
         .occurring()
         .take(LISTED)
@@ -78,12 +92,9 @@ fn told(census: &Census, list: &MaskIndex) -> Vec<String> {
     if census.classes() > LISTED {
         shares.push(format!("{} more", census.classes() - LISTED));
     }
-    let read = match census.masks() < list.len() {
-        true => format!("{} of {} masks", census.masks(), list.len()),
-        false => format!("{} masks", census.masks()),
-    };
-    let mut sentences = vec![format!(
-        "pixels by class in {read} of {}: {}; {} are ignored (data.ignore = {ignore})",
+    format!(
+        "pixels by class in {} of {}: {}; {} are ignored (data.ignore = {})",
+        read(census, list),
         list.masks,
         if shares.is_empty() {
             "none".to_owned()
@@ -91,20 +102,26 @@ fn told(census: &Census, list: &MaskIndex) -> Vec<String> {
             shares.join(", ")
         },
         percent(census.share(census.ignored())),
-    )];
+        list.rule.ignore
+    )
+}
+
+/// Which classes they do not hold, if there are such.
+fn missing(census: &Census, list: &MaskIndex) -> Option<String> {
+    let classes = list.rule.classes;
     let missing = census.missing(classes);
-    if !missing.is_empty() {
-        let mut names: Vec<String> = missing.iter().take(LISTED).map(usize::to_string).collect();
-        if missing.len() > LISTED {
-            names.push(format!("{} more", missing.len() - LISTED));
-        }
-        sentences.push(format!(
-            "no pixel in {read} of {} is of class {}; check data.classes = {classes} and the masks",
+    let mut names: Vec<String> = missing.iter().take(LISTED).map(usize::to_string).collect();
+    if missing.len() > LISTED {
+        names.push(format!("{} more", missing.len() - LISTED));
+    }
+    (!missing.is_empty()).then(|| {
+        format!(
+            "no pixel in {} of {} is of class {}; check data.classes = {classes} and the masks",
+            read(census, list),
             list.masks,
             names.join(", ")
-        ));
-    }
-    sentences
+        )
+    })
 }
 
 fn percent(share: f64) -> String {
