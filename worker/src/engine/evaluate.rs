@@ -124,7 +124,7 @@ impl Evaluator<'_> {
             ..self.loader_options
         };
         let mut loader = Loader::start(test_set, options, work.into_iter())?;
-        let mut tally = Tally::default();
+        let mut tally = Tally::new(self.task.sums(), self.device)?;
         while let Some(decoded) = loader.next() {
             if self.stop.is_asked() {
                 return Ok(None);
@@ -136,7 +136,7 @@ impl Evaluator<'_> {
             tally.add(&loss)?;
             self.heartbeat.beat();
         }
-        Ok(Some(tally.totals(self.task.sums())?))
+        Ok(Some(tally.totals()?))
     }
 
     /// The evaluation as it is written down.

@@ -8,7 +8,6 @@ use super::model::Model;
 use super::precision::Precision;
 use super::reducer::Reducer;
 use super::replay::shielded;
-use super::status::Tally;
 use super::trainer::Trainer;
 use crate::memory::{self, Account, Books, MicroStepMemory};
 use crate::tasks::{Batch, Loss, Mode};
@@ -21,7 +20,6 @@ impl Trainer<'_> {
         batch: &Batch,
         factor: f64,
         first: bool,
-        tally: &mut Tally,
     ) -> Result<bool, TrainError> {
         let sort = Sort::of(batch, first);
         match self.graphs.way(sort, self.is_laid_out) {
@@ -37,7 +35,7 @@ impl Trainer<'_> {
             return Ok(false);
         };
         self.reducer.replayed(replayed.used)?;
-        tally.add(replayed.loss)?;
+        self.tally.add(replayed.loss)?;
         self.account
             .replayed(Books::Device(self.device), replayed.memory)?;
         Ok(true)

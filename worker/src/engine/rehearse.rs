@@ -13,7 +13,7 @@ use super::precision::Precision;
 use super::reducer::{ReduceOptions, Reducer};
 use super::status::{Status, Tally};
 use super::step::update_bytes;
-use super::verdict::{Counted, Decides, Question, judge};
+use super::verdict::{Counted, Decides, Decision, Question, judge, keep};
 use crate::collectives::Ranks;
 use crate::memory::{Account, Books, Phase, StepMemory};
 use crate::tasks::{Batch, Mode};
@@ -74,7 +74,7 @@ pub(crate) fn rehearse(
     account.begin(books, 0)?;
     let mut status = Status::blank(model.task.sums(), ranks.size());
     reducer.expect(status.clone())?;
-    let mut tally = Tally::default();
+    let mut tally = Tally::new(model.task.sums(), model.arena.device())?;
     model.buffers.begin(ranks.rank())?;
     reducer.begin()?;
     while let Some(batch) = micro_batches.next() {
@@ -99,11 +99,10 @@ pub(crate) fn rehearse(
     }
     account.enter(books, Phase::Reduce)?;
     reducer.start_rest()?;
-    let (sums, device) = (model.task.sums(), model.arena.device());
     let mut figures = None;
-    match Decides::of(device) {
-        Decides::Host => status.totals = tally.totals(sums)?,
-        Decides::Device => figures = Some(tally.figures(sums, device)?),
+    match Decides::of(model.arena.device()) {
+        Decides::Host => status.totals = tally.totals()?,
+        Decides::Device => figures = Some(tally.figures()?),
     }
     precision.prepare()?;
     let room = Tensor::f_empty(
@@ -132,9 +131,7 @@ fn update(
             reducer.judge(arena, precision.unscale(arena)?)?;
             arena.scale_grad(1.0)?;
             model.optimizer.step(arena, 0.0, &used)?;
-            reducer.gather(arena)?;
-            model.buffers.commit()?;
-            Ok(model.update_average()?)
+            keep(model, reducer)
         }
         Some(figures) => {
             let question = Question {
@@ -143,7 +140,11 @@ fn update(
             };
             let counted = Counted::OnDevice(figures);
             let verdict = judge(reducer, &model.arena, precision, None, counted, question)?;
-            verdict.update(model, reducer, None, 0.0, &used).map(drop)
+            match verdict.update(model, reducer, None, 0.0, &used)?.decision {
+                Decision::Commit { .. } => Ok(()),
+                // A loss scale is too large at first: what this step left out the others do.
+                Decision::Skip => keep(model, reducer),
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Steps that were skipped, one after another: when a run is a failure because of them.
 
 use super::error::TrainError;
+use crate::metrics::SkipCause;
 
 /// A run that skips this many steps in a row will not recover.
 const MOST_IN_A_ROW: u64 = 20;
@@ -8,39 +9,17 @@ const MOST_IN_A_ROW: u64 = 20;
 /// A run that ends with this many skipped steps has not ended well. Fewer can be those of a loss scale that falls, or of one batch.
 const MOST_AT_THE_END: u64 = 3;
 
-/// Why a step was skipped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cause {
-    /// Its loss was not finite.
-    Loss,
-    /// Its loss was finite, and the gradient was not.
-    Gradient,
-    /// Nothing in it counted.
-    Nothing,
-}
-
-impl Cause {
-    /// That of a skipped step of this loss and weight.
-    pub(super) fn of(loss: f64, weight: f64) -> Self {
-        match (weight == 0.0, loss.is_finite()) {
-            (true, _) => Self::Nothing,
-            (false, false) => Self::Loss,
-            (false, true) => Self::Gradient,
-        }
-    }
-}
-
 /// The steps that were skipped since the last one that was taken.
 #[derive(Debug, Default)]
 pub(super) struct Skipped {
     steps: u64,
     /// The first of them and its cause.
-    first: Option<(u64, Cause)>,
+    first: Option<(u64, SkipCause)>,
 }
 
 impl Skipped {
     /// After every step, counted from 1.
-    pub(super) fn see(&mut self, step: u64, skipped: Option<Cause>) {
+    pub(super) fn see(&mut self, step: u64, skipped: Option<SkipCause>) {
         let Some(cause) = skipped else {
             *self = Self::default();
             return;
@@ -63,9 +42,13 @@ impl Skipped {
         let (first, cause) = self.first?;
         let last = first + self.steps - 1;
         Some(match cause {
-            Cause::Nothing => TrainError::NothingCounted { first, last },
-            Cause::Loss | Cause::Gradient => TrainError::NonFinite {
-                what: if cause == Cause::Loss { "loss" } else { "gradient" },
+            SkipCause::Nothing => TrainError::NothingCounted { first, last },
+            SkipCause::Loss | SkipCause::Gradient => TrainError::NonFinite {
+                what: if cause == SkipCause::Loss {
+                    "loss"
+                } else {
+                    "gradient"
+                },
                 first,
                 last,
             },
@@ -85,7 +68,7 @@ mod tests {
     fn failure(steps: &str, is_over: bool) -> Option<String> {
         let mut skipped = Skipped::default();
         for (step, kind) in (1..).zip(steps.chars()) {
-            skipped.see(step, (kind == 'x').then_some(Cause::Loss));
+            skipped.see(step, (kind == 'x').then_some(SkipCause::Loss));
         }
         skipped.failure(is_over).map(|error| error.to_string())
     }
@@ -120,12 +103,9 @@ mod tests {
 
     #[test]
     fn the_cause_is_that_of_the_first() {
-        assert_eq!(Cause::of(f64::NAN, 0.0), Cause::Nothing);
-        assert_eq!(Cause::of(f64::INFINITY, 8.0), Cause::Loss);
-        assert_eq!(Cause::of(1.0, 8.0), Cause::Gradient);
         let mut skipped = Skipped::default();
-        skipped.see(1, Some(Cause::Nothing));
-        skipped.see(2, Some(Cause::Loss));
+        skipped.see(1, Some(SkipCause::Nothing));
+        skipped.see(2, Some(SkipCause::Loss));
         let text = skipped.error().map(|error| error.to_string()).unwrap_or_default();
         assert!(text.contains("counted from step 1 to step 2"), "{text}");
     }

@@ -104,12 +104,31 @@ impl Status {
 }
 
 /// The figures of a step's micro-batches, added up where they are: a GPU is not waited for until [`Tally::totals`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Tally {
     figures: Option<Tensor>,
+    /// For a step without a micro-batch: a rank that has no memory left takes part in the sums all the same.
+    nothing: Tensor,
 }
 
 impl Tally {
+    /// For a task that counts `sums` figures of its own, on `device`.
+    ///
+    /// # Errors
+    /// Where memory runs out.
+    pub(super) fn new(sums: usize, device: Device) -> Result<Self, TchError> {
+        let nothing = Tensor::f_zeros([sums as i64 + 2], (Kind::Double, device))?;
+        Ok(Self {
+            figures: None,
+            nothing,
+        })
+    }
+
+    /// A step begins.
+    pub(super) fn begin(&mut self) {
+        self.figures = None;
+    }
+
     /// Adds a micro-batch.
     pub(super) fn add(&mut self, loss: &Loss) -> Result<(), TchError> {
         let scalar = |tensor: &Tensor| tensor.f_detach()?.f_to_kind(Kind::Double)?.f_view([1]);
@@ -121,6 +140,13 @@ impl Tally {
             ],
             0,
         )?;
+        if figures.size() != self.nothing.size() {
+            return Err(TchError::Convert(format!(
+                "a task counted {} figures where it said {}",
+                figures.numel().saturating_sub(2),
+                self.nothing.numel().saturating_sub(2)
+            )));
+        }
         match &mut self.figures {
             Some(sum) => sum.f_add_(&figures).map(drop),
             none => {
@@ -130,23 +156,18 @@ impl Tally {
         }
     }
 
-    /// Loss, weight and `sums` of the task's own in float64 on `device`; zero where there was no micro-batch.
-    pub(super) fn figures(&self, sums: usize, device: Device) -> Result<Tensor, TchError> {
-        let length = sums as i64 + 2;
+    /// Loss, weight and the task's own sums in float64 on the device; zero where there was no micro-batch. Takes no memory.
+    pub(super) fn figures(&mut self) -> Result<Tensor, TchError> {
         match &self.figures {
-            None => Tensor::f_zeros([length], (Kind::Double, device)),
-            Some(figures) if figures.size() == [length] => Ok(figures.shallow_clone()),
-            Some(other) => Err(TchError::Convert(format!(
-                "a task counted {} figures where it said {sums}",
-                other.numel().saturating_sub(2)
-            ))),
+            Some(figures) => Ok(figures.shallow_clone()),
+            // What the other ranks have added to it in a step before.
+            None => self.nothing.f_zero_(),
         }
     }
 
     /// As [`Tally::figures`], for which the host waits.
-    pub(super) fn totals(&self, sums: usize) -> Result<Totals, ReduceError> {
-        let figures = self.figures(sums, Device::Cpu)?;
-        let figures = Reading::begin(&figures)?.wait()?;
+    pub(super) fn totals(&mut self) -> Result<Totals, ReduceError> {
+        let figures = Reading::begin(&self.figures()?)?.wait()?;
         Ok(Totals {
             loss_sum: figures[0],
             weight: figures[1],
@@ -216,17 +237,28 @@ mod tests {
             weight: Tensor::from(weight),
             sums: Tensor::from_slice(&[own]),
         };
-        let mut tally = Tally::default();
+        let mut tally = Tally::new(1, Device::Cpu).unwrap();
         tally.add(&loss(1.5, 2.0, 1.0)).unwrap();
         tally.add(&loss(2.5, 3.0, 0.0)).unwrap();
-        let totals = tally.totals(1).unwrap();
+        let totals = tally.totals().unwrap();
         assert_eq!(
             (totals.loss_sum, totals.weight, totals.sums),
             (4.0, 5.0, vec![1.0])
         );
-        assert_eq!(Tally::default().totals(2).unwrap().sums, [0.0, 0.0]);
-        let mut wrong = Tally::default();
-        wrong.add(&loss(1.0, 1.0, 1.0)).unwrap();
-        assert!(wrong.totals(3).is_err());
+        let mut wrong = Tally::new(3, Device::Cpu).unwrap();
+        assert!(wrong.add(&loss(1.0, 1.0, 1.0)).is_err());
+    }
+
+    #[test]
+    fn a_tally_without_a_micro_batch_is_zero_in_every_step_and_takes_no_memory() {
+        let mut tally = Tally::new(2, Device::Cpu).unwrap();
+        for _ in 0..2 {
+            tally.begin();
+            let mut figures = tally.figures().unwrap();
+            assert_eq!(figures.data_ptr(), tally.nothing.data_ptr());
+            assert_eq!(Vec::<f64>::try_from(&figures).unwrap(), [0.0; 4]);
+            // As the sum over the ranks does.
+            let _ = figures.fill_(7.0);
+        }
     }
 }

@@ -11,14 +11,14 @@ use super::arena::Arena;
 use super::error::TrainError;
 use super::feed::Fed;
 use super::plan::Position;
-use super::replay::{Phase, Shortage, patiently, shielded};
-use super::status::{Status, Tally};
+use super::replay::{Phase, Shortage, shielded};
+use super::status::Status;
 use super::stopwatch::Stopwatch;
 use super::trainer::Trainer;
 use super::verdict::{Counted, Decides, Decision, Judged, Question, judge};
 use crate::data::rng::{Domain, keyed};
 use crate::memory::{self, Books};
-use crate::metrics::{StepRecord, WaitMs};
+use crate::metrics::{SkipCause, StepRecord, WaitMs};
 use crate::tasks::Mode;
 
 /// How a try to take a step has ended, the same on every rank.
@@ -49,7 +49,6 @@ struct Pass {
     /// Whole micro-steps.
     micro_steps: usize,
     status: Status,
-    tally: Tally,
     waited_for_data: Duration,
 }
 
@@ -81,13 +80,13 @@ impl Trainer<'_> {
         self.account.begin(books, self.feed.bytes_ahead())?;
         self.model.buffers.begin(self.ranks.rank())?;
         self.reducer.begin()?;
+        self.tally.begin();
 
         // Load, forward, backward: the gradient of the summed loss, over the expected weight, adds up in the arena.
         let mut pass = Pass {
             phase: Phase::Forward,
             micro_steps: 0,
             status: Status::blank(self.model.task.sums(), self.ranks.size()),
-            tally: Tally::default(),
             waited_for_data: Duration::ZERO,
         };
         let computed = shielded(|| self.compute(&cut, &mut pass))
@@ -123,16 +122,13 @@ impl Trainer<'_> {
         // Agree: afterwards every rank holds the same gradient and the same status.
         let mut status = pass.status;
         // A GPU's totals stay there, and travel behind its gradients.
-        let sums = self.model.task.sums();
         let mut figures = None;
         match Decides::of(self.device) {
-            Decides::Host => match self.replay.survive(pass.tally.totals(sums), Phase::Reduce)? {
+            Decides::Host => match self.replay.survive(self.tally.totals(), Phase::Reduce)? {
                 Ok(totals) => status.totals = totals,
                 Err(shortage) => short = short.or(Some(shortage)),
             },
-            Decides::Device => {
-                figures = Some(patiently(self.device, || pass.tally.figures(sums, self.device))?);
-            }
+            Decides::Device => figures = Some(self.tally.figures()?),
         }
         status.stop = f64::from(u8::from(self.stop.is_asked()));
         status.due = f64::from(u8::from(self.is_due()));
@@ -176,7 +172,8 @@ impl Trainer<'_> {
                 comm: reducing.ms()?,
             },
             memory,
-            skipped: judged.decision == Decision::Skip,
+            skipped: (judged.decision == Decision::Skip)
+                .then(|| SkipCause::of(status.totals.loss(), status.totals.weight)),
         };
         Ok(Attempt::Taken(Box::new((record, status))))
     }
@@ -226,7 +223,7 @@ impl Trainer<'_> {
         pass.status.bad_samples += bad as f64;
         let is_last = index + 1 == cut.micro_batches.len();
         let factor = cut.loss_scale / cut.expected;
-        if !self.replay_graph(&batch, factor, index == 0, &mut pass.tally)? {
+        if !self.replay_graph(&batch, factor, index == 0)? {
             let loss = self
                 .precision
                 .run(|| self.model.task.loss(&batch, Mode::Train))??;
@@ -240,7 +237,7 @@ impl Trainer<'_> {
             }
             self.replay.fault.begin(pass.phase, cut.step, index + 1);
             self.model.recompute.backward(&loss.sum.f_mul_scalar(factor)?)?;
-            pass.tally.add(&loss)?;
+            self.tally.add(&loss)?;
         }
         let share = cut.micro_batches[index].len() as f64 / cut.samples as f64;
         self.model.buffers.take(share)?;

@@ -23,9 +23,9 @@ use super::plan::{Place, RunPlan};
 use super::precision::Precision;
 use super::reducer::{ReduceOptions, Reducer};
 use super::replay::{Phase, Replay, SaveMore, patiently};
-use super::skipped::{Cause, Skipped};
+use super::skipped::Skipped;
 use super::stages::Stages;
-use super::status::Status;
+use super::status::{Status, Tally};
 use super::stop::StopFlag;
 use crate::checkpoint::{Checkpoints, MemoryCopies};
 use crate::collectives::{Ranks, ReduceOp};
@@ -122,6 +122,8 @@ pub struct Trainer<'a> {
     pub(super) model: Model,
     pub(super) reducer: Reducer,
     pub(super) precision: Precision,
+    /// Of the step under way.
+    pub(super) tally: Tally,
     pub(super) plan: RunPlan,
     pub(super) stages: Stages,
     /// The phase that the model is laid out for.
@@ -175,7 +177,9 @@ impl<'a> Trainer<'a> {
         let train_set = parts.model.task.train_set();
         let feed = Feed::start(train_set, parts.loader_options, work, parts.device)?;
         let mut reducer = Reducer::new(parts.ranks.clone(), &parts.model.arena, parts.reduce)?;
-        reducer.expect(Status::blank(parts.model.task.sums(), parts.ranks.size()))?;
+        let sums = parts.model.task.sums();
+        reducer.expect(Status::blank(sums, parts.ranks.size()))?;
+        let tally = Tally::new(sums, parts.device)?;
         let replay = Replay::new(
             parts.device,
             parts.recipe.memory.budget,
@@ -205,6 +209,7 @@ impl<'a> Trainer<'a> {
             model: parts.model,
             reducer,
             precision: parts.precision,
+            tally,
             plan: parts.plan,
             stages: parts.stages,
             phase: parts.place,
@@ -383,8 +388,7 @@ impl<'a> Trainer<'a> {
 
     /// Ends a run that will not recover; all ranks see the same figures and end together.
     fn watch(&mut self, record: &StepRecord, status: &Status) -> Result<(), TrainError> {
-        let cause = Cause::of(record.loss, status.totals.weight);
-        self.skipped.see(record.step, record.skipped.then_some(cause));
+        self.skipped.see(record.step, record.skipped);
         // No checkpoint of such a last step is written: a run that goes on from it would have nothing left to do.
         if let Some(failure) = self.skipped.failure(self.done == self.plan.total_steps) {
             return Err(failure);

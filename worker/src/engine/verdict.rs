@@ -173,12 +173,20 @@ impl Verdict {
             }
         };
         if judged.decision != Decision::Skip {
-            reducer.gather(&model.arena)?;
-            model.buffers.commit()?;
-            model.update_average()?;
+            keep(model, reducer)?;
         }
         Ok(judged)
     }
+}
+
+/// What follows an update: every rank has all parameters, and statistics and averages move.
+///
+/// # Errors
+/// Where a peer is lost, or memory runs out.
+pub(super) fn keep(model: &mut Model, reducer: &Reducer) -> Result<(), TrainError> {
+    reducer.gather(&model.arena)?;
+    model.buffers.commit()?;
+    Ok(model.update_average()?)
 }
 
 /// `norm` is that of the mean gradient over the weight that counted; `missing` is the expected weight over that one.

@@ -112,11 +112,9 @@ impl Progress {
     }
 
     fn line(&self, record: &StepRecord) -> String {
-        let skipped = if record.skipped {
-            "  (skipped: not finite)"
-        } else {
-            ""
-        };
+        let skipped = record
+            .skipped
+            .map_or_else(String::new, |cause| format!("  (skipped: {})", cause.words()));
         format!(
             "step {}/{}  epoch {}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {:.0} samples/s  {}{skipped}",
             record.step,
@@ -184,7 +182,7 @@ fn say(text: &str) {
 mod tests {
     use super::*;
     use crate::memory::StepMemory;
-    use crate::metrics::WaitMs;
+    use crate::metrics::{SkipCause, WaitMs};
     use dtrain_common::memory::MemoryReport;
 
     fn record(step: u64) -> StepRecord {
@@ -208,7 +206,7 @@ mod tests {
                 },
                 ..StepMemory::default()
             },
-            skipped: step == 7,
+            skipped: (step == 7).then(|| SkipCause::of(f64::NAN, 0.0)),
         }
     }
 
@@ -220,7 +218,18 @@ mod tests {
         let now = progress.begun + Duration::from_secs(50);
         let frame = format!("[####------------]  25%  ETA 2:30  {line}");
         assert_eq!(progress.frame(&record(25), now), frame);
-        assert!(progress.line(&record(7)).ends_with("(skipped: not finite)"));
+        assert!(
+            progress
+                .line(&record(7))
+                .ends_with("(skipped: no sample or pixel counted)")
+        );
+    }
+
+    #[test]
+    fn a_skipped_step_names_its_cause() {
+        assert_eq!(SkipCause::of(f64::NAN, 0.0), SkipCause::Nothing);
+        assert_eq!(SkipCause::of(f64::INFINITY, 8.0), SkipCause::Loss);
+        assert_eq!(SkipCause::of(1.0, 8.0), SkipCause::Gradient);
     }
 
     #[test]

@@ -36,9 +36,44 @@ pub struct StepRecord {
     pub wait_ms: WaitMs,
     /// Memory of rank 0, in bytes: at the step's end and the most in it, by owner and by phase.
     pub memory: StepMemory,
-    /// Present and true where the update was left out because the gradient was not finite.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub skipped: bool,
+    /// Present and true where the update was left out.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_true")]
+    pub skipped: Option<SkipCause>,
+}
+
+/// Why the update of a step was left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SkipCause {
+    /// Its loss was not finite.
+    Loss,
+    /// Its loss was finite, and the gradient was not.
+    Gradient,
+    /// No sample or pixel in it counted.
+    Nothing,
+}
+
+impl SkipCause {
+    /// That of a skipped step of this loss and weight.
+    pub fn of(loss: f64, weight: f64) -> Self {
+        match (weight == 0.0, loss.is_finite()) {
+            (true, _) => Self::Nothing,
+            (false, false) => Self::Loss,
+            (false, true) => Self::Gradient,
+        }
+    }
+
+    /// In words, behind "skipped: ".
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Loss => "the loss is not finite",
+            Self::Gradient => "the gradient is not finite",
+            Self::Nothing => "no sample or pixel counted",
+        }
+    }
+}
+
+fn as_true<S: Serializer>(_: &Option<SkipCause>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(true)
 }
 
 /// Milliseconds of waiting within a step.
