@@ -131,12 +131,43 @@ class Plain(nn.Module):
         return self.fc(self.dropout(x).mean(dim=[2, 3]))
 
 
+class Attention(nn.Module):
+    """What computes by other operations in evaluation: a layer of an encoder, and attention alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.fc = nn.Linear(4, CLASSES)
+
+    def forward(self, image):
+        x = self.layer(image.flatten(2).mean(dim=1).unflatten(1, (64, 4)))
+        x = self.attention(x, x, x, need_weights=False)[0]
+        return self.fc(x.mean(dim=1))
+
+
+class Scale(nn.Module):
+    """A parameter that nothing uses yet."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+
+def always_dropping():
+    """A script whose author wants a dropout in both modes."""
+    module = torch.jit.script(Scale())
+    module.define("def forward(self, image: Tensor):\n    return torch.dropout(image * self.scale, 0.5, True)\n")
+    return module
+
+
 def traced(model, training):
     """What torch.jit.trace makes of a model in one of the modes."""
     model.train(training)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of the very thing that these files are to show.
-        return torch.jit.trace(model, torch.zeros(2, 3, SIZE, SIZE), check_trace=False)
+        with torch.set_grad_enabled(training):
+            return torch.jit.trace(model, torch.zeros(2, 3, SIZE, SIZE), check_trace=False)
 
 
 def with_formula(model):
@@ -151,14 +182,14 @@ def with_formula(model):
     return model
 
 
-def saved(model, path, change=None):
+def saved(model, path, change=None, debug=False):
     """Writes a module, scripted if it is not yet, without what is not the same everywhere: dates, and the paths of this script in what helps to debug."""
     buffer = io.BytesIO()
     module = model if isinstance(model, torch.jit.ScriptModule) else torch.jit.script(model)
     torch.jit.save(module, buffer)
     with zipfile.ZipFile(buffer) as whole, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as out:
         for name in sorted(whole.namelist()):
-            if name.endswith((".debug_pkl", "serialization_id")):
+            if name.endswith("serialization_id") or (name.endswith(".debug_pkl") and not debug):
                 continue
             content = whole.read(name)
             # The first part of every name is that of the file it was saved as.
@@ -209,6 +240,10 @@ def main():
     saved(traced(with_formula(Moody()), False), out / "traced-evaluation.pt")
     saved(Within(traced(with_formula(Moody()), False)), out / "traced-within.pt")
     saved(traced(with_formula(Plain()), True), out / "traced-plain.pt")
+    saved(traced(with_formula(Attention()), False), out / "traced-attention.pt")
+    saved(with_formula(Attention()), out / "attention.pt")
+    # Its source is a text of this script, which has no path.
+    saved(always_dropping(), out / "always-dropping.pt", debug=True)
 
     cases = {}
     for case, model, loss in (

@@ -85,6 +85,9 @@ constexpr std::array kMoody = {
     Moody{"aten::scaled_dot_product_attention", "dropout_p", "dropout_p", nullptr},
 };
 
+// What modules of attention compute by in evaluation alone, where nothing is to be learnt. A script has them in one branch of two.
+constexpr std::array kEvaluating = {"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"};
+
 using Graphs = std::set<const torch::jit::Graph*>;
 using EachFixed = void (*)(void* context, const char* operation, bool training);
 
@@ -96,15 +99,28 @@ std::optional<c10::IValue> constant(const torch::jit::Node* node, const char* na
   return at ? torch::jit::toIValue(node->input(*at)) : std::nullopt;
 }
 
-// Tells of an operation whose mode is a constant of the graph.
+// Whether a script has the node, as far as the file tells: the source of a traced one is a stack, "net.py(12): forward" and so on.
+bool is_scripted(const torch::jit::Node* node) {
+  const auto range = node->sourceRange().findSourceRangeThatGenerated();
+  if (!range || !range->source() || !range->source()->filename()) return false;
+  return range->source()->text_str().str().rfind(*range->source()->filename() + "(", 0) != 0;
+}
+
+// Tells of an operation whose mode is a constant of the graph. In a script it is what its author wrote.
 void tell_fixed(const torch::jit::Node* node, void* context, EachFixed each) {
   const std::string name = node->kind().toQualString();
+  const torch::jit::Node* around = node->owningBlock()->owningNode();
+  const bool branches = around != nullptr && around->kind() == c10::prim::If;
+  for (const char* evaluating : kEvaluating)
+    if (name == evaluating && !branches) each(context, evaluating + sizeof("aten::") - 1, false);
   for (const Moody& moody : kMoody) {
     if (name != moody.name) continue;
     const auto mode = constant(node, moody.flag);
     const auto size = constant(node, moody.size);
     const auto statistics = constant(node, moody.statistics);
-    if (!mode || (size && size->isDouble() && size->toDouble() == 0.0) || (statistics && statistics->isNone())) return;
+    if (!mode || (size && size->isDouble() && size->toDouble() == 0.0) || (statistics && statistics->isNone()) ||
+        is_scripted(node))
+      return;
     const bool training = mode->isBool() ? mode->toBool() : mode->isDouble();
     each(context, moody.name + sizeof("aten::") - 1, training);
   }

@@ -166,9 +166,22 @@ fn operations_whose_mode_a_trace_has_fixed_are_found() {
         fixed("traced-within.pt"),
         [of("batch_norm", false), of("dropout", false)]
     );
+    let attention = ["_transformer_encoder_layer_fwd", "_native_multi_head_attention"];
+    assert_eq!(
+        fixed("traced-attention.pt"),
+        attention.map(|name| of(name, false))
+    );
     // Nothing that depends on the mode: layer norm, batches' own statistics, a dropout of nothing.
     assert_eq!(fixed("traced-plain.pt"), []);
-    for name in ["net.pt", "with-loss.pt", "autoencoder.pt", "two-outputs.pt"] {
+    for name in [
+        "net.pt",
+        "with-loss.pt",
+        "autoencoder.pt",
+        "two-outputs.pt",
+        "attention.pt",
+        // By the author's wish.
+        "always-dropping.pt",
+    ] {
         assert_eq!(fixed(name), [], "{name}");
     }
 }
