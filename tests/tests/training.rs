@@ -329,6 +329,8 @@ fn a_run_that_ends_in_skipped_steps_is_a_failure_however_short_it_is() {
         for words in [which, "not finite", "optim.lr", "precision.amp"] {
             assert!(text.contains(words), "no {words:?} in: {text}");
         }
+        // Two ranks have failed of it.
+        assert_eq!(text.matches("was not finite").count(), 1, "{text}");
         // Of the skipped last steps there is no checkpoint, or the same command would find nothing left to do.
         let last = sandbox.run(&name).0.checkpoint(steps);
         assert!(!last.exists(), "{}", last.display());

@@ -268,8 +268,19 @@ impl WorkerError {
         )
     }
 
-    /// Whether rank 0 has said it already, so that this rank may end in silence.
+    /// Whether rank 0 says it too, so that the others may end in silence.
     pub fn is_said_by_rank_0(&self) -> bool {
-        matches!(self, Self::Rendezvous(RendezvousError::Refused(_)))
+        matches!(
+            self,
+            Self::Rendezvous(RendezvousError::Refused(_))
+                | Self::Train(
+                    TrainError::NonFinite { .. }
+                        | TrainError::NothingCounted { .. }
+                        | TrainError::NothingTested
+                        | TrainError::LossScale { .. }
+                        | TrainError::TooManyBad { .. }
+                        | TrainError::OutOfMemory(_),
+                )
+        )
     }
 }

@@ -99,6 +99,7 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
     };
     let env = WorkerEnv::from_process();
     let error_file = env.as_ref().ok().and_then(|env| env.error_file.clone());
+    let is_first = env.as_ref().is_ok_and(|env| env.rank == 0);
     match env
         .map_err(WorkerError::from)
         .and_then(|env| train(&request, &env))
@@ -107,9 +108,10 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
         Err(error) => {
             let status = error.exit_status();
             let reported = error_file.is_some_and(|path| write_error_file(&path, &error));
-            // What is wrong with a recipe or its data the launcher says, once and for all ranks.
-            let said_by_launcher = reported && request.prepared && status == ExitStatus::Usage;
-            if !error.is_said_by_rank_0() && !said_by_launcher {
+            // The launcher's report has it, once and for all ranks.
+            let said_by_launcher = reported && request.prepared;
+            let said_by_another = !is_first && error.is_said_by_rank_0();
+            if !said_by_launcher && !said_by_another {
                 eprintln!("error: {}", plainly(&error));
             }
             status.into()

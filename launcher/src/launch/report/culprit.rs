@@ -127,13 +127,13 @@ impl<'a> Culprit<'a> {
             lines.push(format!("  its log: {}", log.display()));
         }
         if nproc > 1 {
-            lines.extend(self.peers(&run.verdict));
+            lines.extend(self.peers(&run.verdict, files));
         }
         lines
     }
 
-    /// One line for the workers that failed by themselves as well, and one for those that were stopped.
-    fn peers(&self, verdict: &Verdict) -> Vec<String> {
+    /// One line for the workers that failed by themselves as well, with what else they said, and one for those that were stopped.
+    fn peers(&self, verdict: &Verdict, files: &Files) -> Vec<String> {
         let others = verdict
             .ends
             .iter()
@@ -145,7 +145,13 @@ impl<'a> Culprit<'a> {
         } else {
             "failed after it"
         };
-        [(failed_how, failed), ("stopped because of it", stopped)]
+        let words: Vec<_> = failed
+            .iter()
+            .filter_map(|end| Some((end.rank, files.reported_error(end.rank)?)))
+            .filter(|(_, message)| self.reported.as_ref() != Some(message))
+            .filter_map(|(rank, message)| Some(format!("    rank {rank}: {}", message.lines().next()?)))
+            .collect();
+        let mut lines: Vec<_> = [(failed_how, failed), ("stopped because of it", stopped)]
             .into_iter()
             .filter(|(_, ends)| !ends.is_empty())
             .map(|(what, ends)| {
@@ -155,7 +161,10 @@ impl<'a> Culprit<'a> {
                     .collect();
                 format!("  {what}: {}", ends.join(", "))
             })
-            .collect()
+            .collect();
+        let behind_failed = lines.len().min(1);
+        lines.splice(behind_failed..behind_failed, words);
+        lines
     }
 
     pub(super) fn failure(&self, begun: Begun) -> Failure {
