@@ -35,7 +35,7 @@ pub(crate) fn environment(
         workspace.show(&folder)
     );
     make_environment(signals, &folder)?;
-    install(signals, &python, &pinned, &folder)?;
+    install(signals, &python, &pinned, &folder, &[])?;
     fs::write(&stamp, &pins).map_err(|error| Problem::write(&stamp, error))?;
     Ok(python)
 }
@@ -73,7 +73,14 @@ fn make_environment(signals: &Signals, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn install(signals: &Signals, python: &Path, pinned: &Path, folder: &Path) -> Result<()> {
+/// Has the pip of `python` install what the file of pins names into `folder`, with further `flags`.
+pub(crate) fn install(
+    signals: &Signals,
+    python: impl AsRef<OsStr>,
+    pinned: &Path,
+    folder: &Path,
+    flags: &[&OsStr],
+) -> Result<()> {
     let mut pip = Command::new(python);
     pip.args([
         "-m",
@@ -81,8 +88,9 @@ fn install(signals: &Signals, python: &Path, pinned: &Path, folder: &Path) -> Re
         "install",
         "--disable-pip-version-check",
         "--no-input",
-        "--requirement",
     ])
+    .args(flags)
+    .arg("--requirement")
     .arg(pinned);
     let finished = signals.run_noting_errors(&mut pip)?;
     signals.check()?;

@@ -11,7 +11,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::process::Signals;
-use crate::setup::{Problem, explain};
+use crate::python::install;
+use crate::setup::Problem;
 use crate::workspace::Workspace;
 
 const PINS: &str = include_str!("../../requirements/pytorch.txt");
@@ -40,7 +41,14 @@ pub(crate) fn prepare(workspace: &Workspace, signals: &Signals, compiler: Option
     let _ = fs::remove_dir_all(&folder);
     let empty = packages.join("empty");
     fs::create_dir_all(&empty).map_err(|error| Problem::write(&empty, error))?;
-    install(workspace, signals, python, &packages)?;
+    let pinned = workspace.root().join("tests/xtask/requirements/pytorch.txt");
+    let flags = [
+        "--no-deps".as_ref(),
+        "--quiet".as_ref(),
+        "--target".as_ref(),
+        packages.as_os_str(),
+    ];
+    install(signals, python, &pinned, &packages, &flags)?;
     let compiler = std::env::var_os("CXX").or_else(|| compiler.map(Into::into));
     let mut prepare = Command::new(python);
     prepare
@@ -78,28 +86,6 @@ fn is_right(python: &str) -> bool {
     command.args(["-c", "import sys; sys.exit(sys.version_info[:2] != (3, 11))"]);
     let status = command.stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
-}
-
-fn install(workspace: &Workspace, signals: &Signals, python: &str, packages: &Path) -> Result<()> {
-    let mut pip = Command::new(python);
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--no-deps",
-        "--quiet",
-    ]);
-    pip.arg("--target").arg(packages).arg("--requirement");
-    pip.arg(workspace.root().join("tests/xtask/requirements/pytorch.txt"));
-    let finished = signals.run_noting_errors(&mut pip)?;
-    signals.check()?;
-    ensure!(
-        finished.success(),
-        explain(&finished.stderr, "what PyTorch needs", finished.code, packages)
-    );
-    Ok(())
 }
 
 /// A Python that finds the packages and PyTorch.
