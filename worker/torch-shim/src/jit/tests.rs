@@ -166,7 +166,7 @@ fn operations_whose_mode_a_trace_has_fixed_are_found() {
         fixed("traced-within.pt"),
         [of("batch_norm", false), of("dropout", false)]
     );
-    let attention = ["_transformer_encoder_layer_fwd", "_native_multi_head_attention"];
+    let attention = ["_native_multi_head_attention", "_transformer_encoder_layer_fwd"];
     assert_eq!(
         fixed("traced-attention.pt"),
         attention.map(|name| of(name, false))
