@@ -1,7 +1,7 @@
 //! The `dtrain` command: starts data-parallel training, or any program, as one process per GPU.
 //!
 //! `cli` reads the command line. Of a launch, `guardian` stands behind the rest, `launch` checks the command and runs it, `agent`
-//! decides, `process` and `output` act. `ask` has the worker program plan and profile, `gpus` is the commands about GPUs,
+//! decides, `process` and `output` act, and `store` serves the store where PyTorch's processes meet. `ask` has the worker program plan and profile, `gpus` is the commands about GPUs,
 //! `ckpt` those about checkpoints.
 //! Architecture invariant: the launcher links no libtorch and knows of what it launches only the environment
 //! contract of `dtrain_common::env`.
@@ -19,6 +19,7 @@ mod launch;
 mod output;
 mod process;
 mod stdout;
+mod store;
 mod temporary;
 
 use anyhow::Context;

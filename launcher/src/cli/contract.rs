@@ -61,7 +61,7 @@ pub(crate) struct ContractArgs {
     #[arg(long, value_name = "HOST[:PORT]")]
     rdzv_endpoint: Option<Endpoint>,
 
-    /// Known are `static` and `c10d`, which do the same on one node: rank 0 serves the store.
+    /// Known are `static` and `c10d`, which do the same on one node.
     #[arg(long, value_name = "NAME")]
     rdzv_backend: Option<Backend>,
 
@@ -152,13 +152,13 @@ impl ContractArgs {
             let without_use = conf.check()?;
             if !without_use.is_empty() {
                 notes.push(format!(
-                    "--rdzv-conf {} has no use: the only node waits for no other, and rank 0 serves the store over TCP",
+                    "--rdzv-conf {} has no use: the only node waits for no other, and the store is served over TCP",
                     without_use.join(", ")
                 ));
             }
         }
         if self.rdzv_backend == Some(Backend::C10d) {
-            notes.push("--rdzv-backend c10d: on one node rank 0 serves the store, as with static".to_owned());
+            notes.push("--rdzv-backend c10d: on one node it does the same as static".to_owned());
         }
         let without_use = [
             (

@@ -19,8 +19,10 @@ const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 pub(super) struct Shared {
     pub(super) world_size: usize,
     pub(super) master_port: u16,
-    /// Where rank 0 listens.
+    /// Where they meet.
     pub(super) master_addr: String,
+    /// Whether the launcher serves the store there; else rank 0 does.
+    pub(super) use_agent_store: bool,
     pub(super) role: String,
     /// See [`super::placement::Placement`].
     pub(super) own_devices: Option<Vec<String>>,
@@ -68,8 +70,7 @@ impl Shared {
             restart_count: self.restart,
             max_restarts: self.max_restarts,
             run_id: self.run_id.clone(),
-            // Rank 0's worker serves the store; the launcher speaks no torch protocol.
-            use_agent_store: false,
+            use_agent_store: self.use_agent_store,
             // Added below, where a path that is not UTF-8 survives.
             error_file: None,
         };
@@ -136,6 +137,7 @@ mod tests {
             world_size: 3,
             master_port: 4711,
             master_addr: "127.0.0.1".into(),
+            use_agent_store: false,
             role: "default".into(),
             own_devices: None,
             run_id: "r1".into(),

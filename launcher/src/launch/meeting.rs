@@ -1,7 +1,8 @@
 //! Where the workers meet: the address and the port at which rank 0 is going to listen.
 
 use crate::cli::ContractArgs;
-use anyhow::{Context, bail};
+use anyhow::bail;
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
 
@@ -13,6 +14,8 @@ const LOOPBACK: &str = "127.0.0.1";
 pub(super) struct Meeting {
     /// As the workers are told it.
     pub(super) host: String,
+    /// Those of this machine that the name stands for.
+    pub(super) addresses: Vec<IpAddr>,
     /// The port that the user wants.
     pub(super) port: Option<u16>,
 }
@@ -27,44 +30,47 @@ impl Meeting {
     }
 
     fn at(host: Option<(&str, &str)>, port: Option<(&str, u16)>) -> anyhow::Result<Self> {
-        let (host, address) = match host {
-            None => (LOOPBACK, Ipv4Addr::LOCALHOST.into()),
-            Some((flag, host)) => (host, own_address(flag, host)?),
+        let (host, addresses) = match host {
+            None => (LOOPBACK, vec![Ipv4Addr::LOCALHOST.into()]),
+            Some((flag, host)) => (host, own_addresses(flag, host)?),
         };
         if let Some((flag, port)) = port {
-            expect_free(flag, address, port)?;
+            expect_free(flag, &addresses, port)?;
         }
         Ok(Self {
             host: host.to_owned(),
+            addresses,
             port: port.map(|(_, port)| port),
         })
     }
 }
 
-/// The address of this name, which must be one of this machine.
-fn own_address(flag: &str, host: &str) -> anyhow::Result<IpAddr> {
-    let addresses: Vec<IpAddr> = match (host, 0).to_socket_addrs() {
+/// The addresses of this name, of which one must be of this machine.
+fn own_addresses(flag: &str, host: &str) -> anyhow::Result<Vec<IpAddr>> {
+    let known: BTreeSet<IpAddr> = match (host, 0).to_socket_addrs() {
         Ok(found) => found.map(|address| address.ip()).collect(),
         Err(error) => bail!(
             "{flag} {host}: no address is known for this name ({error}); give an address of this machine"
         ),
     };
-    let own = addresses
+    let own: Vec<IpAddr> = known
         .into_iter()
-        .find(|address| TcpListener::bind((*address, 0)).is_ok());
-    own.with_context(|| {
-        format!(
+        .filter(|address| TcpListener::bind((*address, 0)).is_ok())
+        .collect();
+    if own.is_empty() {
+        bail!(
             "{flag} {host} is not an address of this machine, where rank 0 runs; several nodes are not built in this \
              version; leave it out, or use {LOOPBACK}"
-        )
-    })
+        );
+    }
+    Ok(own)
 }
 
-/// Tries the port as rank 0 is going to use it: at the address, and at all addresses of the machine, which is what
-/// PyTorch's store binds to.
-fn expect_free(flag: &str, address: IpAddr, port: u16) -> anyhow::Result<()> {
+/// Tries the port as it is going to be used: at the addresses, and at all addresses of the machine, which is what PyTorch's
+/// own store binds to.
+fn expect_free(flag: &str, addresses: &[IpAddr], port: u16) -> anyhow::Result<()> {
     let everywhere = [IpAddr::from(Ipv6Addr::UNSPECIFIED), Ipv4Addr::UNSPECIFIED.into()];
-    for tried in [address].into_iter().chain(everywhere) {
+    for tried in addresses.iter().copied().chain(everywhere) {
         match TcpListener::bind((tried, port)) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::AddrInUse => bail!(
@@ -76,8 +82,8 @@ fn expect_free(flag: &str, address: IpAddr, port: u16) -> anyhow::Result<()> {
                  for a free one"
             ),
             // A machine without IPv6 has no such address to try.
-            Err(_) if tried != address => {}
-            Err(error) => bail!("{flag}: port {port} cannot be used on {address}: {error}"),
+            Err(_) if !addresses.contains(&tried) => {}
+            Err(error) => bail!("{flag}: port {port} cannot be used on {tried}: {error}"),
         }
     }
     Ok(())
@@ -116,6 +122,7 @@ mod tests {
     fn the_name_is_kept_as_the_user_gave_it() {
         let meeting = Meeting::at(Some(("--rdzv-endpoint", "localhost")), None).unwrap();
         assert_eq!(meeting.host, "localhost");
+        assert!(meeting.addresses.contains(&Ipv4Addr::LOCALHOST.into()));
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod port;
 mod report;
 mod size;
 mod slurm;
+mod store;
 mod streams;
 mod supervise;
 
@@ -26,9 +27,10 @@ use crate::cli::LaunchArgs;
 use crate::guardian::Behind;
 use crate::output::{Screen, Stream, draws_frames};
 use crate::process::memory_kill::MemoryKills;
+use crate::store::Place;
 use crate::temporary::Temporary;
 use anyhow::{Context, bail};
-use dtrain_common::env::omp_threads;
+use dtrain_common::env::{TORCHELASTIC_USE_AGENT_STORE, omp_threads};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
 use dtrain_common::run_dir::RunDir;
@@ -133,7 +135,11 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
             if let Some(run_dir) = &plan.run_dir {
                 earlier = EarlierResult::set_aside(run_dir)?;
             }
-            let job = attempt.job(&plan, &meeting, args, begun, copies.as_ref(), notices);
+            let store = attempt.store.take();
+            let job = supervise::Job {
+                store,
+                ..attempt.job(&plan, &meeting, args, begun, copies.as_ref(), notices)
+            };
             supervisor.attempt(job, &screen)
         };
         let mut run = match begin() {
@@ -163,12 +169,9 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
             run.verdict.cause = Cause::Requeue;
         }
         let now = begun.elapsed();
-        let next = restarts.after(
-            &run.verdict,
-            now.saturating_sub(started),
-            attempt.port_was_taken(&run),
-            now,
-        );
+        let taken = attempt.port_was_taken(&run);
+        let lasted = now.saturating_sub(started);
+        let next = restarts.after(&run.verdict, lasted, taken.is_some(), now);
         let lines = match next {
             Next::Restart { .. } | Next::Stop => report::failure(&plan, &run, &attempt),
             _ => Vec::new(),
@@ -190,9 +193,16 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
                 Duration::ZERO
             }
             Next::OtherPort => {
-                say(format!(
-                    "dtrain: another program took port {port} before rank 0 could use it; starting again at another port"
-                ));
+                say(match taken {
+                    Some(Taken::ByTheStore) => format!(
+                        "dtrain: the program uses port {port} itself, where dtrain serves PyTorch's store; starting again \
+                         without the store, as {TORCHELASTIC_USE_AGENT_STORE}=False does from the beginning"
+                    ),
+                    _ => format!(
+                        "dtrain: another program took port {port} before rank 0 could use it; starting again at another port"
+                    ),
+                });
+                plan.serves_store &= taken != Some(Taken::ByTheStore);
                 Duration::ZERO
             }
             Next::Restart { restart, pause } => {
@@ -249,9 +259,18 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
     Ok(report.status())
 }
 
+/// Who has the port at which a worker could not listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    ByAnother,
+    ByTheStore,
+}
+
 /// What one start of the whole group needs.
 struct Attempt {
     port: MasterPort,
+    /// Where the store is served, until it is.
+    store: Option<Place>,
     files: Files,
     heartbeats: Heartbeats,
     /// What the kernel had killed for memory before this attempt.
@@ -272,10 +291,10 @@ impl Attempt {
         restart: u32,
         max_restarts: u32,
     ) -> anyhow::Result<Self> {
+        let (port, store) = store::place(meeting, plan.serves_store)?;
         Ok(Self {
-            port: meeting
-                .port
-                .map_or_else(MasterPort::choose, |number| Ok(MasterPort::fixed(number)))?,
+            port,
+            store,
             files: Files::create(plan.run_dir.as_ref(), &plan.routing, temporary)?,
             heartbeats: Heartbeats::new(temporary)?,
             memory_kills: MemoryKills::note(),
@@ -297,6 +316,7 @@ impl Attempt {
             world_size: plan.nproc,
             master_port: self.port.number,
             master_addr: meeting.host.clone(),
+            use_agent_store: plan.serves_store,
             role: args.contract.role.clone(),
             own_devices: plan.placement.own_devices.clone(),
             run_id: args
@@ -326,6 +346,7 @@ impl Attempt {
         supervise::Job {
             kind: plan.kind,
             specs: (0..plan.nproc).map(spec).collect(),
+            store: None,
             files: &self.files,
             routing: &plan.routing,
             shutdown_timeout: args.shutdown_timeout(),
@@ -338,15 +359,23 @@ impl Attempt {
         }
     }
 
-    /// Whether the first failure of this attempt was that somebody else has its port.
-    fn port_was_taken(&self, run: &Run) -> bool {
+    /// Whether this attempt failed since a worker could not listen at its port, where that can be remedied. Where the store is
+    /// served, another rank may have failed first, and all may have said so only to each other.
+    fn port_was_taken(&self, run: &Run) -> Option<Taken> {
         let Cause::Failed { rank } = run.verdict.cause else {
-            return false;
+            return None;
         };
-        let said = run.tails[rank].lines();
-        let reported = self.files.reported_error(rank).unwrap_or_default();
-        self.port
-            .was_taken(said.iter().map(String::as_str).chain(reported.lines()))
+        let says = |rank: usize| {
+            let said = run.tails[rank].lines();
+            let reported = self.files.reported_error(rank).unwrap_or_default();
+            self.port
+                .was_taken(said.iter().map(String::as_str).chain(reported.lines()))
+        };
+        match run.met {
+            Some(met) if met.is_in_the_way() || says(rank) || says(0) => Some(Taken::ByTheStore),
+            None if self.port.chosen && says(rank) => Some(Taken::ByAnother),
+            _ => None,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use super::gpu_check;
 use super::limit::{Limited, limit};
 use super::placement::Placement;
 use super::size::{self, Asked, Host, Size, plural};
+use super::store;
 use super::streams::{Home, Routing};
 use crate::agent::TimeLimit;
 use crate::cli::{Form, LaunchArgs, Target};
@@ -58,6 +59,8 @@ pub(super) struct Plan {
     /// What becomes of the workers' output.
     pub(super) routing: Routing,
     stdin: StandardInput,
+    /// Whether the launcher serves the store where the workers meet.
+    pub(super) serves_store: bool,
     /// What the user is told first, one sentence each.
     headline: Vec<String>,
 }
@@ -109,11 +112,13 @@ impl Plan {
                 line.extend_from_slice(words);
                 // Python finds its environment by the path under which it was called.
                 let arg0 = python.clone().into();
-                Self::program(python, arg0, name, line, args, begun)
+                Ok(Self::program(python, arg0, name, line, args, begun)?.of_python())
             }
             Form::Program => {
                 let program = program::find(name, std::env::var_os("PATH").as_deref())?;
-                Self::program(program, name.to_owned(), name, words.to_vec(), args, begun)
+                let is_python = python::is_python(&program);
+                let plan = Self::program(program, name.to_owned(), name, words.to_vec(), args, begun)?;
+                Ok(if is_python { plan.of_python() } else { plan })
             }
         }
     }
@@ -189,6 +194,7 @@ impl Plan {
             limit: limited.as_ref().map(|limited| limited.limit),
             routing,
             stdin: StandardInput::None,
+            serves_store: false,
             headline: headline(notes, summary, &placement, limited),
             placement,
         })
@@ -258,9 +264,17 @@ impl Plan {
             limit: limited.as_ref().map(|limited| limited.limit),
             routing,
             stdin: StandardInput::of_program(args.stdin_rank, nproc, std::io::stdin().is_terminal()),
+            serves_store: false,
             headline: headline(note.into_iter().collect(), summary, &placement, limited),
             placement,
         })
+    }
+
+    fn of_python(self) -> Self {
+        Self {
+            serves_store: store::is_for_python(self.nproc, |name| std::env::var_os(name)),
+            ..self
+        }
     }
 
     /// Before a restart: a training goes on from its newest checkpoint, a program begins anew.

@@ -19,6 +19,7 @@ use crate::agent::{
 use crate::guardian::{self, Behind};
 use crate::output::{Screen, Tail, Unkept};
 use crate::process::{Family, ShellJob, WorkerSpec, descendants, signals};
+use crate::store::{Met, Place, Serving};
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::collections::VecDeque;
@@ -41,6 +42,8 @@ pub(super) struct Job<'a> {
     pub(super) kind: Kind,
     /// By rank.
     pub(super) specs: Vec<WorkerSpec>,
+    /// Where a store is to be served to them.
+    pub(super) store: Option<Place>,
     pub(super) files: &'a Files,
     /// What becomes of their output.
     pub(super) routing: &'a Routing,
@@ -65,6 +68,8 @@ pub(super) struct Run {
     pub(super) not_started: Option<(usize, io::Error)>,
     /// Logs that are not whole, in words.
     pub(super) unkept: Option<String>,
+    /// Who came to the store, where one was served.
+    pub(super) met: Option<Met>,
     /// Whether any worker gave a sign of life.
     beaten: bool,
     events: Receiver<Event>,
@@ -194,6 +199,10 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
     let unkept = Unkept::new(screen.notices.clone());
     let (begun, events) = (supervisor.begun, supervisor.events.clone());
     let (stop, stop_out) = io::pipe().context("cannot make a pipe")?;
+    let notices = screen.notices.clone();
+    let serve = |store: Place| store.serve(move |text| drop(notices.send(format!("dtrain: {text}"))));
+    let store = job.store.map(serve).transpose();
+    let store = store.context("cannot serve the workers' store")?;
     let (alive, readers_done) = crossbeam_channel::bounded(0);
     let mut group = Group {
         begun,
@@ -278,6 +287,7 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
         actions.extend(agent.on(&event, begun.elapsed()));
     };
 
+    let met = store.map(Serving::end);
     let pids = group.pids();
     let Group {
         tails,
@@ -299,6 +309,7 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
         tails,
         not_started,
         unkept: unkept.report(),
+        met,
         beaten: watch.has_seen_any(),
         events,
         given_up: waited.given_up,

@@ -90,6 +90,12 @@ pub(crate) fn find(get: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, Py
         .ok_or(PythonError::None)
 }
 
+/// Whether the program is an interpreter of Python, by its name, or a script that names one.
+pub(crate) fn is_python(program: &Path) -> bool {
+    let name = program.file_name().unwrap_or_default().as_encoded_bytes();
+    name.starts_with(b"python") || names_python(program).unwrap_or(false)
+}
+
 /// Whether Python is to run what the name names: a script by its name or its first line, a folder with a `__main__.py`, or an
 /// application in a zip file.
 pub(crate) fn runs(path: &Path) -> bool {
@@ -261,6 +267,13 @@ mod tests {
         ] {
             assert!(runs(&file(name, content)), "{name}");
         }
+        for name in ["/usr/bin/python3.11", "python"]
+            .map(PathBuf::from)
+            .into_iter()
+            .chain([folder.path().join("split")])
+        {
+            assert!(is_python(&name), "{}", name.display());
+        }
         file("app/__main__.py", "");
         assert!(
             runs(&folder.path().join("app")) && check_script(folder.path().join("app").as_os_str()).is_ok()
@@ -272,6 +285,7 @@ mod tests {
             ("r.toml", ""),
         ] {
             assert!(!runs(&file(name, content)), "{name}");
+            assert!(!is_python(&folder.path().join(name)), "{name}");
         }
         for name in ["", "no/such", "no/such.pyz", "."] {
             assert!(!runs(&folder.path().join(name)), "{name:?}");

@@ -20,6 +20,7 @@ mod recipes;
 mod restarts;
 mod shell;
 mod signals;
+mod store;
 mod streams;
 mod supervision;
 mod terminal;

@@ -70,12 +70,26 @@ fn a_script_meets_its_peers_where_the_variables_say() {
         let nproc = world.to_string();
         let done = scene.launch(&["--nproc", &nproc, "--", "python3", "meet.py", "--number", "10"]);
         done.expect_code(0);
+        if world > 1 {
+            done.says("starting again without the store, as TORCHELASTIC_USE_AGENT_STORE=False does");
+        }
         let total = 10 * (1..=world).sum::<u64>();
         let expected: Vec<_> = (0..world)
             .map(|rank| serde_json::json!({"rank": rank, "total": total}))
             .collect();
         assert_eq!(answers(&done), expected);
     }
+}
+
+#[test]
+fn rank_0_has_the_port_where_the_user_says_so() {
+    let scene = Scene::new();
+    fs::write(scene.path("meet.py"), MEET).unwrap();
+    let mut command = scene.command(&["--nproc", "2", "--", "python3", "meet.py", "--number", "10"]);
+    command.env("TORCHELASTIC_USE_AGENT_STORE", "False");
+    let done = scene.start(command).wait();
+    done.expect_code(0);
+    assert!(!done.stderr.contains("starting again"), "{}", done.stderr);
 }
 
 #[test]

@@ -233,7 +233,7 @@ impl RdzvConf {
         let mut without_use = Vec::new();
         for (key, value) in &self.0 {
             let sound = match key.as_str() {
-                // True of the only node, and of the store that rank 0 serves.
+                // True of the only node, and of the store on it.
                 "is_host" if ["1", "true", "t", "yes", "y"].contains(&value.to_lowercase().as_str()) => {
                     continue;
                 }

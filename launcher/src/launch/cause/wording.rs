@@ -146,7 +146,7 @@ const CONNECTIONS: &[Rule] = &[
     ),
 ];
 
-const STORE: &str = "the store that rank 0 serves is gone or was never there, usually because rank 0 failed itself: look at its \
+const STORE: &str = "the store where ranks meet is gone or was never there, usually because rank 0 failed itself: look at its \
                      log, and at MASTER_ADDR and MASTER_PORT if they were set by hand";
 /// What a bus error means, told by a signal or in words.
 pub(super) const SHARED_MEMORY: &str = "a bus error, which usually means that shared memory is full: see `df -h /dev/shm`, \

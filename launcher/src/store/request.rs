@@ -1,0 +1,245 @@
+//! What a client of PyTorch's TCPStore asks, read from the bytes that it sent.
+//!
+//! A request is a byte that says which, and its arguments. A number is an integer of 8 bytes in the machine's order; a key, a value
+//! or a list has its length before it. Nothing is copied, and no memory is taken for a length before its bytes are there.
+
+/// As in PyTorch's own server.
+const LONGEST_KEY: u64 = 8 << 10;
+const LONGEST_VALUE: u64 = 8 << 20;
+const MOST_KEYS: u64 = 128 << 10;
+/// No request of a program comes near to it.
+const LONGEST_REQUEST: usize = 64 << 20;
+
+/// What a client since PyTorch 2.2 sends first.
+const VALIDATE: u8 = 0;
+const MAGIC: u32 = 0x3C85_F7CE;
+/// The last request of PyTorch 2.1, as it numbered them.
+const LAST_OLD: u8 = 11;
+
+/// How a client numbers its requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// Since PyTorch 2.2.
+    Current,
+    /// Until 2.1: it has no first request for validation, so that each number is less by one.
+    Old,
+}
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Request<'a> {
+    Set {
+        key: &'a [u8],
+        value: &'a [u8],
+    },
+    CompareSet {
+        key: &'a [u8],
+        expected: &'a [u8],
+        value: &'a [u8],
+    },
+    Get(&'a [u8]),
+    Add {
+        key: &'a [u8],
+        by: i64,
+    },
+    Check(Vec<&'a [u8]>),
+    Wait(Vec<&'a [u8]>),
+    CountKeys,
+    Delete(&'a [u8]),
+    Append {
+        key: &'a [u8],
+        value: &'a [u8],
+    },
+    MultiGet(Vec<&'a [u8]>),
+    MultiSet(Vec<(&'a [u8], &'a [u8])>),
+    CancelWait,
+    Ping([u8; 4]),
+    Push {
+        key: &'a [u8],
+        value: &'a [u8],
+    },
+    Pop(&'a [u8]),
+    QueueLength(&'a [u8]),
+    ListKeys,
+    Barrier {
+        key: &'a [u8],
+        world: i64,
+    },
+}
+
+/// Why a client is disconnected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    /// Its first bytes are no request.
+    #[error("it spoke another protocol")]
+    Stranger,
+    /// A request of a PyTorch that is newer than this server.
+    #[error("it sent request {0}, which this version of dtrain does not know")]
+    Unknown(u8),
+    #[error("it sent a key of {0} bytes, and the most are {LONGEST_KEY}")]
+    Key(u64),
+    #[error("it sent a value of {0} bytes, and the most are {LONGEST_VALUE}")]
+    Value(u64),
+    #[error("it sent {0} keys in one request, and the most are {MOST_KEYS}")]
+    Keys(u64),
+    #[error("it sent or asked for more than {LONGEST_REQUEST} bytes in one request")]
+    Request,
+    #[error("it added to a value that is not a number")]
+    NotANumber,
+    #[error("it sent more than there is room for")]
+    Full,
+    #[error("too many are connected; they may be half of the open files allowed (`ulimit -n`)")]
+    Clients,
+}
+
+impl Refusal {
+    /// Fails where an answer would be longer than any request may be.
+    pub(super) fn check_answer(bytes: usize) -> Result<(), Self> {
+        if bytes > LONGEST_REQUEST {
+            return Err(Self::Request);
+        }
+        Ok(())
+    }
+}
+
+/// The dialect of a client, and how many of its first bytes belong to no request; none where too few have come.
+///
+/// # Errors
+/// It is no client of a store.
+pub(super) fn greet(bytes: &[u8]) -> Result<Option<(Dialect, usize)>, Refusal> {
+    match bytes {
+        [] => Ok(None),
+        [VALIDATE, magic @ ..] => Ok(magic.first_chunk().map(|magic| {
+            if u32::from_ne_bytes(*magic) == MAGIC {
+                (Dialect::Current, 5)
+            } else {
+                (Dialect::Old, 0)
+            }
+        })),
+        [..=LAST_OLD, ..] => Ok(Some((Dialect::Old, 0))),
+        _ => Err(Refusal::Stranger),
+    }
+}
+
+/// The first request in `bytes`, and its length; none where it is not whole.
+///
+/// # Errors
+/// It is none that can be served.
+pub(super) fn read(bytes: &[u8], dialect: Dialect) -> Result<Option<(Request<'_>, usize)>, Refusal> {
+    let mut reader = Reader { rest: bytes };
+    match reader.request(dialect) {
+        Ok(request) => Ok(Some((request, bytes.len() - reader.rest.len()))),
+        Err(Stop::Refused(refusal)) => Err(refusal),
+        Err(Stop::Incomplete) if bytes.len() > LONGEST_REQUEST => Err(Refusal::Request),
+        Err(Stop::Incomplete) => Ok(None),
+    }
+}
+
+enum Stop {
+    Incomplete,
+    Refused(Refusal),
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn request(&mut self, dialect: Dialect) -> Result<Request<'a>, Stop> {
+        let [sent] = self.array()?;
+        let unknown = Stop::Refused(Refusal::Unknown(sent));
+        let number = match dialect {
+            Dialect::Current => sent,
+            Dialect::Old if sent > LAST_OLD => return Err(unknown),
+            Dialect::Old => sent + 1,
+        };
+        Ok(match number {
+            1 => Request::Set {
+                key: self.key()?,
+                value: self.value()?,
+            },
+            2 => Request::CompareSet {
+                key: self.key()?,
+                expected: self.value()?,
+                value: self.value()?,
+            },
+            3 => Request::Get(self.key()?),
+            4 => Request::Add {
+                key: self.key()?,
+                by: self.number()?,
+            },
+            5 => Request::Check(self.list(Self::key)?),
+            6 => Request::Wait(self.list(Self::key)?),
+            7 => Request::CountKeys,
+            8 => Request::Delete(self.key()?),
+            9 => {
+                let key = self.key()?;
+                // PyTorch 2.0 has its request to delete a key at this number. A client of 2.1 sends key and value at once.
+                if dialect == Dialect::Old && self.rest.is_empty() {
+                    return Ok(Request::Delete(key));
+                }
+                Request::Append {
+                    key,
+                    value: self.value()?,
+                }
+            }
+            10 => Request::MultiGet(self.list(Self::key)?),
+            11 => Request::MultiSet(self.list(|reader| Ok((reader.key()?, reader.value()?)))?),
+            12 => Request::CancelWait,
+            13 => Request::Ping(self.array()?),
+            14 => Request::Push {
+                key: self.key()?,
+                value: self.value()?,
+            },
+            15 => Request::Pop(self.key()?),
+            16 => Request::QueueLength(self.key()?),
+            17 => Request::ListKeys,
+            18 => Request::Barrier {
+                key: self.key()?,
+                world: self.number()?,
+            },
+            _ => return Err(unknown),
+        })
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Stop> {
+        let (array, rest) = self.rest.split_first_chunk().ok_or(Stop::Incomplete)?;
+        self.rest = rest;
+        Ok(*array)
+    }
+
+    fn number(&mut self) -> Result<i64, Stop> {
+        self.array().map(i64::from_ne_bytes)
+    }
+
+    fn length(&mut self, most: u64, refusal: fn(u64) -> Refusal) -> Result<usize, Stop> {
+        let length = self.array().map(u64::from_ne_bytes)?;
+        match usize::try_from(length) {
+            Ok(short) if length <= most => Ok(short),
+            _ => Err(Stop::Refused(refusal(length))),
+        }
+    }
+
+    fn bytes(&mut self, most: u64, refusal: fn(u64) -> Refusal) -> Result<&'a [u8], Stop> {
+        let length = self.length(most, refusal)?;
+        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(Stop::Incomplete)?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    fn key(&mut self) -> Result<&'a [u8], Stop> {
+        self.bytes(LONGEST_KEY, Refusal::Key)
+    }
+
+    fn value(&mut self) -> Result<&'a [u8], Stop> {
+        self.bytes(LONGEST_VALUE, Refusal::Value)
+    }
+
+    fn list<T>(&mut self, item: impl Fn(&mut Self) -> Result<T, Stop>) -> Result<Vec<T>, Stop> {
+        let count = self.length(MOST_KEYS, Refusal::Keys)?;
+        (0..count).map(|_| item(self)).collect()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;
