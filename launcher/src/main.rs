@@ -1,10 +1,10 @@
 //! The `dtrain` command: starts data-parallel training, or any program, as one process per GPU.
 //!
 //! `cli` reads the command line. Of a launch, `guardian` stands behind the rest, `launch` checks the command and runs it, `agent`
-//! decides, `process` and `output` act, and `store` serves the store where PyTorch's processes meet. `ask` has the worker program plan and profile, `gpus` is the commands about GPUs,
-//! `ckpt` those about checkpoints.
+//! decides, `process` and `output` act, and `store` is where PyTorch's processes meet. `ask` has the worker program plan and
+//! profile, `gpus` is the commands about GPUs, `ckpt` those about checkpoints.
 //! Architecture invariant: the launcher links no libtorch and knows of what it launches only the environment
-//! contract of `dtrain_common::env`.
+//! contract of `dtrain_common::env` and the protocol of PyTorch's store.
 #![deny(unsafe_code)]
 
 mod agent;
