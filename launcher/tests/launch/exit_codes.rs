@@ -81,6 +81,32 @@ fn an_error_file_goes_before_the_last_lines() {
 }
 
 #[test]
+fn what_the_others_said_in_error_files_is_told_once() {
+    let script = r#"
+        trap '' TERM
+        say() { printf '{"message":{"message":"%s","extraInfo":{}}}' "$1" > "$TORCHELASTIC_ERROR_FILE"; }
+        if [ $RANK = 0 ]; then
+            until [ -e "$TEST_DIR/up.1" ] && [ -e "$TEST_DIR/up.2" ]; do sleep 0.01; done
+            say 'the disk is full'
+            exit 3
+        fi
+        say 'the shard is gone'
+        : > "$TEST_DIR/up.$RANK"
+        sleep 0.5
+        exit 4"#;
+    let done = Scene::new().sh(3, &[], script);
+    done.expect_code(3)
+        .says("    the disk is full\n")
+        .says(": the shard is gone\n");
+    assert_eq!(
+        done.stderr.matches("the shard is gone").count(),
+        1,
+        "{}",
+        done.stderr
+    );
+}
+
+#[test]
 fn a_failure_without_a_word_is_said_to_be_one() {
     Scene::new()
         .sh(1, &[], "exit 3")

@@ -132,7 +132,7 @@ impl<'a> Culprit<'a> {
         lines
     }
 
-    /// One line for the workers that failed by themselves as well, with what else they said, and one for those that were stopped.
+    /// One line for the workers that failed by themselves as well, one for those that were stopped, and what else they said, each once.
     fn peers(&self, verdict: &Verdict, files: &Files) -> Vec<String> {
         let others = verdict
             .ends
@@ -145,12 +145,18 @@ impl<'a> Culprit<'a> {
         } else {
             "failed after it"
         };
-        let words: Vec<_> = failed
-            .iter()
-            .filter_map(|end| Some((end.rank, files.reported_error(end.rank)?)))
-            .filter(|(_, message)| self.reported.as_ref() != Some(message))
-            .filter_map(|(rank, message)| Some(format!("    rank {rank}: {}", message.lines().next()?)))
-            .collect();
+        let mut said: Vec<String> = self.reported.iter().cloned().collect();
+        let mut words = Vec::new();
+        for end in failed.iter().chain(&stopped) {
+            if let Some(message) = files
+                .reported_error(end.rank)
+                .filter(|message| !said.contains(message))
+            {
+                let first = message.lines().next().unwrap_or_default();
+                words.push(format!("    rank {}: {first}", end.rank));
+                said.push(message);
+            }
+        }
         let mut lines: Vec<_> = [(failed_how, failed), ("stopped because of it", stopped)]
             .into_iter()
             .filter(|(_, ends)| !ends.is_empty())
@@ -162,8 +168,7 @@ impl<'a> Culprit<'a> {
                 format!("  {what}: {}", ends.join(", "))
             })
             .collect();
-        let behind_failed = lines.len().min(1);
-        lines.splice(behind_failed..behind_failed, words);
+        lines.extend(words);
         lines
     }
 
