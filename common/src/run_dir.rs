@@ -227,6 +227,7 @@ impl RunDir {
         };
         match resume {
             Resume::From(checkpoint) => {
+                let checkpoint = &self.newest_if_latest(checkpoint)?;
                 let manifest = Manifest::read(checkpoint)?;
                 manifest.check_sizes(checkpoint)?;
                 same_experiment(recipe, &manifest, checkpoint)?;
@@ -268,14 +269,28 @@ impl RunDir {
     /// Whether the folder's run ended before it began, as one does whose recipe goes with neither data nor machine: there is
     /// nothing to go on with and nothing to lose, and the mended recipe is another experiment.
     fn was_refused(&self) -> Result<bool, RunDirError> {
-        let begun = exists(&self.plan())? || exists(&self.metrics())? || exists(&self.checkpoints())?;
-        if begun {
+        if self.has_begun()? {
             return Ok(false);
         }
         let path = self.result();
         let result = RunResult::read(&path).map_err(|source| io_error("read", &path, source))?;
         let code = result.and_then(|result| result.exit_code);
         Ok(code == Some(ExitStatus::Usage.code()))
+    }
+
+    /// Whether the folder's run has come so far that it has something to lose.
+    fn has_begun(&self) -> Result<bool, RunDirError> {
+        Ok(exists(&self.plan())? || exists(&self.metrics())? || exists(&self.checkpoints())?)
+    }
+
+    /// A checkpoint that is named; where that is this run's `latest`, the one that it will be when what a crash broke off is completed.
+    fn newest_if_latest(&self, checkpoint: &Path) -> Result<PathBuf, RunDirError> {
+        let is_latest = checkpoint.exists() && self.latest().ends_with(self.below(checkpoint));
+        let newest = match is_latest {
+            true => self.candidates()?.into_iter().next(),
+            false => None,
+        };
+        Ok(newest.unwrap_or_else(|| checkpoint.to_owned()))
     }
 
     /// An entry of the folder but locks; none when the folder is empty or absent.

@@ -79,6 +79,51 @@ pub enum RunDirError {
         /// The first step that there is.
         first: u64,
     },
+    /// All checkpoints are set aside.
+    #[error(
+        "{} holds no checkpoint but those that a rollback set aside in {}; name one with --resume to go on from it, or choose another \
+         --run-dir to begin anew",
+        path.display(),
+        folder.display()
+    )]
+    OnlySetAside {
+        /// The folder of the checkpoints.
+        path: PathBuf,
+        /// Where some are.
+        folder: PathBuf,
+    },
+    /// The run has begun with a checkpoint of another run, and has none of its own.
+    #[error(
+        "the run in {} began with {} and has no checkpoint of its own; give --resume {} to begin with it again, or remove {} to begin \
+         without it",
+        path.display(),
+        checkpoint.display(),
+        checkpoint.display(),
+        record.display()
+    )]
+    BeganElsewhere {
+        /// The run directory.
+        path: PathBuf,
+        /// The checkpoint's folder.
+        checkpoint: PathBuf,
+        /// The file that says so.
+        record: PathBuf,
+    },
+    /// A checkpoint that was being brought back is nowhere.
+    #[error(
+        "cannot complete the rollback in {}: the checkpoint {} that it brings back is gone; put it back, or rename the folder to {name} \
+         to go on without it",
+        folder.display(),
+        checkpoint.display()
+    )]
+    RestoredIsGone {
+        /// The rollback's folder.
+        folder: PathBuf,
+        /// Where the checkpoint lay.
+        checkpoint: PathBuf,
+        /// The name of the folder of a rollback that is completed.
+        name: String,
+    },
     /// The folder's run is another experiment.
     #[error("{} holds a run of another experiment: {}; choose another --run-dir", path.display(), list(differences))]
     Differs {

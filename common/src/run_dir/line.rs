@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::{REMOVED, REPLACED, RunDir, RunDirError, SetAside, io_error, step_of};
 use crate::files::sync_folder;
-use crate::manifest::{Manifest, ManifestError};
+use crate::manifest::{BestSoFar, Manifest, ManifestError};
 
 impl RunDir {
     /// The folders of the run's checkpoints, whole or not, in the order in which a run goes on from the first that is whole: the
@@ -56,7 +56,8 @@ impl RunDir {
     /// Whether a run without a whole checkpoint may begin anew: where there is none at all. Never a silent fresh start.
     ///
     /// # Errors
-    /// [`RunDirError::NoneWhole`], or [`RunDirError::OnlyLater`] where all are behind the one that `latest` names.
+    /// [`RunDirError::NoneWhole`], [`RunDirError::OnlyLater`] where all are behind the one that `latest` names,
+    /// [`RunDirError::OnlySetAside`], and [`RunDirError::BeganElsewhere`] where the run was to begin with another run's.
     pub fn none_to_begin_with(&self) -> Result<(), RunDirError> {
         let path = self.checkpoints();
         if !self.candidates()?.is_empty() {
@@ -64,13 +65,23 @@ impl RunDir {
         }
         let steps = self.steps();
         let later = steps.map_err(|source| io_error("list the folder", &path, source))?;
-        match later.first() {
-            None => Ok(()),
-            Some(first) => Err(RunDirError::OnlyLater {
+        if let Some(first) = later.first() {
+            return Err(RunDirError::OnlyLater {
                 path,
                 latest: self.head(),
                 first: *first,
+            });
+        }
+        let set_aside = self.set_aside();
+        let mut set_aside = set_aside
+            .map_err(|source| io_error("list the folder", &path, source))?
+            .into_iter();
+        match set_aside.find(|one| !one.steps.is_empty()) {
+            Some(one) => Err(RunDirError::OnlySetAside {
+                path,
+                folder: one.folder,
             }),
+            None => self.begins_nowhere_else(),
         }
     }
 
@@ -88,6 +99,13 @@ impl RunDir {
         let step = self.named(link)?;
         let same = fs::canonicalize(link).ok()? == fs::canonicalize(self.checkpoint(step)).ok()?;
         same.then_some(step)
+    }
+
+    /// What [`RunDir::best`] points to, by that checkpoint's own manifest, where it is not behind `step`.
+    pub fn linked_best(&self, step: u64) -> Option<BestSoFar> {
+        let linked = self.linked(&self.best()).filter(|linked| *linked <= step)?;
+        let best = Manifest::read(&self.checkpoint(linked)).ok()?.best;
+        best.filter(|best| best.step == linked)
     }
 
     /// The step that `link` names, whether its checkpoint is there or not.

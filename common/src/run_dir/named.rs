@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Resume, RunDir, RunDirError, io_error};
+use super::{Resume, RunDir, RunDirError, exists, io_error};
 use crate::files::write_atomic;
 
 /// The content of resume.json.
 #[derive(Debug, Serialize, Deserialize)]
 struct Named {
-    /// What the flag named, as an absolute path; links in it are kept.
+    /// What the flag named: the path below `checkpoints/` where it lies there, so that the folder may move, else an absolute one. A link at
+    /// its end is kept.
     checkpoint: PathBuf,
     state: State,
 }
@@ -47,15 +48,48 @@ impl RunDir {
         ))
     }
 
-    /// Whether the command that names this checkpoint goes on from the newest one.
-    pub(super) fn goes_on_after(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
+    /// Whether the command that names this checkpoint goes on from the newest one: the run has begun with it, and has one of its own.
+    ///
+    /// # Errors
+    /// [`RunDirError::Io`] where the disk fails.
+    pub fn goes_on_after(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
         // Without a checkpoint of its own it begins where it began, which may be another run's.
         Ok(self.state_of(checkpoint)? == Some(State::Begun) && self.newest_checkpoint()?.is_some())
     }
 
-    /// Whether the run has no checkpoint yet, and was begun with this one, which may be another run's.
+    /// Whether this checkpoint, which may be another run's, is the one to begin with: the run was begun with it and has no checkpoint yet, or
+    /// a launch has come no further than the recipe.
     pub(super) fn began_elsewhere(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
-        Ok(self.state_of(checkpoint)?.is_some() && self.candidates()?.is_empty())
+        let known = self.state_of(checkpoint)?.is_some() && self.candidates()?.is_empty();
+        Ok(known || !(self.has_begun()? || exists(&self.logs())?))
+    }
+
+    /// Refuses to begin anew where the run has begun, or was to begin, with a checkpoint of another run.
+    pub(super) fn begins_nowhere_else(&self) -> Result<(), RunDirError> {
+        match self.read_named()? {
+            Some(named) if named.checkpoint.is_absolute() => Err(RunDirError::BeganElsewhere {
+                path: self.root().to_owned(),
+                checkpoint: named.checkpoint,
+                record: self.resume(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The name of a checkpoint in the record: the same command names the same one, whatever the folder it is given in, and wherever the run
+    /// directory has been moved.
+    pub(super) fn below(&self, checkpoint: &Path) -> PathBuf {
+        let path = std::path::absolute(checkpoint).unwrap_or_else(|_| checkpoint.to_owned());
+        let Ok(own) = fs::canonicalize(self.checkpoints()) else {
+            return path;
+        };
+        // The folder that it lay in may be gone.
+        let is_own = |above: &&Path| fs::canonicalize(above).is_ok_and(|above| above == own);
+        let above = path.ancestors().skip(1).find(is_own);
+        match above.and_then(|above| path.strip_prefix(above).ok()) {
+            Some(below) => below.to_owned(),
+            None => path,
+        }
     }
 
     fn state_of(&self, checkpoint: &Path) -> Result<Option<State>, RunDirError> {
@@ -63,9 +97,10 @@ impl RunDir {
         if self.is_coming_back(checkpoint)? {
             return Ok(Some(State::Begun));
         }
+        let name = self.below(checkpoint);
         let named = self.read_named()?;
         Ok(named
-            .filter(|named| named.checkpoint == fixed(checkpoint))
+            .filter(|named| named.checkpoint == name)
             .map(|named| named.state))
     }
 
@@ -80,12 +115,15 @@ impl RunDir {
                 _ => Ok(()),
             };
         };
-        if self.goes_on_after(checkpoint)? {
-            return Ok(());
-        }
+        // The next start completes its way back, and does not begin with it again.
+        let state = match self.is_coming_back(checkpoint)? {
+            true => State::Begun,
+            false if self.goes_on_after(checkpoint)? => return Ok(()),
+            false => State::Named,
+        };
         self.write_named(&Named {
-            checkpoint: fixed(checkpoint),
-            state: State::Named,
+            checkpoint: self.below(checkpoint),
+            state,
         })
     }
 
@@ -94,7 +132,7 @@ impl RunDir {
         self.move_on(State::Named, State::Begun)
     }
 
-    /// Notes that the training has ended well. Rank 0 calls it last.
+    /// Notes that the run has ended well. The launcher calls it when every worker has, without a launcher rank 0 does, last of all.
     ///
     /// # Errors
     /// [`RunDirError::Io`] where the disk fails.
@@ -125,9 +163,4 @@ impl RunDir {
         json.and_then(|json| write_atomic(&path, &json))
             .map_err(|source| io_error("write", &path, source))
     }
-}
-
-/// The same command names the same path, whatever the folder it is given in.
-fn fixed(checkpoint: &Path) -> PathBuf {
-    std::path::absolute(checkpoint).unwrap_or_else(|_| checkpoint.to_owned())
 }

@@ -52,6 +52,14 @@ impl SetAside {
     pub fn is_under_way(&self) -> bool {
         name_of(&self.folder).starts_with(UNDER_WAY)
     }
+
+    /// Where a checkpoint is that this rollback has moved, by its path before.
+    pub fn moved(&self, checkpoint: &Path) -> Option<PathBuf> {
+        let parents =
+            [checkpoint.parent()?, self.folder.parent()?].map(|parent| fs::canonicalize(parent).ok());
+        let moved = self.folder.join(checkpoint.file_name()?);
+        (!checkpoint.exists() && parents[0] == parents[1] && moved.is_dir()).then_some(moved)
+    }
 }
 
 impl Rollback {
@@ -156,16 +164,16 @@ impl RunDir {
 
     /// Whether a rollback that is under way brings this checkpoint back. It may have moved.
     pub(super) fn is_coming_back(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
-        let Some(restores) = self.under_way()?.and_then(|rollback| rollback.restores) else {
-            return Ok(false);
-        };
-        let folder = checkpoint
-            .parent()
-            .and_then(|folder| fs::canonicalize(folder).ok());
-        let (Some(folder), Some(name)) = (folder, checkpoint.file_name()) else {
-            return Ok(false);
-        };
-        Ok(folder.join(name) == real(&self.checkpoints())?.join(restores))
+        let restores = self.under_way()?.and_then(|rollback| rollback.restores);
+        Ok(restores.is_some_and(|restores| restores == self.below(checkpoint)))
+    }
+
+    /// Where a crash has broken a rollback off, the last step that stays: what lies behind it, or is set aside, may be needed to complete it.
+    ///
+    /// # Errors
+    /// [`RunDirError::Io`] when the checkpoints cannot be listed.
+    pub fn broken_off_at(&self) -> Result<Option<u64>, RunDirError> {
+        Ok(self.under_way()?.map(|rollback| rollback.to))
     }
 
     /// The rollback that set this checkpoint aside and those since, with their folders. The line of steps that it belongs to and the present
@@ -232,6 +240,16 @@ impl RunDir {
         let (parent, done) = (self.checkpoints(), self.done(folder));
         remove_temporary(folder).map_err(|source| io_error("tidy up", folder, source))?;
         let (restored, head) = rollback.begins_at(self);
+        if let Some(restores) = &rollback.restores
+            && restored.is_none()
+            && !parent.join(name_of(restores)).exists()
+        {
+            return Err(RunDirError::RestoredIsGone {
+                folder: folder.to_owned(),
+                checkpoint: parent.join(restores),
+                name: name_of(&done).to_owned(),
+            });
+        }
         if rollback.restores.is_none() || restored.is_some() {
             // The links first: they never point to what is not there.
             self.point_latest(head)?;

@@ -1,5 +1,6 @@
 //! Starting from a named checkpoint.
 
+use super::rollback::{point, run_of};
 use super::*;
 use crate::manifest::ManifestError;
 
@@ -58,6 +59,7 @@ fn from_goes_into_a_run_only_by_its_own_checkpoints() {
     let foreign = run.root().parent().unwrap().join("foreign");
     write_checkpoint(&foreign, 3, &recipe(&[]));
     run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
+    fs::write(run.plan(), "{}").unwrap();
     let error = refused(run, &recipe(&[]), &Resume::From(foreign.clone()));
     assert!(
         matches!(error, RunDirError::CheckpointElsewhere { .. }),
@@ -96,4 +98,32 @@ fn a_folder_that_is_no_run_is_refused_with_from_too() {
         refused(&place.run, &recipe(&[]), &Resume::From(old)),
         RunDirError::NotARun { .. }
     ));
+}
+
+#[test]
+fn a_launch_that_was_killed_behind_its_recipe_begins_elsewhere_by_the_same_command() {
+    let place = place();
+    let run = &place.run;
+    let foreign = run.root().parent().unwrap().join("foreign");
+    write_checkpoint(&foreign, 3, &recipe(&[]));
+    let from = Resume::From(foreign.clone());
+    // recipe.toml is there, and resume.json is not.
+    run.prepare(&recipe(&[]), &from).unwrap();
+    assert_eq!(run.begin(&recipe(&[]), &from).unwrap().0, Start::Resume(foreign));
+}
+
+#[test]
+fn latest_is_what_it_will_be_when_what_a_crash_broke_off_is_completed() {
+    let place = run_of(&[16, 32, 48]);
+    let run = &place.run;
+    let latest = || run.prepare(&recipe(&[]), &Resume::From(run.latest())).unwrap();
+    // A commit: the checkpoint has its name, and the link does not name it yet.
+    point(&run.next(), 48);
+    point(&run.latest(), 32);
+    assert_eq!(latest(), Start::Resume(run.checkpoint(48)));
+    // A rollback that has moved nothing yet.
+    let folder = run.checkpoints().join(".rollback-1");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("rollback.json"), r#"{"from": 48, "to": 16}"#).unwrap();
+    assert_eq!(latest(), Start::Resume(run.checkpoint(16)));
 }

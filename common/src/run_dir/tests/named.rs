@@ -1,7 +1,10 @@
 //! The same command with a named checkpoint goes back once, and then goes on.
 
-use super::rollback::{point, run_of};
+use super::rollback::{broken_off, point, run_of};
 use super::*;
+
+/// Brings step 48 back to a run that has gone back to step 16.
+const RESTORES_48: &str = r#"{"from": 24, "to": 16, "restores": "rollback-1/step-00000048"}"#;
 
 fn launch(run: &RunDir, resume: &Resume) -> Start {
     run.begin(&recipe(&[]), resume).unwrap().0
@@ -63,10 +66,7 @@ fn a_checkpoint_that_a_crash_left_on_its_way_back_is_gone_on_from_by_the_same_co
     let aside = run.checkpoints().join("rollback-1/step-00000048");
     let from = Resume::From(aside.clone());
     assert_eq!(launch(run, &from), Start::Resume(aside.clone()));
-    let folder = run.checkpoints().join(".rollback-2");
-    fs::create_dir(&folder).unwrap();
-    let written = r#"{"from": 24, "to": 16, "restores": "rollback-1/step-00000048"}"#;
-    fs::write(folder.join("rollback.json"), written).unwrap();
+    broken_off(run, 2, RESTORES_48, &[]);
     assert!(run.has_begun_with(&aside).unwrap());
     assert_eq!(launch(run, &from), Start::Resume(aside.clone()));
     run.recover().unwrap();
@@ -85,7 +85,67 @@ fn a_run_that_died_before_its_first_checkpoint_begins_elsewhere_again() {
         assert_eq!(launch(run, &from), Start::Resume(foreign.clone()));
         run.begin_after(&foreign, 3, None).unwrap();
     }
+    // It does not go on from the newest one: there is none.
+    assert!(!run.goes_on_after(&foreign).unwrap());
+    // Never a silent fresh start.
+    let error = refused(run, &recipe(&[]), &Resume::Auto);
+    let text = error.to_string();
+    assert!(matches!(error, RunDirError::BeganElsewhere { .. }), "{text}");
+    assert!(
+        text.contains(&format!("--resume {}", foreign.display())),
+        "{text}"
+    );
     write_checkpoint(&run.checkpoint(4), 4, &recipe(&[]));
     point(&run.latest(), 4);
     assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(4)));
+}
+
+#[test]
+fn the_same_command_goes_on_where_the_run_directory_has_been_moved() {
+    let (place, _) = gone_back();
+    let moved = RunDir::new(place.run.root().with_file_name("moved"));
+    fs::rename(place.run.root(), moved.root()).unwrap();
+    let from = Resume::From(moved.checkpoint(16));
+    assert_eq!(launch(&moved, &from), Start::Resume(moved.checkpoint(24)));
+
+    // By another path to it too.
+    let link = RunDir::new(moved.root().with_file_name("link"));
+    std::os::unix::fs::symlink("moved", link.root()).unwrap();
+    let from = Resume::From(link.checkpoint(16));
+    assert_eq!(launch(&moved, &from), Start::Resume(moved.checkpoint(24)));
+}
+
+#[test]
+fn a_copy_of_a_run_directory_has_not_begun_with_what_the_original_names() {
+    let (place, from) = gone_back();
+    let copy = RunDir::new(place.run.root().with_file_name("copy"));
+    fs::create_dir(copy.root()).unwrap();
+    for path in [copy.recipe(), copy.resume()] {
+        let original = place.run.root().join(path.file_name().unwrap());
+        fs::copy(original, path).unwrap();
+    }
+    write_checkpoint(&copy.checkpoint(24), 24, &recipe(&[]));
+    let error = refused(&copy, &recipe(&[]), &from);
+    assert!(
+        matches!(error, RunDirError::CheckpointElsewhere { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_checkpoint_that_came_back_is_gone_on_from_after_one_more_early_end() {
+    let (place, _) = gone_back();
+    let run = &place.run;
+    let aside = run.checkpoints().join("rollback-1/step-00000048");
+    let from = Resume::From(aside.clone());
+    launch(run, &from);
+    broken_off(run, 2, RESTORES_48, &[]);
+    launch(run, &from);
+    // The trainer completes it, and ends before its first step.
+    run.recover().unwrap();
+    assert!(!aside.exists());
+    assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(48)));
+    // Also when nothing of that rollback is left.
+    fs::remove_dir_all(aside.parent().unwrap()).unwrap();
+    assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(48)));
 }

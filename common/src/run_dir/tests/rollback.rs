@@ -1,6 +1,7 @@
 //! Going back to an earlier checkpoint of the same run, and a crash at any moment of it.
 
 use super::*;
+use crate::manifest::BestSoFar;
 
 const METRICS: &str =
     "{\"step\": 16}\n{\"eval\": {\"step\": 32}}\n{\"step\": 48}\n{\"checkpoint\": {\"step\": 64}}\n";
@@ -27,7 +28,7 @@ fn file_name(path: &Path) -> String {
 }
 
 /// A crash right after what is to be done has been written down and this much of it been done.
-fn broken_off(run: &RunDir, number: u64, rollback: &str, moved: &[u64]) -> PathBuf {
+pub(super) fn broken_off(run: &RunDir, number: u64, rollback: &str, moved: &[u64]) -> PathBuf {
     let folder = run.checkpoints().join(format!(".rollback-{number}"));
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("rollback.json"), rollback).unwrap();
@@ -266,4 +267,77 @@ fn a_commit_that_a_crash_broke_off_is_completed() {
     point(&run.latest(), 32);
     run.recover().unwrap();
     assert_eq!(run.steps().unwrap(), [16, 32]);
+}
+
+#[test]
+fn a_checkpoint_that_was_to_come_back_and_is_gone_is_an_error() {
+    let place = run_of(&[16, 32, 48]);
+    let run = &place.run;
+    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
+    let written = r#"{"from": 16, "to": 15, "restores": "rollback-1/step-00000048"}"#;
+    broken_off(run, 2, written, &[]);
+    fs::remove_dir_all(run.checkpoints().join("rollback-1")).unwrap();
+    let before = snapshot(&run.checkpoints());
+    let error = run.recover().unwrap_err();
+    assert!(matches!(error, RunDirError::RestoredIsGone { .. }), "{error}");
+    assert!(
+        error.to_string().contains("rename the folder to rollback-2"),
+        "{error}"
+    );
+    assert_eq!(snapshot(&run.checkpoints()), before);
+    // What it says helps.
+    let folder = run.checkpoints();
+    fs::rename(folder.join(".rollback-2"), folder.join("rollback-2")).unwrap();
+    run.recover().unwrap();
+    assert_eq!(newest(run), Some(run.checkpoint(16)));
+}
+
+#[test]
+fn a_run_whose_checkpoints_are_all_set_aside_does_not_begin_anew() {
+    let place = run_of(&[16, 32]);
+    let run = &place.run;
+    run.begin_after(&run.checkpoint(16), 16, None).unwrap();
+    fs::remove_dir_all(run.checkpoint(16)).unwrap();
+    let error = refused(run, &recipe(&[]), &Resume::Auto);
+    assert!(matches!(error, RunDirError::OnlySetAside { .. }), "{error}");
+    assert!(error.to_string().contains("rollback-1"), "{error}");
+}
+
+#[test]
+fn an_accepted_checkpoint_that_a_broken_off_rollback_moves_is_found() {
+    let place = run_of(&[16, 32, 48, 64]);
+    let run = &place.run;
+    broken_off(run, 1, r#"{"from": 64, "to": 32}"#, &[]);
+    let named = run.checkpoint(64);
+    let start = run.prepare(&recipe(&[]), &Resume::From(named.clone())).unwrap();
+    assert_eq!(start, Start::Resume(named.clone()));
+    let completed = run.recover().unwrap().unwrap();
+    let moved = completed.moved(&named).unwrap();
+    assert_eq!(moved, completed.folder.join("step-00000064"));
+    // What is there, and what lies elsewhere, has not been moved by it.
+    assert_eq!(completed.moved(&run.checkpoint(32)), None);
+    let elsewhere = run.root().join("step-00000064");
+    assert_eq!(completed.moved(&elsewhere), None);
+    let (own, _) = run.begin_after(&moved, 64, None).unwrap();
+    assert_eq!(own, named);
+    assert_eq!(run.steps().unwrap(), [16, 32, 64]);
+}
+
+#[test]
+fn the_best_that_the_link_names_is_known_by_its_own_manifest() {
+    let place = run_of(&[16, 32, 48]);
+    let run = &place.run;
+    assert_eq!(run.linked_best(48), None);
+    point(&run.best(), 32);
+    assert_eq!(run.linked_best(48), None, "it says nothing of a best one");
+    let mut manifest = Manifest::read(&run.checkpoint(32)).unwrap();
+    let best = BestSoFar {
+        by: "min loss".parse().unwrap(),
+        value: 1.5,
+        step: 32,
+    };
+    manifest.best = Some(best.clone());
+    manifest.write(&run.checkpoint(32)).unwrap();
+    assert_eq!(run.linked_best(48), Some(best));
+    assert_eq!(run.linked_best(31), None);
 }
