@@ -28,7 +28,10 @@ const YOUNG: Duration = Duration::from_secs(600);
 pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     let run_dir = run_dir(&args.run_dir)?;
     let _claim = (!args.dry_run).then(|| run_dir.claim()).transpose()?;
-    let entries = entries(&run_dir)?;
+    let mut entries = entries(&run_dir)?;
+    // Behind this step a rollback that was broken off may need everything.
+    let broken_off_at = run_dir.broken_off_at()?;
+    entries.retain(|entry| broken_off_at.is_none_or(|step| entry.step <= step));
     let (keep, why) = keep(args, &run_dir)?;
     say(&format!("{}: {why}\n", run_dir.checkpoints().display()))?;
     let mut notes = Vec::new();
@@ -50,8 +53,17 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     }
     for set_aside in set_aside(&run_dir)? {
         if set_aside.is_under_way() {
+            let steps = match broken_off_at {
+                Some(step) => format!(", and all behind step {step}"),
+                None => String::new(),
+            };
             notes.push(format!(
-                "kept {}: the next start of the run completes this rollback",
+                "kept {}{steps}: the next start of the run completes this rollback",
+                name(&set_aside.folder)
+            ));
+        } else if args.rollbacks && broken_off_at.is_some() {
+            notes.push(format!(
+                "kept {}: the next start of the run completes another rollback first",
                 name(&set_aside.folder)
             ));
         } else if args.rollbacks {

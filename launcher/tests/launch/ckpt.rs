@@ -408,24 +408,61 @@ fn what_a_crash_or_a_rollback_left_is_listed_and_what_a_run_needs_stays() {
     let list = json(&scene, &["ls", "a", "--json"]);
     assert_eq!(list["set_aside"][1]["under_way"], true);
     assert_eq!(list["leftovers"].as_array().unwrap().len(), 2);
-    ckpt(
-        &scene,
-        &["prune", "a", "--keep", "9", "--keep-every", "0", "--rollbacks"],
-    )
-    .expect_code(0);
+    let args = ["prune", "a", "--keep", "9", "--keep-every", "0", "--rollbacks"];
+    ckpt(&scene, &args).expect_code(0);
     let left = names(&run);
     assert!(
-        [".replaced-00000030", ".rollback-2"]
+        [".replaced-00000030", ".rollback-2", "rollback-1"]
             .iter()
             .all(|name| left.contains(&(*name).to_owned())),
         "{left:?}"
     );
+    assert!(!left.contains(&".replaced-00000010".to_owned()), "{left:?}");
+    // As the next start of the run does.
+    fs::rename(folder.join(".rollback-2"), folder.join("rollback-2")).unwrap();
+    ckpt(&scene, &args).expect_code(0);
+    let left = names(&run);
+    assert!(!left.iter().any(|name| name.contains("rollback")), "{left:?}");
+}
+
+#[test]
+fn prune_keeps_what_a_rollback_that_was_broken_off_needs() {
+    let scene = Scene::new();
+    let run = run(&scene, &[10, 20, 30, 40, 50]);
+    let folder = run.join("checkpoints");
+    link(&run, "best", 20);
+    for name in [".rollback-2", "rollback-1"] {
+        fs::create_dir(folder.join(name)).unwrap();
+    }
+    let back = "rollback-1/step-00000050";
+    fs::rename(folder.join("step-00000050"), folder.join(back)).unwrap();
+    fs::write(
+        folder.join(".rollback-2/rollback.json"),
+        format!(r#"{{"from": 40, "to": 20, "restores": "{back}"}}"#),
+    )
+    .unwrap();
+    cut(&folder.join("step-00000030"));
+    let args = ["--keep", "1", "--keep-every", "0", "--rollbacks", "--damaged"];
+    let out = ckpt(&scene, &[&["prune", "a"], &args[..]].concat());
+    let out = out.expect_code(0).stdout();
     assert!(
-        !left
-            .iter()
-            .any(|name| name == ".replaced-00000010" || name == "rollback-1"),
-        "{left:?}"
+        out.contains("kept .rollback-2, and all behind step 20: the next start")
+            && out.contains("kept rollback-1: the next start"),
+        "{out}"
     );
+    assert_eq!(
+        names(&run),
+        [
+            ".rollback-2",
+            "best",
+            "latest",
+            "rollback-1",
+            "step-00000020",
+            "step-00000030",
+            "step-00000040"
+        ]
+    );
+    assert!(folder.join(back).is_dir());
 }
 
 #[test]
