@@ -191,3 +191,24 @@ fn a_refused_rollback_moves_nothing() {
     assert_eq!(run.0.steps().unwrap(), [2, 4, 6, 8, 10, 12, 14, 16]);
     assert!(run.0.set_aside().unwrap().is_empty());
 }
+
+#[test]
+fn a_run_that_fails_before_its_first_checkpoint_begins_with_the_same_one_again() {
+    let sandbox = Sandbox::new(&gpt(8, EVERY_OTHER));
+    sandbox.train(1, "other", &["train.steps=4"]);
+    let more = ["--resume", "other/checkpoints/step-00000004"];
+    let mut command = sandbox.command(2, "run", &[], &more);
+    command.env("DTRAIN_FAULT", "write:rank=0,after=0,error=EIO");
+    ended(&command.output().unwrap(), 4);
+    let run = sandbox.run("run");
+    assert!(run.0.steps().unwrap().is_empty());
+    // Never from the beginning by itself.
+    let text = ended(&sandbox.launch(2, "run", &[]), 2);
+    assert!(
+        text.contains("has no checkpoint of its own; give --resume /"),
+        "{text}"
+    );
+    let text = ended(&sandbox.launch_with(2, "run", &[], &more), 0);
+    assert!(text.contains("after step 4"), "{text}");
+    assert_eq!(run.per_step("step"), [5.0, 6.0, 7.0, 8.0]);
+}

@@ -167,7 +167,7 @@ impl Plan {
         if let Start::Resume(checkpoint) = &start {
             summary.push_str(&format!("; resuming from {}", checkpoint.display()));
             if let Resume::From(asked) = &resume
-                && run_dir.has_begun_with(asked)?
+                && run_dir.goes_on_after(asked)?
             {
                 effective = &Resume::Auto;
                 summary.push_str(&format!(
@@ -283,13 +283,13 @@ impl Plan {
     /// The run directory cannot be read any more.
     pub(super) fn go_on(&mut self) -> anyhow::Result<()> {
         if let (Some(recipe), Some(run_dir)) = (&self.recipe, &self.run_dir) {
+            // Before its first checkpoint a run begins where it began, which may be another run's.
             if let Some(asked) = &self.asked
-                && !run_dir.has_begun_with(asked)?
+                && !run_dir.goes_on_after(asked)?
             {
                 return Ok(());
             }
             let start = run_dir.prepare(recipe, &Resume::Auto)?;
-            // Before its first checkpoint a run begins where it began, which may be another run's.
             if start != Start::Fresh {
                 self.args = trainer_args(run_dir, start, &Resume::Auto);
             }

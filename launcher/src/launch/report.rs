@@ -113,10 +113,10 @@ impl Report {
         self.text.clone()
     }
 
-    /// Completes the training figures that the worker has written with the outcome.
+    /// Completes the training figures that the worker has written with the outcome, and notes a good end for the next `--resume`.
     ///
     /// # Errors
-    /// The file cannot be read or written.
+    /// A file cannot be read or written.
     pub(super) fn write(&self, run_dir: &RunDir) -> io::Result<()> {
         let figures = RunResult::read(&run_dir.result())?.unwrap_or_default();
         let result = RunResult {
@@ -129,7 +129,11 @@ impl Report {
             resumed_from: self.resumed_from.clone(),
             ..figures
         };
-        result.write(&run_dir.result())
+        result.write(&run_dir.result())?;
+        match (self.status, &self.resumed_from) {
+            (ExitStatus::Success, Some(_)) => run_dir.note_ended().map_err(io::Error::other),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Recipe runs, with a script in the trainer's place.
 
+use crate::ckpt::checkpoint;
 use crate::harness::{Done, Launch, Scene};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -79,6 +80,25 @@ fn a_run_without_a_name_gets_a_folder_of_its_own() {
             .iter()
             .all(|folder| folder.join("recipe.toml").exists() && folder.join("result.json").exists())
     );
+}
+
+/// Rank 0 may be done, and another one die.
+#[test]
+fn a_run_that_went_back_has_ended_when_every_worker_has() {
+    let scene = Scene::new();
+    checkpoint(&scene.path("run"), 10, |_, _| ());
+    let args = [&TWO[..], &["--resume", "run/checkpoints/step-00000010"]].concat();
+    let state = || {
+        let named: Value = serde_json::from_str(&scene.read("run/resume.json")).unwrap();
+        assert_eq!(named["checkpoint"], "step-00000010");
+        named["state"].clone()
+    };
+    let begins = r#"cd "$TEST_DIR/run"; [ $RANK = 0 ] && exec sed -i s/named/begun/ resume.json
+        until grep -q begun resume.json; do sleep 0.01; done; exit 1"#;
+    run(&scene, &args, begins).expect_code(4);
+    assert_eq!(state(), "begun");
+    run(&scene, &args, "exit 0").expect_code(0);
+    assert_eq!(state(), "ended");
 }
 
 #[test]
