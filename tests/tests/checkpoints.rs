@@ -102,6 +102,37 @@ fn what_lies_otherwise_in_memory_than_in_a_file_is_whole_in_it() {
     assert_eq!(on.result().steps, Some(3));
 }
 
+/// The loss falls, so that the first would be the best for good.
+#[test]
+fn the_best_checkpoint_is_one_that_is_there() {
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
+    let sets = ["checkpoint.best=max loss", "checkpoint.on_failure=continue"];
+    let best_is_there = |name: &str| {
+        let run = sandbox.run(name);
+        let best = run.result().best.unwrap().step;
+        assert_eq!(run.0.linked(&run.0.best()), Some(best));
+        best
+    };
+    // One that the disk does not take.
+    let mut command = sandbox.command(2, "fails", &sets, &[]);
+    command.env("DTRAIN_FAULT", "write:rank=0,after=0,error=ENOSPC");
+    let text = ended(&command.output().unwrap(), 0);
+    assert!(text.contains("the training goes on"), "{text}");
+    assert!(best_is_there("fails") > 1);
+
+    // One of another run that owes its evaluation.
+    let other = sandbox.train(1, "other", &["train.steps=2"]);
+    let folder = other.0.checkpoint(2);
+    let mut manifest = Manifest::read(&folder).unwrap();
+    manifest.evaluation_owed = true;
+    manifest.write(&folder).unwrap();
+    let more = ["--resume", "other/checkpoints/step-00000002"];
+    ended(&sandbox.launch_with(2, "owes", &sets, &more), 0);
+    assert!(best_is_there("owes") > 2);
+    assert_eq!(sandbox.run("owes").evaluations()[0]["step"], 2, "it is made up");
+    assert!(Manifest::read(&folder).unwrap().evaluation_owed);
+}
+
 #[test]
 fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
     let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
-use dtrain_common::manifest::Manifest;
+use dtrain_common::manifest::{BestSoFar, Manifest};
 use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{Resume, RunDir, RunLock, SetAside, Start};
 use dtrain_common::text::counted;
@@ -45,7 +45,7 @@ pub(crate) fn lead<T: BuildTask + 'static>(
         }
         claims.push(claim);
         if let (Resume::From(named), Start::Resume(checkpoint)) = (&asked, start) {
-            asked = match run_dir.has_begun_with(named)? {
+            asked = match run_dir.goes_on_after(named)? {
                 true => Resume::Auto,
                 false => Resume::From(checkpoint),
             };
@@ -53,6 +53,12 @@ pub(crate) fn lead<T: BuildTask + 'static>(
     }
     claims.push(run_dir.claim_training(TAKE_OVER)?);
     let completed = run_dir.recover()?;
+    // What was accepted before may have been moved by that.
+    if let (Resume::From(named), Some(completed)) = (&asked, &completed)
+        && let Some(moved) = completed.moved(named)
+    {
+        asked = Resume::From(moved);
+    }
     let begun = Instant::now();
     let (resume, from_memory) = where_to_begin(recipe, &asked, env, &run_dir)?;
     let chosen_in = begun.elapsed();
@@ -62,6 +68,7 @@ pub(crate) fn lead<T: BuildTask + 'static>(
         run_dir: run_dir.root().to_owned(),
         resume,
         from_memory,
+        is_anothers: false,
         best: None,
         data: data_mark::digest(&survey),
         survey,
@@ -80,15 +87,20 @@ pub(crate) fn lead<T: BuildTask + 'static>(
     setup.resumed_in = setup.resumed_in.map(|read| chosen_in + read);
     // Nothing stands in the way of the run any more.
     if let Some(checkpoint) = &opening.resume {
-        let best = setup.earlier_best.take();
-        let best = best.filter(|best| Some(&best.by) == recipe.checkpoint.best.as_ref());
+        let is_sought = |best: &BestSoFar| Some(&best.by) == recipe.checkpoint.best.as_ref();
+        let best = setup.earlier_best.take().filter(is_sought);
         let (checkpoint, set_aside) =
             run_dir.begin_after(checkpoint, setup.done, best.as_ref().map(|best| best.step))?;
         setup
             .notes
             .extend(completed.iter().chain(&set_aside).filter_map(went_back));
-        // What another folder holds, or nobody any more, is not kept by this run.
-        opening.best = best.filter(|best| run_dir.checkpoint(best.step).is_dir());
+        opening.is_anothers = !from_memory && !run_dir.checkpoint(setup.done).is_dir();
+        // What another folder holds, or nobody any more, is not kept by this run. The best of a copy in memory may not have been written
+        // when all died: then the one before is the best again.
+        opening.best = best.and_then(|best| match run_dir.checkpoint(best.step).is_dir() {
+            true => Some(best),
+            false => run_dir.linked_best(setup.done).filter(is_sought),
+        });
         opening.resume = Some(checkpoint);
     }
     Ok((opening, setup, claims))

@@ -34,6 +34,9 @@ pub(crate) struct Opening {
     /// Whether it is a copy in memory.
     #[serde(default)]
     pub(crate) from_memory: bool,
+    /// Whether it lies in another run's folder, and stays there.
+    #[serde(default)]
+    pub(crate) is_anothers: bool,
     /// The best checkpoint by then, which this run has.
     #[serde(default)]
     pub(crate) best: Option<BestSoFar>,
@@ -50,6 +53,7 @@ impl Opening {
             run_dir: PathBuf::new(),
             resume: None,
             from_memory: false,
+            is_anothers: false,
             best: None,
             survey,
             data: String::new(),

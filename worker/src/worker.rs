@@ -220,6 +220,7 @@ fn train_shielded<T: BuildTask + 'static>(
         launched: launched(),
         memory_copies: copies.as_deref(),
         from_memory: opening.from_memory,
+        is_anothers: opening.is_anothers,
         heartbeat: Heartbeat::from_env(),
         batch_sync: setup.batch_sync,
         save_more: save_more(recipe, &recompute),
@@ -264,6 +265,10 @@ fn train_shielded<T: BuildTask + 'static>(
         }
         summary.result.resume_ms = resumed_in.map(|took| 1e3 * took.as_secs_f64());
         conclude(&summary, status, env, &run_dir, began.elapsed())?;
+        // A launcher waits for the ends of all workers first.
+        if status == ExitStatus::Success && !request.prepared {
+            run_dir.note_ended()?;
+        }
     }
     Ok(status)
 }
@@ -321,9 +326,5 @@ fn conclude(
     let path = run_dir.result();
     result
         .write(&path)
-        .map_err(|source| WorkerError::Write { path, source })?;
-    if status == ExitStatus::Success {
-        run_dir.note_ended()?;
-    }
-    Ok(())
+        .map_err(|source| WorkerError::Write { path, source })
 }

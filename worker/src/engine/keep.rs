@@ -11,7 +11,7 @@ use super::error::TrainError;
 use super::model::Model;
 use super::status::Status;
 use super::trainer::Trainer;
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 
 use crate::checkpoint::{self, CheckpointError, Keep, Progress, Snapshot, Written};
 use crate::collectives::ReduceOp;
@@ -22,13 +22,19 @@ use crate::metrics::{CheckpointRecord, EvalRecord, figure};
 pub struct BestKeeper {
     by: Option<Best>,
     so_far: Option<BestSoFar>,
+    /// The one before, as long as the checkpoint of the best one may fail.
+    before: Option<BestSoFar>,
 }
 
 impl BestKeeper {
     /// Goes on from `earlier`, the best of the run that is resumed, where it was compared by the same figure.
     pub fn new(by: Option<Best>, earlier: Option<BestSoFar>) -> Self {
         let so_far = earlier.filter(|earlier| Some(&earlier.by) == by.as_ref());
-        Self { by, so_far }
+        Self {
+            by,
+            so_far,
+            before: None,
+        }
     }
 
     /// The best so far.
@@ -41,6 +47,13 @@ impl BestKeeper {
         self.so_far = None;
     }
 
+    /// The checkpoint after `step` could not be written: if it was to be the best, the one before is that again.
+    fn forget(&mut self, step: u64) {
+        if self.so_far.as_ref().is_some_and(|best| best.step == step) {
+            self.so_far = self.before.take();
+        }
+    }
+
     /// An evaluation after `step`: whether it is the best; None where none is sought.
     fn see(&mut self, figures: &BTreeMap<String, f64>, step: u64) -> Option<bool> {
         let by = self.by.as_ref()?;
@@ -48,7 +61,7 @@ impl BestKeeper {
         let is_best = by.is_better(value, self.so_far.as_ref().map(|best| best.value));
         if is_best {
             let by = by.clone();
-            self.so_far = Some(BestSoFar { by, value, step });
+            self.before = self.so_far.replace(BestSoFar { by, value, step });
         }
         Some(is_best)
     }
@@ -67,6 +80,8 @@ impl Trainer<'_> {
             return Err(failure);
         }
         self.owes_evaluation = evaluation.is_none();
+        // Whether the one before is there counts for which is the best.
+        self.make_way()?;
         let evaluation = evaluation.map(|evaluation| self.judge(evaluation)).transpose()?;
         self.save(evaluation.as_ref())?;
         Ok(!self.owes_evaluation)
@@ -82,14 +97,17 @@ impl Trainer<'_> {
             return Ok(false);
         };
         self.owes_evaluation = false;
+        // Another run's checkpoint stays as it is, and is never this run's best; this run's next one has the figures.
+        if self.is_anothers {
+            self.report_evaluation(&evaluation)?;
+            return Ok(true);
+        }
         let evaluation = self.judge(evaluation)?;
         if self.from_memory {
             self.save(Some(&evaluation))?;
             return Ok(true);
         }
-        // Another run's checkpoint stays as it is; this run's next one has the figures.
-        let own = self.run_dir.checkpoint(self.done);
-        if self.ranks.rank() == 0 && own.is_dir() {
+        if self.ranks.rank() == 0 {
             let (metrics, best) = (figures_of(&evaluation), self.best.so_far().cloned());
             checkpoint::amend(self.run_dir, self.done, metrics, best)
                 .map_err(|source| self.unwritten(self.done, source))?;
@@ -132,11 +150,7 @@ impl Trainer<'_> {
     /// Begins a checkpoint. The training goes on while what every rank writes of it is copied, up to [`Trainer::settle_copy`]; the
     /// buffers are one on all ranks already.
     pub(super) fn save(&mut self, evaluation: Option<&EvalRecord>) -> Result<(), TrainError> {
-        if self.checkpoints.is_under_way() {
-            let begun = Instant::now();
-            self.settle_checkpoint(true)?;
-            self.note_wait(begun.elapsed());
-        }
+        self.make_way()?;
         self.saved_at = Instant::now();
         let _writing = self.heartbeat.writing();
         let manifest = self.manifest(evaluation, self.owes_evaluation);
@@ -150,6 +164,16 @@ impl Trainer<'_> {
         };
         let begun = self.checkpoints.begin(&snapshot(&self.model), manifest, keep);
         begun.map_err(|source| self.unwritten(self.done, source))
+    }
+
+    /// Waits for the checkpoint under way, if there is one, since another is to begin.
+    fn make_way(&mut self) -> Result<(), TrainError> {
+        if self.checkpoints.is_under_way() {
+            let begun = Instant::now();
+            self.settle_checkpoint(true)?;
+            self.note_wait(begun.elapsed());
+        }
+        Ok(())
     }
 
     /// Before parameters, moments or the average change: what a checkpoint or a copy in memory has of them is copied.
@@ -262,19 +286,22 @@ impl Trainer<'_> {
             return Ok(());
         };
         let _writing = self.heartbeat.writing();
-        let finished = self.checkpoints.finish();
+        let mut finished = self.checkpoints.finish();
         // Rank 0 may still give it its name; in an operation of the training nobody would give signs of life for it.
-        if !matches!(finished, Err(CheckpointError::Collective(_))) {
-            self.wait_for_all()?;
+        if !matches!(finished, Err(CheckpointError::Collective(_)))
+            && self.has_failed_somewhere(finished.is_err())?
+            && finished.is_ok()
+        {
+            finished = Err(CheckpointError::Peer(0));
         }
         self.conclude_checkpoint(Some(step), finished, another_follows)
     }
 
-    /// Returns when every rank has come here: on a GPU only the stream would wait, so the hosts meet.
-    fn wait_for_all(&self) -> Result<(), TrainError> {
-        let nothing = Tensor::f_zeros([1], (Kind::Int64, Device::Cpu))?;
-        self.ranks.all_reduce(&nothing, ReduceOp::Sum)?.wait()?;
-        Ok(())
+    /// Whether any rank has failed. Returns when every rank has come here: on a GPU only the stream would wait, so the hosts meet.
+    fn has_failed_somewhere(&self, failed: bool) -> Result<bool, TrainError> {
+        let failures = Tensor::f_from_slice(&[i64::from(failed)])?;
+        self.ranks.all_reduce(&failures, ReduceOp::Sum)?.wait()?;
+        Ok(failures.f_int64_value(&[0])? > 0)
     }
 
     /// Tells of a checkpoint that is there, or of one that could not be written: it ends the run, unless the recipe says otherwise
@@ -289,12 +316,14 @@ impl Trainer<'_> {
             Ok(None) => Ok(()),
             Ok(Some(written)) => self.report_checkpoint(written),
             Err(source) => {
-                let error = self.unwritten(step.unwrap_or(self.done), source);
+                let step = step.unwrap_or(self.done);
+                let error = self.unwritten(step, source);
                 let goes_on = self.recipe.checkpoint.on_failure == OnFailure::Continue;
                 if goes_on && another_follows && error.is_of_disk() {
                     tracing::warn!(
                         "{error}; the training goes on, and the next one is tried when its time comes"
                     );
+                    self.best.forget(step);
                     return Ok(());
                 }
                 Err(error)
@@ -373,4 +402,27 @@ pub(crate) fn figures_of(record: &EvalRecord) -> BTreeMap<String, f64> {
     let mut figures: BTreeMap<String, f64> = record.metrics.0.iter().cloned().collect();
     figures.insert("loss".into(), record.loss);
     figures
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_that_could_not_be_written_is_not_the_best() {
+        let mut best = BestKeeper::new(Some("min loss".parse().unwrap()), None);
+        let see = |best: &mut BestKeeper, loss, step| best.see(&[("loss".to_owned(), loss)].into(), step);
+        let step = |best: &BestKeeper| best.so_far().map(|best| best.step);
+        assert_eq!(see(&mut best, 2.0, 16), Some(true));
+        assert_eq!(see(&mut best, 1.0, 32), Some(true));
+        // A later one that is not the best changes nothing.
+        best.forget(48);
+        assert_eq!(step(&best), Some(32));
+        best.forget(32);
+        assert_eq!(step(&best), Some(16));
+        assert_eq!(see(&mut best, 1.5, 64), Some(true));
+        best.forget(32);
+        assert_eq!(step(&best), Some(64));
+    }
 }

@@ -85,6 +85,8 @@ pub struct Parts<'a> {
     pub memory_copies: Option<&'a Path>,
     /// Whether the run goes on from such a copy.
     pub from_memory: bool,
+    /// Whether the checkpoint that the run goes on from is another run's, which stays as it is.
+    pub is_anothers: bool,
     /// Signs of life.
     pub heartbeat: Heartbeat,
     /// What the model's normalisations sum over the ranks by, where they do.
@@ -156,6 +158,7 @@ pub struct Trainer<'a> {
     pub(super) checkpoints: Checkpoints,
     pub(super) memory_copies: Option<MemoryCopies>,
     pub(super) from_memory: bool,
+    pub(super) is_anothers: bool,
     /// Whether it was said that the training waits for checkpoints.
     pub(super) told_of_waiting: bool,
     /// When the training began in this process.
@@ -233,6 +236,7 @@ impl<'a> Trainer<'a> {
             checkpoints,
             memory_copies,
             from_memory: parts.from_memory,
+            is_anothers: parts.is_anothers,
             told_of_waiting: false,
             began: Instant::now(),
             saved_at: Instant::now(),
