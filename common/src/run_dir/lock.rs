@@ -1,5 +1,5 @@
 //! Locks that keep two runs out of one folder, each with a lease beside it: on a network file system one machine may have locks and
-//! another none.
+//! another none, or its locks may be its own affair.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct RunLock {
     root: PathBuf,
-    /// For machines without locks. None where it could not be written beside a lock. It goes before the lock does.
+    /// For machines that know nothing of the lock. None where it could not be written beside a lock. It goes before the lock does.
     lease: Option<Lease>,
     /// None where there are no locks, which has this reason.
     file: Result<File, io::Error>,
@@ -47,6 +47,18 @@ impl RunLock {
     /// Nothing more may be written there.
     pub fn is_lost(&self) -> bool {
         self.lease.as_ref().is_some_and(Lease::is_lost)
+    }
+
+    /// What the user is to be told, once: that other machines may not see any more that the folder is in use, and why.
+    pub fn trouble(&self) -> Option<String> {
+        let why = self.lease.as_ref()?.failure()?;
+        Some(format!(
+            "the lease in {} could not be renewed: {why}; it is tried again every {} s; after {} s without it a run on another \
+             machine may take the folder: see to the file system",
+            self.root.display(),
+            Pace::USUAL.renewal.as_secs(),
+            Pace::USUAL.stale.as_secs()
+        ))
     }
 }
 
@@ -81,7 +93,7 @@ impl RunDir {
         };
         let lease = |is_locked| {
             let path = root.join(format!("{name}{SUFFIX}"));
-            match Lease::take(path.clone(), patience, Pace::USUAL, is_locked) {
+            match Lease::take(path.clone(), patience, Pace::USUAL) {
                 Ok(lease) => Ok(Some(lease)),
                 Err(LeaseError::Held(holder)) => Err(in_use(&holder)),
                 // A lock does without.
@@ -203,6 +215,32 @@ mod tests {
         assert!(matches!(refused, RunDirError::InUse { .. }), "{refused}");
         drop(leased);
         assert!(!run_dir.claim().unwrap().is_lost());
+    }
+
+    #[test]
+    fn locks_that_each_machine_keeps_for_itself_do_not_let_two_runs_into_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        let path = folder.path().join(format!("{RUN}{SUFFIX}"));
+        // A healthy run of another machine, which had its lock there and has marked its lease, as earlier versions did.
+        let beat = |count: u32| {
+            let text =
+                format!("process 7 on far\nbegan 1 in other/pid:[1]\nbeat {count:020} beside a lock\n");
+            fs::write(folder.path().join(".beat"), text).unwrap();
+            fs::rename(folder.path().join(".beat"), &path).unwrap();
+        };
+        beat(0);
+        std::thread::scope(|scope| {
+            let claimed = scope.spawn(|| run_dir.claim());
+            let mut count = 0;
+            while !claimed.is_finished() {
+                std::thread::sleep(PAUSE);
+                count += 1;
+                beat(count);
+            }
+            let refused = claimed.join().unwrap().unwrap_err().to_string();
+            assert!(refused.contains("process 7 on far"), "{refused}");
+        });
     }
 
     #[test]

@@ -1,0 +1,153 @@
+//! Who holds a lease, and whether that process lives.
+
+use std::fs;
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+/// Who holds a lease, as the file tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) pid: u32,
+    /// When the process began, in the kernel's ticks: another one may get its number.
+    pub(super) began: u64,
+    pub(super) host: String,
+    /// The kernel and the namespace in which `pid` is a number. Where they are not known it is like no other.
+    pub(super) place: String,
+}
+
+impl Holder {
+    /// This process.
+    pub(super) fn this() -> Self {
+        let pid = std::process::id();
+        let (began, place) = match (began(pid), place(pid)) {
+            (Some(Some(began)), Some(place)) => (began, place),
+            _ => (0, format!("unknown/{:016x}", random())),
+        };
+        Self {
+            pid,
+            began,
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            place,
+        }
+    }
+
+    /// The file's content at the renewal of this number. It has the same length at each, so that it is written in place.
+    pub(super) fn text(&self, beat: u64) -> String {
+        let Self {
+            pid,
+            began,
+            host,
+            place,
+        } = self;
+        format!("process {pid} on {host}\nbegan {began} in {place}\nbeat {beat:020}\n")
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        let (pid, host) = lines.next()?.strip_prefix("process ")?.split_once(" on ")?;
+        let (began, place) = lines.next()?.strip_prefix("began ")?.split_once(" in ")?;
+        lines.next()?;
+        Some(Self {
+            pid: pid.parse().ok()?,
+            began: began.parse().ok()?,
+            host: host.to_owned(),
+            place: place.to_owned(),
+        })
+    }
+
+    /// Whether the process lives, where `here` can tell.
+    pub(super) fn is_alive(&self, here: &Self) -> Option<bool> {
+        if self.place != here.place || self.host != here.host {
+            return None;
+        }
+        match began(self.pid) {
+            Some(began) => Some(began == Some(self.began)),
+            // The process may have ended, or /proc may show it to its user only (hidepid).
+            None => {
+                let pid = Pid::from_raw(self.pid.cast_signed())?;
+                (rustix::process::test_kill_process(pid) == Err(Errno::SRCH)).then_some(false)
+            }
+        }
+    }
+
+    pub(super) fn words(&self) -> String {
+        format!("process {} on {}", self.pid, self.host)
+    }
+}
+
+/// The kernel and the namespace in which process ids are counted here; none where /proc is absent, or that of another namespace.
+fn place(pid: u32) -> Option<String> {
+    let counted = fs::read_link("/proc/self").ok()?;
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
+    let is_known = counted.as_os_str() == pid.to_string().as_str() && !boot.trim().is_empty();
+    is_known.then(|| format!("{}/{}", boot.trim(), namespace.display()))
+}
+
+/// When a process of this machine began, in ticks, or that it has ended and is not reaped; none where its state cannot be read.
+fn began(pid: u32) -> Option<Option<u64>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in brackets may hold anything; the start time is the 20th field behind it, the state the first.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let has_ended = matches!(fields.next()?, "Z" | "X");
+    let began = fields.nth(18)?.parse().ok()?;
+    Some((!has_ended).then_some(began))
+}
+
+/// A number that no other process has.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // It fails on kernels before 3.17 only.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_process_is_dead_only_where_that_is_known() {
+        let own = Holder::this();
+        assert_eq!(own.is_alive(&own), Some(true));
+        let earlier = Holder {
+            began: own.began + 1,
+            ..own.clone()
+        };
+        assert_eq!(earlier.is_alive(&own), Some(false), "its number is another's");
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        let ended = Holder { pid, ..own.clone() };
+        assert_eq!(ended.is_alive(&own), Some(false));
+        for elsewhere in [
+            Holder {
+                place: "other/pid:[1]".to_owned(),
+                ..ended.clone()
+            },
+            Holder {
+                host: "far".to_owned(),
+                ..ended
+            },
+        ] {
+            assert_eq!(elsewhere.is_alive(&own), None);
+        }
+    }
+
+    #[test]
+    fn a_lease_tells_who_holds_it() {
+        let own = Holder::this();
+        assert_eq!(Holder::parse(&own.text(3)), Some(own.clone()));
+        for broken in ["", "process 1", &own.text(3)[..20], "\0\0\0\0"] {
+            assert_eq!(Holder::parse(broken), None);
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_known_of_processes_no_two_are_the_same() {
+        assert_ne!(random(), random());
+        assert_eq!(place(std::process::id() + 1), None, "/proc counts otherwise");
+    }
+}

@@ -1,0 +1,236 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+
+const QUICK: Pace = Pace {
+    renewal: Duration::from_millis(30),
+    stale: Duration::from_secs(2),
+    settle: Duration::from_millis(100),
+};
+const NONE: Duration = Duration::ZERO;
+
+/// What the lease of a process elsewhere says.
+fn elsewhere(beat: u64) -> String {
+    let holder = Holder {
+        host: "far".to_owned(),
+        place: "other/pid:[1]".to_owned(),
+        ..Holder::this()
+    };
+    holder.text(beat)
+}
+
+#[test]
+fn a_lease_that_is_held_here_is_refused_at_once_and_free_after_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.lease");
+    let first = Lease::take(path.clone(), NONE, QUICK).unwrap();
+    match Lease::take(path.clone(), NONE, QUICK).unwrap_err() {
+        LeaseError::Held(who) => assert_eq!(who, Holder::this().words()),
+        LeaseError::Io(error) => panic!("{error}"),
+    }
+    drop(first);
+    assert!(!path.exists());
+    Lease::take(path, NONE, QUICK).unwrap();
+}
+
+#[test]
+fn a_lease_of_a_dead_process_of_this_machine_is_taken_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.lease");
+    let dead = Holder {
+        began: 1,
+        ..Holder::this()
+    };
+    fs::write(&path, dead.text(7)).unwrap();
+    let pace = Pace {
+        stale: Duration::from_secs(3600),
+        ..QUICK
+    };
+    let lease = Lease::take(path.clone(), NONE, pace).unwrap();
+    assert_eq!(
+        Holder::parse(&fs::read_to_string(&path).unwrap()),
+        Some(Holder::this())
+    );
+    drop(lease);
+}
+
+#[test]
+fn a_lease_elsewhere_is_refused_while_it_is_renewed_and_taken_when_it_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.lease");
+    fs::write(&path, elsewhere(0)).unwrap();
+    let (stop, stopped) = mpsc::channel::<()>();
+    let renewing = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            let file = OpenOptions::new().write(true).open(path).unwrap();
+            for beat in 1.. {
+                file.write_all_at(elsewhere(beat).as_bytes(), 0).unwrap();
+                if stopped.recv_timeout(QUICK.renewal) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+        }
+    });
+    match Lease::take(path.clone(), NONE, QUICK).unwrap_err() {
+        LeaseError::Held(who) => assert!(who.ends_with("on far"), "{who}"),
+        LeaseError::Io(error) => panic!("{error}"),
+    }
+    drop(stop);
+    renewing.join().unwrap();
+    let begun = Instant::now();
+    Lease::take(path, NONE, QUICK).unwrap();
+    assert!(begun.elapsed() >= QUICK.stale);
+}
+
+#[test]
+fn of_two_that_take_a_stale_lease_at_a_time_the_last_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.lease");
+    fs::write(&path, elsewhere(0)).unwrap();
+    let own = Holder::this();
+    let other = Holder {
+        pid: own.pid + 1,
+        ..own.clone()
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| overwrite(&path, &elsewhere(0), &own, QUICK.settle).unwrap());
+        while fs::read_to_string(&path).unwrap() == elsewhere(0) {
+            std::thread::yield_now();
+        }
+        write_atomic(&path, other.text(0).as_bytes()).unwrap();
+        assert!(!first.join().unwrap());
+    });
+    assert!(
+        !overwrite(&path, &elsewhere(0), &own, QUICK.settle).unwrap(),
+        "it is not stale any more"
+    );
+}
+
+#[test]
+fn a_lease_that_somebody_else_has_taken_is_neither_renewed_nor_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.lease");
+    let lost = Lease::take(path.clone(), NONE, QUICK).unwrap();
+    write_atomic(&path, elsewhere(3).as_bytes()).unwrap();
+    wait_until_lost(&lost);
+    drop(lost);
+    assert_eq!(fs::read_to_string(&path).unwrap(), elsewhere(3));
+}
+
+fn wait_until_lost(lease: &Lease) {
+    let begun = Instant::now();
+    while !lease.is_lost() {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(QUICK.renewal);
+    }
+}
+
+#[test]
+fn a_suspended_process_of_this_machine_keeps_its_lease() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.lease");
+    fs::write(&path, Holder::this().text(7)).unwrap();
+    let patience = QUICK.stale + Duration::from_millis(200);
+    match Lease::take(path, patience, QUICK).unwrap_err() {
+        LeaseError::Held(who) => assert_eq!(who, Holder::this().words()),
+        LeaseError::Io(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_lease_is_renewed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.lease");
+    let _lease = Lease::take(path.clone(), NONE, QUICK).unwrap();
+    let first = fs::read_to_string(&path).unwrap();
+    let begun = Instant::now();
+    while fs::read_to_string(&path).unwrap() == first {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(QUICK.renewal);
+    }
+}
+
+fn wait_until_renewed(path: &Path) {
+    let own = Holder::this();
+    let is_own = || {
+        content(path)
+            .unwrap()
+            .is_some_and(|text| Holder::parse(&text).as_ref() == Some(&own))
+    };
+    let begun = Instant::now();
+    while !is_own() {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(QUICK.renewal);
+    }
+}
+
+#[test]
+fn a_lease_that_somebody_has_removed_or_cut_off_is_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.lease");
+    let lease = Lease::take(path.clone(), NONE, QUICK).unwrap();
+    fs::remove_file(&path).unwrap();
+    wait_until_renewed(&path);
+    for broken in [&b""[..], b"process 1", b"\xff\xff"] {
+        write_atomic(&path, broken).unwrap();
+        wait_until_renewed(&path);
+    }
+    assert!(!lease.is_lost());
+    assert!(lease.failure().is_none());
+    drop(lease);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_lease_that_is_gone_after_a_long_time_without_renewals_was_another_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.lease");
+    // As if the process had been suspended: the next look comes when others might have taken it.
+    let pace = Pace {
+        stale: Duration::ZERO,
+        ..QUICK
+    };
+    let lease = Lease::take(path.clone(), NONE, pace).unwrap();
+    fs::remove_file(&path).unwrap();
+    wait_until_lost(&lease);
+}
+
+#[test]
+fn a_renewal_that_fails_is_told_and_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.lease");
+    let lease = Lease::take(path.clone(), NONE, QUICK).unwrap();
+    // Nobody can write to a folder.
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    let begun = Instant::now();
+    while lease.failure().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(QUICK.renewal);
+    }
+    fs::remove_dir(&path).unwrap();
+    wait_until_renewed(&path);
+    assert!(!lease.is_lost());
+}
+
+#[test]
+fn a_server_that_was_away_says_nothing_of_the_holder() {
+    let mut watch = Watch::default();
+    let now = Instant::now();
+    let at = |ms| now + Duration::from_millis(ms);
+    let away = Duration::from_millis(1500);
+    let settle = Duration::from_secs(1);
+    assert_eq!(watch.silent("beat 1", NONE, at(0), settle), NONE);
+    assert_eq!(
+        watch.silent("beat 1", NONE, at(900), settle),
+        Duration::from_millis(900)
+    );
+    assert_eq!(
+        watch.silent("beat 1", away, at(2400), settle),
+        NONE,
+        "it was away"
+    );
+    assert!(!watch.renewed);
+    assert_eq!(watch.silent("beat 2", NONE, at(2500), settle), NONE);
+    assert!(watch.renewed);
+}
