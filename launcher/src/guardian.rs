@@ -11,6 +11,7 @@
 //! starts the guardian as a process of its own, which adopts nothing that is older than itself.
 
 use crate::process::descriptors::{self, Inherited};
+use crate::process::signals::LatestOfJob;
 use crate::process::{ShellJob, descendants, signals};
 use crate::temporary::Temporary;
 use anyhow::Context;
@@ -29,6 +30,9 @@ use std::time::{Duration, Instant};
 
 /// In this time a process that has been started handles signals, also on a busy machine.
 const BEGINNING: Duration = Duration::from_secs(2);
+
+/// The next process is waited for so long when it is to stop: other signals wait meanwhile. It may have to start a worker first.
+const STOPPING: Duration = Duration::from_secs(5);
 
 /// What this process is.
 pub(crate) enum Role {
@@ -128,9 +132,10 @@ fn run_again(handled: &[i32], inherited: Inherited, variables: &[(&str, OsString
     let next_process = Arc::new(OnceLock::new());
     let receiver = Arc::clone(&next_process);
     let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
+    let latest = LatestOfJob::watch().context("cannot receive signals")?;
     signals::listen(&wanted, move |signal| match Signal::from_named_raw(signal) {
         Some(Signal::CHILD) | None => {}
-        Some(signal) => pass_on(receiver.wait(), signal),
+        Some(signal) => pass_on(receiver.wait(), signal, &latest),
     })
     .context("cannot receive signals")?;
     let mut next = command
@@ -158,18 +163,20 @@ fn run_again(handled: &[i32], inherited: Inherited, variables: &[(&str, OsString
 }
 
 /// Passes a signal on to the next process. One that suspends the job suspends this process too.
-fn pass_on((pid, pidfd): &(Pid, OwnedFd), signal: Signal) {
+fn pass_on((pid, pidfd): &(Pid, OwnedFd), signal: Signal, latest: &LatestOfJob) {
     // It fails only when the next process has ended, and then nobody is left to receive it.
-    let send = |signal| {
+    let send = || {
         let _ = rustix::process::pidfd_send_signal(pidfd, signal);
     };
     if !signals::SUSPEND.contains(&signal.as_raw()) {
         wait_for_handler(*pid, signal);
-        send(signal);
-    } else if ShellJob::of(rustix::process::getpid()).is_some_and(ShellJob::is_under_a_shell) {
-        send(Signal::TSTP);
+        send();
+    } else if ShellJob::of(rustix::process::getpid()).is_some_and(ShellJob::is_under_a_shell)
+        && !latest.is_continue()
+    {
+        send();
         // The shell's prompt comes when this process stops, after the last line of output.
-        if stops(*pid) {
+        if stops(*pid, STOPPING, || latest.is_continue()) {
             signals::stop_this_process();
         }
     }
@@ -184,11 +191,21 @@ fn wait_for_handler(pid: Pid, signal: Signal) {
     }
 }
 
-/// Waits until the process has stopped or ended, and answers whether it has stopped.
-fn stops(pid: Pid) -> bool {
-    let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    rustix::process::waitid(WaitId::Pid(pid), stopped)
-        .is_ok_and(|status| status.is_some_and(|status| status.stopping_signal().is_some()))
+/// Waits until the process has stopped, and answers whether it has, or is going to after `patience`: not if it ends, or if nobody wants
+/// it to stop any more.
+fn stops(pid: Pid, patience: Duration, is_over: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    let change =
+        WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    while !is_over() {
+        match rustix::process::waitid(WaitId::Pid(pid), change) {
+            Ok(Some(status)) => return status.stopping_signal().is_some() && !is_over(),
+            Ok(None) if begun.elapsed() < patience => std::thread::sleep(Duration::from_millis(2)),
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+    false
 }
 
 /// The exit code of this process. Says so when the next one was killed.
@@ -253,9 +270,22 @@ mod tests {
                 wait_for_handler(pid, signal);
             }
             rustix::process::kill_process(pid, signal).unwrap();
-            assert_eq!(stops(pid), expected);
+            assert_eq!(stops(pid, Duration::from_secs(60), || false), expected);
             let _ = child.kill();
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn a_process_that_does_not_stop_is_not_waited_for_for_ever() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        assert!(stops(pid, Duration::from_millis(50), || false), "it is only late");
+        assert!(
+            !stops(pid, Duration::from_secs(60), || true),
+            "it is to go on already"
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -69,6 +69,8 @@ pub(crate) enum Event {
     Inspected { number: u32 },
     /// The launcher was asked to stop by this signal (INT, TERM, HUP or QUIT).
     Stop { signal: i32 },
+    /// A worker that has had the terminal died of Ctrl-C, which may have come to it instead of the launcher.
+    Interrupted,
     /// Whoever stands behind the launcher has died: nobody is there to be asked or told anything.
     Abandoned,
     /// Another run has taken over the run directory, in which these workers must write no more.

@@ -183,6 +183,11 @@ impl Agent {
                 self.ended(end, now, &mut actions);
             }
             Event::Stop { signal } => self.stop_requested(signal, now, &mut actions),
+            Event::Interrupted if self.phase == Phase::Running => {
+                self.stop_requested(signals::INT, now, &mut actions);
+            }
+            // It died of what it was sent while the group is being stopped.
+            Event::Interrupted => {}
             Event::Abandoned => self.abandoned(now, &mut actions),
             Event::Evicted => self.evicted(now, &mut actions),
             Event::Forward { signal } => self.forward(signal, &mut actions),

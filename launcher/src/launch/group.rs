@@ -59,8 +59,7 @@ impl Group<'_> {
         let ended = move |worker, outcome| {
             let at = begun.elapsed();
             if lent.is_some_and(|terminal| terminal.ended(worker, outcome)) {
-                let signal = signals::INT;
-                let _ = events.send(Event::Stop { signal });
+                let _ = events.send(Event::Interrupted);
             }
             let lost_peer = says_that_it_lost_a_peer(outcome, &tail, &error_file);
             // Fails only when the run is over.

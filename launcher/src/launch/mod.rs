@@ -79,11 +79,14 @@ impl Begun {
 pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyhow::Result<ExitStatus> {
     let temporary = Temporary::of_guardian(behind.temporary.clone());
     let supervisor = supervise::Supervisor::new(begun, &behind, &args.contract.signals())?;
-    let notes = args.contract.check()?;
-    let meeting = Meeting::check(&args.contract)?;
     let asked = Arc::clone(args);
-    let mut plan = match supervisor.while_nothing_runs(move || Plan::new(&asked, begun))? {
-        Early::Done(plan) => plan?,
+    let check = move || -> anyhow::Result<_> {
+        let notes = asked.contract.check()?;
+        let meeting = Meeting::check(&asked.contract)?;
+        Ok((notes, meeting, Plan::new(&asked, begun)?))
+    };
+    let (notes, meeting, mut plan) = match supervisor.while_nothing_runs(check)? {
+        Early::Done(checked) => checked?,
         Early::Stopped { signal } => return Ok(report::not_begun(None, Cause::Stopped { signal })),
     };
     let mut restarts = Restarts::new(RestartPolicy {
@@ -103,6 +106,9 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
         // The attempt says so.
         Resumption::TooLate { .. } => Vec::new(),
     };
+    if plan.is_evicted() {
+        return Ok(report::not_begun(Some(&plan), Cause::Evicted));
+    }
     plan.tell(notes);
     let copies = plan
         .keeps_copies()
@@ -125,7 +131,7 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
     // The latest attempt in which workers ran, or the first: what the run comes to if no other can be started.
     let mut failed: Option<(Run, Attempt)> = None;
 
-    let (run, attempt) = loop {
+    let (mut run, attempt) = loop {
         let started = begun.elapsed();
         let mut earlier = EarlierResult(None);
         let begin = || {
@@ -145,8 +151,13 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
         let mut run = match begin() {
             Ok(run) => run,
             Err(error) => {
-                earlier.put_back(say);
-                let Some(before) = failed else { return Err(error) };
+                earlier.put_back(&plan, say);
+                let Some(before) = failed else {
+                    return match plan.is_evicted() {
+                        true => Ok(report::not_begun(Some(&plan), Cause::Evicted)),
+                        false => Err(error),
+                    };
+                };
                 say(format!("dtrain: cannot restart: {error:#}"));
                 break before;
             }
@@ -155,7 +166,7 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
             let text = report::cannot_start(&plan, *rank, error);
             if !matches!(run.verdict.cause, Cause::NotStarted { passing: true, .. }) {
                 attempt.files.remove();
-                earlier.put_back(say);
+                earlier.put_back(&plan, say);
                 if let Some(before) = failed {
                     say(format!("dtrain: cannot restart: {text}"));
                     break before;
@@ -228,6 +239,9 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
                 break over;
             }
         }
+        if plan.is_evicted() {
+            break over;
+        }
         let prepared = plan.go_on().and_then(|()| {
             Attempt::prepare(&plan, &meeting, &temporary, restarts.used(), restarts.allowed())
         });
@@ -240,6 +254,9 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
         };
         failed = Some(over);
     };
+    if plan.is_evicted() {
+        run.verdict.cause = Cause::Evicted;
+    }
     let report = report::Report::new(&plan, &run, &attempt, &restarts, begun);
     if let Some(reason) = not_restarted.filter(|_| !report.is_refusal()) {
         say(format!("dtrain: not restarted: {reason}"));
@@ -396,8 +413,9 @@ impl EarlierResult {
     }
 
     /// For an attempt that has not begun.
-    fn put_back(&self, say: impl Fn(String)) {
+    fn put_back(&self, plan: &Plan, say: impl Fn(String)) {
         if let Some((path, content)) = &self.0
+            && !plan.is_evicted()
             && let Err(error) = write_atomic(path, content)
         {
             say(format!("dtrain: cannot put back {}: {error}", path.display()));

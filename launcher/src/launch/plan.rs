@@ -317,6 +317,11 @@ impl Plan {
         self.lock.as_ref().is_some_and(RunLock::is_lost)
     }
 
+    /// What the user is to be told of the claim to the run directory, once.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.lock.as_ref().and_then(RunLock::trouble)
+    }
+
     /// Whether copies of the state are kept in memory: of use only where the workers are started again.
     pub(super) fn keeps_copies(&self) -> bool {
         self.recipe

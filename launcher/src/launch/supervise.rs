@@ -102,11 +102,12 @@ impl Supervisor {
         let family = Family::default();
         let relatives = family.clone();
         let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
+        let latest = signals::LatestOfJob::watch().context("cannot receive signals")?;
         signals::listen(&wanted, move |signal| {
             let event = match signal {
                 signals::CHLD => return relatives.reap_orphans(),
                 signals::CONT => return relatives.resume(),
-                signal if signals::SUSPEND.contains(&signal) => return relatives.suspend(),
+                signal if signals::SUSPEND.contains(&signal) => return relatives.suspend(&latest),
                 signal if signals::STOP.contains(&signal) => Event::Stop { signal },
                 signal => Event::Forward { signal },
             };
@@ -129,8 +130,8 @@ impl Supervisor {
         })
     }
 
-    /// Does `work` on a thread of its own, which is left alone if it does not end soon after a request to stop. What comes meanwhile is
-    /// kept for [`Supervisor::pause`].
+    /// Does `work` on a thread of its own, which is left alone if it does not end soon after a request to stop, or if nobody is there
+    /// any more who wants it. What comes meanwhile is kept for [`Supervisor::pause`].
     ///
     /// # Errors
     /// The thread cannot be started, or panicked.
@@ -149,14 +150,24 @@ impl Supervisor {
                 recv(result) -> result => break result.context("the checks before the start ended by a bug of dtrain")?,
                 recv(self.events) -> event => {
                     let event = event.unwrap_or(Event::Abandoned);
-                    if let (Event::Stop { signal }, None) = (&event, stopped) {
-                        stopped = Some(*signal);
-                        give_up = crossbeam_channel::after(LAST_CHECKS);
+                    match (&event, stopped) {
+                        (Event::Abandoned, _) => return Ok(Early::Stopped { signal: signals::KILL }),
+                        (Event::Stop { signal }, None) => {
+                            stopped = Some((*signal, Instant::now()));
+                            give_up = crossbeam_channel::after(LAST_CHECKS);
+                        }
+                        (Event::Stop { signal: signals::INT | signals::TERM }, Some((signal, first)))
+                            if first.elapsed() >= SAME_REQUEST =>
+                        {
+                            return Ok(Early::Stopped { signal });
+                        }
+                        _ => {}
                     }
                     kept.push(event);
                 }
                 recv(give_up) -> _ => {
-                    return Ok(Early::Stopped { signal: stopped.unwrap_or(signals::TERM) });
+                    let (signal, _) = stopped.unwrap_or((signals::TERM, Instant::now()));
+                    return Ok(Early::Stopped { signal });
                 }
             }
         };
@@ -276,6 +287,9 @@ fn attempt(supervisor: &Supervisor, job: Job<'_>, screen: &Screen) -> anyhow::Re
                     let _ = screen.notices.send(report::evicted(job.plan));
                     actions.extend(agent.on(&Event::Evicted, begun.elapsed()));
                 }
+                if let Some(trouble) = job.plan.trouble() {
+                    let _ = screen.notices.send(format!("dtrain: {trouble}"));
+                }
                 group.pay();
                 // Nobody is taken for hanging, or killed, who has beaten before this event.
                 for beat in watch.look(begun) {
@@ -384,3 +398,6 @@ fn wait(done: &Receiver<()>, events: &Receiver<Event>) -> Waited {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

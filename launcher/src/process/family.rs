@@ -1,5 +1,6 @@
 //! The children of the launcher: its workers, and processes that became its children because their own parent is gone.
 
+use super::signals::LatestOfJob;
 use super::{Streams, Worker, WorkerSpec, descendants, signals};
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::io;
@@ -52,9 +53,12 @@ impl Family {
         }
     }
 
-    /// Suspends the workers, and then this process until it gets SIGCONT.
-    pub(crate) fn suspend(&self) {
+    /// Suspends the workers, and then this process until it gets SIGCONT, unless that has come while a worker was being started.
+    pub(crate) fn suspend(&self, latest: &LatestOfJob) {
         let workers = self.lock();
+        if latest.is_continue() {
+            return;
+        }
         signal_groups(&workers, Signal::TSTP);
         // No worker starts between the two.
         signals::stop_this_process();

@@ -5,6 +5,7 @@ use nix::sys::signal::SigSet;
 use rustix::process::{Pid, Signal};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// SIGHUP: the terminal went away.
 pub(crate) const HUP: i32 = Signal::HUP.as_raw();
@@ -94,11 +95,7 @@ pub(crate) fn name(signal: i32) -> String {
 /// # Errors
 /// A handler cannot be installed, or the thread cannot be started.
 pub(crate) fn listen(wanted: &[i32], deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
-    let ignored = ignored_at_start();
-    let wanted = wanted
-        .iter()
-        .filter(|signal| ignored & (1 << (**signal - 1)) == 0);
-    let mut received = signal_hook::iterator::Signals::new(wanted.chain([&CHLD]))?;
+    let mut received = signal_hook::iterator::Signals::new(heeded(wanted).chain([CHLD]))?;
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
@@ -107,6 +104,42 @@ pub(crate) fn listen(wanted: &[i32], deliver: impl Fn(i32) + Send + 'static) -> 
             }
         })?;
     Ok(())
+}
+
+/// The latest of the signals of [`JOB`] that this process has received. Whoever handles one of them may be late.
+#[derive(Clone, Debug)]
+pub(crate) struct LatestOfJob(Arc<AtomicUsize>);
+
+impl LatestOfJob {
+    /// From now on. Call it before [`listen`].
+    ///
+    /// # Errors
+    /// A handler cannot be installed.
+    pub(crate) fn watch() -> io::Result<Self> {
+        let latest = Arc::<AtomicUsize>::default();
+        for signal in heeded(&JOB) {
+            signal_hook::flag::register_usize(signal, Arc::clone(&latest), number(signal))?;
+        }
+        Ok(Self(latest))
+    }
+
+    /// Whether it was SIGCONT: to suspend the job before it was not meant for now.
+    pub(crate) fn is_continue(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == number(CONT)
+    }
+}
+
+fn number(signal: i32) -> usize {
+    signal.unsigned_abs() as usize
+}
+
+/// Those that were not ignored when this program started.
+fn heeded(wanted: &[i32]) -> impl Iterator<Item = i32> {
+    let ignored = ignored_at_start();
+    wanted
+        .iter()
+        .copied()
+        .filter(move |signal| ignored & (1 << (signal - 1)) == 0)
 }
 
 /// Suspends this process, all its threads, until it gets SIGCONT.
@@ -209,6 +242,20 @@ mod tests {
             Some(0x1001)
         );
         assert_eq!(parse_set("Name:\tx\n", "SigIgn:"), None);
+    }
+
+    #[test]
+    fn what_came_last_of_suspending_and_continuing_is_known() {
+        let latest = LatestOfJob::watch().ok();
+        for (signal, is_continue) in [(Signal::TSTP, false), (Signal::CONT, true), (Signal::TTIN, false)] {
+            assert!(rustix::process::kill_process(rustix::process::getpid(), signal).is_ok());
+            let begun = std::time::Instant::now();
+            // Another thread may be the one that is interrupted.
+            while latest.as_ref().map(LatestOfJob::is_continue) != Some(is_continue) {
+                assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{signal:?}");
+                std::thread::yield_now();
+            }
+        }
     }
 
     #[test]

@@ -81,7 +81,7 @@ fn debugger(pid: u32, patience: Duration) -> Option<(&'static str, String)> {
     let path = std::env::var_os("PATH");
     DEBUGGERS.iter().find_map(|(name, args)| {
         // It may have gone on, and ended, meanwhile.
-        fs::metadata(format!("/proc/{pid}")).ok()?;
+        fs::metadata(proc::folder(pid)?).ok()?;
         let found = program::find(OsStr::new(name), path.as_deref()).ok()?;
         let args = args.iter().map(|arg| arg.replace("{}", &pid.to_string()));
         let left = patience.checked_sub(begun.elapsed())?;

@@ -67,7 +67,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// The worker has ended so. Whether that was Ctrl-C at the terminal, which it got instead of the job.
+    /// The worker has ended so. Whether that was Ctrl-C at the terminal, which it may have got instead of the job.
     pub(crate) fn ended(&self, worker: Pid, outcome: Outcome) -> bool {
         self.take_back(worker);
         let interrupted = [Outcome::Signaled(signals::INT), Outcome::Exited(INTERRUPTED)];

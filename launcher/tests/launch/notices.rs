@@ -2,6 +2,7 @@
 
 use crate::ckpt::checkpoint;
 use crate::harness::{Done, Launch, Scene, repeat, wait_until};
+use dtrain_test_kit::need::{self, Need};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -196,6 +197,52 @@ fn a_launcher_whose_run_directory_another_run_has_taken_kills_its_workers_and_wr
         .says("dtrain: exit code 4: another run has taken the run directory");
     assert_eq!(scene.read("run/.lock.lease"), other);
     assert!(!scene.path("run/result.json").exists());
+}
+
+#[test]
+fn a_launcher_that_loses_its_run_directory_between_two_attempts_writes_nothing_more() {
+    let scene = Scene::new();
+    // The pause before the fourth restart is from the third to the seventh second, and the lease is looked at in the fifth.
+    let launch = train(
+        &scene,
+        r#"echo >> "$TEST_DIR/starts"; : > "$TEST_DIR/ready.0"; exit 9"#,
+    );
+    scene.wait_for_ready(1);
+    let other = "process 1 on elsewhere\nbegan 2 in other/pid:[3]\nbeat 00000000000000000004\n";
+    fs::write(scene.path("run/.new"), other).unwrap();
+    fs::rename(scene.path("run/.new"), scene.path("run/.lock.lease")).unwrap();
+    launch
+        .wait()
+        .expect_code(4)
+        .says("dtrain: exit code 4: another run has taken the run directory");
+    let attempts = fs::read_dir(scene.path("run/logs")).unwrap().count();
+    assert_eq!(attempts, scene.read("starts").lines().count());
+    assert_eq!(scene.read("run/.lock.lease"), other);
+}
+
+#[test]
+fn a_request_while_the_name_of_an_address_is_looked_up_ends_the_launch() {
+    let scene = Scene::new();
+    let mut command = std::process::Command::new("unshare");
+    // Whoever looks up a name opens this file first, which never ends.
+    let script = r#"mkfifo hosts && mount --bind hosts /etc/hosts && : > mounted && exec "$0" "$@""#;
+    command.args(["-Urm", "sh", "-c", script, env!("CARGO_BIN_EXE_dtrain")]);
+    let args = ["--nproc", "1", "--master-addr", "nobody.invalid", "--", "true"];
+    let launch = scene.start(scene.adapt(command, &["launch"]).into_command(&args));
+    let begun = std::time::Instant::now();
+    while !scene.path("mounted").exists() {
+        if begun.elapsed() > Duration::from_secs(20) {
+            launch.signal(Signal::KILL);
+            return need::skip(Need::Mount, "nothing can be mounted here");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    wait_until("the launcher to run", || scene.launcher().len() == 1);
+    launch.signal(Signal::TERM);
+    launch
+        .wait()
+        .expect_code(128 + 15)
+        .says("dtrain: exit code 143: stopped by SIGTERM (no worker was started)");
 }
 
 #[test]

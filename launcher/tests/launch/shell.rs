@@ -236,6 +236,45 @@ fn ctrl_c_stops_the_whole_job_after_a_worker_has_read_a_line() {
     shell.expect("code 130");
 }
 
+#[test]
+fn one_ctrl_c_leaves_the_others_their_time_when_the_worker_dies_of_it_that_has_read_a_line() {
+    let scene = Scene::new();
+    let mut shell = Shell::start(&scene);
+    // Rank 0 dies of the signal so late that a second Ctrl-C would not be taken for the first.
+    let reads = r#"read line; trap "sleep 1; trap - INT; kill -INT \$\$" INT"#;
+    let saves = r#"trap "sleep 2.5; echo rank 1 is whole; exit 0" INT"#;
+    let waits = r#": > "ready.$RANK"; while :; do sleep 0.05; done"#;
+    let script = format!("sh -c 'if [ $RANK = 0 ]; then {reads}; else {saves}; fi; {waits}'");
+    shell.line(&format!(
+        r#""$DTRAIN" launch --nproc 2 --stdin-rank 0 -- {script}; echo code $?"#
+    ));
+    shell.line("typed");
+    scene.wait_for_ready(2);
+    wait_until("the terminal to be the job's again", || {
+        !scene.workers().contains(&shell.foreground())
+    });
+    shell.keys(b"\x03");
+    shell.expect("received SIGINT, passed on to 2 workers");
+    shell.expect("[rank 1] rank 1 is whole");
+    shell.expect("code 130");
+}
+
+#[test]
+fn a_job_that_ignores_ctrl_z_is_suspended_all_the_same_when_it_reads_in_the_background() {
+    let scene = Scene::new();
+    let mut shell = Shell::start(&scene);
+    shell.line(&format!(
+        r#"(trap '' TSTP; exec "$DTRAIN" launch --nproc 1 -- {READS}) &"#
+    ));
+    wait_until("the launcher to run", || scene.launcher().len() == 1);
+    wait_until_suspended(|| [scene.workers(), scene.launcher()].concat());
+    shell.line(r#"until [ -n "$(jobs -s)" ]; do sleep 0.1; done; fg; echo code $?"#);
+    shell.wait_until_a_job_has_the_terminal();
+    shell.line("typed");
+    shell.expect("got <typed>");
+    shell.expect("code 0");
+}
+
 /// Reads key by key, as a debugger does.
 const READS_KEYS: &str = r#"stty -icanon; : > "ready.$RANK"; read line"#;
 

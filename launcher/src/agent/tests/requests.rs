@@ -396,6 +396,26 @@ fn a_worker_that_the_same_signal_killed_a_moment_earlier_has_obeyed() {
 }
 
 #[test]
+fn a_worker_that_dies_of_ctrl_c_at_its_terminal_is_one_request() {
+    let mut agent = running(2, None);
+    let asked = on(&mut agent, &Event::Interrupted, 1000);
+    assert_eq!(signals_in(&asked), to(INT, &[0, 1]));
+    die(&mut agent, 0, INT, 1000);
+    assert_eq!(on(&mut agent, &Event::Interrupted, 3000), []);
+    assert_eq!(signals_in(&stop(&mut agent, INT, 4000)), to(KILL, &[1]));
+}
+
+#[test]
+fn a_worker_that_dies_of_the_ctrl_c_that_it_was_sent_is_no_second_request() {
+    let mut agent = running(2, None);
+    stop(&mut agent, INT, 1000);
+    assert_eq!(on(&mut agent, &Event::Interrupted, 1300), []);
+    assert_eq!(signals_in(&die(&mut agent, 0, INT, 1300)), []);
+    let last = exit(&mut agent, 1, 0, 3000);
+    assert_eq!(verdict(&last).cause, Cause::Stopped { signal: INT });
+}
+
+#[test]
 fn workers_whose_run_directory_another_run_has_taken_are_killed_at_once() {
     let mut agent = running(2, Some(75));
     let killed = on(&mut agent, &Event::Evicted, 1000);
