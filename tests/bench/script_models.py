@@ -13,9 +13,7 @@ import torchvision
 def main():
     folder = pathlib.Path(sys.argv[1])
     for name in sys.argv[2:]:
-        # These have other outputs while they train.
-        more = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
-        net = torchvision.models.get_model(name, weights=None, num_classes=10, **more)
+        net = torchvision.models.get_model(name, weights=None, num_classes=10)
         torch.jit.script(net.train()).save(folder / f"{name}.pt")
 
 

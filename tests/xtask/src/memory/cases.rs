@@ -151,8 +151,6 @@ pub(crate) const CASES: &[Case] = &[
     ),
 ];
 
-const LAST: &[&str] = &["model.memory_format=channels-last"];
-
 /// Networks for which no rule was made or tried: they say what a user's own model can expect.
 pub(crate) const UNTUNED: &[Case] = &[
     case("ConvNeXt-T", Base::Script("convnext_tiny", 96), 1, &[]),
@@ -163,19 +161,7 @@ pub(crate) const UNTUNED: &[Case] = &[
         &["precision.amp=bf16"],
     ),
     case("EfficientNet-B0", Base::Script("efficientnet_b0", 96), 1, &[]),
-    case(
-        "EfficientNet-B0, channels-last",
-        Base::Script("efficientnet_b0", 96),
-        1,
-        LAST,
-    ),
     case("MobileNetV3-L", Base::Script("mobilenet_v3_large", 96), 1, &[]),
-    case(
-        "MobileNetV3-L, channels-last",
-        Base::Script("mobilenet_v3_large", 96),
-        1,
-        LAST,
-    ),
     case("RegNetY-400MF", Base::Script("regnet_y_400mf", 96), 1, &[]),
     case("ResNeXt-50", Base::Script("resnext50_32x4d", 96), 1, &[]),
     case("DenseNet-121", Base::Script("densenet121", 96), 1, &[]),
@@ -183,7 +169,6 @@ pub(crate) const UNTUNED: &[Case] = &[
     case("MNASNet", Base::Script("mnasnet1_0", 96), 1, &[]),
     case("VGG-11", Base::Script("vgg11_bn", 96), 1, &[]),
     case("SqueezeNet", Base::Script("squeezenet1_1", 96), 1, &[]),
-    case("GoogLeNet", Base::Script("googlenet", 96), 1, &[]),
     case("Swin-T", Base::Script("swin_t", 96), 1, &[]),
     case("U-Net, images of 100 pixels", Base::Segment(100), 1, &[]),
     case(
