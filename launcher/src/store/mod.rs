@@ -8,7 +8,7 @@ mod table;
 
 pub(crate) use server::Met;
 
-use dtrain_common::env::TORCHELASTIC_USE_AGENT_STORE;
+use request::Refusal;
 use server::Server;
 use std::io::{self, PipeWriter};
 use std::net::{IpAddr, TcpListener};
@@ -43,10 +43,10 @@ impl Place {
     pub(crate) fn serve(self, tell: impl Fn(String) + Send + 'static) -> io::Result<Serving> {
         let (stop, stop_out) = io::pipe()?;
         let port = self.port;
-        let tell = move |refusal| {
+        let tell = move |refusal: Refusal| {
+            let remedy = refusal.remedy();
             tell(format!(
-                "PyTorch's store at port {port} disconnected a client: {refusal}. If the program needs that, set \
-                 {TORCHELASTIC_USE_AGENT_STORE}=False: rank 0 then has the port"
+                "PyTorch's store at port {port} disconnected a client: {refusal}{remedy}"
             ));
         };
         let server = Server::new(self.listeners, &stop, tell)?;

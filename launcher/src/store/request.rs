@@ -93,6 +93,19 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
+    /// What the user can do, to stand behind the sentence.
+    pub(super) const fn remedy(&self) -> &'static str {
+        match self {
+            Self::Stranger | Self::Unknown(_) | Self::Request | Self::Full => {
+                ". If the program needs that, set TORCHELASTIC_USE_AGENT_STORE=False: rank 0 then has the port"
+            }
+            Self::Key(_) | Self::Value(_) | Self::Keys(_) => {
+                ". PyTorch's own store has the same limit: send large objects by a collective, such as broadcast"
+            }
+            Self::NotANumber | Self::Clients => "",
+        }
+    }
+
     /// Fails where an answer would be longer than any request may be.
     pub(super) fn check_answer(bytes: usize) -> Result<(), Self> {
         if bytes > LONGEST_REQUEST {

@@ -147,7 +147,8 @@ const CONNECTIONS: &[Rule] = &[
 ];
 
 const STORE: &str = "the store where ranks meet is gone or was never there, usually because rank 0 failed itself: look at its \
-                     log, and at MASTER_ADDR and MASTER_PORT if they were set by hand";
+                     log, and at MASTER_ADDR and MASTER_PORT if they were set by hand. A Python program that meets at a \
+                     `tcp://` address of its own needs TORCHELASTIC_USE_AGENT_STORE=False";
 /// What a bus error means, told by a signal or in words.
 pub(super) const SHARED_MEMORY: &str = "a bus error, which usually means that shared memory is full: see `df -h /dev/shm`, \
                                         and give a container more of it (`--shm-size`) or use fewer loader processes";
