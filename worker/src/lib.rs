@@ -7,7 +7,6 @@
 pub mod checkpoint;
 pub mod collectives;
 mod control;
-pub mod data;
 mod data_mark;
 mod device;
 pub mod engine;
@@ -31,6 +30,7 @@ mod worker;
 
 pub use device::DeviceError;
 pub use dtrain_common as common;
+pub use dtrain_data as data;
 pub use error::WorkerError;
 pub use out_of_memory::OutOfMemory;
 pub use program::{program, program_by_recipe};

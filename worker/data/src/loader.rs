@@ -105,7 +105,7 @@ impl Loader {
     }
 
     /// Adds so many bad samples to those counted before, and gives the number of these.
-    pub(crate) fn count_bad(&self, samples: usize) -> usize {
+    pub fn count_bad(&self, samples: usize) -> usize {
         self.bad.fetch_add(samples, Ordering::Relaxed)
     }
 

@@ -10,7 +10,7 @@ pub use super::sample_error::SampleError;
 const LISTED: usize = 5;
 
 /// Files that cannot be read and are named one by one before they are only counted.
-pub(crate) const MOST_NAMED: usize = 20;
+pub const MOST_NAMED: usize = 20;
 
 /// An error that ends the run. Each message says where it is and what to do.
 #[derive(Debug, thiserror::Error)]

@@ -50,7 +50,7 @@ fn jpeg_gives_nearly_the_pixels() {
 /// How the files are made is described in `tests/parity/README.md`.
 #[test]
 fn jpeg_gives_the_very_pixels_that_pillow_reads() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/parity/reference/jpeg");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/jpeg");
     let mut cases = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path();
@@ -78,7 +78,7 @@ fn jpeg_gives_the_very_pixels_that_pillow_reads() {
 /// Pillow reads all of these files.
 #[test]
 fn a_jpeg_with_damaged_codes_is_read_and_right_above_the_damage() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/parity/reference/jpeg");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/jpeg");
     for name in ["444", "420", "restarts", "grey"] {
         let whole = std::fs::read(folder.join(name).with_extension("jpg")).unwrap();
         let (good, (width, height)) = decode(&whole).unwrap();
@@ -107,7 +107,7 @@ fn a_jpeg_with_damaged_codes_is_read_and_right_above_the_damage() {
 #[test]
 fn jpeg_headers_need_no_more_of_the_file_than_themselves() {
     let whole = std::fs::read(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/parity/reference/jpeg/progressive.jpg"),
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/jpeg/progressive.jpg"),
     );
     let whole = whole.unwrap();
     let sof = whole.windows(2).position(|pair| pair == [0xff, 0xc2]).unwrap();

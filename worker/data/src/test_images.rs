@@ -110,7 +110,7 @@ pub(super) fn folder(root: &Path, split: &str, classes: &[(&str, usize)]) {
 pub(super) fn real(name: &str) -> Option<PathBuf> {
     let data = match std::env::var_os("DTRAIN_TEST_DATA") {
         Some(folder) => PathBuf::from(folder),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
     };
     let folder = data.join(name);
     if folder.is_dir() {
