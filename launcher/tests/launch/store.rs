@@ -118,8 +118,10 @@ def ask(port):
         lambda: store.clone().get("m3"),
         lambda: store.has_extended_api(),
     ]
+    # No answer comes to set, append and push: a question behind them is answered when they are done.
     for act in acts:
         note(act)
+        store.num_keys(), other.num_keys()
     # The order in which two threads are done is none of the server's.
     waits = len(results)
     meanwhile(lambda: other.wait(["late", "later"]), lambda: store.multi_set(["late", "later"], ["", ""]))
