@@ -8,7 +8,7 @@ use super::pass::Keep;
 use crate::device;
 use crate::engine::error::TrainError;
 use crate::engine::plan::Place;
-use crate::engine::status::Status;
+use crate::engine::status::{Status, Tally};
 use crate::engine::trainer::Trainer;
 use crate::memory::report;
 use crate::metrics::StageRecord;
@@ -67,9 +67,10 @@ impl Trainer<'_> {
             }
         })?;
         self.reducer.follow(&self.model.arena)?;
-        // A status has an element for every parameter: the next ones are of another length.
-        self.reducer
-            .expect(Status::blank(self.model.task.sums(), self.ranks.size()))?;
+        // A status has an element for every parameter, and one for each figure that the stage's task counts.
+        let sums = self.model.task.sums();
+        self.reducer.expect(Status::blank(sums, self.ranks.size()))?;
+        self.tally = Tally::new(sums, self.device)?;
         self.phase = place;
         // The new layout is a guess until a backward pass has been seen.
         self.is_laid_out = false;
