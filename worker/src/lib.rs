@@ -5,7 +5,6 @@
 //! The parts stand on their own: [`collectives`] knows no models, [`models`] no ranks, [`data`] no tensors.
 
 pub mod checkpoint;
-pub mod collectives;
 mod control;
 mod data_mark;
 mod device;
@@ -18,7 +17,6 @@ mod job;
 mod lead;
 pub mod memory;
 pub mod metrics;
-pub mod models;
 pub mod optim;
 mod out_of_memory;
 mod program;
@@ -29,8 +27,10 @@ mod trained;
 mod worker;
 
 pub use device::DeviceError;
+pub use dtrain_collectives as collectives;
 pub use dtrain_common as common;
 pub use dtrain_data as data;
+pub use dtrain_models as models;
 pub use error::WorkerError;
 pub use out_of_memory::OutOfMemory;
 pub use program::{program, program_by_recipe};

@@ -198,15 +198,18 @@ mod tests {
         }
     }
 
-    fn collective(message: TchError) -> CollectiveError {
-        let operation = crate::collectives::Operation {
-            op: "all_reduce",
-            rank: 0,
-            sequence: 1,
-            bytes: 4,
-            timeout: std::time::Duration::ZERO,
-        };
-        operation.torch(message)
+    fn collective(error: TchError) -> CollectiveError {
+        let (op, rank, refused) = ("all_reduce", 0, error.is_out_of_memory());
+        let message = error.to_string();
+        match refused {
+            true => CollectiveError::OutOfMemory { op, rank, message },
+            false => CollectiveError::Backend {
+                op,
+                rank,
+                sequence: 1,
+                message,
+            },
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use dtrain_common::env::Transport;
 use dtrain_shared_memory::{Control, Member};
 
 use super::{SharedGroup, agree};
-use crate::collectives::{CollectiveError, GlooGroup, ProcessGroup};
+use crate::{CollectiveError, GlooGroup, ProcessGroup};
 
 /// What came of an attempt to share memory; the same on all ranks.
 #[derive(Debug)]

@@ -189,6 +189,24 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_allocation_is_out_of_memory() {
+        let operation = Operation::connecting(1, Duration::ZERO);
+        let options = (tch::Kind::Float, tch::Device::Cpu);
+        let refused = tch::Tensor::f_zeros([1 << 50], options).expect_err("it is too large");
+        assert!(matches!(
+            operation.torch(refused),
+            CollectiveError::OutOfMemory { rank: 1, .. }
+        ));
+        let other = tch::Tensor::from_slice(&[1f32])
+            .f_view([3])
+            .expect_err("it has one value");
+        assert!(matches!(
+            operation.torch(other),
+            CollectiveError::Backend { rank: 1, .. }
+        ));
+    }
+
+    #[test]
     fn the_place_in_the_source_is_left_out() {
         let gloo = "[/src/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1";
         assert_eq!(

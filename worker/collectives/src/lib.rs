@@ -28,8 +28,6 @@ use tch::{Kind, Tensor};
 pub use device::DeviceGroup;
 pub use dtrain_torch_shim::gloo::ReduceOp;
 pub use error::CollectiveError;
-#[cfg(test)]
-pub(crate) use error::Operation;
 pub use gloo::GlooGroup;
 pub use gpus::GpuError;
 pub use nccl::{Invitation, Nccl, NcclError, NcclGroup, Seat, Version};
@@ -219,7 +217,7 @@ impl Work for All {
 }
 
 /// An operation that has ended already.
-pub(crate) struct Done;
+pub struct Done;
 
 impl Work for Done {
     fn is_completed(&self) -> Result<bool, CollectiveError> {

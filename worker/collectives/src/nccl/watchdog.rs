@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::communicator::Communicator;
 use super::timeline::{Mark, Timeline};
-use crate::collectives::CollectiveError;
-use crate::collectives::error::Operation;
+use crate::CollectiveError;
+use crate::error::Operation;
 
 /// How often it looks.
 const TICK: Duration = Duration::from_millis(100);

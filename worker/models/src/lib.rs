@@ -32,18 +32,16 @@ mod weights;
 
 pub use error::{ModelError, WeightsError};
 pub use gpt::{Gpt, GptConfig};
-pub(crate) use layers::without_drawing;
 pub use layers::{
     BatchNorm2d, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions, ConvTranspose2d, Embedding,
-    Gelu, Init, LayerNorm, Linear, Mlp, SelfAttention, channels_last, is_channels_last,
+    Gelu, Init, LayerNorm, Linear, Mlp, SelfAttention, channels_last, is_channels_last, without_drawing,
 };
 pub use mismatch::{Mismatch, ShapeDifference};
 pub use recompute::{Recompute, Segment, is_recomputing};
 pub use registry::{Entry, Registry, Role, Scope};
 pub use rename::Renames;
 pub use tensor_file::TensorFile;
-pub use tensor_write::write_tensors;
-pub(crate) use tensor_write::{dtype_of, header, widest_first};
+pub use tensor_write::{dtype_of, header, widest_first, write_tensors};
 pub use unet::UnetConfig;
 pub use vit::VitConfig;
 pub use weights::{LoadMode, LoadReport, load_renamed, load_state, save_state};

@@ -14,7 +14,7 @@ thread_local! {
 
 /// Runs `build`, in which weights stay what their memory holds: for a model that is filled from a checkpoint at once. Drawing
 /// numbers takes seconds for hundreds of millions of parameters.
-pub(crate) fn without_drawing<T>(build: impl FnOnce() -> T) -> T {
+pub fn without_drawing<T>(build: impl FnOnce() -> T) -> T {
     /// Ends it on the way out of a panic too.
     struct Ends(bool);
     impl Drop for Ends {

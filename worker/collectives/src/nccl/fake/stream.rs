@@ -7,8 +7,8 @@ use std::time::Duration;
 use dtrain_torch_shim::ShimError;
 use tch::Tensor;
 
-use crate::collectives::nccl::api::CudaStream;
-use crate::collectives::nccl::timeline::{Mark, Timeline};
+use crate::nccl::api::CudaStream;
+use crate::nccl::timeline::{Mark, Timeline};
 
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 

@@ -76,7 +76,7 @@ fn write_whole(path: &Path, partial: &Path, tensors: &[(&str, Tensor)]) -> Resul
 }
 
 /// Wide types first, as the format's own writer does: then every tensor is aligned to its type.
-pub(crate) fn widest_first(dtype: Dtype) -> impl Ord {
+pub fn widest_first(dtype: Dtype) -> impl Ord {
     std::cmp::Reverse(dtype.bitsize())
 }
 
@@ -84,9 +84,7 @@ pub(crate) fn widest_first(dtype: Dtype) -> impl Ord {
 ///
 /// # Errors
 /// In words, where the format holds no such header.
-pub(crate) fn header<'a>(
-    tensors: impl Iterator<Item = (&'a str, Dtype, Vec<i64>)>,
-) -> Result<Vec<u8>, String> {
+pub fn header<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, Vec<i64>)>) -> Result<Vec<u8>, String> {
     let mut end = 0;
     let infos = tensors.map(|(name, dtype, shape)| {
         let shape: Vec<usize> = shape.into_iter().map(|size| size as usize).collect();
@@ -114,7 +112,7 @@ pub(crate) fn header<'a>(
 }
 
 /// The format's counterpart of one of libtorch's types.
-pub(crate) fn dtype_of(kind: Kind) -> Option<Dtype> {
+pub fn dtype_of(kind: Kind) -> Option<Dtype> {
     Some(match kind {
         Kind::Bool => Dtype::BOOL,
         Kind::Uint8 => Dtype::U8,

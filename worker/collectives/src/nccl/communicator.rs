@@ -7,8 +7,8 @@ use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclUniqueId};
 
 use super::api::{self, Api, Code, IN_PROGRESS, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR};
 use super::pause::Pause;
-use crate::collectives::CollectiveError;
-use crate::collectives::error::Operation;
+use crate::CollectiveError;
+use crate::error::Operation;
 
 /// This rank's end of a group of ranks.
 ///

@@ -3,7 +3,7 @@
 use dtrain_shared_memory::Ticket;
 use tch::{Device, Kind, Tensor};
 
-use crate::collectives::{CollectiveError, GlooGroup, ProcessGroup};
+use crate::{CollectiveError, GlooGroup, ProcessGroup};
 
 /// Enough for a sentence.
 const REASON_BYTES: usize = 400;
