@@ -17,11 +17,11 @@ pub(crate) use limits::{Limit, LimitArgs};
 pub(crate) use plan::{PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 pub(crate) use words::{Form, Target, read_command};
 
-use crate::agent::HangPolicy;
 use crate::cli_gpus::GpuArgs;
 use crate::cli_output::OutputArgs;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
+use dtrain_agent::local::HangPolicy;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -1,33 +1,27 @@
 //! The `dtrain` command: starts data-parallel training, or any program, as one process per GPU.
 //!
-//! `cli` reads the command line. Of a launch, `guardian` stands behind the rest, `launch` checks the command and runs it, `agent`
-//! decides, `process` and `output` act, and `store` is where PyTorch's processes meet. `ask` has the worker program plan and
-//! profile, `gpus` is the commands about GPUs, `ckpt` those about checkpoints.
+//! `cli` reads the command line, `launch` checks a launch and runs it by the rules of `dtrain_agent`, `ask` has the worker program plan
+//! and profile, `gpus` is the commands about GPUs, `ckpt` those about checkpoints.
 //! Architecture invariant: the launcher links no libtorch and knows of what it launches only the environment
 //! contract of `dtrain_common::env` and the protocol of PyTorch's store.
 #![deny(unsafe_code)]
 
-mod agent;
 mod ask;
 mod ckpt;
 mod cli;
 mod cli_gpus;
 mod cli_output;
 mod gpus;
-mod guardian;
 mod launch;
-mod output;
-mod process;
+mod python;
 mod stdout;
-mod store;
-mod temporary;
 
 use anyhow::Context;
 use cli::{Command, LaunchArgs};
+use dtrain_agent::clock::Begun;
+use dtrain_agent::io::guardian::{self, Behind, Role};
+use dtrain_agent::io::process::{descriptors, handlers};
 use dtrain_common::exit::ExitStatus;
-use guardian::{Behind, Role};
-use launch::Begun;
-use process::{descriptors, signals};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -72,7 +66,7 @@ fn launch(args: &Arc<LaunchArgs>, begun: Begun) -> ExitCode {
 fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     inherited.keep_to_this_process(&std::env::args_os().collect::<Vec<_>>());
-    signals::write_to_any_terminal().context("cannot change how signals are received")?;
+    handlers::write_to_any_terminal().context("cannot change how signals are received")?;
     launch::run(args, behind, begun).map(ExitCode::from)
 }
 

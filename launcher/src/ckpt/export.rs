@@ -7,9 +7,9 @@ use self::plan::{Output, Plan};
 use super::progress::Progress;
 use super::{Failed, failed};
 use crate::cli::{ExportArgs, Weights};
-use crate::process::signals;
 use crate::stdout::say;
 use anyhow::{Context, bail};
+use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic_with;
 use dtrain_common::manifest::FILE_NAME;
@@ -111,7 +111,7 @@ fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicI32::new(0));
     let signal = Arc::clone(&stop);
     // From here on the file that is not finished has to be removed.
-    signals::listen(&signals::STOP, move |number| {
+    handlers::listen(&signals::STOP, move |number| {
         let _ = signal.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
     })
     .context("cannot receive signals")?;

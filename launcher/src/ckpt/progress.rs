@@ -1,6 +1,6 @@
 //! How far reading or writing many bytes has come, on a terminal.
 
-use crate::output::{Stream, draws_frames};
+use dtrain_agent::io::output::{Stream, draws_frames};
 use dtrain_common::text::size;
 use std::io::{self, Write};
 use std::sync::Mutex;

@@ -2,10 +2,10 @@
 
 mod values;
 
-use crate::process::signals;
 use anyhow::bail;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
+use dtrain_agent::signals;
 
 use values::{Endpoint, Host, Interval, Nodes, Port, RdzvConf, SignalList};
 

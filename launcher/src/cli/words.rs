@@ -2,7 +2,7 @@
 //! starts, and where flags come from.
 
 use super::{Cli, Command, LaunchArgs, twins};
-use crate::process::python;
+use crate::python;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::{OsStr, OsString};

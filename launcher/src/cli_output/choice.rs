@@ -1,7 +1,7 @@
 //! `--redirects` and `--tee`: which streams of which workers.
 
 use super::ranks::rank;
-use crate::output::Stream;
+use dtrain_agent::io::output::Stream;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;

@@ -4,9 +4,9 @@ use super::info::{Tick, known, size, text};
 use super::owner::owner;
 use super::say;
 use crate::cli::MonitorArgs;
-use crate::process::signals;
 use anyhow::Context;
 use crossbeam_channel::{Receiver, bounded};
+use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::gpu::{Driver, Status};
 use std::io::{self, IsTerminal};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Looks again and again until Ctrl-C, which is the usual end, or as often as was asked.
 pub(super) fn run(driver: &mut impl Driver, args: &MonitorArgs) -> anyhow::Result<ExitCode> {
     let (sender, stopped) = bounded(1);
-    signals::listen(&signals::STOP, move |signal| {
+    handlers::listen(&signals::STOP, move |signal| {
         // One is enough.
         let _ = sender.try_send(signal);
     })

@@ -1,9 +1,9 @@
 //! The files that a launch makes for its workers: logs and error files, before any worker starts.
 
 use super::streams::Routing;
-use crate::output::{RotatingLog, Sieve, Stream};
-use crate::temporary::Temporary;
 use anyhow::Context;
+use dtrain_agent::io::output::{RotatingLog, Sieve, Stream};
+use dtrain_agent::io::temporary::Temporary;
 use dtrain_common::run_dir::RunDir;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};

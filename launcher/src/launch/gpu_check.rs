@@ -3,8 +3,8 @@
 
 use super::devices::InUse;
 use crate::gpus::owner::{Owner, owner};
-use crate::process::memory_kill::sees_the_kernels_pids;
 use anyhow::{Context, bail};
+use dtrain_agent::io::process::memory_kill::sees_the_kernels_pids;
 use dtrain_common::env::DTRAIN_CUDA;
 use dtrain_common::gpu::{Driver, GpuProcess, Nvidia, Place, Versions, oldest_driver};
 use dtrain_common::units::ByteSize;

@@ -1,13 +1,13 @@
 //! The workers of one attempt: how they are started, signalled and read, by the orders of [`supervise`](super::supervise).
 
-use super::Begun;
-use super::cause::{self, Evidence};
 use super::files::{Files, Sieves, WorkerLogs, read_error};
 use super::streams::Routing;
-use crate::agent::{Event, Outcome};
-use crate::output::{Chunk, Reader, RotatingLog, Source, Stream, Style, Tail, Unkept};
-use crate::process::{Family, ShellJob, Streams, Terminal, Worker, WorkerSpec, signals};
 use crossbeam_channel::Sender;
+use dtrain_agent::cause::{self, Evidence};
+use dtrain_agent::clock::Begun;
+use dtrain_agent::io::output::{Chunk, Reader, RotatingLog, Source, Stream, Style, Tail, Unkept};
+use dtrain_agent::io::process::{Family, ShellJob, Streams, Terminal, Worker, WorkerSpec, handlers};
+use dtrain_agent::local::{Event, Outcome};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, PipeReader};
@@ -87,7 +87,7 @@ impl Group<'_> {
     pub(super) fn pay(&mut self) {
         let workers = &self.workers;
         self.owed.retain(|&(rank, signal)| match &workers[rank] {
-            Some(worker) if signals::is_handled_by(worker.pid(), signal) => {
+            Some(worker) if handlers::is_handled_by(worker.pid(), signal) => {
                 worker.signal(signal);
                 false
             }

@@ -1,9 +1,9 @@
 //! Where workers are that seem to hang, for the user.
 
 use super::group::Group;
-use crate::agent::{Event, INSPECTION};
-use crate::process::stacks;
 use crossbeam_channel::Sender;
+use dtrain_agent::io::process::stacks;
+use dtrain_agent::local::{Event, INSPECTION};
 use std::fs;
 use std::path::Path;
 

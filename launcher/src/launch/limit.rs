@@ -1,10 +1,11 @@
 //! The time limit of a run: the user's, or that of the batch system's job.
 
-use super::{Begun, slurm};
-use crate::agent::TimeLimit;
+use super::slurm;
 use crate::cli::{Limit, LimitArgs};
-use crate::process::signals;
 use anyhow::bail;
+use dtrain_agent::clock::Begun;
+use dtrain_agent::local::TimeLimit;
+use dtrain_agent::signals;
 use dtrain_common::time::show_time;
 use std::time::Duration;
 

@@ -1,16 +1,13 @@
 //! `dtrain launch`: check everything, start the workers, supervise them, report.
 
-mod cause;
 mod devices;
 mod environment;
 mod files;
 mod gpu_check;
 mod group;
-mod heartbeats;
 mod inspect;
 mod limit;
 mod meeting;
-mod memory_copies;
 mod numa;
 mod placement;
 mod plan;
@@ -22,23 +19,24 @@ mod store;
 mod streams;
 mod supervise;
 
-use crate::agent::{Cause, Next, RestartPolicy, Restarts, Resumption};
 use crate::cli::LaunchArgs;
-use crate::guardian::Behind;
-use crate::output::{Screen, Stream, draws_frames};
-use crate::process::memory_kill::MemoryKills;
-use crate::store::Place;
-use crate::temporary::Temporary;
 use anyhow::{Context, bail};
+use dtrain_agent::clock::Begun;
+use dtrain_agent::io::guardian::Behind;
+use dtrain_agent::io::heartbeats::Heartbeats;
+use dtrain_agent::io::memory_copies::MemoryCopies;
+use dtrain_agent::io::output::{Screen, Stream, draws_frames};
+use dtrain_agent::io::process::memory_kill::MemoryKills;
+use dtrain_agent::io::store::Place;
+use dtrain_agent::io::temporary::Temporary;
+use dtrain_agent::local::{Cause, Next, RestartPolicy, Restarts, Resumption};
 use dtrain_common::env::{TORCHELASTIC_USE_AGENT_STORE, omp_threads};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
 use dtrain_common::run_dir::RunDir;
 use environment::Shared;
 use files::Files;
-use heartbeats::Heartbeats;
 use meeting::Meeting;
-use memory_copies::MemoryCopies;
 use plan::Plan;
 pub(crate) use plan::find_worker;
 use port::MasterPort;
@@ -47,30 +45,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use supervise::{Early, Run};
-
-/// When the command began, on both clocks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Begun {
-    /// Origin of the agent's times.
-    pub(crate) at: Instant,
-    /// The same moment by the calendar, for files and for the workers.
-    pub(crate) wall: SystemTime,
-}
-
-impl Begun {
-    /// This moment.
-    pub(crate) fn now() -> Self {
-        Self {
-            at: Instant::now(),
-            wall: SystemTime::now(),
-        }
-    }
-
-    /// Time on the agent's clock.
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.at.elapsed()
-    }
-}
 
 /// Runs the command to its end. Call it from the main thread: the workers die with the thread that starts them.
 ///

@@ -5,12 +5,13 @@ mod told;
 
 pub(super) use told::{cannot_start, evicted, notice, restarting};
 
+use super::Attempt;
 use super::plan::{Kind, Plan};
 use super::supervise::Run;
-use super::{Attempt, Begun};
-use crate::agent::{Cause, Outcome, Restarts, Verdict};
-use crate::process::signals;
 use culprit::Culprit;
+use dtrain_agent::clock::Begun;
+use dtrain_agent::local::{Cause, Outcome, Restarts, Verdict};
+use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::result::{Failure, RunResult};
 use dtrain_common::run_dir::RunDir;

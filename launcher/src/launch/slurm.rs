@@ -1,7 +1,7 @@
 //! When the Slurm job ends in which this process runs.
 
-use super::Begun;
-use crate::process::output;
+use dtrain_agent::clock::Begun;
+use dtrain_agent::io::process::output;
 use dtrain_common::env::{SLURM_JOB_END_TIME, SLURM_JOB_ID};
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};

@@ -2,8 +2,8 @@
 
 use super::meeting::Meeting;
 use super::port::MasterPort;
-use crate::store::Place;
 use anyhow::Context;
+use dtrain_agent::io::store::Place;
 use dtrain_common::env::TORCHELASTIC_USE_AGENT_STORE;
 use std::ffi::OsString;
 use std::io::ErrorKind;

@@ -4,9 +4,9 @@
 mod tests;
 
 use crate::cli_output::{Choice, FilterList, LogSize, OutputArgs, Place, PrefixTemplate, RankList};
-use crate::output::{Frames, Stream, Style, draws_frames};
-use crate::temporary;
 use anyhow::{Context, bail, ensure};
+use dtrain_agent::io::output::{Frames, Stream, Style, draws_frames};
+use dtrain_agent::io::temporary;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

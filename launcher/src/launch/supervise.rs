@@ -5,23 +5,24 @@
 //! who has stopped reading delays no decision. It wakes at least twice a second, to look at the workers' heartbeats and so that
 //! the agent notices when the launcher itself did not run.
 
-use super::Begun;
 use super::files::Files;
 use super::group::{Capture, Group};
-use super::heartbeats::Heartbeats;
 use super::inspect::inspect;
 use super::plan::{Kind, Plan};
 use super::report;
 use super::streams::Routing;
-use crate::agent::{
-    Action, Agent, Asked, Cause, Event, HangPolicy, Policy, Restarts, SAME_REQUEST, TICK, TimeLimit, Verdict,
-};
-use crate::guardian::{self, Behind};
-use crate::output::{Screen, Tail, Unkept};
-use crate::process::{Family, ShellJob, WorkerSpec, descendants, signals};
-use crate::store::{Met, Place, Serving};
 use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use dtrain_agent::clock::Begun;
+use dtrain_agent::io::guardian::{self, Behind};
+use dtrain_agent::io::heartbeats::Heartbeats;
+use dtrain_agent::io::output::{Screen, Tail, Unkept};
+use dtrain_agent::io::process::{Family, ShellJob, WorkerSpec, descendants, handlers};
+use dtrain_agent::io::store::{Met, Place, Serving};
+use dtrain_agent::local::{
+    Action, Agent, Asked, Cause, Event, HangPolicy, Policy, Restarts, SAME_REQUEST, TICK, TimeLimit, Verdict,
+};
+use dtrain_agent::signals;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -102,8 +103,8 @@ impl Supervisor {
         let family = Family::default();
         let relatives = family.clone();
         let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
-        let latest = signals::LatestOfJob::watch().context("cannot receive signals")?;
-        signals::listen(&wanted, move |signal| {
+        let latest = handlers::LatestOfJob::watch().context("cannot receive signals")?;
+        handlers::listen(&wanted, move |signal| {
             let event = match signal {
                 signals::CHLD => return relatives.reap_orphans(),
                 signals::CONT => return relatives.resume(),
@@ -115,7 +116,7 @@ impl Supervisor {
             let _ = signals_out.send(event);
         })
         .context("cannot receive signals")?;
-        signals::survive_file_size_limit().context("cannot receive signals")?;
+        handlers::survive_file_size_limit().context("cannot receive signals")?;
         let abandoned_out = events_out.clone();
         guardian::watch(behind.guardian, move || {
             let _ = abandoned_out.send(Event::Abandoned);

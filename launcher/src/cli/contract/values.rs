@@ -1,7 +1,7 @@
 //! The values of torchrun's flags.
 
 use super::{Backend, ONE_NODE};
-use crate::process::signals;
+use dtrain_agent::signals;
 use std::fmt;
 use std::str::FromStr;
 

@@ -1,7 +1,7 @@
 //! The run directory that is named, or a new one.
 
-use super::Begun;
 use anyhow::{Context, bail};
+use dtrain_agent::clock::Begun;
 use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{Resume, RunDir, RunLock, Start};
 use std::fs;

@@ -1,15 +1,16 @@
 //! The worker that a failure is told of: which it is, how it ended and why.
 
 use super::ended;
-use crate::agent::{Cause, End, Outcome, Verdict};
-use crate::launch::cause::{self, Evidence, Suspect};
+use crate::launch::Attempt;
 use crate::launch::files::Files;
 use crate::launch::plan::Plan;
 use crate::launch::supervise::Run;
-use crate::launch::{Attempt, Begun};
-use crate::output::Stream;
-use crate::process::memory_kill::SinceThen;
-use crate::process::signals;
+use dtrain_agent::cause::{self, Evidence, Suspect};
+use dtrain_agent::clock::Begun;
+use dtrain_agent::io::output::Stream;
+use dtrain_agent::io::process::memory_kill::SinceThen;
+use dtrain_agent::local::{Cause, End, Outcome, Verdict};
+use dtrain_agent::signals;
 use dtrain_common::result::{self, Failure};
 use std::time::{Duration, UNIX_EPOCH};
 

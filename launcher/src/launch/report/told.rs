@@ -1,11 +1,11 @@
 //! What the user is told while a run goes on.
 
 use super::ended;
-use crate::agent::{Notice, Outcome};
 use crate::launch::group::is_passing;
 use crate::launch::plan::{Kind, Plan};
 use crate::launch::size::plural;
-use crate::process::signals;
+use dtrain_agent::local::{Notice, Outcome};
+use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use std::io;
 use std::time::Duration;

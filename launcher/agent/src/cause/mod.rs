@@ -1,0 +1,299 @@
+//! Why a worker failed, as far as the way it ended, its last words and the system tell.
+//!
+//! [`cause`] is a pure function of [`Evidence`]; [`to_blame`] picks the worker that is the cause and not a consequence.
+//! What is only likely is worded as likely, and what is not known is not guessed.
+
+mod blame;
+mod kind;
+mod python;
+mod said;
+mod wording;
+
+#[cfg(test)]
+mod tests;
+
+pub use blame::{Suspect, to_blame};
+pub use kind::Kind;
+pub use said::shortened;
+
+use crate::local::Outcome;
+use crate::signals;
+use python::Exception;
+use rustix::process::Signal;
+
+/// Lines of standard error, counted from the last, that are searched where there is no traceback.
+const SEARCHED: usize = 40;
+/// Characters of a program's own message that are quoted.
+const QUOTED: usize = 300;
+
+/// What is known about a failed worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Evidence<'a> {
+    pub outcome: Outcome,
+    /// The stop signals that the launcher had sent it before.
+    pub sent: &'a [i32],
+    /// The last lines of its standard error.
+    pub stderr: &'a [String],
+    /// The content of its error file.
+    pub error_file: Option<&'a str>,
+    /// What speaks for a kill because of memory, during its life.
+    pub memory_kill: Option<MemoryKill>,
+}
+
+/// How it is known that memory ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKill {
+    /// The kernel's log names the process.
+    Logged,
+    /// The kernel killed a process of the launcher's control group.
+    Group,
+    /// The kernel killed a process of this machine, and nothing nearer can be read.
+    Machine,
+}
+
+/// Why a worker failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    pub kind: Kind,
+    /// What it means and what to do: one line.
+    pub text: String,
+    /// Whether it says that another worker is gone, so that the failure is probably a consequence.
+    pub peer_lost: bool,
+}
+
+impl Cause {
+    /// Nothing was heard of the worker any more.
+    pub fn hang() -> Self {
+        Self::new(
+            Kind::Hang,
+            "it made no progress any more; where its threads were stands in stacks.txt beside its log, or above",
+        )
+    }
+
+    fn new(kind: Kind, text: impl Into<String>) -> Self {
+        Self {
+            kind,
+            text: text.into(),
+            peer_lost: false,
+        }
+    }
+}
+
+/// Why the worker failed, where that can be known.
+pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
+    let stderr = said::plain(evidence.stderr.iter().map(String::as_str));
+    let reported = evidence.error_file.map(said::reported).unwrap_or_default();
+    let death = Death::of(evidence);
+    if let Some(how) = evidence.memory_kill
+        && (death.is(Signal::KILL) || stderr.iter().any(|line| tells_of_killed_child(line)))
+    {
+        return Some(killed_for_memory(how, &death));
+    }
+    if let Some(cause) = death.by_signal() {
+        return Some(cause);
+    }
+    let aborted = death.is(Signal::ABORT);
+    let what = if aborted { last_words_of_cpp(&stderr) } else { None };
+    what.and_then(wording::find)
+        .or_else(|| by_exception(&reported, evidence.sent))
+        .or_else(|| wording::find(&reported))
+        .or_else(|| by_exception(&stderr, evidence.sent))
+        .or_else(|| {
+            // A worker that was told to stop may have said all kinds of things about that.
+            let searched = &stderr[stderr.len().saturating_sub(SEARCHED)..];
+            evidence
+                .sent
+                .is_empty()
+                .then(|| wording::find(searched))
+                .flatten()
+        })
+        .or_else(|| aborted.then(|| abort(what, &death)))
+}
+
+/// The signal that a worker died of, if the launcher had not sent it.
+struct Death {
+    signal: Option<i32>,
+    /// The worker is a shell, or acts like one: its exit code says that its own child died of the signal.
+    in_shell: bool,
+}
+
+impl Death {
+    fn of(evidence: &Evidence<'_>) -> Self {
+        let (signal, in_shell) = match evidence.outcome {
+            Outcome::Signaled(signal) => (Some(signal), false),
+            Outcome::Exited(code @ 129..=159) => (Some(code - 128), true),
+            Outcome::Exited(_) | Outcome::Lost => (None, false),
+        };
+        Self {
+            signal: signal.filter(|signal| !evidence.sent.contains(signal)),
+            in_shell,
+        }
+    }
+
+    fn is(&self, signal: Signal) -> bool {
+        self.signal == Some(signal.as_raw())
+    }
+
+    /// How a text about the signal begins.
+    fn name(&self) -> String {
+        let signal = self.signal.unwrap_or_default();
+        let name = signals::name(signal);
+        if self.in_shell {
+            format!(
+                "{name}, if exit code {} means what it means in a shell",
+                signal + 128
+            )
+        } else {
+            name
+        }
+    }
+
+    /// The cause, where the signal alone says it.
+    fn by_signal(&self) -> Option<Cause> {
+        let name = self.name();
+        let (kind, text) = match Signal::from_named_raw(self.signal?)? {
+            Signal::KILL => (
+                Kind::Killed,
+                format!(
+                    "{name}, not sent by the launcher: perhaps by the kernel because memory ran out, perhaps by the batch \
+                     system or a person; `dmesg | grep -i 'killed process'` or the administrator can tell"
+                ),
+            ),
+            Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT => (
+                Kind::Killed,
+                format!(
+                    "{name}, not sent by the launcher: perhaps by the batch system or a person; to stop a run, signal \
+                     the launcher"
+                ),
+            ),
+            Signal::ILL => (
+                Kind::IllegalInstruction,
+                format!(
+                    "{name}: it is compiled for another processor; compare `lscpu` with what the program and its libraries \
+                     were built for"
+                ),
+            ),
+            Signal::SEGV => (
+                Kind::SegmentationFault,
+                format!(
+                    "{name}: an error in native code, often of libraries that do not fit together; with \
+                     PYTHONFAULTHANDLER=1 Python shows where, and `coredumpctl` or a debugger in other programs"
+                ),
+            ),
+            Signal::BUS => (Kind::BusError, format!("{name}: {}", wording::SHARED_MEMORY)),
+            Signal::XCPU => (
+                Kind::CpuTime,
+                format!(
+                    "{name}: it used up the CPU time that is allowed; see `ulimit -t` and the batch system's limits"
+                ),
+            ),
+            Signal::XFSZ => (
+                Kind::FileSize,
+                format!("{name}: a file became larger than is allowed; see `ulimit -f`"),
+            ),
+            Signal::PIPE => (Kind::BrokenPipe, format!("{name}: {}", wording::BROKEN_PIPE)),
+            _ => return None,
+        };
+        Some(Cause::new(kind, text))
+    }
+}
+
+/// Whether a program says that the system killed a process that it had started.
+fn tells_of_killed_child(line: &str) -> bool {
+    line.contains("is killed by signal: Killed") || line.split_whitespace().any(|word| word == "Killed")
+}
+
+fn killed_for_memory(how: MemoryKill, death: &Death) -> Cause {
+    let what = if death.is(Signal::KILL) && !death.in_shell {
+        "it"
+    } else {
+        "a process that it ran"
+    };
+    let text = match how {
+        MemoryKill::Logged => {
+            format!("the kernel killed {what} because memory ran out, as the kernel's log says")
+        }
+        MemoryKill::Group => format!(
+            "the kernel killed {what} because memory ran out: the count of such kills in its control group rose during \
+             the run"
+        ),
+        MemoryKill::Machine => format!(
+            "most probably the kernel killed {what} because memory ran out: the machine's count of such kills rose \
+             during the run"
+        ),
+    };
+    let remedy = "give the job more memory, or use fewer workers, smaller batches or fewer loader processes";
+    Cause::new(Kind::OutOfMemoryKilled, format!("{text}; {remedy}"))
+}
+
+/// The cause that the last traceback names, if there is one.
+fn by_exception(lines: &[String], sent: &[i32]) -> Option<Cause> {
+    let chain = python::exceptions(lines);
+    let last = chain.first()?;
+    if !sent.is_empty() && says_that_it_was_stopped(last) {
+        return None;
+    }
+    // What an exception followed from may be worded better than what followed.
+    let worded = chain.iter().find_map(|exception| {
+        // What follows the first line may be the message's, or come from elsewhere: it only adds to what that says.
+        wording::find(exception.lines.get(..1)?)?;
+        Some((wording::find(exception.near())?, exception))
+    });
+    let (mut cause, exception) = worded.unwrap_or_else(|| {
+        let message = quoted(&last.summary());
+        (
+            Cause::new(Kind::PythonException, format!("the program raised {message}")),
+            last,
+        )
+    });
+    cause.text = format!("{} (at {})", cause.text, quoted(&exception.place.to_string()));
+    Some(cause)
+}
+
+/// Whether the exception is only how the program took the launcher's signal.
+fn says_that_it_was_stopped(exception: &Exception) -> bool {
+    let names = ["KeyboardInterrupt", "SystemExit", "SignalException"];
+    let words = ["signal: Terminated", "SIGTERM", "signal 15"];
+    names.contains(&exception.name.as_str())
+        || exception
+            .lines
+            .iter()
+            .any(|line| words.iter().any(|word| line.contains(word)))
+}
+
+/// What a C++ program said when an exception ended it: `terminate called ...`, `  what():  ...` and on.
+fn last_words_of_cpp(lines: &[String]) -> Option<&[String]> {
+    let begin = lines
+        .iter()
+        .rposition(|line| line.starts_with("terminate called"))?;
+    Some(&lines[begin..])
+}
+
+fn abort(what: Option<&[String]>, death: &Death) -> Cause {
+    let said = what
+        .into_iter()
+        .flatten()
+        .find_map(|line| line.trim_start().strip_prefix("what():"));
+    let name = death.name();
+    Cause::new(
+        Kind::Abort,
+        match said {
+            Some(said) => format!(
+                "{name}: the program ended itself with the message: {}",
+                quoted(said.trim())
+            ),
+            None => format!(
+                "{name}: the program ended itself, as native code does when it finds an error it cannot handle; \
+                             its last lines say more"
+            ),
+        },
+    )
+}
+
+/// A program's words, cut to what fits into a sentence.
+fn quoted(text: &str) -> String {
+    match text.char_indices().nth(QUOTED) {
+        Some((end, _)) => format!("{} ...", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,175 @@
+//! What a worker said before it failed, made ready for reading and for showing.
+
+use super::python;
+
+/// Characters of a line that are read; a line of megabytes says nothing more.
+const LONGEST_LINE: usize = 2000;
+/// So many lines of a traceback, or frames of C++, are shown as they are.
+const SHORT: usize = 4;
+
+/// The lines without colours, without the `[rank1]: ` that torch puts before its exceptions, and without the bars of
+/// an exception group.
+pub(super) fn plain<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    lines.into_iter().map(plain_line).collect()
+}
+
+/// What an error file of torchrun's form says: the message and the call stack.
+pub(super) fn reported(error_file: &str) -> Vec<String> {
+    let Ok(json) = serde_json::from_str::<serde_json::Value>(error_file) else {
+        return Vec::new();
+    };
+    let outer = json.get("message");
+    let message = outer.map(|outer| outer.get("message").unwrap_or(outer));
+    let stack = outer.and_then(|outer| outer.pointer("/extraInfo/py_callstack"));
+    let texts = [message, stack]
+        .into_iter()
+        .flatten()
+        .filter_map(serde_json::Value::as_str);
+    plain(texts.flat_map(str::lines))
+}
+
+/// The lines as they are shown: of a long traceback only where it ended, and no long row of C++ frames.
+pub fn shortened(lines: &[String]) -> Vec<String> {
+    let plain = plain(lines.iter().map(String::as_str));
+    let mut short = Vec::new();
+    let mut at = 0;
+    while at < lines.len() {
+        let (count, left_out) = if let Some((count, place)) = python::frames(&plain[at..]) {
+            let left_out = format!("  ({count} lines left out; where it happened: {place})");
+            (count, Some(left_out))
+        } else {
+            match plain[at..]
+                .iter()
+                .take_while(|line| is_native_frame(line))
+                .count()
+            {
+                0 => (1, None),
+                count => (count, Some(format!("  ({count} frames of C++ left out)"))),
+            }
+        };
+        match left_out {
+            Some(instead) if count > SHORT => short.push(instead),
+            _ => short.extend_from_slice(&lines[at..at + count]),
+        }
+        at += count;
+    }
+    short
+}
+
+/// Whether the line is a frame of torch's C++ stack.
+fn is_native_frame(line: &str) -> bool {
+    line.trim_start()
+        .strip_prefix("frame #")
+        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+fn plain_line(line: &str) -> String {
+    let mut text = without_colours(line);
+    if let Some(rest) = text.strip_prefix("[rank")
+        && let Some((rank, rest)) = rest.split_once("]: ")
+        && rank.bytes().all(|byte| byte.is_ascii_digit())
+    {
+        text = rest.to_owned();
+    }
+    for bar in ["  | ", "  + "] {
+        if let Some(rest) = text.strip_prefix(bar) {
+            text = rest.to_owned();
+        }
+    }
+    let length = text
+        .char_indices()
+        .nth(LONGEST_LINE)
+        .map_or(text.trim_end().len(), |(end, _)| end);
+    text.truncate(length);
+    text
+}
+
+/// The text without the sequences that colour it on a terminal (`ESC [ ... m`).
+fn without_colours(line: &str) -> String {
+    let mut parts = line.split("\u{1b}[");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';');
+        text.push_str(rest.strip_prefix(['m', 'K']).unwrap_or(part));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned(lines: &[&str]) -> Vec<String> {
+        lines.iter().map(|line| (*line).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_is_put_around_a_line_is_taken_off() {
+        for (line, expected) in [
+            ("[rank12]: ValueError: no", "ValueError: no"),
+            ("[rank1]:   File \"a.py\", line 1", "  File \"a.py\", line 1"),
+            (
+                "[rank1]:[W1121 05:20:00 x.cpp:7] w",
+                "[rank1]:[W1121 05:20:00 x.cpp:7] w",
+            ),
+            (
+                "\u{1b}[1;31mValueError\u{1b}[0m: \u{1b}[35mno\u{1b}[0m",
+                "ValueError: no",
+            ),
+            (
+                "  | ExceptionGroup: two (2 sub-exceptions)",
+                "ExceptionGroup: two (2 sub-exceptions)",
+            ),
+            ("\u{1b}[", ""),
+        ] {
+            assert_eq!(plain_line(line), expected, "{line}");
+        }
+        assert_eq!(plain_line(&"ä".repeat(9000)).chars().count(), LONGEST_LINE);
+    }
+
+    #[test]
+    fn an_error_files_message_and_stack_are_both_read() {
+        let file = r#"{"message":{"message":"E: x","extraInfo":{"py_callstack":"Traceback\n  File","timestamp":"1"}}}"#;
+        assert_eq!(reported(file), ["E: x", "Traceback", "  File"]);
+        assert_eq!(reported(r#"{"message":"short"}"#), ["short"]);
+        for useless in ["", "{", "[]", "{}", r#"{"message":{"message":3}}"#, "null"] {
+            assert_eq!(reported(useless), [""; 0], "{useless}");
+        }
+    }
+
+    #[test]
+    fn a_long_traceback_is_where_it_ended_and_a_short_one_stays() {
+        let long = owned(&[
+            "before",
+            "Traceback (most recent call last):",
+            "  File \"train.py\", line 9, in <module>",
+            "    main()",
+            "  File \"train.py\", line 5, in main",
+            "    step()",
+            "  File \"/x/site-packages/torch/a.py\", line 1, in step",
+            "    raise",
+            "ValueError: no",
+            "after",
+        ]);
+        assert_eq!(
+            shortened(&long),
+            [
+                "before",
+                "Traceback (most recent call last):",
+                "  (6 lines left out; where it happened: train.py:5, in main)",
+                "ValueError: no",
+                "after"
+            ]
+        );
+        let short = owned(&["  File \"a.py\", line 9, in f", "    g()", "ValueError: no"]);
+        assert_eq!(shortened(&short), short);
+    }
+
+    #[test]
+    fn rows_of_native_frames_are_left_out() {
+        let mut lines = owned(&["Exception raised from f at x.cpp:1 (most recent call first):"]);
+        lines.extend((0..30).map(|n| format!("frame #{n}: <unknown function> + 0x1 (0x2 in libtorch.so)")));
+        lines.push("end".to_owned());
+        assert_eq!(shortened(&lines)[1..], ["  (30 frames of C++ left out)", "end"]);
+    }
+}

@@ -1,0 +1,289 @@
+//! The processes that stand behind the launcher.
+//!
+//! A launcher that is killed by SIGKILL (`kill -9`, the memory killer) can clean up nothing. Its workers die with it, by
+//! PR_SET_PDEATHSIG, but what they have started does not: data loaders, daemons. So `dtrain launch` is two processes. The
+//! first is this guardian: it starts the same command once more as the launcher proper, passes signals on to it and its exit
+//! code back, and when the launcher has ended, however that came about, ends every process that is left below it. Should the
+//! guardian itself be killed, the launcher notices and ends everything.
+//!
+//! A shell may have made children of the process that it then turns into `dtrain`: readers of `>(...)`, background jobs
+//! before `exec dtrain`. They, and what they start, are not the run's. A process with such children is only a front: it
+//! starts the guardian as a process of its own, which adopts nothing that is older than itself.
+
+use crate::io::process::descriptors::{self, Inherited};
+use crate::io::process::handlers::{self, LatestOfJob};
+use crate::io::process::{ShellJob, descendants};
+use crate::io::temporary::Temporary;
+use crate::io::thread;
+use crate::signals;
+use anyhow::Context;
+use dtrain_common::env::{DTRAIN_FRONT, DTRAIN_GUARDIAN, DTRAIN_TEMPORARY};
+use dtrain_common::exit::ExitStatus;
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{self, Command, ExitCode};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// In this time a process that has been started handles signals, also on a busy machine.
+const BEGINNING: Duration = Duration::from_secs(2);
+
+/// The next process is waited for so long when it is to stop: other signals wait meanwhile. It may have to start a worker first.
+const STOPPING: Duration = Duration::from_secs(5);
+
+/// What this process is.
+pub enum Role {
+    /// The command as the user started it, or started anew by a front.
+    Guardian,
+    /// The launcher proper.
+    Launcher(Behind),
+    /// A process whose parent was killed before this could be asked.
+    Abandoned,
+}
+
+/// What stands behind the launcher.
+#[derive(Clone, Debug)]
+pub struct Behind {
+    /// The guardian.
+    pub guardian: Pid,
+    /// What the shell knows as its job; none where it is gone.
+    pub job: Option<ShellJob>,
+    /// The folder for what is only needed during the run. The guardian removes it.
+    pub temporary: PathBuf,
+}
+
+/// Which of them this process is. Workers do not inherit the variables that tell it.
+pub fn role() -> Role {
+    let named = |variable| {
+        let named = std::env::var_os(variable)?;
+        Some(named.to_str()?.parse().ok().and_then(Pid::from_raw))
+    };
+    let (front, guardian) = (named(DTRAIN_FRONT), named(DTRAIN_GUARDIAN));
+    let follows = |named: Option<Pid>| named.is_some() && rustix::process::getppid() == named;
+    let temporary = std::env::var_os(DTRAIN_TEMPORARY).map(PathBuf::from);
+    match (guardian, front.flatten()) {
+        (Some(guardian), front) => match (guardian, temporary) {
+            (Some(guardian), Some(temporary)) if follows(Some(guardian)) => Role::Launcher(Behind {
+                guardian,
+                job: ShellJob::of(front.unwrap_or(guardian)),
+                temporary,
+            }),
+            _ => Role::Abandoned,
+        },
+        (None, None) => Role::Guardian,
+        // The kernel kills the guardian with its front. The front may have died before that is arranged.
+        (None, front) => {
+            let arranged = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            if arranged.is_ok() && follows(front) {
+                Role::Guardian
+            } else {
+                Role::Abandoned
+            }
+        }
+    }
+}
+
+/// Runs this command as the launcher proper, and stays behind it. Signals that are not `handled` do to this process what they
+/// do to any program, and the launcher then ends everything.
+///
+/// # Errors
+/// The launcher cannot be started.
+pub fn stand_behind(handled: &[i32]) -> anyhow::Result<ExitCode> {
+    let inherited = descriptors::inherited();
+    let own = OsString::from(process::id().to_string());
+    if descendants::any() {
+        let ended = run_again(handled, inherited, &[(DTRAIN_FRONT, own)])?;
+        let code = exit_code(&ended);
+        descendants::finish_readers();
+        return Ok(code);
+    }
+    descendants::adopt().context("cannot become the parent of processes that are left behind")?;
+    let temporary = Temporary::make()?;
+    let variables = [
+        (DTRAIN_GUARDIAN, own),
+        (DTRAIN_TEMPORARY, temporary.path().into()),
+    ];
+    let ended = run_again(handled, inherited, &variables)?;
+    let code = exit_code(&ended);
+    // Whoever reads the output shall not wait for what follows.
+    descriptors::close_output();
+    descendants::end_all();
+    drop(temporary);
+    Ok(code)
+}
+
+/// How the next process ended.
+struct Ended {
+    pid: u32,
+    status: process::ExitStatus,
+}
+
+/// Starts this command once more with these variables, passes signals on to it, and waits for its end.
+fn run_again(handled: &[i32], inherited: Inherited, variables: &[(&str, OsString)]) -> anyhow::Result<Ended> {
+    let mut args = std::env::args_os();
+    let mut command = Command::new("/proc/self/exe");
+    if let Some(name) = args.next() {
+        command.arg0(name);
+    }
+    // Before the next process exists, so that no signal kills this one alone. One that comes too early waits for its receiver.
+    let next_process = Arc::new(OnceLock::new());
+    let receiver = Arc::clone(&next_process);
+    let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
+    let latest = LatestOfJob::watch().context("cannot receive signals")?;
+    handlers::listen(&wanted, move |signal| match Signal::from_named_raw(signal) {
+        Some(Signal::CHILD) | None => {}
+        Some(signal) => pass_on(receiver.wait(), signal, &latest),
+    })
+    .context("cannot receive signals")?;
+    let mut next = command
+        .args(args)
+        .envs(variables.iter().map(|(name, value)| (name, value)))
+        // A terminal's Ctrl-C reaches the first process alone, and through it each of the others once.
+        .process_group(0)
+        .spawn()
+        .context("cannot start the launcher's own process")?;
+    // The next process has them now. A reader at their other end shall not wait for this one.
+    drop(inherited);
+    let Some(pid) = Pid::from_raw(next.id().cast_signed()) else {
+        unreachable!("a child's pid is positive");
+    };
+    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        .context("cannot watch the launcher's own process")?;
+    let _ = next_process.set((pid, pidfd));
+    let status = next
+        .wait()
+        .context("cannot wait for the launcher's own process")?;
+    Ok(Ended {
+        pid: next.id(),
+        status,
+    })
+}
+
+/// Passes a signal on to the next process. One that suspends the job suspends this process too.
+fn pass_on((pid, pidfd): &(Pid, OwnedFd), signal: Signal, latest: &LatestOfJob) {
+    // It fails only when the next process has ended, and then nobody is left to receive it.
+    let send = || {
+        let _ = rustix::process::pidfd_send_signal(pidfd, signal);
+    };
+    if !signals::SUSPEND.contains(&signal.as_raw()) {
+        wait_for_handler(*pid, signal);
+        send();
+    } else if ShellJob::of(rustix::process::getpid()).is_some_and(ShellJob::is_under_a_shell)
+        && !latest.is_continue()
+    {
+        send();
+        // The shell's prompt comes when this process stops, after the last line of output.
+        if stops(*pid, STOPPING, || latest.is_continue()) {
+            handlers::stop_this_process();
+        }
+    }
+}
+
+/// Waits a moment until the next process, which may have just begun, has a handler for the signal: it would die of it before.
+fn wait_for_handler(pid: Pid, signal: Signal) {
+    let begun = Instant::now();
+    let pid = pid.as_raw_nonzero().get().cast_unsigned();
+    while !handlers::is_handled_by(pid, signal.as_raw()) && begun.elapsed() < BEGINNING {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until the process has stopped, and answers whether it has, or is going to after `patience`: not if it ends, or if nobody wants
+/// it to stop any more.
+fn stops(pid: Pid, patience: Duration, is_over: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    let change =
+        WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    while !is_over() {
+        match rustix::process::waitid(WaitId::Pid(pid), change) {
+            Ok(Some(status)) => return status.stopping_signal().is_some() && !is_over(),
+            Ok(None) if begun.elapsed() < patience => std::thread::sleep(Duration::from_millis(2)),
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// The exit code of this process. Says so when the next one was killed.
+fn exit_code(ended: &Ended) -> ExitCode {
+    if let Some(code) = ended.status.code() {
+        return ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX));
+    }
+    let signal = ended.status.signal().unwrap_or(signals::KILL);
+    let _ = writeln!(
+        io::stderr(),
+        "dtrain: the launcher (pid {}) was killed by {}; its workers and what they had started are ended",
+        ended.pid,
+        signals::name(signal)
+    );
+    ExitStatus::Signal(signal).into()
+}
+
+/// Calls `abandoned` when the guardian dies, on a thread of its own.
+///
+/// # Errors
+/// The guardian cannot be watched, or the thread not be started.
+pub fn watch(guardian: Pid, abandoned: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let pidfd = match rustix::process::pidfd_open(guardian, PidfdFlags::empty()) {
+        Ok(pidfd) => Some(pidfd),
+        Err(rustix::io::Errno::SRCH) => None,
+        Err(error) => return Err(error.into()),
+    };
+    thread::start("guardian", move || {
+        // Readable means ended. Should the guardian have died before it was opened, its pid may be another's by now.
+        while let Some(pidfd) = &pidfd
+            && rustix::process::getppid() == Some(guardian)
+            && rustix::event::poll(&mut [PollFd::new(pidfd, PollFlags::IN)], None)
+                .is_err_and(|error| error == rustix::io::Errno::INTR)
+        {}
+        abandoned();
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_ends_instead_of_stopping_has_not_stopped() {
+        for (script, signal, expected) in [
+            (
+                "trap 'exit 0' TSTP; while :; do sleep 0.01; done",
+                Signal::TSTP,
+                false,
+            ),
+            ("exec sleep 600", Signal::STOP, true),
+        ] {
+            let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+            if !expected {
+                wait_for_handler(pid, signal);
+            }
+            rustix::process::kill_process(pid, signal).unwrap();
+            assert_eq!(stops(pid, Duration::from_secs(60), || false), expected);
+            let _ = child.kill();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_process_that_does_not_stop_is_not_waited_for_for_ever() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        assert!(stops(pid, Duration::from_millis(50), || false), "it is only late");
+        assert!(
+            !stops(pid, Duration::from_secs(60), || true),
+            "it is to go on already"
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

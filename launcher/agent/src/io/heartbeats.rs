@@ -1,0 +1,162 @@
+//! The workers' signs of life: files that they touch, and that the launcher looks at.
+//!
+//! A file costs the worker one system call per step, any program in any language can do it, and nobody waits for anybody.
+//! The files lie in the machine's temporary folder and not in the run directory, which may be on a network.
+
+use crate::clock::Begun;
+use crate::io::temporary::Temporary;
+use crate::local::Event;
+use dtrain_common::env::HEARTBEAT_WRITING;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use tempfile::TempDir;
+
+/// The files of one attempt; they are gone when it is dropped.
+#[derive(Debug)]
+pub struct Heartbeats {
+    folder: TempDir,
+}
+
+/// What was seen of the files.
+#[derive(Debug)]
+pub struct Watch {
+    files: Vec<PathBuf>,
+    touched: Vec<Option<SystemTime>>,
+    looked: Duration,
+}
+
+impl Heartbeats {
+    /// Makes the folder.
+    ///
+    /// # Errors
+    /// The temporary folder cannot be written to.
+    pub fn new(temporary: &Temporary) -> anyhow::Result<Self> {
+        let folder = temporary.folder("beat-")?;
+        Ok(Self { folder })
+    }
+
+    /// The file of a rank.
+    pub fn file(&self, rank: usize) -> PathBuf {
+        self.folder.path().join(format!("rank_{rank}"))
+    }
+
+    /// Begins to watch so many workers' files.
+    pub fn watch(&self, workers: usize, begun: Begun) -> Watch {
+        Watch {
+            files: (0..workers).map(|rank| self.file(rank)).collect(),
+            touched: vec![None; workers],
+            looked: begun.elapsed(),
+        }
+    }
+}
+
+impl Watch {
+    /// Whether any worker has beaten.
+    pub fn has_seen_any(&self) -> bool {
+        self.touched.iter().any(Option::is_some)
+    }
+
+    /// The beats since the last look, each with its own time as far as that can be: who was silent first is told by
+    /// milliseconds, and the files are looked at less often.
+    pub fn look(&mut self, begun: Begun) -> Vec<Event> {
+        let (now, wall) = (begun.elapsed(), SystemTime::now());
+        let mut beats = Vec::new();
+        for (rank, (file, seen)) in self.files.iter().zip(&mut self.touched).enumerate() {
+            let touched = fs::metadata(file).and_then(|data| data.modified()).ok();
+            let Some(time) = touched.filter(|_| touched != *seen) else {
+                continue;
+            };
+            *seen = touched;
+            // It came since the last look, whatever the calendar says: that can be set.
+            let at = now.saturating_sub(wall.duration_since(time).unwrap_or_default());
+            beats.push(Event::Beat {
+                rank,
+                at: at.max(self.looked),
+                writing: says_writing(file),
+            });
+        }
+        self.looked = now;
+        beats
+    }
+}
+
+fn says_writing(file: &Path) -> bool {
+    fs::read(file).is_ok_and(|content| content.starts_with(HEARTBEAT_WRITING.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use std::time::Instant;
+
+    fn touch(path: &Path, time: SystemTime) {
+        let file = fs::File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)
+            .unwrap();
+        file.set_modified(time).unwrap();
+    }
+
+    /// As if the launch had begun 100 s ago.
+    fn begun() -> Begun {
+        let ago = Duration::from_secs(100);
+        Begun {
+            at: Instant::now().checked_sub(ago).unwrap(),
+            wall: SystemTime::now() - ago,
+        }
+    }
+
+    #[test]
+    fn touching_is_seen_once_and_silence_is_not() {
+        let temporary = Temporary::make().unwrap();
+        let (beats, begun) = (Heartbeats::new(&temporary).unwrap(), begun());
+        let mut watch = beats.watch(2, begun);
+        assert_eq!(watch.look(begun), []);
+        touch(&beats.file(1), SystemTime::now());
+        assert!(matches!(
+            watch.look(begun)[..],
+            [Event::Beat {
+                rank: 1,
+                writing: false,
+                ..
+            }]
+        ));
+        assert_eq!(watch.look(begun), []);
+        fs::write(beats.file(1), HEARTBEAT_WRITING).unwrap();
+        touch(&beats.file(1), SystemTime::now() + Duration::from_secs(3));
+        assert!(matches!(
+            watch.look(begun)[..],
+            [Event::Beat { writing: true, .. }]
+        ));
+    }
+
+    #[test]
+    fn beats_have_their_own_times_but_not_before_the_last_look_nor_after_this() {
+        let temporary = Temporary::make().unwrap();
+        let (beats, begun) = (Heartbeats::new(&temporary).unwrap(), begun());
+        let mut watch = beats.watch(4, begun);
+        watch.looked = Duration::from_secs(50);
+        let now = SystemTime::now();
+        for (rank, ago) in [(0, 10), (1, 20), (2, 90)] {
+            touch(&beats.file(rank), now - Duration::from_secs(ago));
+        }
+        touch(&beats.file(3), now + Duration::from_secs(1000));
+        let at: Vec<_> = watch
+            .look(begun)
+            .iter()
+            .map(|beat| match beat {
+                Event::Beat { at, .. } => *at,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let near = |at: Duration, seconds: u64| at.abs_diff(Duration::from_secs(seconds)).as_secs() < 5;
+        assert!(near(at[0], 90) && near(at[1], 80), "{at:?}");
+        assert_eq!(at[2], Duration::from_secs(50));
+        assert!(at[3] <= begun.elapsed());
+    }
+}

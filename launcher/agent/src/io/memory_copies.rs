@@ -1,0 +1,75 @@
+//! Room for copies of a training's state that outlive its workers.
+//!
+//! The memory has no name: it is gone with the last process that has it open, however that ends. Workers reach it by links to
+//! this process's open files, which the system lets processes of the same user open.
+
+use crate::io::temporary::Temporary;
+use anyhow::Context;
+use dtrain_common::memory_copies::{FILES, SLOTS};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// The room of one run, over all its attempts.
+#[derive(Debug)]
+pub struct MemoryCopies {
+    folder: TempDir,
+    _files: Vec<OwnedFd>,
+}
+
+impl MemoryCopies {
+    /// Makes it, empty.
+    ///
+    /// # Errors
+    /// The system has no memory files, or the temporary folder cannot be written to.
+    pub fn new(temporary: &Temporary) -> anyhow::Result<Self> {
+        let folder = temporary.folder("copies-")?;
+        let mut files = Vec::new();
+        for slot in SLOTS {
+            let slot = folder.path().join(slot);
+            fs::create_dir(&slot).with_context(|| format!("cannot make the folder {}", slot.display()))?;
+            for name in FILES {
+                let file = memfd_create(name, MemfdFlags::CLOEXEC)
+                    .context("cannot make a file in memory for checkpoint.in_memory")?;
+                let target = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+                let link = slot.join(name);
+                symlink(target, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
+                files.push(file);
+            }
+        }
+        Ok(Self {
+            folder,
+            _files: files,
+        })
+    }
+
+    /// Where the workers find it.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use dtrain_common::memory_copies::{mark, step_of};
+
+    #[test]
+    fn what_is_written_through_the_links_is_there_until_the_end() {
+        let temporary = Temporary::make().unwrap();
+        let copies = MemoryCopies::new(&temporary).unwrap();
+        let slot = copies.path().join(SLOTS[1]);
+        let file = slot.join(FILES[0]);
+        fs::write(&file, b"weights").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"weights");
+        mark(&slot, 0, 3).unwrap();
+        assert_eq!(step_of(&slot, 1), Some(3));
+        drop(copies);
+        assert!(!file.exists());
+    }
+}

@@ -1,0 +1,101 @@
+//! Cutting a progress frame to the width of the terminal.
+
+/// Ends whatever colours a cut frame has left switched on.
+const RESET: &[u8] = b"\x1b[0m";
+
+/// The frame as far as it fits into `width` columns. Escape sequences take no column and characters one each; the
+/// last column stays free, since writing there makes some terminals begin a new line. `None` for a blank frame,
+/// which is how programs wipe their bar away.
+pub fn fit(frame: &[u8], width: usize) -> Option<Vec<u8>> {
+    let text = String::from_utf8_lossy(frame);
+    if text.trim().is_empty() {
+        return None;
+    }
+    let mut fitted = Vec::with_capacity(frame.len());
+    let mut column = 0;
+    let mut coloured = false;
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        if character == '\x1b' {
+            coloured |= copy_escape(&mut characters, &mut fitted);
+        } else if !character.is_control() {
+            if column + 1 >= width {
+                break;
+            }
+            column += 1;
+            push(&mut fitted, character);
+        }
+    }
+    if coloured {
+        fitted.extend_from_slice(RESET);
+    }
+    Some(fitted)
+}
+
+/// Copies a colour sequence (`ESC [ ... m`) and swallows any other, which could move the cursor out of the line.
+/// Whether a colour was copied.
+fn copy_escape(characters: &mut std::str::Chars<'_>, fitted: &mut Vec<u8>) -> bool {
+    if characters.next() != Some('[') {
+        return false;
+    }
+    let mut parameters = String::new();
+    for character in characters.by_ref() {
+        if ('\x40'..='\x7e').contains(&character) {
+            if character == 'm' {
+                fitted.extend_from_slice(b"\x1b[");
+                fitted.extend_from_slice(parameters.as_bytes());
+                fitted.push(b'm');
+            }
+            return character == 'm';
+        }
+        parameters.push(character);
+    }
+    false
+}
+
+fn push(bytes: &mut Vec<u8>, character: char) {
+    bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fitted(frame: &str, width: usize) -> Option<String> {
+        fit(frame.as_bytes(), width).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    #[test]
+    fn a_frame_is_cut_to_the_width_less_one() {
+        assert_eq!(fitted("12345", 80).as_deref(), Some("12345"));
+        assert_eq!(fitted("12345", 5).as_deref(), Some("1234"));
+        assert_eq!(fitted("█████", 4).as_deref(), Some("███"));
+        assert_eq!(fitted("12345", 0).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn a_blank_frame_wipes() {
+        assert_eq!(fitted("", 80), None);
+        assert_eq!(fitted("      ", 80), None);
+    }
+
+    #[test]
+    fn colours_take_no_room_and_are_switched_off() {
+        assert_eq!(
+            fitted("\x1b[32mab\x1b[0mcd", 4).as_deref(),
+            Some("\x1b[32mab\x1b[0mc\x1b[0m")
+        );
+    }
+
+    #[test]
+    fn what_moves_the_cursor_is_left_out() {
+        assert_eq!(fitted("a\x1b[2Ab\tc\x1b[K", 80).as_deref(), Some("abc"));
+        assert_eq!(fitted("a\x1b", 80).as_deref(), Some("a"));
+        assert_eq!(fitted("a\x1b[3", 80).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn invalid_text_does_not_matter() {
+        assert_eq!(fit(b"\xff1", 80).as_deref(), Some("\u{fffd}1".as_bytes()));
+    }
+}

@@ -1,0 +1,160 @@
+//! Reading one stream of one worker: its bytes go to the log file, and what is shown of them to the [`Screen`](super::Screen).
+
+use super::present::{Output, Presenter, Style};
+use super::tail::Tail;
+use super::{Chunk, RotatingLog, Sieve, Source, Unkept};
+use crate::io::thread;
+use crossbeam_channel::Sender;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::fs::File;
+use std::io::{self, PipeReader, Read};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Bytes read at a time; a pipe's usual capacity.
+const READ_BYTES: usize = 64 * 1024;
+/// The most that a pipe can hold without privileges: what may still be read after the stop.
+const PIPE_BYTES: usize = 1 << 20;
+
+/// What to do with a stream.
+pub struct Reader {
+    pub source: Source,
+    pub stream: File,
+    /// How it goes to the screen.
+    pub style: Style,
+    /// Put before every line on the screen.
+    pub prefix: Vec<u8>,
+    /// Gets every byte as it comes.
+    pub log: Option<RotatingLog>,
+    /// Gets some of the lines, as the screen does.
+    pub sieve: Option<Sieve>,
+    pub tail: Option<Tail>,
+    pub chunks: Sender<Chunk>,
+    pub unkept: Unkept,
+    /// Dropped when the stream has been read to its end.
+    pub _alive: Sender<()>,
+}
+
+impl Reader {
+    /// Reads on a thread of its own until the stream ends. When the other end of `stop` is closed, it reads only
+    /// what is in the pipe already: a daemon that a worker left behind may hold the stream open for ever.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(mut self, stop: Arc<PipeReader>) -> io::Result<()> {
+        let name = format!("read-{}-{}", self.source.rank, self.source.stream.name());
+        thread::start(name, move || {
+            let mut presenter = Presenter::new(self.style, self.prefix.clone());
+            let mut buffer = vec![0; READ_BYTES];
+            let mut left_after_stop = None;
+            while left_after_stop != Some(0) {
+                let until = match left_after_stop {
+                    Some(_) => Some(Instant::now()),
+                    None => presenter.deadline(),
+                };
+                match wait(&self.stream, &stop, left_after_stop.is_none(), until) {
+                    Ready::Stop => left_after_stop = Some(PIPE_BYTES),
+                    Ready::Nothing if left_after_stop.is_some() => break,
+                    Ready::Nothing => {
+                        let output = presenter.overdue(Instant::now());
+                        self.show(output);
+                    }
+                    Ready::Stream => match self.stream.read(&mut buffer) {
+                        Ok(0) => break,
+                        Ok(count) => {
+                            self.pass_on(&mut presenter, Some(&buffer[..count]));
+                            left_after_stop = left_after_stop.map(|left| left.saturating_sub(count));
+                        }
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Err(_) => break,
+                    },
+                }
+            }
+            self.pass_on(&mut presenter, None);
+        })
+    }
+
+    /// Passes on `bytes`, or what is left at the end of the stream.
+    fn pass_on(&mut self, presenter: &mut Presenter, bytes: Option<&[u8]>) {
+        self.log(bytes.unwrap_or_default());
+        let mut caught = Vec::new();
+        let output = {
+            let sieve = self.sieve.as_ref();
+            let mut tail = self.tail.as_ref().map(Tail::adding);
+            presenter.push(bytes, Instant::now(), |line| {
+                if let Some(tail) = &mut tail {
+                    tail.add(line);
+                }
+                if sieve.is_some_and(|sieve| sieve.catches(line)) {
+                    caught.extend_from_slice(&self.prefix);
+                    caught.extend_from_slice(line);
+                    if !line.ends_with(b"\n") {
+                        caught.push(b'\n');
+                    }
+                }
+            })
+        };
+        if !caught.is_empty()
+            && let Some(Err((path, error))) = self.sieve.as_ref().map(|sieve| sieve.keep(&caught))
+        {
+            self.unkept
+                .add(&path, &error, "lines are shown but no longer copied there");
+        }
+        self.show(output);
+    }
+
+    fn show(&self, output: Option<Output>) {
+        let Some(Output { text, start, frame }) = output else {
+            return;
+        };
+        // It fails only when the screen has been given up; the log goes on.
+        let _ = self.chunks.send(Chunk {
+            source: self.source,
+            text,
+            start,
+            frame,
+        });
+    }
+
+    fn log(&mut self, bytes: &[u8]) {
+        if let Some(log) = &mut self.log
+            && let Err(error) = log.write(bytes)
+        {
+            let consequence = if self.style == Style::Hidden {
+                "the rest of its output is neither kept nor shown"
+            } else {
+                "its output is shown but no longer kept"
+            };
+            self.unkept.add(log.path(), &error, consequence);
+            self.log = None;
+        }
+    }
+}
+
+enum Ready {
+    Stream,
+    Stop,
+    Nothing,
+}
+
+/// Blocks until there is something to read, or `until`; or the stop, if that is still to come.
+fn wait(stream: &File, stop: &PipeReader, stoppable: bool, until: Option<Instant>) -> Ready {
+    let readable = |flags: PollFlags| flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR);
+    let watched = if stoppable { 2 } else { 1 };
+    loop {
+        let mut both = [
+            PollFd::new(stream, PollFlags::IN),
+            PollFd::new(stop, PollFlags::IN),
+        ];
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match rustix::event::poll(&mut both[..watched], left.as_ref()) {
+            Err(rustix::io::Errno::INTR) => {}
+            // Without memory for polling, a plain read still works.
+            Err(_) => return Ready::Stream,
+            Ok(_) if readable(both[0].revents()) => return Ready::Stream,
+            Ok(_) if stoppable && readable(both[1].revents()) => return Ready::Stop,
+            Ok(_) => return Ready::Nothing,
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! A log file of bounded size.
+
+use super::split::LONGEST_LINE;
+use memchr::{memchr2, memrchr};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// A log file that is begun anew when it is full; the full one stays beside it, with `.1` after its name, until the
+/// next is full.
+///
+/// It has every byte at once, also of a line that is not whole yet. Both files hold whole lines, or frames of a progress
+/// bar, and nothing is missing between them: a line that has only begun in the full file moves on into the new one. A
+/// line that is larger than the bound has a file to itself.
+#[derive(Debug)]
+pub struct RotatingLog {
+    path: PathBuf,
+    file: File,
+    /// Bytes in `file`.
+    len: u64,
+    /// How many of them, the last, are of a line without an end.
+    begun: u64,
+    /// They end in a carriage return: the next byte decides whether it ended a frame.
+    returned: bool,
+    most: u64,
+}
+
+impl RotatingLog {
+    /// Makes the file, of at most `most` bytes.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn create(path: PathBuf, most: Option<u64>) -> io::Result<Self> {
+        Ok(Self {
+            file: open(&path)?,
+            path,
+            len: 0,
+            begun: 0,
+            returned: false,
+            most: most.unwrap_or(u64::MAX),
+        })
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds bytes, which need not end with a line.
+    ///
+    /// # Errors
+    /// They cannot be written, or a full file not be put aside. What was written of a line is taken back then.
+    pub fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while let Some(first) = bytes.first() {
+            if self.returned && *first != b'\n' {
+                self.begun = 0;
+            }
+            match self.fitting(bytes) {
+                0 => self.rotate()?,
+                count => {
+                    let (now, later) = bytes.split_at(count);
+                    self.append(now)?;
+                    bytes = later;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many of `bytes` go into the file before it is full; of a file that holds one line alone at least the rest of
+    /// that line.
+    fn fitting(&self, bytes: &[u8]) -> usize {
+        let room = usize::try_from(self.most.saturating_sub(self.len)).unwrap_or(usize::MAX);
+        if bytes.len() <= room {
+            return bytes.len();
+        }
+        let alone = self.begun == self.len;
+        match last_end(&bytes[..room]) {
+            Some(end) => end,
+            None if !alone => 0,
+            // Binary data without any end of a line still has a bound.
+            None if self.len >= self.most.max(LONGEST_LINE as u64) => 0,
+            None => memchr2(b'\n', b'\r', bytes).map_or(bytes.len(), |end| end + 1),
+        }
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        let mut old = self.path.clone().into_os_string();
+        old.push(".1");
+        fs::rename(&self.path, old)?;
+        let full = std::mem::replace(&mut self.file, open(&self.path)?);
+        let whole = self.len - self.begun;
+        let moved = if whole == 0 { 0 } else { self.begun };
+        (self.len, self.begun) = (0, 0);
+        if moved > 0 {
+            let mut line = vec![0; usize::try_from(moved).unwrap_or(usize::MAX)];
+            // Somebody else may have emptied it.
+            if full.read_exact_at(&mut line, whole).is_ok() {
+                full.set_len(whole)?;
+                self.append(&line)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.file.write(&bytes[written..]) {
+                Ok(0) => return self.cut(&bytes[..written], ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return self.cut(&bytes[..written], error),
+            }
+        }
+        self.count(bytes);
+        Ok(())
+    }
+
+    /// Notes that `bytes` lie in the file.
+    fn count(&mut self, bytes: &[u8]) {
+        self.len += bytes.len() as u64;
+        self.returned = bytes.last() == Some(&b'\r');
+        self.begun = match last_end(bytes) {
+            Some(end) => (bytes.len() - end) as u64,
+            None => self.begun + bytes.len() as u64,
+        };
+    }
+
+    /// Takes back the line that is only begun after `written`, what was written before `error`.
+    fn cut(&mut self, written: &[u8], error: io::Error) -> io::Result<()> {
+        self.count(written);
+        self.len -= self.begun;
+        self.begun = 0;
+        // Only ever shortened: somebody else may have emptied it.
+        if self.file.metadata().is_ok_and(|meta| meta.len() > self.len) {
+            // What cannot be taken back stays; the error is told in any case.
+            let _ = self.file.set_len(self.len);
+        }
+        Err(error)
+    }
+}
+
+/// Where the last line or frame in `bytes` ends. A carriage return as the last byte ends nothing: a line feed may follow.
+fn last_end(bytes: &[u8]) -> Option<usize> {
+    let line = memrchr(b'\n', bytes).map(|at| at + 1);
+    let decided = &bytes[line.unwrap_or(0)..bytes.len().saturating_sub(1).max(line.unwrap_or(0))];
+    let frame = memrchr(b'\r', decided).map(|at| line.unwrap_or(0) + at + 1);
+    frame.or(line)
+}
+
+/// Opens for appending, so that somebody who empties the file while it is written leaves no hole in it.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).read(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(path: &Path) -> String {
+        fs::read_to_string(path).unwrap_or_default()
+    }
+
+    /// What lies in `.1` and in the log after these pieces.
+    fn after(most: Option<u64>, pieces: &[&str]) -> (String, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stdout.log");
+        let mut log = RotatingLog::create(path.clone(), most).unwrap();
+        for piece in pieces {
+            log.write(piece.as_bytes()).unwrap();
+        }
+        assert_eq!(log.path(), path);
+        (read(&folder.path().join("stdout.log.1")), read(&path))
+    }
+
+    fn owned(old: &str, new: &str) -> (String, String) {
+        (old.to_owned(), new.to_owned())
+    }
+
+    #[test]
+    fn a_full_file_is_put_aside() {
+        assert_eq!(after(Some(6), &["ab\n", "cd\n"]), owned("", "ab\ncd\n"));
+        assert_eq!(after(Some(6), &["ab\n", "cd\n", "e\n"]), owned("ab\ncd\n", "e\n"));
+        assert_eq!(after(Some(6), &["ab\ncd\ne\n"]), owned("ab\ncd\n", "e\n"));
+        assert_eq!(
+            after(Some(6), &["a\nb\nc\nd\ne\nf\ng\n"]),
+            owned("d\ne\nf\n", "g\n")
+        );
+        assert_eq!(after(None, &["ab\n"; 100]), owned("", &"ab\n".repeat(100)));
+    }
+
+    #[test]
+    fn a_line_beyond_the_bound_has_a_file_to_itself() {
+        assert_eq!(after(Some(4), &["a\n0123456\nb\n"]), owned("0123456\n", "b\n"));
+        assert_eq!(after(Some(4), &["0123456\n"]), owned("", "0123456\n"));
+        assert_eq!(after(Some(4), &["ab\n", "last"]), owned("ab\n", "last"));
+    }
+
+    #[test]
+    fn a_line_that_has_only_begun_in_the_full_file_moves_into_the_new_one() {
+        assert_eq!(
+            after(Some(8), &["ab\n", "cd", "ef", "gh\n"]),
+            owned("ab\n", "cdefgh\n")
+        );
+        assert_eq!(
+            after(Some(8), &["ab\n", "cd", "efghijklm", "n\n"]),
+            owned("ab\n", "cdefghijklmn\n")
+        );
+        assert_eq!(after(Some(8), &["ab\n", "cd"]), owned("", "ab\ncd"));
+    }
+
+    #[test]
+    fn frames_of_a_bar_keep_to_the_bound_too() {
+        assert_eq!(
+            after(Some(8), &["\r10%", "\r20%", "\r30%", "\r40%"]),
+            owned("20%\r", "30%\r40%")
+        );
+        for all in [
+            (0..100).map(|n| format!("\r{n:03}%")).collect::<Vec<_>>(),
+            (0..100).map(|n| format!("{n:03}%\r")).collect(),
+        ] {
+            let pieces: Vec<&str> = all.iter().map(String::as_str).collect();
+            let (old, new) = after(Some(50), &pieces);
+            assert!(old.len() <= 50 && new.len() <= 50, "{old:?} {new:?}");
+            assert!(all.concat().ends_with(&[old, new].concat()));
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_and_no_line_stays_begun() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stdout.log");
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        let mut log = RotatingLog::create(path, None).unwrap();
+        let error = log.write(b"lost\n").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+
+        let path = folder.path().join("begun.log");
+        let mut log = RotatingLog::create(path.clone(), None).unwrap();
+        log.write(b"one\n").unwrap();
+        fs::write(&path, "one\ntwo\nthr").unwrap();
+        log.cut(b"two\nthr", ErrorKind::StorageFull.into()).unwrap_err();
+        assert_eq!(read(&path), "one\ntwo\n");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_put_aside_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("logs/stdout.log");
+        fs::create_dir(folder.path().join("logs")).unwrap();
+        let mut log = RotatingLog::create(path, Some(3)).unwrap();
+        log.write(b"ab\n").unwrap();
+        fs::remove_dir_all(folder.path().join("logs")).unwrap();
+        assert_eq!(log.write(b"cd\n").unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    proptest! {
+        #[test]
+        fn the_files_hold_the_last_lines_whole_and_within_the_bound(
+            pieces in prop::collection::vec("([a-c]{0,5}\n){0,4}", 0..20),
+            most in 6_u64..30,
+            chunk in 1_usize..12,
+        ) {
+            let all = pieces.concat();
+            // However the bytes arrive.
+            let pieces: Vec<&str> = (0..all.len()).step_by(chunk).map(|at| &all[at..all.len().min(at + chunk)]).collect();
+            let (old, new) = after(Some(most), &pieces);
+            prop_assert!(all.ends_with(&[old.as_str(), &new].concat()));
+            prop_assert!(old.is_empty() || old.ends_with('\n'));
+            prop_assert!(old.len() as u64 <= most && new.len() as u64 <= most);
+            // Nothing is given up before it has to be.
+            prop_assert!(old.len() + new.len() == all.len() || old.len() as u64 > most - 6);
+            let before = all.len() - old.len() - new.len();
+            prop_assert!(before == 0 || all.as_bytes()[before - 1] == b'\n');
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The owner of the launcher's standard output and standard error.
+
+use super::{Chunk, FrameChange, Source, Start, Stream, frame};
+use crossbeam_channel::{Receiver, Sender, never, select};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Chunks that may wait for the screen; then the readers wait, and with full pipes the workers.
+const WAITING_CHUNKS: usize = 32;
+/// Columns assumed where the terminal does not tell.
+const USUAL_WIDTH: usize = 80;
+/// Moves to the first column and erases the line.
+const ERASE: &[u8] = b"\r\x1b[2K";
+
+/// The way to the screen. Clones of `chunks` are for the readers, of `notices` for the launcher's own lines; the
+/// thread ends when all of them are gone and everything is written, and `done` then disconnects.
+#[derive(Debug)]
+pub struct Screen {
+    pub chunks: Sender<Chunk>,
+    pub notices: Sender<String>,
+    pub done: Receiver<()>,
+}
+
+impl Screen {
+    /// Starts the thread that owns both streams. Nobody else may write to them from here on. `first` is the notice
+    /// that stands before everything else.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(first: String) -> io::Result<Self> {
+        let (chunks, chunks_in) = crossbeam_channel::bounded(WAITING_CHUNKS);
+        let (notices, notices_in) = crossbeam_channel::unbounded();
+        let (alive, done) = crossbeam_channel::bounded(0);
+        std::thread::Builder::new()
+            .name("screen".to_owned())
+            .spawn(move || {
+                let mut writer = Writer::new();
+                writer.notice(&first);
+                writer.run(chunks_in, notices_in);
+                drop(alive);
+            })?;
+        Ok(Self {
+            chunks,
+            notices,
+            done,
+        })
+    }
+}
+
+/// Whether progress frames can be drawn there: it is a terminal that can erase a line.
+pub fn draws_frames(stream: Stream) -> bool {
+    stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+struct Writer {
+    /// Whether standard output and standard error are terminals.
+    terminals: [bool; 2],
+    /// Both are the same file.
+    shared: bool,
+    closed: [bool; 2],
+    /// Who left a line without an end on either stream; with a shared file on the first.
+    open: [Option<Source>; 2],
+    /// The progress frame on show, and whose it is.
+    frame: Option<(Source, Vec<u8>)>,
+}
+
+impl Writer {
+    fn new() -> Self {
+        Self {
+            terminals: Stream::BOTH.map(Stream::is_terminal),
+            shared: same_file(io::stdout().as_fd(), io::stderr().as_fd()),
+            closed: [false; 2],
+            open: [None; 2],
+            frame: None,
+        }
+    }
+
+    fn run(mut self, mut chunks: Receiver<Chunk>, mut notices: Receiver<String>) {
+        let (mut more_chunks, mut more_notices) = (true, true);
+        while more_chunks || more_notices {
+            select! {
+                recv(chunks) -> chunk => match chunk {
+                    Ok(chunk) => self.chunk(chunk),
+                    Err(_) => (more_chunks, chunks) = (false, never()),
+                },
+                recv(notices) -> notice => match notice {
+                    Ok(notice) => {
+                        // A notice about what a worker did comes after what the worker wrote before.
+                        for _ in 0..chunks.len() {
+                            if let Ok(chunk) = chunks.try_recv() {
+                                self.chunk(chunk);
+                            }
+                        }
+                        self.notice(&notice);
+                    }
+                    Err(_) => (more_notices, notices) = (false, never()),
+                },
+            }
+        }
+        self.show(None);
+    }
+
+    fn notice(&mut self, notice: &str) {
+        self.around_frame(Stream::Stderr, |writer| {
+            writer.close_line(Stream::Stderr);
+            writer.write(Stream::Stderr, format!("{notice}\n").as_bytes());
+        });
+    }
+
+    fn chunk(&mut self, chunk: Chunk) {
+        let own_frame = self
+            .frame
+            .as_ref()
+            .is_some_and(|(source, _)| *source == chunk.source);
+        match chunk.frame {
+            // The line takes the place of the frame, as it would on a terminal.
+            FrameChange::Clear if own_frame => self.show(None),
+            FrameChange::Show(_) if own_frame && !chunk.text.is_empty() => self.show(None),
+            _ => {}
+        }
+        if !chunk.text.is_empty() {
+            self.around_frame(chunk.source.stream, |writer| {
+                writer.text(chunk.source, &chunk.start, &chunk.text);
+            });
+        }
+        if let FrameChange::Show(text) = chunk.frame {
+            self.show(Some((chunk.source, text)));
+        }
+    }
+
+    /// Writes what a source has to say.
+    fn text(&mut self, source: Source, start: &Start, text: &[u8]) {
+        let stream = source.stream;
+        let place = self.place(stream);
+        match start {
+            Start::Raw => {}
+            Start::Continued(_) if self.open[place] == Some(source) => {}
+            // Somebody else has ended the line since.
+            Start::Continued(_) if matches!(text, b"\n" | b"\r\n") => return,
+            Start::Continued(prefix) => {
+                self.close_line(stream);
+                self.write(stream, prefix);
+            }
+            Start::Line => self.close_line(stream),
+        }
+        self.write(stream, text);
+        self.open[place] = (!text.ends_with(b"\n")).then_some(source);
+    }
+
+    /// Ends the line that somebody has left open.
+    fn close_line(&mut self, stream: Stream) {
+        let place = self.place(stream);
+        if self.open[place].take().is_some() {
+            self.write(stream, b"\n");
+        }
+    }
+
+    /// Where the line that is open on a stream is noted.
+    fn place(&self, stream: Stream) -> usize {
+        if self.shared { 0 } else { stream.index() }
+    }
+
+    /// Writes to a stream, and draws the frame again behind it where it is in the way.
+    fn around_frame(&mut self, stream: Stream, write: impl FnOnce(&mut Self)) {
+        let around = self.terminals[stream.index()];
+        if around {
+            self.erase_frame();
+        }
+        write(self);
+        if around {
+            self.draw();
+        }
+    }
+
+    /// Puts `frame` in the place of the one on show.
+    fn show(&mut self, frame: Option<(Source, Vec<u8>)>) {
+        self.erase_frame();
+        if let Some((source, _)) = &frame {
+            let place = self.place(source.stream);
+            // The frame takes the place of a line of its own that has only begun, and a line of its own beside others.
+            if self.open[place] == Some(*source) {
+                self.open[place] = None;
+                self.write(source.stream, ERASE);
+            } else {
+                self.close_line(source.stream);
+            }
+        }
+        self.frame = frame;
+        self.draw();
+    }
+
+    fn erase_frame(&mut self) {
+        if let Some((source, _)) = &self.frame
+            && self.open[self.place(source.stream)].is_none()
+        {
+            self.write(source.stream, ERASE);
+        }
+    }
+
+    /// Draws the frame, unless a line is open in its place.
+    fn draw(&mut self) {
+        let Some((source, text)) = &self.frame else { return };
+        let stream = source.stream;
+        if self.open[self.place(stream)].is_some() {
+            return;
+        }
+        let width =
+            stream.with_fd(|fd| rustix::termios::tcgetwinsize(fd).map_or(0, |size| usize::from(size.ws_col)));
+        let width = if width == 0 { USUAL_WIDTH } else { width };
+        match frame::fit(text, width) {
+            Some(fitted) => self.write(stream, &fitted),
+            None => self.frame = None,
+        }
+    }
+
+    /// Writes all of `bytes`, unless the stream has been closed by its reader (`dtrain ... | head`): the run goes
+    /// on then without it.
+    fn write(&mut self, stream: Stream, bytes: &[u8]) {
+        if self.closed[stream.index()] {
+            return;
+        }
+        let Err(error) = stream.with_fd(|fd| write_all(fd, bytes)) else {
+            return;
+        };
+        self.closed[stream.index()] = true;
+        if stream == Stream::Stdout && error != Errno::PIPE {
+            let reason = io::Error::from(error);
+            self.notice(&format!(
+                "dtrain: cannot write to standard output: {reason}; the run goes on, and what the workers print there \
+                 is no longer shown"
+            ));
+        }
+    }
+}
+
+/// Whether two descriptors are of one file.
+fn same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    match (rustix::fs::fstat(one), rustix::fs::fstat(other)) {
+        (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
+        _ => false,
+    }
+}
+
+/// Writes past interruptions, and past a full pipe that another process has made non-blocking.
+fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::write(to, bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => match rustix::event::poll(&mut [PollFd::new(&to, PollFlags::OUT)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! The lines that contain one of some texts, of all workers, in one file.
+
+use super::rotate::RotatingLog;
+use memchr::memmem::Finder;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Texts to look for, and the log of the lines that have one of them. Clones share the log.
+#[derive(Clone, Debug)]
+pub struct Sieve {
+    texts: Arc<[Finder<'static>]>,
+    /// None once it could not be written.
+    log: Arc<Mutex<Option<RotatingLog>>>,
+}
+
+impl Sieve {
+    /// Keeps lines with one of `texts` in `log`.
+    pub fn new(texts: &[String], log: RotatingLog) -> Self {
+        Self {
+            texts: texts.iter().map(|text| Finder::new(text).into_owned()).collect(),
+            log: Arc::new(Mutex::new(Some(log))),
+        }
+    }
+
+    /// Whether the line is one to keep.
+    pub(super) fn catches(&self, line: &[u8]) -> bool {
+        self.texts.iter().any(|text| text.find(line).is_some())
+    }
+
+    /// Adds whole lines to the log.
+    ///
+    /// # Errors
+    /// The log's path, and why it cannot be written; only once, then nothing is kept any more.
+    pub(super) fn keep(&self, lines: &[u8]) -> Result<(), (PathBuf, io::Error)> {
+        // A log is whole between any two statements, so a panic elsewhere has not broken it.
+        let mut held = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Err(error)) = held.as_mut().map(|log| log.write(lines)) else {
+            return Ok(());
+        };
+        match held.take() {
+            Some(log) => Err((log.path().to_owned(), error)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn lines_with_one_of_the_texts_are_caught() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("filtered_stdout.log");
+        let texts = ["apple".to_owned(), "é".to_owned()];
+        let sieve = Sieve::new(&texts, RotatingLog::create(path.clone(), None).unwrap());
+        assert!(sieve.catches(b"\xff an apple\n") && sieve.catches("café".as_bytes()));
+        assert!(!sieve.catches(b"Apple\n") && !sieve.catches(b""));
+        sieve.clone().keep(b"one\n").unwrap();
+        sieve.keep(b"two\n").unwrap();
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "one\ntwo\n");
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_is_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("full.log");
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        let sieve = Sieve::new(
+            &["x".to_owned()],
+            RotatingLog::create(path.clone(), None).unwrap(),
+        );
+        assert_eq!(sieve.keep(b"x\n").unwrap_err().0, path);
+        assert!(sieve.clone().keep(b"x\n").is_ok());
+    }
+}

@@ -1,0 +1,212 @@
+//! Cutting a stream of bytes into lines and carriage-return frames.
+
+use memchr::memchr2;
+
+/// A piece of a worker's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// A line with its end (`\n` or `\r\n`); without one only at the end of the stream, or when it is too long.
+    Line(&'a [u8]),
+    /// Text that was ended by `\r` and is about to be overwritten, as progress bars write it. Without the `\r`.
+    Frame(&'a [u8]),
+}
+
+/// Lines longer than this are handed out in parts, so that a worker that writes binary data without any line end
+/// does not fill the launcher's memory.
+pub const LONGEST_LINE: usize = 16 << 20;
+
+/// Collects bytes until a line or a frame is whole.
+#[derive(Debug)]
+pub struct Splitter {
+    pending: Vec<u8>,
+    /// `pending` ends in a `\r`: the next byte decides whether it was a frame or a line ended by `\r\n`.
+    carriage_return: bool,
+    /// The text before `pending` was a frame.
+    after_frame: bool,
+    longest: usize,
+}
+
+impl Splitter {
+    pub fn new(longest: usize) -> Self {
+        Self {
+            pending: Vec::new(),
+            carriage_return: false,
+            after_frame: false,
+            longest,
+        }
+    }
+
+    /// Takes in `bytes` and hands out what has become whole, in order.
+    pub fn push(&mut self, mut bytes: &[u8], each: &mut impl FnMut(Piece<'_>)) {
+        while let Some(&first) = bytes.first() {
+            if self.carriage_return {
+                match first {
+                    b'\n' => {
+                        self.pending.push(first);
+                        self.line(each);
+                        bytes = &bytes[1..];
+                        continue;
+                    }
+                    // Nothing has been overwritten yet: a terminal's own translation makes "\r\r\n" of "\r\n".
+                    b'\r' if self.pending.len() < self.longest => {
+                        self.pending.push(first);
+                        bytes = &bytes[1..];
+                        continue;
+                    }
+                    _ => {
+                        self.pending.clear();
+                        self.carriage_return = false;
+                        self.after_frame = true;
+                    }
+                }
+            }
+            let Some(end) = memchr2(b'\n', b'\r', bytes) else {
+                self.pending.extend_from_slice(bytes);
+                if self.pending.len() >= self.longest {
+                    self.line(each);
+                }
+                return;
+            };
+            let (piece, rest) = bytes.split_at(end + 1);
+            if piece[end] == b'\n' {
+                if self.pending.is_empty() {
+                    each(Piece::Line(piece));
+                    self.after_frame = false;
+                } else {
+                    self.pending.extend_from_slice(piece);
+                    self.line(each);
+                }
+            } else {
+                self.pending.extend_from_slice(piece);
+                self.carriage_return = true;
+                if rest.first() != Some(&b'\n') {
+                    each(Piece::Frame(&self.pending[..self.pending.len() - 1]));
+                }
+            }
+            bytes = rest;
+        }
+    }
+
+    /// The line that has begun, as far as it is there.
+    pub fn line_in_the_making(&self) -> Option<&[u8]> {
+        (!self.after_frame && !self.carriage_return && !self.pending.is_empty()).then_some(&self.pending[..])
+    }
+
+    /// The text begun after a frame, for programs that write the `\r` before each frame instead of after it.
+    pub fn frame_in_the_making(&self) -> Option<&[u8]> {
+        (self.after_frame && !self.carriage_return && !self.pending.is_empty()).then_some(&self.pending[..])
+    }
+
+    /// The stream has ended: hands out a last line that has no end.
+    pub fn finish(&mut self, each: &mut impl FnMut(Piece<'_>)) {
+        if !self.carriage_return && !self.pending.is_empty() {
+            self.line(each);
+        }
+        self.pending.clear();
+    }
+
+    fn line(&mut self, each: &mut impl FnMut(Piece<'_>)) {
+        each(Piece::Line(&self.pending));
+        self.pending.clear();
+        self.carriage_return = false;
+        self.after_frame = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What comes out of `parts`, as text: lines as they are, frames in angle brackets.
+    fn split(parts: &[&[u8]], longest: usize) -> Vec<Vec<u8>> {
+        let mut splitter = Splitter::new(longest);
+        let mut pieces = Vec::new();
+        let mut each = |piece: Piece<'_>| match piece {
+            Piece::Line(line) => pieces.push(line.to_vec()),
+            Piece::Frame(frame) => pieces.push([b"<", frame, b">"].concat()),
+        };
+        for part in parts {
+            splitter.push(part, &mut each);
+        }
+        splitter.finish(&mut each);
+        pieces
+    }
+
+    fn check(input: &[u8], expected: &[&[u8]]) {
+        let bytes: Vec<&[u8]> = input.chunks(1).collect();
+        assert_eq!(split(&[input], 1000), expected, "in one part");
+        let lines = |pieces: Vec<Vec<u8>>| -> Vec<Vec<u8>> {
+            pieces
+                .into_iter()
+                .filter(|piece| !piece.starts_with(b"<"))
+                .collect()
+        };
+        let expected = expected.iter().map(|piece| piece.to_vec()).collect();
+        assert_eq!(lines(split(&bytes, 1000)), lines(expected), "byte by byte");
+    }
+
+    #[test]
+    fn lines_and_frames() {
+        check(b"", &[]);
+        check(b"a\nb\n", &[b"a\n", b"b\n"]);
+        check(b"a\n\nlast", &[b"a\n", b"\n", b"last"]);
+        check(b"10%\r20%\rdone\n", &[b"<10%>", b"<20%>", b"done\n"]);
+        check(b"\r10%\r20%\n", &[b"<>", b"<10%>", b"20%\n"]);
+        check(b"dos\r\nnext\r\n", &[b"dos\r\n", b"next\r\n"]);
+        check(b"bar\r", &[b"<bar>"]);
+        check(b"\xff\xfe\x00\n\x80", &[b"\xff\xfe\x00\n", b"\x80"]);
+    }
+
+    #[test]
+    fn doubled_carriage_returns_belong_to_the_line() {
+        assert_eq!(split(&[b"text\r\r\n"], 1000), [&b"<text>"[..], b"text\r\r\n"]);
+    }
+
+    #[test]
+    fn a_line_without_end_does_not_grow_for_ever() {
+        assert_eq!(split(&[b"abc", b"def", b"gh"], 6), [&b"abcdef"[..], b"gh"]);
+        let returns = vec![b'\r'; 100];
+        assert!(split(&[&returns, b"x\n"], 6).iter().all(|piece| piece.len() <= 8));
+    }
+
+    #[test]
+    fn a_frame_that_is_begun_can_be_seen() {
+        let mut splitter = Splitter::new(1000);
+        let mut ignore = |_: Piece<'_>| {};
+        splitter.push(b"plain", &mut ignore);
+        assert_eq!(
+            splitter.frame_in_the_making(),
+            None,
+            "a line in the making is no frame"
+        );
+        splitter.push(b"\r 10%", &mut ignore);
+        assert_eq!(splitter.frame_in_the_making(), Some(&b" 10%"[..]));
+        splitter.push(b"\n", &mut ignore);
+        assert_eq!(splitter.frame_in_the_making(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn text_without_carriage_returns_comes_out_as_it_went_in(
+            parts in prop::collection::vec("[a\n]{0,12}", 0..12),
+        ) {
+            let parts: Vec<&[u8]> = parts.iter().map(String::as_bytes).collect();
+            let lines = split(&parts, 1000);
+            prop_assert_eq!(lines.concat(), parts.concat());
+            for line in lines.iter().rev().skip(1) {
+                prop_assert!(line.ends_with(b"\n"));
+            }
+        }
+
+        #[test]
+        fn the_lines_do_not_depend_on_how_the_bytes_arrive(input in "[ab\r\n]{0,40}", cut in 0_usize..41) {
+            let bytes = input.as_bytes();
+            let cut = cut.min(bytes.len());
+            let lines = |pieces: Vec<Vec<u8>>| -> Vec<Vec<u8>> {
+                pieces.into_iter().filter(|piece| !piece.starts_with(b"<")).collect()
+            };
+            prop_assert_eq!(lines(split(&[bytes], 1000)), lines(split(&[&bytes[..cut], &bytes[cut..]], 1000)));
+        }
+    }
+}

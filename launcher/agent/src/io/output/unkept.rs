@@ -1,0 +1,82 @@
+//! Logs that could not be written: told when it happens, and again when the run is over.
+
+use crossbeam_channel::Sender;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Logs named in the report; of more than these the number is enough.
+const NAMED: usize = 4;
+
+/// The logs that were given up during a run. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Unkept {
+    notices: Sender<String>,
+    logs: Arc<Mutex<Vec<(PathBuf, String)>>>,
+}
+
+impl Unkept {
+    /// None yet. `notices` is the way to the screen.
+    pub fn new(notices: Sender<String>) -> Self {
+        Self {
+            notices,
+            logs: Arc::default(),
+        }
+    }
+
+    /// Tells that the log at `path` is given up because of `error`, and what becomes of what would go there.
+    pub(super) fn add(&self, path: &Path, error: &io::Error, consequence: &str) {
+        // Fails only when the screen has been given up.
+        let _ = self.notices.send(format!(
+            "dtrain: cannot write {}: {error}; {consequence}",
+            path.display()
+        ));
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        logs.push((path.to_owned(), error.to_string()));
+    }
+
+    /// What the user is told at the end; nothing where all logs are whole.
+    pub fn report(&self) -> Option<String> {
+        let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let named: Vec<_> = logs
+            .iter()
+            .take(NAMED)
+            .map(|(path, error)| format!("{} ({error})", path.display()))
+            .collect();
+        let more = match logs.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let what = if logs.len() == 1 { "log" } else { "logs" };
+        (!named.is_empty()).then(|| format!("dtrain: incomplete {what}: {}{more}", named.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn what_was_given_up_is_told_twice() {
+        let (sender, notices) = crossbeam_channel::unbounded();
+        let unkept = Unkept::new(sender);
+        assert_eq!(unkept.report(), None);
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        unkept.clone().add(Path::new("a.log"), &full, "it is gone");
+        assert_eq!(
+            notices.try_recv().unwrap(),
+            format!("dtrain: cannot write a.log: {full}; it is gone")
+        );
+        assert_eq!(
+            unkept.report().unwrap(),
+            format!("dtrain: incomplete log: a.log ({full})")
+        );
+        for name in ["b", "c", "d", "e", "f"] {
+            unkept.add(Path::new(name), &full, "");
+        }
+        let report = unkept.report().unwrap();
+        assert!(report.starts_with("dtrain: incomplete logs: a.log") && report.ends_with(" and 2 more"));
+    }
+}

@@ -1,0 +1,186 @@
+//! How signals reach the launcher, and what other processes do with them.
+
+use super::proc;
+use crate::signals::{CHLD, CONT, JOB};
+use nix::sys::signal::SigSet;
+use rustix::process::{Pid, Signal};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// SIGXFSZ: a file would be larger than allowed.
+const XFSZ: i32 = Signal::XFSZ.as_raw();
+
+/// Calls `deliver` with the number of every signal of `wanted` that the launcher receives, on a thread of its own.
+/// From its return on, none of them kills the launcher. `wanted` is a choice of [`STOP`], [`FORWARD`] and [`JOB`]; `deliver`
+/// also hears of SIGCHLD.
+///
+/// A signal that was ignored when the launcher started stays ignored: that is how `nohup` and the shell's `&` ask
+/// for a run that outlives its terminal, and the workers inherit the same. Only SIGCHLD must not stay ignored, or
+/// the system would throw away how the workers ended.
+///
+/// # Errors
+/// A handler cannot be installed, or the thread cannot be started.
+pub fn listen(wanted: &[i32], deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
+    let mut received = signal_hook::iterator::Signals::new(heeded(wanted).chain([CHLD]))?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            for signal in received.forever() {
+                deliver(signal);
+            }
+        })?;
+    Ok(())
+}
+
+/// The latest of the signals of [`JOB`] that this process has received. Whoever handles one of them may be late.
+#[derive(Clone, Debug)]
+pub struct LatestOfJob(Arc<AtomicUsize>);
+
+impl LatestOfJob {
+    /// From now on. Call it before [`listen`].
+    ///
+    /// # Errors
+    /// A handler cannot be installed.
+    pub fn watch() -> io::Result<Self> {
+        let latest = Arc::<AtomicUsize>::default();
+        for signal in heeded(&JOB) {
+            signal_hook::flag::register_usize(signal, Arc::clone(&latest), number(signal))?;
+        }
+        Ok(Self(latest))
+    }
+
+    /// Whether it was SIGCONT: to suspend the job before it was not meant for now.
+    pub fn is_continue(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == number(CONT)
+    }
+}
+
+fn number(signal: i32) -> usize {
+    signal.unsigned_abs() as usize
+}
+
+/// Those that were not ignored when this program started.
+fn heeded(wanted: &[i32]) -> impl Iterator<Item = i32> {
+    let ignored = ignored_at_start();
+    wanted
+        .iter()
+        .copied()
+        .filter(move |signal| ignored & (1 << (signal - 1)) == 0)
+}
+
+/// Suspends this process, all its threads, until it gets SIGCONT.
+pub fn stop_this_process() {
+    // A process may always signal itself.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+}
+
+/// From its return on, this thread and those that it starts may write to the terminal and lend it although their process group
+/// is not the terminal's, also after `stty tostop`. Programs that they start inherit that, see [`let_the_terminal_stop_it`].
+///
+/// # Errors
+/// The system refuses to change the set of blocked signals.
+pub fn write_to_any_terminal() -> io::Result<()> {
+    let mut output = SigSet::empty();
+    output.add(nix::sys::signal::Signal::SIGTTOU);
+    output.thread_block().map_err(Into::into)
+}
+
+/// Undoes [`write_to_any_terminal`] for a program that is about to be executed; may be called between fork and exec.
+///
+/// # Errors
+/// The system refuses to change the set of blocked signals.
+pub(super) fn let_the_terminal_stop_it() -> io::Result<()> {
+    let mut output = SigSet::empty();
+    output.add(nix::sys::signal::Signal::SIGTTOU);
+    output.thread_unblock().map_err(Into::into)
+}
+
+/// Whether the process has a handler for the signal, or holds it back to fetch it: it does not die of it. Also where nobody knows.
+pub fn is_handled_by(pid: u32, signal: i32) -> bool {
+    let Some(status) = status(pid) else {
+        return true;
+    };
+    let has = |set: &str| parse_set(&status, set).is_some_and(|set| set & (1 << (signal - 1)) != 0);
+    has("SigCgt:") || has("SigBlk:")
+}
+
+/// Whether the signal stops the process: it neither ignores it, nor holds it back, nor has a handler for it. Not where nobody knows.
+pub(super) fn is_stopped_by(pid: Pid, signal: Signal) -> bool {
+    let status = status(pid.as_raw_nonzero().get().cast_unsigned()).unwrap_or_default();
+    let is_free = |set| parse_set(&status, set).is_some_and(|set| set & (1 << (signal.as_raw() - 1)) == 0);
+    ["SigIgn:", "SigBlk:", "SigCgt:"].into_iter().all(is_free)
+}
+
+/// From its return on, writing a file beyond the limit of file sizes (`ulimit -f`) fails as on a full disk, which can
+/// be told, and no longer kills the launcher. A handler is not inherited through exec: programs start with the
+/// signal as it was.
+///
+/// # Errors
+/// The handler cannot be installed.
+pub fn survive_file_size_limit() -> io::Result<()> {
+    if ignored_at_start() & (1 << (XFSZ - 1)) == 0 {
+        signal_hook::flag::register(XFSZ, Arc::default())?;
+    }
+    Ok(())
+}
+
+/// The set of ignored signals as a bit mask (bit n-1 is signal n); none where it cannot be read.
+fn ignored_at_start() -> u64 {
+    std::fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|status| parse_set(&status, "SigIgn:"))
+        .unwrap_or(0)
+}
+
+fn status(pid: u32) -> Option<String> {
+    std::fs::read_to_string(proc::folder(pid)?.join("status")).ok()
+}
+
+/// One of the sets of signals in a process's status.
+fn parse_set(status: &str, set: &str) -> Option<u64> {
+    let mask = status.lines().find_map(|line| line.strip_prefix(set))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signals::USR2;
+
+    #[test]
+    fn the_ignored_set_is_read_from_the_status_file() {
+        // HUP (bit 0) and PIPE (bit 12).
+        assert_eq!(
+            parse_set("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0\n", "SigIgn:"),
+            Some(0x1001)
+        );
+        assert_eq!(parse_set("Name:\tx\n", "SigIgn:"), None);
+    }
+
+    #[test]
+    fn what_came_last_of_suspending_and_continuing_is_known() {
+        let latest = LatestOfJob::watch().ok();
+        for (signal, is_continue) in [(Signal::TSTP, false), (Signal::CONT, true), (Signal::TTIN, false)] {
+            assert!(rustix::process::kill_process(rustix::process::getpid(), signal).is_ok());
+            let begun = std::time::Instant::now();
+            // Another thread may be the one that is interrupted.
+            while latest.as_ref().map(LatestOfJob::is_continue) != Some(is_continue) {
+                assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{signal:?}");
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_has_a_handler_from_when_it_makes_one() {
+        let own = std::process::id();
+        assert!(!is_handled_by(own, USR2));
+        assert!(signal_hook::flag::register(USR2, Arc::default()).is_ok());
+        assert!(is_handled_by(own, USR2));
+        assert!(
+            is_handled_by(u32::MAX, USR2),
+            "one that is gone does not die of it"
+        );
+    }
+}

@@ -1,0 +1,352 @@
+//! Whether the kernel killed a worker because memory ran out, as far as the system tells an ordinary user.
+//!
+//! Two things know. The kernel's log names the process, but is readable only with rights. The counters of control
+//! groups name nobody, but are readable by all: the kill is counted in the nearest group that accounts for memory,
+//! the worker's own or one above it, so that what happens in the neighbouring groups of a shared machine is not
+//! taken for ours.
+
+use crate::cause::MemoryKill;
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// A record of the kernel's log is not longer than this.
+const RECORD_BYTES: usize = 8 * 1024;
+/// More records than the kernel's log can hold: a log that is written all the time does not hold up the report.
+const MOST_RECORDS: usize = 100_000;
+/// What `/proc/self/ns/pid` says where process ids are those of the kernel's log.
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// A place where the kernel counts such kills.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Counter {
+    path: PathBuf,
+    means: MemoryKill,
+}
+
+/// What the system said when the run began.
+#[derive(Debug)]
+pub struct MemoryKills {
+    counter: Option<(Counter, u64)>,
+    /// The kernel's log, from its end at that time on.
+    log: Option<File>,
+}
+
+impl MemoryKills {
+    /// Notes the counter's value and the log's end. Call it before the first worker starts. What cannot be read is
+    /// done without.
+    pub fn note() -> Self {
+        let counter = counters().into_iter().find_map(|counter| {
+            let count = counter.read()?;
+            Some((counter, count))
+        });
+        Self {
+            counter,
+            log: log_from_now_on(),
+        }
+    }
+
+    /// What has happened since. `pids` are the processes in question.
+    pub fn since(&self, pids: &[u32]) -> SinceThen {
+        let counted = self
+            .counter
+            .as_ref()
+            .and_then(|(counter, before)| (counter.read()? > *before).then_some(counter.means));
+        let logged = self.log.as_ref().map(killed_pids).unwrap_or_default();
+        SinceThen {
+            counted,
+            logged: logged.into_iter().filter(|pid| pids.contains(pid)).collect(),
+        }
+    }
+}
+
+/// The kills of a run.
+#[derive(Clone, Debug, Default)]
+pub struct SinceThen {
+    counted: Option<MemoryKill>,
+    logged: Vec<u32>,
+}
+
+impl SinceThen {
+    /// What speaks for `pid` having been killed for memory, should it have died of SIGKILL.
+    pub fn evidence(&self, pid: Option<u32>) -> Option<MemoryKill> {
+        match pid {
+            Some(pid) if self.logged.contains(&pid) => Some(MemoryKill::Logged),
+            _ => self.counted,
+        }
+    }
+}
+
+impl Counter {
+    fn read(&self) -> Option<u64> {
+        count(&fs::read_to_string(&self.path).ok()?)
+    }
+}
+
+/// Every counter that may exist, the nearest first.
+fn counters() -> Vec<Counter> {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let groups = group_files(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+    let group = |path| Counter {
+        path,
+        means: MemoryKill::Group,
+    };
+    let machine = Counter {
+        path: "/proc/vmstat".into(),
+        means: MemoryKill::Machine,
+    };
+    groups.into_iter().map(group).chain([machine]).collect()
+}
+
+/// The number of kills in `memory.events`, `memory.oom_control` or `/proc/vmstat`: all three have a line `oom_kill N`.
+fn count(text: &str) -> Option<u64> {
+    text.lines()
+        .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+/// The files that may count the kills of this process's control group, from its own upwards. `memberships` is
+/// `/proc/self/cgroup` and `mounts` is `/proc/self/mountinfo`.
+fn group_files(memberships: &str, mounts: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for (version, name) in [(1, "memory.oom_control"), (2, "memory.events")] {
+        let (Some(member), Some((root, point))) = (membership(memberships, version), mount(mounts, version))
+        else {
+            continue;
+        };
+        // A group outside of what is mounted here cannot be seen; the mount's own is the nearest then.
+        let below = Path::new(member).strip_prefix(&root).unwrap_or(Path::new(""));
+        let below = if below.components().any(|part| part.as_os_str() == "..") {
+            Path::new("")
+        } else {
+            below
+        };
+        files.extend(below.ancestors().map(|part| point.join(part).join(name)));
+    }
+    files
+}
+
+/// This process's group in the hierarchy that accounts for memory in version 1, or in the one of version 2.
+fn membership(memberships: &str, version: u8) -> Option<&str> {
+    memberships.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let wanted = match version {
+            1 => controllers.split(',').any(|name| name == "memory"),
+            _ => id == "0" && controllers.is_empty(),
+        };
+        wanted.then_some(path)
+    })
+}
+
+/// The group that is mounted, and where.
+fn mount(mounts: &str, version: u8) -> Option<(PathBuf, PathBuf)> {
+    mounts.lines().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        let mut place = place.split(' ').skip(3);
+        let (root, point) = (place.next()?, place.next()?);
+        let mut kind = kind.split(' ');
+        let (name, options) = (kind.next()?, kind.nth(1).unwrap_or_default());
+        let wanted = match version {
+            1 => name == "cgroup" && options.split(',').any(|option| option == "memory"),
+            _ => name == "cgroup2",
+        };
+        wanted.then(|| (unescaped(root), unescaped(point)))
+    })
+}
+
+/// A path of `/proc/self/mountinfo`, where blanks stand as `\040`.
+fn unescaped(path: &str) -> PathBuf {
+    path.replace("\\040", " ").replace("\\011", "\t").into()
+}
+
+/// The kernel's log, positioned behind its last record; none without the right to read it, or where the log's
+/// process ids are not those that the launcher sees.
+fn log_from_now_on() -> Option<File> {
+    if !sees_the_kernels_pids() {
+        return None;
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let log = rustix::fs::open("/dev/kmsg", flags, Mode::empty()).ok()?;
+    rustix::fs::seek(&log, SeekFrom::End(0)).ok()?;
+    Some(log.into())
+}
+
+/// Whether a process id that the kernel or a driver tells means the same process here: not so in a container.
+pub fn sees_the_kernels_pids() -> bool {
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|namespace| namespace == Path::new(FIRST_PID_NAMESPACE))
+}
+
+/// The processes that the rest of the kernel's log says were killed for memory.
+fn killed_pids(mut log: &File) -> Vec<u32> {
+    let mut record = vec![0; RECORD_BYTES];
+    let mut killed = Vec::new();
+    for _ in 0..MOST_RECORDS {
+        match log.read(&mut record) {
+            Ok(0) => break,
+            Ok(length) => killed.extend(killed_pid(&String::from_utf8_lossy(&record[..length]))),
+            // Records were overwritten before they were read: it goes on with the oldest that is there.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::PIPE) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INTR) => {}
+            // The end, or a log that cannot be read after all.
+            Err(_) => break,
+        }
+    }
+    killed
+}
+
+/// The process that this record says was killed for memory.
+fn killed_pid(record: &str) -> Option<u32> {
+    let (before, after) = record.split_once("Killed process ")?;
+    if !before.to_ascii_lowercase().contains("out of memory") {
+        return None;
+    }
+    let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+    after[..digits].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use proptest::prelude::*;
+
+    const VERSION_1: &str = "\
+25 20 0:22 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+30 25 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
+31 25 0:28 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory
+32 25 0:29 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup rw
+";
+    const VERSION_2: &str = "\
+22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+28 23 0:25 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot
+";
+
+    fn files(memberships: &str, mounts: &str) -> Vec<String> {
+        let files = group_files(memberships, mounts);
+        files
+            .iter()
+            .map(|file| file.to_str().unwrap().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn the_counter_of_every_kind_of_file_is_read() {
+        let events = "low 0\nhigh 0\nmax 41\noom 3\noom_kill 2\noom_group_kill 1\n";
+        let control = "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n";
+        let vmstat = "nr_free_pages 5340000\npgmajfault 12\noom_kill 1\nnuma_hit 4\n";
+        for (text, expected) in [
+            (events, Some(2)),
+            (control, Some(7)),
+            (vmstat, Some(1)),
+            ("oom_kill_disable 0\nunder_oom 0\n", None),
+            ("oom_kill many\n", None),
+            ("", None),
+        ] {
+            assert_eq!(count(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn in_version_2_the_own_group_comes_first_and_then_those_above() {
+        let found = files("0::/user.slice/user-1000.slice/run.scope\n", VERSION_2);
+        let expected = [
+            "/sys/fs/cgroup/user.slice/user-1000.slice/run.scope/memory.events",
+            "/sys/fs/cgroup/user.slice/user-1000.slice/memory.events",
+            "/sys/fs/cgroup/user.slice/memory.events",
+            "/sys/fs/cgroup/memory.events",
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn in_version_1_it_is_the_hierarchy_of_the_memory_controller() {
+        let memberships = "9:cpu,cpuacct:/other\n4:memory:/slurm/job_7\n0::/\n";
+        let found = files(memberships, VERSION_1);
+        assert_eq!(
+            found[..3],
+            [
+                "/sys/fs/cgroup/memory/slurm/job_7/memory.oom_control",
+                "/sys/fs/cgroup/memory/slurm/memory.oom_control",
+                "/sys/fs/cgroup/memory/memory.oom_control",
+            ]
+        );
+        assert_eq!(found[3..], ["/sys/fs/cgroup/unified/memory.events"]);
+    }
+
+    #[test]
+    fn a_containers_mount_begins_at_its_own_group() {
+        let mounts = "31 25 0:28 /docker/abc /sys/fs/cgroup/my\\040memory ro - cgroup cgroup rw,memory\n";
+        let own = ["/sys/fs/cgroup/my memory/memory.oom_control"];
+        assert_eq!(files("4:memory:/docker/abc\n", mounts), own);
+        assert_eq!(files("4:memory:/docker/abc/sub\n", mounts).len(), 2);
+        assert_eq!(
+            files("4:memory:/elsewhere\n", mounts),
+            own,
+            "not visible from here"
+        );
+        assert_eq!(
+            files("0::/../../outside\n", VERSION_2),
+            ["/sys/fs/cgroup/memory.events"]
+        );
+    }
+
+    #[test]
+    fn a_machine_without_control_groups_has_the_machines_counter() {
+        assert_eq!(files("", ""), [""; 0]);
+        assert_eq!(counters().last().unwrap().means, MemoryKill::Machine);
+    }
+
+    #[test]
+    fn the_log_names_the_victim() {
+        for (record, expected) in [
+            (
+                "3,1012,8713,-;Memory cgroup out of memory: Killed process 4242 (python3) total-vm:9kB, anon-rss:7kB",
+                Some(4242),
+            ),
+            (
+                "3,1,2,-;Out of memory: Killed process 7 (a b) total-vm:1kB",
+                Some(7),
+            ),
+            (
+                "4,1,2,-;Out of memory (oom_kill_allocating_task): Killed process 9",
+                Some(9),
+            ),
+            ("6,1,2,-;oom_reaper: reaped process 4242 (python3)", None),
+            ("6,1,2,-;someone said: Killed process 4242", None),
+            ("3,1,2,-;Out of memory: Killed process none", None),
+            ("3,1,2,-;Out of memory: Killed process 99999999999999", None),
+        ] {
+            assert_eq!(killed_pid(record), expected, "{record}");
+        }
+    }
+
+    #[test]
+    fn a_named_process_counts_for_itself_and_a_count_for_all() {
+        let since = SinceThen {
+            counted: Some(MemoryKill::Group),
+            logged: vec![7],
+        };
+        assert_eq!(since.evidence(Some(7)), Some(MemoryKill::Logged));
+        assert_eq!(since.evidence(Some(8)), Some(MemoryKill::Group));
+        assert_eq!(SinceThen::default().evidence(Some(7)), None);
+    }
+
+    #[test]
+    fn nothing_happened_between_two_looks() {
+        // Whatever this machine lets be read, reading it works.
+        let since = MemoryKills::note().since(&[std::process::id()]);
+        assert!(since.logged.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_panics(a in "(\\PC|\n|:|/|\\.){0,80}", b in "(\\PC|\n| |/| - cgroup2){0,80}") {
+            group_files(&a, &b);
+            count(&a);
+            killed_pid(&format!("out of memory Killed process {a}"));
+        }
+    }
+}

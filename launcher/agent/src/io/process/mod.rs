@@ -1,0 +1,23 @@
+//! Worker processes: how one is started, watched and signalled.
+//!
+//! Invariant: a worker's process is not reaped before [`Family::sweep`]. Until then its pid, which is also the id
+//! of its process group, cannot be given to another process, so a signal never reaches a stranger.
+
+mod answer;
+pub mod descendants;
+pub mod descriptors;
+mod family;
+pub mod handlers;
+pub mod memory_kill;
+mod proc;
+pub mod program;
+mod shell;
+pub mod stacks;
+mod terminal;
+mod worker;
+
+pub use answer::output;
+pub use family::Family;
+pub use shell::ShellJob;
+pub use terminal::Terminal;
+pub use worker::{Streams, Worker, WorkerSpec};

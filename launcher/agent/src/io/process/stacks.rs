@@ -1,0 +1,120 @@
+//! Where a process is, for one that hangs: what the kernel knows of its threads, and the stacks as a debugger sees them
+//! where one is installed.
+
+use super::{output, proc, program};
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Debuggers that print all stacks of a running process, best first; `{}` is the process id.
+const DEBUGGERS: [(&str, &[&str]); 3] = [
+    ("py-spy", &["dump", "--native", "--pid", "{}"]),
+    (
+        "gdb",
+        &[
+            "-p",
+            "{}",
+            "-batch",
+            "-nx",
+            "-ex",
+            "set pagination off",
+            "-ex",
+            "thread apply all bt",
+        ],
+    ),
+    ("eu-stack", &["-p", "{}"]),
+];
+
+/// What can be said of the process, at the latest after `patience`: a debugger may hang on what hangs.
+pub fn of(pid: u32, patience: Duration) -> String {
+    let mut text = threads(pid);
+    match debugger(pid, patience) {
+        Some((name, stacks)) => {
+            let _ = write!(text, "\nstacks, by {name}:\n{stacks}");
+        }
+        None => text.push_str("\nno stacks: install py-spy, gdb or eu-stack (elfutils) to have them here\n"),
+    }
+    text
+}
+
+/// A line for each thread: its name, state, and where in the kernel it waits.
+fn threads(pid: u32) -> String {
+    let mut text = format!("threads of process {pid} (name, state, waiting in the kernel at):\n");
+    let tasks = proc::folder(pid).map(|folder| fs::read_dir(folder.join("task")));
+    let Some(Ok(tasks)) = tasks else {
+        text.push_str("  it has ended\n");
+        return text;
+    };
+    for task in tasks.flatten() {
+        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let (status, wchan, stack) = (read("status"), read("wchan"), read("stack"));
+        let field = |key: &str| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(key))
+                .map_or("?", str::trim)
+        };
+        let wchan = match wchan.trim() {
+            "" | "0" => "-",
+            named => named,
+        };
+        let number = task.file_name();
+        let _ = writeln!(
+            text,
+            "  {} {}: {}, {wchan}",
+            number.to_string_lossy(),
+            field("Name:"),
+            field("State:")
+        );
+        // Readable by root alone.
+        for line in stack.lines() {
+            let _ = writeln!(text, "      {line}");
+        }
+    }
+    text
+}
+
+fn debugger(pid: u32, patience: Duration) -> Option<(&'static str, String)> {
+    let begun = Instant::now();
+    let path = std::env::var_os("PATH");
+    DEBUGGERS.iter().find_map(|(name, args)| {
+        // It may have gone on, and ended, meanwhile.
+        fs::metadata(proc::folder(pid)?).ok()?;
+        let found = program::find(OsStr::new(name), path.as_deref()).ok()?;
+        let args = args.iter().map(|arg| arg.replace("{}", &pid.to_string()));
+        let left = patience.checked_sub(begun.elapsed())?;
+        let printed = output(Command::new(found).args(args), left)?;
+        (!printed.trim().is_empty()).then_some((*name, printed))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn every_thread_is_listed() {
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::Builder::new()
+            .name("waits-here".to_owned())
+            .spawn(move || stopped.recv())
+            .unwrap();
+        // A thread names itself after it has begun.
+        let begun = Instant::now();
+        while !threads(std::process::id()).contains("waits-here: ") {
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "{}",
+                threads(std::process::id())
+            );
+            std::thread::yield_now();
+        }
+        drop(stop);
+        let _ = thread.join();
+        assert!(threads(u32::MAX).contains("it has ended"));
+    }
+}

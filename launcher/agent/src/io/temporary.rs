@@ -1,0 +1,144 @@
+//! The folder for what is only needed while a run lasts: signs of life, error files, links to copies in memory.
+//!
+//! The guardian makes it and removes it after the launcher, however that ended. The launcher empties and removes it too, should
+//! the guardian have been killed.
+
+use anyhow::Context;
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Nobody else may look into it, whatever the umask.
+const MODE: u32 = 0o700;
+
+/// Where it is made when the folder that TMPDIR names cannot hold it.
+const OTHERS: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+
+/// The folder of one run. When it is dropped, the process that made it removes it with all that it holds, another process only
+/// if it is empty.
+#[derive(Debug)]
+pub struct Temporary {
+    folder: PathBuf,
+    _made: Option<TempDir>,
+}
+
+impl Temporary {
+    /// Makes it where TMPDIR says. Where that is impossible, warns on standard error and makes it elsewhere.
+    ///
+    /// # Errors
+    /// No folder for temporary files can be written to.
+    pub fn make() -> anyhow::Result<Self> {
+        let (folder, warning) = make_in("dtrain-", &std::env::temp_dir(), &OTHERS.map(Path::new))?;
+        if let Some(warning) = warning {
+            // If standard error is closed there is nobody left to warn.
+            let _ = writeln!(io::stderr(), "dtrain: warning: {warning}");
+        }
+        Ok(Self {
+            folder: folder.path().to_owned(),
+            _made: Some(folder),
+        })
+    }
+
+    /// The folder that the guardian has made.
+    pub fn of_guardian(folder: PathBuf) -> Self {
+        Self { folder, _made: None }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Makes a folder in it whose name begins with `prefix`. It is removed when dropped.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn folder(&self, prefix: &str) -> anyhow::Result<TempDir> {
+        private(&self.folder, prefix)
+            .with_context(|| format!("cannot make a temporary folder in {}", self.folder.display()))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // It fails where it is not empty, and then the process that made it removes it.
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// Makes a folder of this prefix that stays, where TMPDIR says or else elsewhere. The guardian has warned where it is elsewhere.
+///
+/// # Errors
+/// No folder for temporary files can be written to.
+pub fn make_lasting(prefix: &str) -> anyhow::Result<PathBuf> {
+    let (folder, _) = make_in(prefix, &std::env::temp_dir(), &OTHERS.map(Path::new))?;
+    Ok(folder.keep())
+}
+
+/// Makes the folder in `wanted`, or else in the first of `others` that can hold it, with a warning.
+fn make_in(prefix: &str, wanted: &Path, others: &[&Path]) -> anyhow::Result<(TempDir, Option<String>)> {
+    let refused = match private(wanted, prefix) {
+        Ok(folder) => return Ok((folder, None)),
+        Err(error) => error,
+    };
+    let other = others
+        .iter()
+        .find_map(|other| Some((other, private(other, prefix).ok()?)));
+    let Some((other, folder)) = other else {
+        return Err(refused).with_context(|| {
+            format!(
+                "no temporary folder can be made in {}; name a folder in TMPDIR that can be written to",
+                wanted.display()
+            )
+        });
+    };
+    let warning = format!(
+        "temporary folder {}: {refused}; using {}; set TMPDIR to a folder that can be written to",
+        wanted.display(),
+        other.display()
+    );
+    Ok((folder, Some(warning)))
+}
+
+fn private(parent: &Path, prefix: &str) -> io::Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix(prefix)
+        .permissions(Permissions::from_mode(MODE))
+        .tempdir_in(parent)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_wanted_place_comes_first_and_others_are_warned_of() {
+        let good = tempfile::tempdir().unwrap();
+        let missing = good.path().join("missing");
+        let (folder, warning) = make_in("a-", good.path(), &[]).unwrap();
+        assert_eq!((folder.path().parent(), warning), (Some(good.path()), None));
+        let (folder, warning) = make_in("a-", &missing, &[&missing, good.path()]).unwrap();
+        assert_eq!(folder.path().parent(), Some(good.path()));
+        let warning = warning.unwrap();
+        assert!(warning.contains(missing.to_str().unwrap()), "{warning}");
+        let error = make_in("a-", &missing, &[]).unwrap_err().to_string();
+        assert!(error.contains("TMPDIR"), "{error}");
+    }
+
+    #[test]
+    fn folders_are_private_and_go_when_dropped() {
+        let temporary = Temporary::make().unwrap();
+        let inner = temporary.folder("beat-").unwrap();
+        for folder in [temporary.path(), inner.path()] {
+            let mode = fs::metadata(folder).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, MODE);
+        }
+        let path = temporary.path().to_owned();
+        drop(temporary);
+        assert!(!path.exists());
+    }
+}

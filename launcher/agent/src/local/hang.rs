@@ -1,0 +1,257 @@
+//! Whether the workers still make progress, judged from their heartbeats: pure.
+//!
+//! A worker beats once per step, and while it evaluates or writes. All ranks of a training wait for each other in every step,
+//! so when one hangs, all stop beating, and the one that stopped first is the likely cause.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// When silence counts as a hang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HangPolicy {
+    /// So many times the median time between the last beats,
+    pub factor: u32,
+    /// but at least this.
+    pub least: Duration,
+}
+
+impl HangPolicy {
+    /// How often the beats are to be looked at, so that what is usual is never taken for longer than `least` because of it: of
+    /// steps shorter than this only one in each such time is seen.
+    pub fn look_every(&self) -> Duration {
+        (self.least / (2 * self.factor.max(1))).min(super::TICK)
+    }
+}
+
+/// Times between beats that are remembered for each rank.
+const REMEMBERED: usize = 64;
+/// Fewer say nothing about what is usual.
+const FEWEST: usize = 3;
+
+/// The heartbeats of one attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Progress {
+    policy: HangPolicy,
+    ranks: Vec<Rank>,
+    /// When the launcher ran again after it had been stopped, and how long it was.
+    thawed: Duration,
+    frozen: Duration,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Rank {
+    last: Option<Duration>,
+    between: VecDeque<Duration>,
+    /// How long nothing ran since the last beat, which is no silence of this rank.
+    frozen: Duration,
+    /// What passes before the next beat says nothing about what is usual.
+    is_unusual: bool,
+    ended: bool,
+}
+
+impl Progress {
+    pub(super) fn new(policy: HangPolicy, workers: usize) -> Self {
+        Self {
+            policy,
+            ranks: vec![Rank::default(); workers],
+            thawed: Duration::ZERO,
+            frozen: Duration::ZERO,
+        }
+    }
+
+    /// The rank has beaten. The beats of a write come from a clock and say nothing about how long a step takes.
+    pub(super) fn beat(&mut self, rank: usize, at: Duration, writing: bool) {
+        let rank = &mut self.ranks[rank];
+        // One from before a freeze may be seen only after it.
+        let is_old = at < self.thawed;
+        rank.frozen = if is_old { self.frozen } else { Duration::ZERO };
+        let was_unusual = std::mem::replace(&mut rank.is_unusual, writing || is_old);
+        if let Some(last) = rank.last.replace(at)
+            && !was_unusual
+            && !writing
+        {
+            if rank.between.len() == REMEMBERED {
+                rank.between.pop_front();
+            }
+            rank.between.push_back(at.saturating_sub(last));
+        }
+    }
+
+    /// The rank has ended: it will not beat any more, which is no hang.
+    pub(super) fn ended(&mut self, rank: usize) {
+        self.ranks[rank].ended = true;
+    }
+
+    /// Nothing ran for a while, this launcher neither.
+    pub(super) fn thaw(&mut self, frozen: Duration, now: Duration) {
+        (self.thawed, self.frozen) = (now, frozen);
+        for rank in &mut self.ranks {
+            rank.frozen += frozen;
+            rank.is_unusual = true;
+        }
+    }
+
+    /// When the first rank will have been silent for too long, if nothing is heard of it before.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.ranks.iter().filter_map(|rank| self.limit(rank)).min()
+    }
+
+    /// The ranks whose last beat has come, the longest silent first, with the time since; empty while nobody hangs.
+    pub(super) fn silent(&self, now: Duration) -> Vec<(usize, Duration)> {
+        if self.deadline().is_none_or(|deadline| deadline > now) {
+            return Vec::new();
+        }
+        let mut silent: Vec<(usize, Duration)> = self
+            .ranks
+            .iter()
+            .enumerate()
+            .filter(|(_, rank)| !rank.ended)
+            .filter_map(|(number, rank)| Some((number, now.saturating_sub(rank.last?))))
+            .collect();
+        silent.sort_by_key(|(number, since)| (std::cmp::Reverse(*since), *number));
+        silent
+    }
+
+    fn limit(&self, rank: &Rank) -> Option<Duration> {
+        if rank.ended || rank.between.len() < FEWEST {
+            return None;
+        }
+        let mut between: Vec<Duration> = rank.between.iter().copied().collect();
+        between.sort_unstable();
+        let median = between[between.len() / 2];
+        let patience = median.saturating_mul(self.policy.factor).max(self.policy.least);
+        let last = rank.last?;
+        // Paged-out memory takes its time, so patience begins anew after a freeze. But freezes put off a hang by no more than it.
+        let anew = last.max(self.thawed).saturating_add(patience);
+        let most = (last + rank.frozen).saturating_add(patience.saturating_mul(2));
+        Some(anew.min(most))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const POLICY: HangPolicy = HangPolicy {
+        factor: 10,
+        least: Duration::from_secs(5),
+    };
+
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn who_was_silent_first_is_named_first() {
+        let mut progress = Progress::new(POLICY, 3);
+        for second in 0..5 {
+            for rank in 0..3 {
+                if rank != 1 || second < 4 {
+                    progress.beat(rank, s(second), false);
+                }
+            }
+        }
+        assert_eq!(progress.deadline(), Some(s(13)));
+        assert_eq!(progress.silent(s(12)), []);
+        assert_eq!(progress.silent(s(13)), [(1, s(10)), (0, s(9)), (2, s(9))]);
+        progress.ended(1);
+        assert_eq!(progress.deadline(), Some(s(14)));
+    }
+
+    #[test]
+    fn short_steps_still_have_the_least_time() {
+        let mut progress = Progress::new(POLICY, 1);
+        for beat in 0..10 {
+            progress.beat(0, Duration::from_millis(beat), false);
+        }
+        assert_eq!(progress.deadline(), Some(Duration::from_millis(9) + s(5)));
+    }
+
+    #[test]
+    fn who_has_hardly_beaten_is_not_judged() {
+        let mut progress = Progress::new(POLICY, 2);
+        assert_eq!(progress.deadline(), None);
+        for second in 0..FEWEST as u64 {
+            progress.beat(0, s(second), false);
+        }
+        assert_eq!(progress.silent(s(100_000)), []);
+    }
+
+    #[test]
+    fn beats_of_a_write_are_signs_of_life_and_no_steps() {
+        let mut progress = Progress::new(POLICY, 1);
+        for second in 0..4 {
+            progress.beat(0, s(10 * second), false);
+        }
+        for second in 30..130 {
+            progress.beat(0, s(second), true);
+        }
+        progress.beat(0, s(150), false);
+        assert_eq!(progress.deadline(), Some(s(250)), "a step still takes 10 s");
+    }
+
+    #[test]
+    fn what_was_frozen_has_its_time_anew_and_the_order_of_silence_stays() {
+        let mut progress = Progress::new(POLICY, 2);
+        for second in 0..5 {
+            progress.beat(0, s(second), false);
+            progress.beat(1, s(second + 1), false);
+        }
+        progress.thaw(s(990), s(1000));
+        assert_eq!(progress.deadline(), Some(s(1010)));
+        assert_eq!(progress.silent(s(1009)), []);
+        assert_eq!(progress.silent(s(1010)), [(0, s(1006)), (1, s(1005))]);
+        // It came before the freeze, and is seen after it.
+        progress.beat(0, s(9), false);
+        assert_eq!(progress.deadline(), Some(s(1010)));
+        progress.beat(0, s(1001), false);
+        progress.beat(1, s(1001), false);
+        assert_eq!(progress.deadline(), Some(s(1011)), "the pause is no usual step");
+    }
+
+    #[test]
+    fn freezes_put_off_no_hang_for_ever() {
+        let mut progress = Progress::new(POLICY, 1);
+        for second in 0..5 {
+            progress.beat(0, s(second), false);
+        }
+        // It runs for a second, and is frozen for three.
+        let awake = (1..100).find(|time| {
+            let now = s(4 + 4 * time);
+            progress.thaw(s(3), now);
+            !progress.silent(now).is_empty()
+        });
+        assert_eq!(awake, Some(20), "twice the patience");
+    }
+
+    #[test]
+    fn how_often_is_looked_never_makes_the_patience_longer() {
+        for least in [1, 5, 300] {
+            let policy = HangPolicy {
+                factor: 20,
+                least: s(least),
+            };
+            let mut progress = Progress::new(policy, 1);
+            // Steps of 1 ms, of which one is seen at each look.
+            for look in 0..10 {
+                progress.beat(0, policy.look_every() * look, false);
+            }
+            assert_eq!(progress.deadline(), Some(policy.look_every() * 9 + s(least)));
+        }
+    }
+
+    proptest! {
+        /// Nobody who beats in time is taken for hanging, whatever came before.
+        #[test]
+        fn regular_beats_are_no_hang(gaps in prop::collection::vec(1_u64..100, 4..200)) {
+            let mut progress = Progress::new(HangPolicy { factor: 200, least: s(100) }, 1);
+            let mut now = Duration::ZERO;
+            for gap in gaps {
+                now += s(gap);
+                prop_assert!(progress.silent(now).is_empty());
+                progress.beat(0, now, false);
+            }
+        }
+    }
+}

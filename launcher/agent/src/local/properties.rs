@@ -1,0 +1,489 @@
+//! What holds for every sequence of events, over all attempts of a run.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::signals::{ABRT, KILL, USR1};
+use proptest::prelude::*;
+use std::collections::{BTreeSet, VecDeque};
+
+const SHUTDOWN: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// One thing that the simulated world does, after some milliseconds.
+#[derive(Clone, Debug)]
+enum Happening {
+    Exit {
+        pick: usize,
+        code: i32,
+    },
+    LostPeer {
+        pick: usize,
+    },
+    Crash {
+        pick: usize,
+    },
+    Stop {
+        signal: i32,
+    },
+    Forward {
+        signal: i32,
+    },
+    Beat {
+        pick: usize,
+        writing: bool,
+    },
+    /// All beat, some times.
+    Steps {
+        count: u64,
+    },
+    Inspected,
+    /// Nothing runs, the launcher neither.
+    Freeze {
+        ms: u64,
+    },
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    use Happening::*;
+    let rank = any::<usize>();
+    prop_oneof![
+        3 => (rank, prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(75), 1 => Just(143)])
+            .prop_map(|(pick, code)| Exit { pick, code }),
+        1 => any::<usize>().prop_map(|pick| Crash { pick }),
+        1 => any::<usize>().prop_map(|pick| LostPeer { pick }),
+        1 => prop::sample::select(signals::STOP.to_vec()).prop_map(|signal| Stop { signal }),
+        1 => prop::sample::select(signals::FORWARD.to_vec()).prop_map(|signal| Forward { signal }),
+        2 => (any::<usize>(), any::<bool>()).prop_map(|(pick, writing)| Beat { pick, writing }),
+        8 => (1_u64..8).prop_map(|count| Steps { count }),
+        4 => Just(Inspected),
+        1 => (2001_u64..60_000).prop_map(|ms| Freeze { ms }),
+    ]
+}
+
+/// How a run is set up.
+#[derive(Clone, Debug)]
+struct Setup {
+    workers: usize,
+    training: bool,
+    has_checkpoint: bool,
+    max_restarts: u32,
+    /// When workers are asked to stop, in ms.
+    ask: Option<u64>,
+    /// By attempt: the rank that does not start, and whether the reason passes.
+    refused: Vec<Option<(usize, bool)>>,
+}
+
+fn setup() -> impl Strategy<Value = Setup> {
+    let refused = prop::option::weighted(0.2, (0_usize..6, any::<bool>()));
+    (
+        1_usize..5,
+        any::<bool>(),
+        any::<bool>(),
+        0_u32..5,
+        prop::option::weighted(0.3, 1000_u64..40_000),
+        prop::collection::vec(refused, 8),
+    )
+        .prop_map(
+            |(workers, training, has_checkpoint, max_restarts, ask, refused)| Setup {
+                workers,
+                training,
+                has_checkpoint,
+                max_restarts,
+                ask,
+                refused,
+            },
+        )
+}
+
+impl Setup {
+    fn limit(&self) -> Option<TimeLimit> {
+        self.ask.map(|ask| TimeLimit {
+            ask: Duration::from_millis(ask),
+            end: Duration::from_millis(ask + 4000),
+            signal: if self.training { USR1 } else { signals::TERM },
+        })
+    }
+
+    fn policy(&self, notices: Vec<i32>) -> Policy {
+        Policy {
+            workers: self.workers,
+            shutdown_timeout: SHUTDOWN,
+            requeue_code: self.training.then_some(75),
+            hang: Some(HangPolicy {
+                factor: 2,
+                least: SILENCE,
+            }),
+            limit: self.limit(),
+            notices,
+        }
+    }
+}
+
+/// Where the run is.
+#[derive(Debug)]
+enum Stage {
+    Attempt(Box<Agent>),
+    Pause { until: Duration },
+    Over(Ending),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Ending {
+    Verdict(Verdict),
+    InPause(Resumption),
+}
+
+/// Processes that obey SIGKILL only, run by the agent's orders.
+struct World {
+    setup: Setup,
+    restarts: Restarts,
+    stage: Stage,
+    now: Duration,
+    attempts: usize,
+    begun: Duration,
+    running: BTreeSet<usize>,
+    killed: BTreeSet<usize>,
+    started: usize,
+    /// The inspections of this attempt that are not answered yet.
+    inspecting: VecDeque<u32>,
+    /// When each was heard of last, later by the freezes since.
+    heard: Vec<Duration>,
+    /// Notices that nobody has heeded, as the world remembers them.
+    unheeded: BTreeSet<i32>,
+    /// Those that the attempt's programs were started with.
+    given: BTreeSet<i32>,
+}
+
+impl World {
+    fn new(setup: &Setup) -> Self {
+        let restarts = Restarts::new(RestartPolicy {
+            max_restarts: setup.max_restarts,
+            permanent: &[2],
+            limit: setup.limit(),
+            training: setup.training,
+        });
+        let mut world = Self {
+            setup: setup.clone(),
+            restarts,
+            stage: Stage::Pause {
+                until: Duration::ZERO,
+            },
+            now: Duration::ZERO,
+            attempts: 0,
+            begun: Duration::ZERO,
+            running: BTreeSet::new(),
+            killed: BTreeSet::new(),
+            started: 0,
+            inspecting: VecDeque::new(),
+            heard: Vec::new(),
+            unheeded: BTreeSet::new(),
+            given: BTreeSet::new(),
+        };
+        world.begin(Vec::new());
+        world
+    }
+
+    fn begin(&mut self, notices: Vec<i32>) {
+        for notice in &self.unheeded {
+            assert!(notices.contains(notice), "{notice} is lost");
+        }
+        if self.setup.training && self.setup.has_checkpoint {
+            assert!(
+                !notices.contains(&USR1),
+                "an attempt although one was asked to stop"
+            );
+        }
+        if !self.setup.training {
+            self.given = std::mem::take(&mut self.unheeded);
+        }
+        let mut agent = Agent::new(self.setup.policy(notices));
+        (self.started, self.begun) = (0, self.now);
+        self.inspecting.clear();
+        self.heard = vec![self.now; self.setup.workers];
+        let actions = agent.begin(self.now);
+        self.stage = Stage::Attempt(Box::new(agent));
+        self.attempts += 1;
+        self.carry_out(actions);
+    }
+
+    fn tell(&mut self, event: &Event) -> Vec<Action> {
+        let Stage::Attempt(agent) = &mut self.stage else {
+            return Vec::new();
+        };
+        let actions = agent.on(event, self.now);
+        let all = actions.clone();
+        self.carry_out(actions);
+        all
+    }
+
+    fn carry_out(&mut self, actions: Vec<Action>) {
+        let mut queue = VecDeque::from(actions);
+        while let Some(action) = queue.pop_front() {
+            match action {
+                Action::Start { rank } => {
+                    assert_eq!(rank, self.started, "in order, each once");
+                    assert!(
+                        self.setup.limit().is_none_or(|limit| self.now < limit.ask),
+                        "nothing starts after the time limit"
+                    );
+                    self.started += 1;
+                    let refused = self.setup.refused.get(self.attempts - 1).copied().flatten();
+                    let event = match refused {
+                        Some((refused, passing)) if refused == rank => Event::NotStarted { rank, passing },
+                        _ => {
+                            self.running.insert(rank);
+                            Event::Started { rank }
+                        }
+                    };
+                    let Stage::Attempt(agent) = &mut self.stage else {
+                        unreachable!("a start without an attempt")
+                    };
+                    queue.extend(agent.on(&event, self.now));
+                }
+                Action::Signal { rank, signal } => {
+                    assert!(
+                        self.running.contains(&rank),
+                        "signal {signal} to rank {rank}, which does not run"
+                    );
+                    if signal == KILL {
+                        self.killed.insert(rank);
+                    }
+                    if signal == ABRT {
+                        let silent = self.running.iter().map(|&rank| self.now - self.heard[rank]).max();
+                        assert!(silent.unwrap() >= SILENCE, "taken for hanging after {silent:?}");
+                    }
+                }
+                Action::Notify { .. } | Action::Tell(_) => {}
+                Action::Inspect { number, .. } => self.inspecting.push_back(number),
+                Action::Sweep => assert!(self.running.is_empty(), "swept while {:?} run", self.running),
+                Action::Finish(verdict) => return self.attempt_is_over(verdict),
+            }
+        }
+    }
+
+    fn attempt_is_over(&mut self, verdict: Verdict) {
+        if verdict.ends.len() < self.setup.workers {
+            self.unheeded.append(&mut self.given);
+        }
+        let lasted = self.now - self.begun;
+        let unasked = Verdict {
+            asked: None,
+            ..verdict.clone()
+        };
+        let due = self.restarts.clone().after(&unasked, lasted, false, self.now);
+        let is_asked = matches!(verdict.asked, Some(Asked::Request { .. }));
+        self.stage = match self.restarts.after(&verdict, lasted, false, self.now) {
+            Next::Finish { .. } => {
+                assert!(
+                    !(is_asked && matches!(due, Next::Restart { .. })),
+                    "a request ends the run as a failure that in the pause would not"
+                );
+                Stage::Over(Ending::Verdict(verdict))
+            }
+            Next::Stop => Stage::Pause { until: self.now },
+            Next::OtherPort => unreachable!("no port was taken"),
+            Next::Restart { pause, .. } => {
+                let pause = if self.restarts.is_asked() {
+                    Duration::ZERO
+                } else {
+                    pause
+                };
+                Stage::Pause {
+                    until: self.now + pause,
+                }
+            }
+        };
+    }
+
+    fn end(&mut self, rank: usize, outcome: Outcome, lost_peer: bool) {
+        self.running.remove(&rank);
+        self.killed.remove(&rank);
+        let at = self.now;
+        self.tell(&Event::Ended {
+            rank,
+            outcome,
+            at,
+            lost_peer,
+        });
+    }
+
+    fn beat(&mut self, rank: usize, writing: bool) {
+        self.heard[rank] = self.now;
+        let at = self.now;
+        self.tell(&Event::Beat { rank, at, writing });
+    }
+
+    fn signal(&mut self, event: &Event) {
+        if let Event::Forward { signal } = *event {
+            // A program that runs has had it.
+            let is_stopping = match &self.stage {
+                Stage::Attempt(agent) => agent.phase != Phase::Running,
+                _ => true,
+            };
+            if (self.setup.training && signal == USR1) || (!self.setup.training && is_stopping) {
+                self.unheeded.insert(signal);
+            }
+        }
+        match &mut self.stage {
+            Stage::Attempt(_) => drop(self.tell(event)),
+            Stage::Pause { until } => {
+                if self.restarts.heard(event) {
+                    *until = self.now;
+                }
+            }
+            Stage::Over(_) => {}
+        }
+    }
+
+    fn apply(&mut self, happening: &Happening) {
+        let running: Vec<usize> = self.running.iter().copied().collect();
+        let picked = |pick: usize| (!running.is_empty()).then(|| running[pick % running.len()]);
+        match *happening {
+            Happening::Exit { pick, code } => {
+                if let Some(rank) = picked(pick) {
+                    self.end(rank, Outcome::Exited(code), false);
+                }
+            }
+            Happening::LostPeer { pick } => {
+                if let Some(rank) = picked(pick) {
+                    self.end(rank, Outcome::Exited(1), true);
+                }
+            }
+            Happening::Crash { pick } => {
+                if let Some(rank) = picked(pick) {
+                    self.end(rank, Outcome::Signaled(11), false);
+                }
+            }
+            Happening::Beat { pick, writing } => {
+                if let Some(rank) = picked(pick) {
+                    self.beat(rank, writing);
+                }
+            }
+            Happening::Steps { count } => {
+                for _ in 0..count {
+                    for &rank in &running {
+                        if self.running.contains(&rank) {
+                            self.beat(rank, false);
+                        }
+                    }
+                    self.pass(Duration::from_millis(200));
+                }
+            }
+            Happening::Inspected => {
+                if let Some(number) = self.inspecting.pop_front() {
+                    self.tell(&Event::Inspected { number });
+                }
+            }
+            Happening::Freeze { ms } => self.freeze(Duration::from_millis(ms)),
+            Happening::Stop { signal } => self.signal(&Event::Stop { signal }),
+            Happening::Forward { signal } => self.signal(&Event::Forward { signal }),
+        }
+    }
+
+    fn freeze(&mut self, time: Duration) {
+        self.now += time;
+        for heard in &mut self.heard {
+            *heard += time;
+        }
+        let actions = self.tell(&Event::Timer);
+        let harm = |action: &Action| matches!(action, Action::Signal { signal, .. } if [KILL, ABRT].contains(signal));
+        assert!(!actions.iter().any(harm), "killed on thawing: {actions:?}");
+    }
+
+    /// Time passes for a launcher that is awake.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            for rank in self.killed.clone() {
+                self.end(rank, Outcome::Signaled(KILL), false);
+            }
+            let next = match &self.stage {
+                Stage::Attempt(agent) => agent.deadline(),
+                Stage::Pause { until } => Some(*until),
+                Stage::Over(_) => return,
+            };
+            let next = next.unwrap_or(end).max(self.now);
+            self.now = next.min(self.now + TICK).min(end);
+            match &self.stage {
+                Stage::Attempt(_) => drop(self.tell(&Event::Timer)),
+                Stage::Pause { until } if *until <= self.now => self.go_on(),
+                _ => {}
+            }
+            if self.now == end && self.killed.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn go_on(&mut self) {
+        match self.restarts.resume(self.now, self.setup.has_checkpoint) {
+            Resumption::Start { notices } => self.begin(notices),
+            end => self.stage = Stage::Over(Ending::InPause(end)),
+        }
+    }
+
+    /// Whoever nobody stops finishes well, until the run is over.
+    fn settle(&mut self) -> Ending {
+        for _ in 0..100 {
+            match &self.stage {
+                Stage::Over(ending) => return ending.clone(),
+                Stage::Attempt(agent) if agent.phase == Phase::Running => {
+                    for rank in self.running.clone() {
+                        self.end(rank, Outcome::Exited(0), false);
+                    }
+                    self.pass(SAME_MOMENT);
+                }
+                _ => self.pass(LONGEST_STOP),
+            }
+        }
+        panic!("the run does not end: {:?}", self.stage);
+    }
+}
+
+/// A stop takes no longer than this when nobody writes: the timeout, or what a silent write is waited for.
+const LONGEST_STOP: Duration = Duration::from_secs(15);
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2048))]
+
+    /// A run ends, once and with a true verdict, whatever happens and whenever: it is a success if and only if every worker of its
+    /// last attempt exited with 0; nothing is killed on thawing, taken for hanging that was just heard of, or started after the
+    /// time limit; and no notice is lost. The last ones are asserted on the way.
+    #[test]
+    fn every_run_ends_in_one_true_verdict(
+        setup in setup(),
+        happenings in prop::collection::vec((0_u64..5000, happening()), 0..60),
+    ) {
+        let mut world = World::new(&setup);
+        for (after, happening) in &happenings {
+            world.pass(Duration::from_millis(*after));
+            world.apply(happening);
+        }
+        let ending = world.settle();
+        prop_assert!(world.running.is_empty());
+        prop_assert!(world.attempts <= 1 + setup.max_restarts as usize);
+        let Ending::Verdict(verdict) = ending else {
+            prop_assert!(world.attempts <= setup.max_restarts as usize, "a pause was for one more");
+            return Ok(());
+        };
+        let all_ran_well =
+            verdict.ends.len() == setup.workers && verdict.ends.iter().all(|e| e.outcome == Outcome::Exited(0));
+        prop_assert_eq!(verdict.cause == Cause::Success, all_ran_well);
+        match verdict.cause {
+            Cause::Failed { rank } => {
+                let end = verdict.end_of(rank).unwrap();
+                prop_assert!(!end.stopped_by_agent());
+                prop_assert!(end.outcome != Outcome::Exited(0));
+            }
+            Cause::Requeue => prop_assert!(setup.training),
+            Cause::TimeIsUp => prop_assert!(setup.ask.is_some()),
+            Cause::Stopped { .. } => {
+                let is_asked = matches!(verdict.asked, Some(Asked::Request { .. }));
+                prop_assert!(is_asked);
+            },
+            Cause::Success | Cause::Hung { .. } | Cause::NotStarted { .. } => {}
+            Cause::Evicted => prop_assert!(false, "nobody else had the folder"),
+        }
+    }
+}

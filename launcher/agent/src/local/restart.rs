@@ -1,0 +1,191 @@
+//! Whether a group that failed is started once more, and when: pure, over the verdicts of one run's attempts.
+
+use super::{Asked, Cause, Event, Outcome, TimeLimit, Verdict};
+use crate::signals;
+use std::time::Duration;
+
+/// An attempt that lasted this long has done something: the pauses begin anew after it.
+const LASTING: Duration = Duration::from_secs(60);
+/// The second restart in a row waits so long, each further one twice as long. The first one waits for nothing: most
+/// failures that a restart helps against do not come back at once.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// And no one longer than this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How often a master port that somebody else took is chosen anew.
+const PORTS: u32 = 3;
+
+/// What is restarted, and how often.
+#[derive(Clone, Copy, Debug)]
+pub struct RestartPolicy {
+    /// Restarts of the whole group.
+    pub max_restarts: u32,
+    /// Exit codes by which a worker says that it would fail in the same way again.
+    pub permanent: &'static [i32],
+    /// When the run must be over.
+    pub limit: Option<TimeLimit>,
+    /// Whether USR1 asks the workers to stop with a checkpoint.
+    pub training: bool,
+}
+
+/// What comes after an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing: the attempt's verdict is the run's. The reason is for the user where restarts were asked for.
+    Finish { reason: Option<&'static str> },
+    /// The whole group once more, after a pause; `restart` counts from 1 and is the same number on all workers.
+    Restart { restart: u32, pause: Duration },
+    /// The whole group once more at another port, which is not counted as a restart.
+    OtherPort,
+    /// Nothing, although another attempt was due: the launcher was asked to stop. [`Restarts::resume`] says what the run comes to,
+    /// as after a request in a pause.
+    Stop,
+}
+
+/// What comes after the pause between two attempts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resumption {
+    /// The next attempt, which is to heed these signals for the workers.
+    Start { notices: Vec<i32> },
+    /// The end: the launcher was asked to stop by this signal.
+    Stopped { signal: i32 },
+    /// The end: workers were asked to stop while none ran, and a checkpoint is there.
+    Requeue,
+    /// The end: what is started now would be asked to stop at once. The reason is for the user.
+    TooLate { reason: &'static str },
+}
+
+const NO_TIME: &str = "the time limit is too near";
+
+/// The attempts of one run so far.
+#[derive(Clone, Debug)]
+pub struct Restarts {
+    policy: RestartPolicy,
+    used: u32,
+    /// Restarts since the last attempt that lasted.
+    in_a_row: u32,
+    ports: u32,
+    /// Signals for the workers that no attempt has heeded.
+    notices: Vec<i32>,
+    /// The signal that asked the launcher to stop while no worker ran.
+    stopped: Option<i32>,
+}
+
+impl Restarts {
+    /// Before the first attempt.
+    pub fn new(policy: RestartPolicy) -> Self {
+        Self {
+            policy,
+            used: 0,
+            in_a_row: 0,
+            ports: 0,
+            notices: Vec::new(),
+            stopped: None,
+        }
+    }
+
+    /// How many restarts were decided on.
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// How many are allowed.
+    pub fn allowed(&self) -> u32 {
+        self.policy.max_restarts
+    }
+
+    /// Decides at `now` about an attempt that is over after it `lasted` so long. `port_taken`: the first failure was that somebody
+    /// else has the workers' port, which the launcher had chosen.
+    pub fn after(&mut self, verdict: &Verdict, lasted: Duration, port_taken: bool, now: Duration) -> Next {
+        let outcome = match verdict.cause {
+            Cause::Failed { rank } | Cause::Hung { rank } => verdict.end_of(rank).map(|end| end.outcome),
+            Cause::NotStarted { passing: true, .. } => None,
+            _ => return Next::Finish { reason: None },
+        };
+        let allowed = self.policy.max_restarts;
+        let stay = |reason| Next::Finish {
+            reason: (allowed > 0).then_some(reason),
+        };
+        if verdict.asked == Some(Asked::TimeLimit) {
+            return stay("the time limit was reached");
+        }
+        if self.is_too_late(now) {
+            return stay(NO_TIME);
+        }
+        for &signal in &verdict.notices {
+            self.heard(&Event::Forward { signal });
+        }
+        let other_port = port_taken && self.ports < PORTS;
+        if !other_port {
+            if matches!(outcome, Some(Outcome::Exited(code)) if self.policy.permanent.contains(&code)) {
+                return stay("it would fail in the same way again");
+            }
+            if self.used == allowed {
+                return stay("no restart is left");
+            }
+        }
+        if let Some(Asked::Request { signal }) = verdict.asked {
+            self.heard(&Event::Stop { signal });
+            return Next::Stop;
+        }
+        if other_port {
+            self.ports += 1;
+            return Next::OtherPort;
+        }
+        let in_a_row = if lasted >= LASTING { 0 } else { self.in_a_row };
+        let pause = match in_a_row {
+            0 => Duration::ZERO,
+            n => FIRST_PAUSE
+                .saturating_mul(1 << (n - 1).min(16))
+                .min(LONGEST_PAUSE),
+        };
+        if self.is_too_late(now.saturating_add(pause)) {
+            return stay(NO_TIME);
+        }
+        self.used += 1;
+        self.in_a_row = in_a_row + 1;
+        Next::Restart {
+            restart: self.used,
+            pause,
+        }
+    }
+
+    /// Takes in what happened while no worker ran. Whether the pause is over because of it.
+    pub fn heard(&mut self, event: &Event) -> bool {
+        match *event {
+            Event::Stop { signal } => self.stopped = Some(self.stopped.unwrap_or(signal)),
+            Event::Abandoned => self.stopped = Some(signals::KILL),
+            Event::Forward { signal } if !self.notices.contains(&signal) => self.notices.push(signal),
+            _ => {}
+        }
+        self.is_asked()
+    }
+
+    /// Whether something came that the pause need not be waited for.
+    pub fn is_asked(&self) -> bool {
+        self.stopped.is_some() || !self.notices.is_empty()
+    }
+
+    /// Decides at `now`, after the pause. `has_checkpoint`: the run has one that a later launch goes on from.
+    pub fn resume(&mut self, now: Duration, has_checkpoint: bool) -> Resumption {
+        let asked = self.stopped.is_some() || self.notices.contains(&signals::USR1);
+        match self.stopped {
+            // Nobody is there who would start it again.
+            Some(signals::KILL) => Resumption::Stopped {
+                signal: signals::KILL,
+            },
+            _ if asked && self.policy.training && has_checkpoint => Resumption::Requeue,
+            Some(signal) => Resumption::Stopped { signal },
+            None if self.is_too_late(now) => Resumption::TooLate { reason: NO_TIME },
+            None => Resumption::Start {
+                notices: std::mem::take(&mut self.notices),
+            },
+        }
+    }
+
+    fn is_too_late(&self, now: Duration) -> bool {
+        self.policy.limit.is_some_and(|limit| limit.ask <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests;

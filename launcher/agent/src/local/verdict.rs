@@ -1,0 +1,113 @@
+//! What an attempt came to: the cause, judged from how every worker ended.
+
+use super::stop::Why;
+use super::{End, Outcome};
+use std::time::Duration;
+
+/// A worker that failed this much later may still be why another one lost it: a process that dies of an exception closes its
+/// connections first and is gone a moment later, and its peers may be faster to fail.
+pub const SAME_MOMENT: Duration = Duration::from_secs(1);
+
+/// Why a run ended as it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Every worker exited with 0.
+    Success,
+    /// The workers stopped on request with a checkpoint written.
+    Requeue,
+    /// The launcher was asked to stop by this signal, and the workers died of it or had to be killed.
+    Stopped { signal: i32 },
+    /// The time limit was over before the workers had stopped.
+    TimeIsUp,
+    /// This worker failed first.
+    Failed { rank: usize },
+    /// The workers made no progress any more; this one was the first to be silent.
+    Hung { rank: usize },
+    /// Another run has taken over the run directory.
+    Evicted,
+    /// This worker's program could not be started. `passing`: for want of something that may be there again.
+    NotStarted { rank: usize, passing: bool },
+}
+
+/// What asked the workers to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// This signal to the launcher, the last of them.
+    Request { signal: i32 },
+    /// The time limit.
+    TimeLimit,
+}
+
+/// The cause of an attempt's end, and every worker's own end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub cause: Cause,
+    /// By time, earliest first. Workers that never ran are not in it.
+    pub ends: Vec<End>,
+    /// Whether the workers were to stop, even if that came after the cause.
+    pub asked: Option<Asked>,
+    /// Signals for the workers that these did not heed, for those of another attempt.
+    pub notices: Vec<i32>,
+}
+
+impl Verdict {
+    /// Judges a finished group of `workers`, which was stopped because of `why`, if it was.
+    pub(super) fn of(
+        mut ends: Vec<End>,
+        workers: usize,
+        why: Option<Why>,
+        requeue_code: Option<i32>,
+    ) -> Self {
+        ends.sort_by_key(|end| (end.at, end.rank));
+        let requeue = |end: &End| matches!(end.outcome, Outcome::Exited(code) if requeue_code == Some(code));
+        let clean = |end: &End| end.outcome == Outcome::Exited(0) || requeue(end);
+        // How it ends that the workers were asked to, and the signal that did.
+        let (asked, stopped) = match why {
+            Some(Why::Signal { signal }) => (Some(signal), Cause::Stopped { signal }),
+            Some(Why::TimeLimit(limit)) => (Some(limit.signal), Cause::TimeIsUp),
+            _ => (None, Cause::TimeIsUp),
+        };
+        // The same signal may have come from elsewhere a moment earlier: from a batch system, or from the terminal.
+        let obeyed = |end: &End| {
+            asked.is_some_and(|signal| end.stopped_by_agent() || end.outcome == Outcome::Signaled(signal))
+        };
+        // A worker that the agent stopped is never the cause; but where the agent stopped it because the
+        // launcher was asked to, its death may come before the failures that follow from it.
+        let first_bad = ends
+            .iter()
+            .find(|end| !clean(end) && (asked.is_some() || !end.stopped_by_agent()));
+        let cause = match (why, first_bad) {
+            (Some(Why::NotStarted { rank, passing }), _) => Cause::NotStarted { rank, passing },
+            (Some(Why::Evicted), _) => Cause::Evicted,
+            (Some(Why::Hang { rank }), _) if !ends.iter().all(clean) => Cause::Hung { rank },
+            (_, Some(end)) if obeyed(end) => stopped,
+            (_, Some(end)) => Cause::Failed {
+                rank: to_blame(end, &ends, clean),
+            },
+            (_, None) if ends.iter().any(requeue) => Cause::Requeue,
+            (_, None) if ends.len() < workers => stopped,
+            (_, None) => Cause::Success,
+        };
+        Self {
+            cause,
+            ends,
+            asked: None,
+            notices: Vec::new(),
+        }
+    }
+
+    /// How this rank ended, if it ran.
+    pub fn end_of(&self, rank: usize) -> Option<&End> {
+        self.ends.iter().find(|end| end.rank == rank)
+    }
+}
+
+/// The rank because of which `first` failed. One that says that it lost another yields to one that failed in the same moment by
+/// itself and does not say so.
+fn to_blame(first: &End, ends: &[End], clean: impl Fn(&End) -> bool) -> usize {
+    let own = |end: &&End| {
+        !clean(end) && !end.lost_peer && end.sent.is_empty() && end.at.saturating_sub(first.at) <= SAME_MOMENT
+    };
+    let blamed = first.lost_peer.then(|| ends.iter().find(own)).flatten();
+    blamed.unwrap_or(first).rank
+}

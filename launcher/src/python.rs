@@ -1,0 +1,304 @@
+//! The Python that runs scripts and modules, and what can be checked of these before it is started.
+
+use dtrain_agent::io::process::program::{self, ProgramError};
+use dtrain_common::env::{CONDA_PREFIX, PYTHON_EXEC, VIRTUAL_ENV};
+use dtrain_common::recipe::Recipe;
+use rustix::fs::Access;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// The names of the interpreter, the better first.
+const NAMES: [&str; 2] = ["python3", "python"];
+
+/// What Python runs of a folder.
+const MAIN: &str = "__main__.py";
+/// No first line that names an interpreter is longer.
+const LONGEST_SHEBANG: u64 = 256;
+
+/// Why a script or a module cannot be run.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum PythonError {
+    /// The variable that names the interpreter is wrong.
+    #[error("{PYTHON_EXEC} is set wrongly: {source}")]
+    Exec {
+        /// What is wrong with it.
+        source: ProgramError,
+    },
+    /// The environment in use has no interpreter.
+    #[error(
+        "{variable} is `{folder}`, which has no executable bin/python3; activate an environment that has one, or unset \
+         {variable}"
+    )]
+    Environment {
+        /// The variable that names the environment.
+        variable: &'static str,
+        /// Its value.
+        folder: PathBuf,
+    },
+    /// There is no interpreter at all.
+    #[error("neither python3 nor python is in PATH; install Python, or name it in {PYTHON_EXEC}")]
+    None,
+    /// The script's path leads nowhere.
+    #[error("the script `{0}` does not exist; give the path of a Python script")]
+    Missing(PathBuf),
+    /// It is a folder that Python does not run.
+    #[error(
+        "the script `{0}` is a folder without a __main__.py; give a Python script, or start a module by -m"
+    )]
+    NotAFile(PathBuf),
+    /// The script cannot be opened.
+    #[error("the script `{path}` cannot be read: {why}")]
+    Unreadable {
+        /// As given.
+        path: PathBuf,
+        /// The system's reason.
+        why: String,
+    },
+    /// A path where a module's name should be.
+    #[error(
+        "-m takes the name of a module, such as `package.train`, and `{0}` is a path; leave -m out for a script"
+    )]
+    NotAModule(String),
+}
+
+/// The interpreter: what PYTHON_EXEC names, else that of the environment in use, else the first in PATH. `get`
+/// looks up the launcher's environment.
+///
+/// # Errors
+/// There is none, or a variable names what is none. The next one is not tried then, since another Python has other
+/// packages.
+pub(crate) fn find(get: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, PythonError> {
+    let set = |variable| get(variable).filter(|value| !value.is_empty());
+    let path = get("PATH");
+    if let Some(named) = set(PYTHON_EXEC) {
+        return program::find(&named, path.as_deref()).map_err(|source| PythonError::Exec { source });
+    }
+    for variable in [VIRTUAL_ENV, CONDA_PREFIX] {
+        if let Some(folder) = set(variable).map(PathBuf::from) {
+            let files = NAMES.map(|name| folder.join("bin").join(name));
+            return files
+                .into_iter()
+                .find(|file| program::find(file.as_os_str(), None).is_ok())
+                .ok_or(PythonError::Environment { variable, folder });
+        }
+    }
+    NAMES
+        .into_iter()
+        .find_map(|name| program::find(OsStr::new(name), path.as_deref()).ok())
+        .ok_or(PythonError::None)
+}
+
+/// Whether the program is an interpreter of Python, by its name, or a script that names one.
+pub(crate) fn is_python(program: &Path) -> bool {
+    let name = program.file_name().unwrap_or_default().as_encoded_bytes();
+    name.starts_with(b"python") || names_python(program).unwrap_or(false)
+}
+
+/// Whether Python is to run what the name names: a script by its name or its first line, a folder with a `__main__.py`, or an
+/// application in a zip file.
+pub(crate) fn runs(path: &Path) -> bool {
+    let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+    if extension == "py" {
+        return true;
+    }
+    let Ok(meta) = std::fs::metadata(path) else {
+        return false;
+    };
+    if meta.is_dir() {
+        // A folder does not hide the recipe of its name.
+        return path.join(MAIN).is_file() && !path.to_str().is_some_and(is_embedded);
+    }
+    meta.is_file() && (["pyz", "zip"].contains(&extension) || names_python(path).unwrap_or(false))
+}
+
+fn is_embedded(name: &str) -> bool {
+    Recipe::embedded().iter().any(|(known, _)| *known == name)
+}
+
+/// Whether the file's first line has Python interpret it.
+fn names_python(path: &Path) -> io::Result<bool> {
+    let mut head = Vec::new();
+    File::open(path)?.take(LONGEST_SHEBANG).read_to_end(&mut head)?;
+    let first = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let interpreter = first
+        .strip_prefix(b"#!")
+        .map(String::from_utf8_lossy)
+        .unwrap_or_default();
+    // `/usr/bin/env -S python3 -u` as well as `/opt/bin/python3.12`.
+    Ok(interpreter.split_whitespace().any(|word| {
+        word.rsplit('/')
+            .next()
+            .is_some_and(|name| name.starts_with("python"))
+    }))
+}
+
+/// Checks that there is such a script.
+///
+/// # Errors
+/// There is none, or it cannot be read.
+pub(crate) fn check_script(name: &OsStr) -> Result<(), PythonError> {
+    let path = PathBuf::from(name);
+    let unreadable = |path, why: std::io::Error| PythonError::Unreadable {
+        path,
+        why: why.to_string(),
+    };
+    match std::fs::metadata(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(PythonError::Missing(path)),
+        Err(error) => Err(unreadable(path, error)),
+        Ok(meta) if meta.is_dir() && !path.join(MAIN).is_file() => Err(PythonError::NotAFile(path)),
+        Ok(_) => match rustix::fs::access(&path, Access::READ_OK) {
+            Err(error) => Err(unreadable(path, error.into())),
+            Ok(()) => Ok(()),
+        },
+    }
+}
+
+/// Checks that this can be a module's name. Whether there is such a module only Python can say.
+///
+/// # Errors
+/// It is a path.
+pub(crate) fn check_module(name: &OsStr) -> Result<(), PythonError> {
+    let path = Path::new(name);
+    let script = path.extension().is_some_and(|extension| extension == "py") && path.is_file();
+    if script || name.is_empty() || name.as_encoded_bytes().contains(&b'/') {
+        return Err(PythonError::NotAModule(name.to_string_lossy().into_owned()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn executable(path: &Path) -> PathBuf {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "#!/bin/sh\n").unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.to_owned()
+    }
+
+    fn found(variables: &[(&str, &Path)]) -> Result<PathBuf, PythonError> {
+        let map: BTreeMap<_, _> = variables.iter().copied().collect();
+        find(|name| map.get(name).map(|path| path.as_os_str().to_owned()))
+    }
+
+    #[test]
+    fn the_environment_in_use_comes_before_path_and_the_named_one_before_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path);
+        let in_path = executable(&at("path/python3"));
+        let in_venv = executable(&at("venv/bin/python3"));
+        let in_conda = executable(&at("conda/bin/python"));
+        let own = executable(&at("own"));
+        let (path, venv, conda) = (at("path"), at("venv"), at("conda"));
+        let path = ("PATH", path.as_path());
+        assert_eq!(found(&[path]), Ok(in_path.clone()));
+        assert_eq!(found(&[path, (CONDA_PREFIX, &conda)]), Ok(in_conda));
+        let both = [path, (CONDA_PREFIX, conda.as_path()), (VIRTUAL_ENV, &venv)];
+        assert_eq!(found(&both), Ok(in_venv));
+        assert_eq!(found(&[&both[..], &[(PYTHON_EXEC, &own)]].concat()), Ok(own));
+        assert_eq!(found(&[path, (VIRTUAL_ENV, Path::new(""))]), Ok(in_path));
+    }
+
+    #[test]
+    fn only_python_will_do_where_there_is_no_python3() {
+        let folder = tempfile::tempdir().unwrap();
+        let python = executable(&folder.path().join("python"));
+        assert_eq!(found(&[("PATH", folder.path())]), Ok(python));
+    }
+
+    #[test]
+    fn a_missing_interpreter_is_told_with_where_it_was_looked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = ("PATH", folder.path());
+        assert_eq!(found(&[path]), Err(PythonError::None));
+        for variable in [VIRTUAL_ENV, CONDA_PREFIX] {
+            let error = found(&[path, (variable, folder.path())]).unwrap_err();
+            assert!(
+                error.to_string().contains(&format!("unset {variable}")),
+                "{error}"
+            );
+        }
+        let error = found(&[path, (PYTHON_EXEC, Path::new("/no/such"))]).unwrap_err();
+        assert!(
+            error.to_string().starts_with("PYTHON_EXEC is set wrongly"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn scripts_are_files_that_can_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("t.py");
+        let check = |path: &Path| check_script(path.as_os_str());
+        assert_eq!(check(&script), Err(PythonError::Missing(script.clone())));
+        fs::write(&script, "").unwrap();
+        assert_eq!(check(&script), Ok(()));
+        let within = script.join("t.py");
+        assert!(matches!(check(&within), Err(PythonError::Unreadable { .. })));
+        let package = folder.path().join("p.py");
+        fs::create_dir(&package).unwrap();
+        assert_eq!(check(&package), Err(PythonError::NotAFile(package)));
+    }
+
+    #[test]
+    fn python_runs_scripts_folders_and_archives_by_what_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, content: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, content).unwrap();
+            path
+        };
+        for (name, content) in [
+            ("t.py", ""),
+            ("env", "#!/usr/bin/env python3\nimport x\n"),
+            ("split", "#!/usr/bin/env -S python3 -u\n"),
+            ("version", "#! /opt/py/bin/python3.12\r\n"),
+            ("app.pyz", "PK"),
+            ("app.zip", "PK"),
+        ] {
+            assert!(runs(&file(name, content)), "{name}");
+        }
+        for name in ["/usr/bin/python3.11", "python"]
+            .map(PathBuf::from)
+            .into_iter()
+            .chain([folder.path().join("split")])
+        {
+            assert!(is_python(&name), "{}", name.display());
+        }
+        file("app/__main__.py", "");
+        assert!(
+            runs(&folder.path().join("app")) && check_script(folder.path().join("app").as_os_str()).is_ok()
+        );
+        assert!(runs(Path::new("no/such.py")), "the name says so");
+        for (name, content) in [
+            ("recipe", "task = 'x' # python"),
+            ("sh", "#!/bin/sh\npython\n"),
+            ("r.toml", ""),
+        ] {
+            assert!(!runs(&file(name, content)), "{name}");
+            assert!(!is_python(&folder.path().join(name)), "{name}");
+        }
+        for name in ["", "no/such", "no/such.pyz", "."] {
+            assert!(!runs(&folder.path().join(name)), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn modules_are_no_paths() {
+        for name in ["train", "package.train", "a.py"] {
+            assert_eq!(check_module(OsStr::new(name)), Ok(()));
+        }
+        for name in ["", "package/train", "./train"] {
+            assert!(check_module(OsStr::new(name)).is_err(), "{name:?}");
+        }
+    }
+}
