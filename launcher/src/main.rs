@@ -9,8 +9,6 @@
 mod ask;
 mod ckpt;
 mod cli;
-mod cli_gpus;
-mod cli_output;
 mod gpus;
 mod launch;
 mod python;
@@ -28,7 +26,7 @@ use std::sync::Arc;
 
 fn main() -> ExitCode {
     let begun = Begun::now();
-    let command = match cli::read_command(std::env::args_os().collect(), |name| std::env::var_os(name)) {
+    let command = match cli::read_command(std::env::args_os().collect()) {
         Ok(command) => command,
         Err(error) => {
             // Also --help and --version. If the stream is closed there is nobody left to tell.

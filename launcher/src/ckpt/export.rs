@@ -9,6 +9,7 @@ use super::{Failed, failed};
 use crate::cli::{ExportArgs, Weights};
 use crate::stdout::say;
 use anyhow::{Context, bail};
+use dtrain_agent::io::process::handlers;
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic_with;

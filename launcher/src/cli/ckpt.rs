@@ -7,19 +7,19 @@ use std::path::PathBuf;
 #[derive(Debug, Subcommand)]
 pub(crate) enum CkptCommand {
     /// List the checkpoints of a run.
-    #[command(after_help = LS)]
+    #[command(after_help = help!("ckpt-ls"))]
     Ls(LsArgs),
     /// Show what a checkpoint holds, and how its recipe differs from another.
-    #[command(after_help = SHOW)]
+    #[command(after_help = help!("ckpt-show"))]
     Show(ShowArgs),
     /// Check every byte of checkpoints against their checksums.
-    #[command(after_help = VERIFY)]
+    #[command(after_help = help!("ckpt-verify"))]
     Verify(VerifyArgs),
     /// Remove older checkpoints of a run, and what a crash has left.
-    #[command(after_help = PRUNE)]
+    #[command(after_help = help!("ckpt-prune"))]
     Prune(PruneArgs),
     /// Write a checkpoint's model into one file, for other programs.
-    #[command(after_help = EXPORT)]
+    #[command(after_help = help!("ckpt-export"))]
     Export(ExportArgs),
 }
 
@@ -160,79 +160,3 @@ impl From<Names> for dtrain_common::names::Names {
         }
     }
 }
-
-pub(super) const EXAMPLES: &str = "\
-CHECKPOINT is a folder such as RUN_DIR/checkpoints/step-00000120, one of the links latest
-and best beside it, a run directory for its latest, or RUN_DIR@120, RUN_DIR@best.
-
-Examples:
-  What there is, and which is the best:
-      dtrain ckpt ls runs/a
-  What the latest one holds:
-      dtrain ckpt show runs/a
-  Whether all are as they were written:
-      dtrain ckpt verify runs/a
-  What could be removed:
-      dtrain ckpt prune runs/a --keep 1 --dry-run
-  The best model for timm, half as large:
-      dtrain ckpt export runs/a@best model.safetensors --names timm --dtype bf16";
-
-const LS: &str = "\
-The figures are those of the last evaluation before the checkpoint. Whether a checkpoint
-is whole is told by its manifest and the sizes of its files; `dtrain ckpt verify` reads
-every byte.
-
-Examples:
-  dtrain ckpt ls runs/a
-  dtrain ckpt ls runs/a --json";
-
-const SHOW: &str = "\
-CHECKPOINT is a folder such as RUN_DIR/checkpoints/step-00000120, one of the links latest
-and best beside it, a run directory for its latest, or RUN_DIR@120, RUN_DIR@best.
-
-Examples:
-  dtrain ckpt show runs/a
-  dtrain ckpt show runs/a@120 --against runs/b@best
-  dtrain ckpt show runs/a --against recipe.toml";
-
-const VERIFY: &str = "\
-Exit codes: 0 all are whole; 1 one is damaged or cannot be read; 2 wrong usage, or there
-is no such checkpoint.
-
-Examples:
-  dtrain ckpt verify runs/a
-  dtrain ckpt verify runs/a@120 runs/b/checkpoints/best --json";
-
-const PRUNE: &str = "\
-What `latest` and `best` point to always stays, and so does the newest whole checkpoint.
-Damaged checkpoints do not count and stay unless --damaged is given; those that a newer
-dtrain wrote always stay. What rollbacks set aside (rollback-N) stays unless --rollbacks
-is given. What a crash has left (.partial-..., .removed-...) is removed.
-A run prunes its own checkpoints: do not prune while one is going on.
-
-Examples:
-  dtrain ckpt prune runs/a --dry-run
-  dtrain ckpt prune runs/a --keep 1 --keep-every 1000";
-
-const EXPORT: &str = "\
-CHECKPOINT is a folder such as RUN_DIR/checkpoints/step-00000120, one of the links latest
-and best beside it, a run directory for its latest, or RUN_DIR@120, RUN_DIR@best.
-
---weights auto  the moving average where the run has one, else what was trained
-          raw   what was trained
-          ema   the moving average, an error where there is none
---dtype   a number that is too large for the type is an error
---names   pytorch      as in the checkpoint: torchvision's for a ResNet, timm's for a vit,
-                       nanoGPT's for a gpt
-          torchvision  ResNets and vit
-          timm         ResNets and vit
-          huggingface  ResNets, vit and gpt, for transformers
-
-The checksums of what is read are checked first. OUT is there whole or not at all.
-
-Exit codes: 0 written; 1 the checkpoint is damaged, a number does not fit, or the file
-cannot be written; 2 wrong usage; 128+n stopped by signal n.
-
-Examples:
-  dtrain ckpt export runs/a model.safetensors
-  dtrain ckpt export runs/a@best model.safetensors --names huggingface --dtype bf16";

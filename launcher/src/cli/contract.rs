@@ -1,13 +1,10 @@
 //! torchrun's flags, with torchrun's meaning on one node. What has a meaning only between nodes is refused by name.
 
-mod values;
-
 use anyhow::bail;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use dtrain_agent::signals;
-
-use values::{Endpoint, Host, Interval, Nodes, Port, RdzvConf, SignalList};
+use std::str::FromStr;
 
 /// What a request for several nodes is told.
 const ONE_NODE: &str = "several nodes are not built in this version";
@@ -38,35 +35,35 @@ pub(crate) struct ContractArgs {
 
     /// Signals that the launcher handles; those left out end it, and the kernel then ends the workers [default:
     /// TERM,INT,HUP,QUIT,USR1,USR2].
-    #[arg(long, value_name = "NAME,...")]
-    signals_to_handle: Option<SignalList>,
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', num_args = 1, value_parser = signal)]
+    signals_to_handle: Option<Vec<i32>>,
 
     /// Name of the run, for TORCHELASTIC_RUN_ID [default: one of its own for each launch].
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) rdzv_id: Option<String>,
 
     /// MASTER_ADDR: an address of this machine, where rank 0 listens [default: 127.0.0.1].
-    #[arg(long, value_name = "HOST")]
-    master_addr: Option<Host>,
+    #[arg(long, value_name = "HOST", value_parser = host)]
+    master_addr: Option<String>,
 
     /// MASTER_PORT: a port that is free on this machine; 0 chooses one [default: 0].
     #[arg(long, value_name = "PORT", allow_negative_numbers = true)]
-    master_port: Option<Port>,
+    master_port: Option<u16>,
 
     /// The same as `--master-addr`.
-    #[arg(long, value_name = "HOST")]
-    local_addr: Option<Host>,
+    #[arg(long, value_name = "HOST", value_parser = host)]
+    local_addr: Option<String>,
 
     /// `--master-addr` and `--master-port` in one, before which those have no use.
-    #[arg(long, value_name = "HOST[:PORT]")]
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = endpoint)]
     rdzv_endpoint: Option<Endpoint>,
 
     /// Known are `static` and `c10d`, which do the same on one node.
-    #[arg(long, value_name = "NAME")]
-    rdzv_backend: Option<Backend>,
+    #[arg(long, value_name = "NAME", value_parser = backend)]
+    rdzv_backend: Option<String>,
 
     /// Settings of the rendezvous, which have no use on one node.
-    #[arg(long, value_name = "KEY=VALUE,...")]
+    #[arg(long, value_name = "KEY=VALUE,...", value_parser = rdzv_conf)]
     rdzv_conf: Option<RdzvConf>,
 
     /// One node, which is all that this version starts; `--rdzv-endpoint` then has no use.
@@ -74,16 +71,16 @@ pub(crate) struct ContractArgs {
     pub(crate) standalone: bool,
 
     /// Number of nodes: 1 or 1:1.
-    #[arg(long, value_name = "N|MIN:MAX", allow_negative_numbers = true)]
-    nnodes: Option<Nodes>,
+    #[arg(long, value_name = "N|MIN:MAX", allow_negative_numbers = true, value_parser = nodes)]
+    nnodes: Option<String>,
 
     /// This node's number: 0.
     #[arg(long, value_name = "RANK", allow_negative_numbers = true)]
     node_rank: Option<u32>,
 
     /// Has no use: the end of a worker is seen at once, without polling.
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
-    monitor_interval: Option<Interval>,
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = interval)]
+    monitor_interval: Option<f64>,
 
     #[arg(long, hide = true, value_parser = ["spawn", "fork", "forkserver"])]
     start_method: Option<String>,
@@ -123,12 +120,6 @@ impl Binding {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Backend {
-    Static,
-    C10d,
-}
-
 impl ContractArgs {
     /// Checks the flags against each other, and answers what the user is to be told of them.
     ///
@@ -138,7 +129,11 @@ impl ContractArgs {
         if self.module && self.no_python {
             bail!("-m and --no-python contradict each other; give one of them");
         }
-        if let Some(nodes) = self.nnodes.filter(|nodes| nodes.most > 1) {
+        if let Some(nodes) = self
+            .nnodes
+            .as_deref()
+            .filter(|nodes| !["1", "1:1"].contains(nodes))
+        {
             if self.standalone {
                 bail!("--standalone and --nnodes {nodes} contradict each other: --standalone is one node");
             }
@@ -149,7 +144,7 @@ impl ContractArgs {
         }
         let mut notes = self.outranked();
         if let Some(conf) = &self.rdzv_conf {
-            let without_use = conf.check()?;
+            let without_use = without_use(conf)?;
             if !without_use.is_empty() {
                 notes.push(format!(
                     "--rdzv-conf {} has no use: the only node waits for no other, and the store is served over TCP",
@@ -157,75 +152,57 @@ impl ContractArgs {
                 ));
             }
         }
-        if self.rdzv_backend == Some(Backend::C10d) {
+        if self.rdzv_backend.as_deref() == Some("c10d") {
             notes.push("--rdzv-backend c10d: on one node it does the same as static".to_owned());
         }
-        let without_use = [
+        let handler = self.event_log_handler.as_deref();
+        for (given, what) in [
             (
                 self.monitor_interval.is_some(),
-                "--monitor-interval",
-                "the end of a worker is seen at once",
+                "--monitor-interval has no use: the end of a worker is seen at once",
             ),
             (
                 self.start_method.is_some(),
-                "--start-method",
-                "workers are programs, which have one way to start",
+                "--start-method has no use: workers are programs, which have one way to start",
             ),
             (
-                self.event_log_handler
-                    .as_deref()
-                    .is_some_and(|name| name != "null"),
-                "--event-log-handler",
-                "it names a Python object, and events of the launcher are printed",
+                handler.is_some_and(|name| name != "null"),
+                "--event-log-handler has no use: it names a Python object, and events of the launcher are printed",
             ),
             (
                 self.logs_specs.is_some(),
-                "--logs-specs",
-                "it names a Python object; --log-dir, --redirects and --tee say where output goes",
+                "--logs-specs has no use: it names a Python object; --log-dir, --redirects and --tee say where output goes",
             ),
             (
                 self.run_path,
-                "--run-path",
-                "every worker runs the script in a Python of its own",
+                "--run-path has no use: every worker runs the script in a Python of its own",
             ),
-        ];
-        for (given, flag, why) in without_use {
-            if given {
-                notes.push(format!("{flag} has no use: {why}"));
-            }
+        ] {
+            notes.extend(given.then(|| what.to_owned()));
         }
         Ok(notes)
     }
 
     /// Flags that say where the workers meet and yield to another one, as with torchrun.
     fn outranked(&self) -> Vec<String> {
-        let endpoint = self.rdzv_endpoint.is_some();
+        let endpoint = self.endpoint().is_some();
+        let (addr, local) = (self.master_addr.is_some(), self.local_addr.is_some());
         let pairs = [
-            ("--rdzv-endpoint", endpoint, "--standalone", self.standalone),
             (
-                "--master-addr",
-                self.master_addr.is_some(),
                 "--rdzv-endpoint",
-                self.endpoint().is_some(),
+                self.rdzv_endpoint.is_some(),
+                "--standalone",
+                self.standalone,
             ),
+            ("--master-addr", addr, "--rdzv-endpoint", endpoint),
             (
                 "--master-port",
                 self.master_port.is_some(),
                 "--rdzv-endpoint",
-                self.endpoint().is_some(),
+                endpoint,
             ),
-            (
-                "--local-addr",
-                self.local_addr.is_some(),
-                "--rdzv-endpoint",
-                self.endpoint().is_some(),
-            ),
-            (
-                "--local-addr",
-                self.local_addr.is_some(),
-                "--master-addr",
-                self.endpoint().is_none() && self.master_addr.is_some(),
-            ),
+            ("--local-addr", local, "--rdzv-endpoint", endpoint),
+            ("--local-addr", local, "--master-addr", addr && !endpoint),
         ];
         pairs
             .into_iter()
@@ -257,15 +234,21 @@ impl ContractArgs {
             Some(endpoint) => ("--rdzv-endpoint", endpoint.port),
             None => ("--master-port", self.master_port?),
         };
-        Some((flag, port.number()?))
+        (port != 0).then_some((flag, port))
     }
 
     /// The signals that the launcher handles.
     pub(crate) fn signals(&self) -> Vec<i32> {
-        match &self.signals_to_handle {
-            Some(list) => list.numbers().to_vec(),
-            None => signals::STOP.into_iter().chain(signals::FORWARD).collect(),
-        }
+        let all = || signals::STOP.into_iter().chain(signals::FORWARD).collect();
+        let mut handled = self.signals_to_handle.clone().unwrap_or_else(all);
+        let mut seen = Vec::new();
+        handled.retain(|signal| {
+            !seen.contains(signal) && {
+                seen.push(*signal);
+                true
+            }
+        });
+        handled
     }
 
     /// Their names, as torchrun tells its workers.
@@ -273,6 +256,133 @@ impl ContractArgs {
         let names: Vec<_> = self.signals().into_iter().map(signals::name).collect();
         names.join(",")
     }
+}
+
+/// A host with a port, or with any free one (0).
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Endpoint {
+    host: String,
+    port: u16,
+}
+
+/// A number in digits alone; the standard's own reading takes a plus sign too.
+fn whole<T: FromStr>(text: &str) -> Option<T> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
+}
+
+/// A number of nodes, or a range of it.
+fn nodes(text: &str) -> Result<String, &'static str> {
+    let (least, most) = text.split_once(':').unwrap_or((text, text));
+    match (whole::<u32>(least), whole::<u32>(most)) {
+        (Some(least), Some(most)) if least > 0 && least <= most => Ok(text.to_owned()),
+        _ => Err("give a number of nodes from 1 on, or a range MIN:MAX"),
+    }
+}
+
+/// A host name or an address, the brackets of an IPv6 address taken off.
+fn host(text: &str) -> Result<String, &'static str> {
+    let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let host = bracketed.unwrap_or(text);
+    if host.is_empty() || host.contains(|c: char| c.is_whitespace() || "[]/=,".contains(c)) {
+        return Err("give a host name or an IP address");
+    }
+    if host.contains(':') && host.parse::<std::net::Ipv6Addr>().is_err() {
+        return Err("give a host name or an IP address; a port is given apart, by --master-port");
+    }
+    Ok(host.to_owned())
+}
+
+fn endpoint(text: &str) -> Result<Endpoint, &'static str> {
+    // The last colon parts host and port, unless it belongs to an IPv6 address.
+    let parts = text
+        .rsplit_once(':')
+        .filter(|(host, _)| (host.starts_with('[') && host.ends_with(']')) || !host.contains(':'));
+    let (name, port) = parts.unwrap_or((text, "0"));
+    Ok(Endpoint {
+        host: host(name)?,
+        port: whole(port).ok_or("give a port from 1 to 65535, or 0 for any free one")?,
+    })
+}
+
+fn backend(text: &str) -> Result<String, String> {
+    match text {
+        "static" | "c10d" => Ok(text.to_owned()),
+        "etcd" | "etcd-v2" => Err(format!(
+            "it serves several nodes, and {ONE_NODE}; use static or c10d"
+        )),
+        _ => Err("known are static and c10d".to_owned()),
+    }
+}
+
+fn interval(text: &str) -> Result<f64, &'static str> {
+    let seconds = text
+        .parse()
+        .ok()
+        .filter(|seconds: &f64| seconds.is_finite() && *seconds > 0.0);
+    seconds.ok_or("give a number of seconds above 0")
+}
+
+fn signal(text: &str) -> Result<i32, String> {
+    let word = text.trim().to_ascii_uppercase();
+    let full = format!("SIG{}", word.strip_prefix("SIG").unwrap_or(&word));
+    let mut known = signals::STOP.into_iter().chain(signals::FORWARD);
+    known
+        .find(|number| signals::name(*number) == full)
+        .ok_or_else(|| {
+            format!(
+                "{:?} is not among TERM, INT, HUP, QUIT, USR1 and USR2",
+                text.trim()
+            )
+        })
+}
+
+/// Settings of the rendezvous, in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RdzvConf(Vec<(String, String)>);
+
+fn rdzv_conf(text: &str) -> Result<RdzvConf, String> {
+    let mut settings: Vec<(String, String)> = Vec::new();
+    for part in text.split(',').filter(|_| !text.trim().is_empty()) {
+        let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        let (key, value) = (key.trim(), value.trim());
+        if key.is_empty() || value.is_empty() {
+            return Err(format!("{part:?} is not of the form KEY=VALUE"));
+        }
+        if settings.iter().any(|(known, _)| known == key) {
+            return Err(format!("`{key}` is given twice"));
+        }
+        settings.push((key.to_owned(), value.to_owned()));
+    }
+    Ok(RdzvConf(settings))
+}
+
+/// The settings that have no use on one node, as the user wrote them.
+///
+/// # Errors
+/// A time that is none.
+fn without_use(RdzvConf(settings): &RdzvConf) -> anyhow::Result<Vec<String>> {
+    let mut without_use = Vec::new();
+    for (key, value) in settings {
+        let sound = match key.as_str() {
+            // True of the only node, and of the store on it.
+            "is_host" if ["1", "true", "t", "yes", "y"].contains(&value.to_lowercase().as_str()) => continue,
+            "store_type" if value == "tcp" => continue,
+            "keep_alive_max_attempt" => whole::<u32>(value).is_some(),
+            "timeout"
+            | "join_timeout"
+            | "last_call_timeout"
+            | "close_timeout"
+            | "read_timeout"
+            | "keep_alive_interval" => whole::<u32>(value).is_some_and(|seconds| seconds > 0),
+            _ => true,
+        };
+        if !sound {
+            bail!("--rdzv-conf {key}={value}: give a whole number from 1 on");
+        }
+        without_use.push(format!("{key}={value}"));
+    }
+    Ok(without_use)
 }
 
 #[cfg(test)]

@@ -1,21 +1,11 @@
 //! `dtrain eval`: its flags, and the launch that they stand for.
 
-use super::{LaunchArgs, Nproc, RecipeArgs, words};
-use crate::cli_gpus::GpuArgs;
+use super::{GpuArgs, LaunchArgs, Nproc, RecipeArgs, parse};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use dtrain_common::plan::{EvalJob, EvalWeights, Job};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-
-pub(super) const EXAMPLES: &str = "\
-Examples:
-  The newest whole checkpoint of a run, on every GPU:
-      dtrain eval recipe.toml --checkpoint runs/a
-  The best one, with the weights as they are trained instead of their moving average:
-      dtrain eval recipe.toml --checkpoint runs/a/checkpoints/best --weights raw
-  On other data:
-      dtrain eval recipe.toml --checkpoint runs/a --set data.test=holdout --json";
 
 /// What `dtrain eval` is to do.
 #[derive(Debug, Args)]
@@ -106,7 +96,7 @@ impl EvalArgs {
             line.extend(["--set".into(), set.into()]);
         }
         line.extend(["--job".into(), serde_json::to_string(&job)?.into()]);
-        Ok(words::parse(line, |_| None)?)
+        Ok(parse::launch(line, false)?)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The flags of `dtrain plan`, `dtrain profile` and `dtrain gpu suggest-batch-size`.
 
-use super::MOST_WORKERS;
+use super::launch::MOST_WORKERS;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use dtrain_common::plan::gpus::{Gpu, GpuNameError, parse_list};
@@ -106,39 +106,3 @@ impl FromStr for GpuList {
         parse_list(text).map(Self)
     }
 }
-
-macro_rules! examples {
-    () => {
-        "\
-Examples:
-  What fits on this machine's GPUs, or else on the usual sizes:
-      dtrain plan recipe.toml
-  On the GPUs that you could get, with four ranks:
-      dtrain plan recipe.toml --gpu t4,24GiB,a100-40gb --nproc 4
-  For a script:
-      dtrain plan recipe.toml --gpu 16GiB --json"
-    };
-}
-
-pub(super) const EXAMPLES: &str = examples!();
-
-pub(super) const PLAN_HELP: &str = concat!(
-    examples!(),
-    "
-
-The effective batch and the learning rate stay what the recipe states. What is chosen is
-how a step is cut up: the micro-batch, and how many segments of the model are computed
-again in backward, as far as memory.micro_batch and memory.recompute are \"auto\".
-
-Exit codes:
-  0  it fits on one of the GPUs at least
-  2  the command line or the recipe are wrong, or a GPU is not known
-  3  it fits on none"
-);
-
-pub(super) const PROFILE_HELP: &str = "\
-Examples:
-  Memory and time of a step, beside what was predicted:
-      dtrain profile recipe.toml
-  The largest micro-batch of every stage, tried in processes that may die:
-      dtrain profile recipe.toml --stage all --find-optimal";

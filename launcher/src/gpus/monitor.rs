@@ -6,6 +6,7 @@ use super::say;
 use crate::cli::MonitorArgs;
 use anyhow::Context;
 use crossbeam_channel::{Receiver, bounded};
+use dtrain_agent::io::process::handlers;
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::gpu::{Driver, Status};

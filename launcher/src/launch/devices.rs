@@ -1,7 +1,7 @@
 //! Which devices there are for the workers, and how they are told.
 
 use super::size::plural;
-use crate::cli_gpus::GpuIds;
+use crate::cli::GpuIds;
 use anyhow::Context;
 use dtrain_common::env::{CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, LOCAL_RANK};
 use dtrain_common::gpu::{GpuError, Inventory, Nvidia, Place, Versions, Visible};

@@ -235,7 +235,7 @@ mod tests {
 
     use super::super::streams::Home;
     use super::*;
-    use crate::cli_output::OutputArgs;
+    use crate::cli::OutputArgs;
 
     #[test]
     fn error_files_of_both_forms_are_understood() {

@@ -43,7 +43,7 @@ use port::MasterPort;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 use supervise::{Early, Run};
 
 /// Runs the command to its end. Call it from the main thread: the workers die with the thread that starts them.

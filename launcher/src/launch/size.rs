@@ -2,8 +2,8 @@
 
 use super::devices::{Chosen, Devices, InUse, Machine};
 use super::plan::Kind;
+use crate::cli::GpuIds;
 use crate::cli::Nproc;
-use crate::cli_gpus::GpuIds;
 use anyhow::bail;
 
 /// What was asked for.

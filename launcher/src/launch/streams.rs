@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::cli_output::{Choice, FilterList, LogSize, OutputArgs, Place, PrefixTemplate, RankList};
+use crate::cli::{Choice, OutputArgs, Place, PrefixTemplate};
 use anyhow::{Context, bail, ensure};
 use dtrain_agent::io::output::{Frames, Stream, Style, draws_frames};
 use dtrain_agent::io::temporary;
@@ -17,6 +17,9 @@ const TEMPLATE_VARIABLE: &str = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
 const AT_A_TERMINAL: Duration = Duration::from_millis(200);
 /// The same in a file or pipe, where a line in two parts costs more.
 const ELSEWHERE: Duration = Duration::from_secs(1);
+
+/// The size at which a log is begun anew, unless the user says another.
+const USUAL_LOG: u64 = 1 << 30;
 
 /// Where one stream of one worker goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +42,7 @@ pub(super) struct Routing {
     log_dir: Option<PathBuf>,
     /// The folder for logs is still to be made, in a temporary place.
     temporary: bool,
-    log_size: LogSize,
+    log_size: u64,
     note: Option<&'static str>,
 }
 
@@ -84,7 +87,7 @@ impl Routing {
         // torchrun takes an empty one for none.
         let inherited = std::env::var_os(TEMPLATE_VARIABLE).filter(|text| !text.is_empty());
         let template = inherited
-            .map(|text| text.to_string_lossy().parse::<PrefixTemplate>())
+            .map(|text| PrefixTemplate::new(&text.to_string_lossy()))
             .transpose()
             .map_err(anyhow::Error::msg)
             .with_context(|| format!("{TEMPLATE_VARIABLE} is set wrongly"))?;
@@ -137,7 +140,7 @@ impl Routing {
                 let passes = args
                     .local_ranks_filter
                     .as_ref()
-                    .is_none_or(|RankList(ranks)| ranks.contains(&rank));
+                    .is_none_or(|ranks| ranks.contains(&rank));
                 routes.map(|route| Route {
                     shown: route.shown && passes,
                     kept: route.kept && has_folder,
@@ -172,10 +175,10 @@ impl Routing {
             prefixes: (0..setting.workers)
                 .map(|rank| prefix(template, rank, setting))
                 .collect(),
-            filters: filters.map(|filter| filter.map(|list| list.0.clone()).unwrap_or_default()),
+            filters: filters.map(|filter| filter.map(<[String]>::to_vec).unwrap_or_default()),
             log_dir: args.log_dir.clone(),
             temporary,
-            log_size: args.log_max_size.unwrap_or_default(),
+            log_size: args.log_max_size.unwrap_or(USUAL_LOG),
             note,
         })
     }
@@ -251,8 +254,8 @@ impl Routing {
     }
 
     /// The size at which a log is begun anew.
-    pub(super) fn log_size(&self) -> Option<u64> {
-        self.log_size.0
+    pub(super) fn log_size(&self) -> u64 {
+        self.log_size
     }
 
     /// What the user should hear about the flags.
@@ -301,7 +304,7 @@ fn check_folders(args: &OutputArgs, home: Home) -> anyhow::Result<()> {
 /// Every local rank that a flag names must be there.
 fn check_ranks(args: &OutputArgs, workers: usize) -> anyhow::Result<()> {
     let named = |choice: &Option<Choice>| -> Vec<usize> { choice.iter().flat_map(Choice::named).collect() };
-    let filter = args.local_ranks_filter.iter().flat_map(|list| &list.0).copied();
+    let filter = args.local_ranks_filter.iter().flatten().copied();
     for (flag, ranks) in [
         ("--redirects", named(&args.redirects)),
         ("--tee", named(&args.tee)),
@@ -320,10 +323,10 @@ fn check_ranks(args: &OutputArgs, workers: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn filter_of(args: &OutputArgs, stream: Stream) -> Option<&FilterList> {
+fn filter_of(args: &OutputArgs, stream: Stream) -> Option<&[String]> {
     match stream {
-        Stream::Stdout => args.duplicate_stdout_filters.as_ref(),
-        Stream::Stderr => args.duplicate_stderr_filters.as_ref(),
+        Stream::Stdout => args.duplicate_stdout_filters.as_ref().map(|list| &list.0[..]),
+        Stream::Stderr => args.duplicate_stderr_filters.as_ref().map(|list| &list.0[..]),
     }
 }
 

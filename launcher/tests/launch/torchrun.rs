@@ -359,6 +359,38 @@ fn twins_in_the_environment_stand_for_flags() {
         vars.starts_with("trainer 0 ") && vars.ends_with(" typed\n"),
         "{vars}"
     );
+    let both = [("PET_NPROC", "1"), ("PET_NPROC_PER_NODE", "2")];
+    refused(
+        &both,
+        &["--", "true"],
+        "PET_NPROC=1 and PET_NPROC_PER_NODE=2 stand for the same flag",
+    );
+    for (variable, value, why) in [
+        ("PET_STANDALONE", "perhaps", "is `perhaps`: "),
+        ("PET_NUMA_BINDING", "everywhere", "core-complex"),
+        ("PET_NNODES", "x", "MIN:MAX"),
+    ] {
+        refused(&[(variable, value)], &["--", "true"], variable);
+        refused(&[(variable, value)], &["--", "true"], why);
+        // What is wrong with the command line alone is told without it.
+        refused(
+            &[(variable, value)],
+            &["--no-such", "--", "true"],
+            "unexpected argument '--no-such'",
+        );
+    }
+    with(
+        &scene,
+        &[("PET_NPROC", "nonsense")],
+        &["--nproc", "1", "--", "true"],
+    )
+    .expect_code(0);
+    with(
+        &scene,
+        &[("PET_MODULE", "1"), ("PET_NPROC", "1")],
+        &["http.no_such", "--role", "x"],
+    )
+    .says("No module named");
     refused(
         &[("PET_NPROC_PER_NODE", "many")],
         &["--", "true"],

@@ -11,9 +11,11 @@ const TOGETHER: Duration = SAME_MOMENT.saturating_mul(2);
 /// A failed worker.
 #[derive(Clone, Debug)]
 pub struct Suspect {
+    /// Which.
     pub rank: usize,
     /// When its end was seen.
     pub at: Duration,
+    /// Why it failed, where that is known.
     pub cause: Option<Cause>,
 }
 

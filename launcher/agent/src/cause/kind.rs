@@ -1,4 +1,5 @@
 //! What a worker can fail of.
+#![expect(missing_docs, reason = "the words of most kinds say what they are")]
 
 /// A kind of cause. Its word is part of `result.json` and does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

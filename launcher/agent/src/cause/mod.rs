@@ -29,6 +29,7 @@ const QUOTED: usize = 300;
 /// What is known about a failed worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
+    /// How it ended.
     pub outcome: Outcome,
     /// The stop signals that the launcher had sent it before.
     pub sent: &'a [i32],
@@ -54,6 +55,7 @@ pub enum MemoryKill {
 /// Why a worker failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
+    /// For programs.
     pub kind: Kind,
     /// What it means and what to do: one line.
     pub text: String,

@@ -1,4 +1,5 @@
 //! What the agent is told and what it answers.
+#![expect(missing_docs, reason = "the names of fields say what they are")]
 
 use super::{HangPolicy, Verdict};
 use std::time::Duration;

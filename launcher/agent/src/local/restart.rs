@@ -1,4 +1,5 @@
 //! Whether a group that failed is started once more, and when: pure, over the verdicts of one run's attempts.
+#![expect(missing_docs, reason = "the names of fields say what they are")]
 
 use super::{Asked, Cause, Event, Outcome, TimeLimit, Verdict};
 use crate::signals;

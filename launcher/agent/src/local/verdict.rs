@@ -1,4 +1,5 @@
 //! What an attempt came to: the cause, judged from how every worker ended.
+#![expect(missing_docs, reason = "the names of fields say what they are")]
 
 use super::stop::Why;
 use super::{End, Outcome};

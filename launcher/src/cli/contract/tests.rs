@@ -1,13 +1,14 @@
 #![allow(clippy::unwrap_used)]
 
 use super::super::LaunchArgs;
-use super::super::words::parse;
+use super::super::parse::launch;
 use super::*;
+use proptest::prelude::*;
 use std::ffi::OsString;
 
 fn contract(line: &[&str]) -> Result<ContractArgs, clap::Error> {
     let words = ["dtrain", "launch"].iter().chain(line);
-    let args: Result<LaunchArgs, _> = parse(words.map(OsString::from).collect(), |_| None);
+    let args: Result<LaunchArgs, _> = launch(words.map(OsString::from).collect(), false);
     args.map(|args| args.contract)
 }
 
@@ -143,7 +144,7 @@ fn flags_without_use_are_answered_with_a_sentence() {
 fn a_flag_may_be_cut_short_as_long_as_it_is_clear() {
     let words = |line: &[&str]| {
         let words = ["dtrain", "launch"].iter().chain(line);
-        parse(words.map(OsString::from).collect(), |_| None)
+        launch(words.map(OsString::from).collect(), false)
     };
     let args = words(&[
         "--nproc_per",
@@ -217,4 +218,105 @@ fn all_six_signals_are_handled_unless_some_are_named() {
         &["--signals-to-handle", "TERM,KILL"],
         &["--signals-to-handle", "\"KILL\""],
     );
+}
+
+#[test]
+fn a_number_of_nodes_may_be_a_range() {
+    for text in ["1", "1:1", "2", "1:4"] {
+        assert_eq!(nodes(text).unwrap(), text);
+    }
+    for text in ["", "0", "x", "2:1", "0:1", "1:", ":1", "1:2:3", "+1", "-1", " 1"] {
+        assert!(nodes(text).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn endpoints_are_a_host_and_a_port() {
+    for (text, host, port) in [
+        ("localhost", "localhost", 0),
+        ("localhost:0", "localhost", 0),
+        ("localhost:29400", "localhost", 29400),
+        ("127.0.0.1:1", "127.0.0.1", 1),
+        ("[::1]:29400", "::1", 29400),
+        ("[::1]", "::1", 0),
+        ("::1", "::1", 0),
+    ] {
+        let host = host.to_owned();
+        assert_eq!(endpoint(text), Ok(Endpoint { host, port }), "{text}");
+    }
+    for text in [
+        "",
+        ":1",
+        "h:",
+        "h:x",
+        "h:65536",
+        "h:-1",
+        "a b:1",
+        "http://h:1",
+        "[::1:1",
+        "a:b:1",
+    ] {
+        assert!(endpoint(text).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn signals_have_names_with_and_without_sig() {
+    for (text, number) in [
+        ("SIGTERM", signals::TERM),
+        ("int", signals::INT),
+        (" Usr1", signals::USR1),
+    ] {
+        assert_eq!(signal(text), Ok(number));
+    }
+    for text in ["", "KILL", "STOP", "SIG", "CHLD", "15", "nonsense"] {
+        assert!(signal(text).is_err(), "{text:?}");
+    }
+    refused(&["--signals-to-handle", "TERM,"], &["--signals-to-handle"]);
+}
+
+#[test]
+fn intervals_are_above_zero() {
+    for text in ["0.1", "5", "1e-3"] {
+        assert!(interval(text).is_ok());
+    }
+    for text in ["0", "-1", "nan", "inf", "", "soon"] {
+        assert!(interval(text).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn settings_of_the_rendezvous_are_sorted_by_their_use() {
+    let check = |text: &str| without_use(&rdzv_conf(text).unwrap());
+    assert_eq!(check("").unwrap(), Vec::<String>::new());
+    assert_eq!(check("is_host=1,store_type=tcp").unwrap(), Vec::<String>::new());
+    assert_eq!(
+        check("timeout=900, join_timeout=60").unwrap(),
+        ["timeout=900", "join_timeout=60"]
+    );
+    for text in ["is_host=0", "store_type=file", "protocol=https"] {
+        assert_eq!(check(text).unwrap(), [text]);
+    }
+    for text in ["timeout=0", "timeout=soon"] {
+        let key = text.split('=').next().unwrap();
+        assert!(check(text).unwrap_err().to_string().contains(key), "{text}");
+    }
+    for text in ["timeout", "=1", "timeout=", "a=1,", "a=1,a=2"] {
+        assert!(rdzv_conf(text).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn backends_of_several_nodes_are_told_apart_from_typing_errors() {
+    assert_eq!(backend("c10d").as_deref(), Ok("c10d"));
+    assert!(backend("etcd").unwrap_err().contains(ONE_NODE));
+    assert!(backend("c10").unwrap_err().contains("known are"));
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in ".{0,20}") {
+        let _ = (nodes(&text), endpoint(&text), signal(&text), interval(&text), backend(&text));
+        let _ = rdzv_conf(&text).map(|conf| without_use(&conf));
+    }
 }

@@ -116,7 +116,7 @@ fn prefixes() {
 
 #[test]
 fn the_flag_comes_before_the_variable() {
-    let inherited = "<${rank}>".parse().unwrap();
+    let inherited = PrefixTemplate::new("<${rank}>").unwrap();
     let setting = Setting {
         workers: 1,
         home: Home::Nowhere,
@@ -232,8 +232,8 @@ fn sizes_and_filters_are_handed_on() {
     .unwrap();
     assert_eq!(given.filters(Stream::Stdout), ["a", "b"]);
     assert!(given.filters(Stream::Stderr).is_empty());
-    assert_eq!(given.log_size(), None);
-    assert_eq!(routing(&[], 1, Home::RunDir).unwrap().log_size(), Some(1 << 30));
+    assert_eq!(given.log_size(), u64::MAX);
+    assert_eq!(routing(&[], 1, Home::RunDir).unwrap().log_size(), USUAL_LOG);
 }
 
 proptest! {

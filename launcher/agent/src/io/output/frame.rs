@@ -6,7 +6,7 @@ const RESET: &[u8] = b"\x1b[0m";
 /// The frame as far as it fits into `width` columns. Escape sequences take no column and characters one each; the
 /// last column stays free, since writing there makes some terminals begin a new line. `None` for a blank frame,
 /// which is how programs wipe their bar away.
-pub fn fit(frame: &[u8], width: usize) -> Option<Vec<u8>> {
+pub(super) fn fit(frame: &[u8], width: usize) -> Option<Vec<u8>> {
     let text = String::from_utf8_lossy(frame);
     if text.trim().is_empty() {
         return None;

@@ -26,7 +26,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// One of the two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
+    /// Standard output.
     Stdout,
+    /// Standard error.
     Stderr,
 }
 
@@ -75,7 +77,9 @@ impl Stream {
 /// Where output comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
+    /// The worker.
     pub rank: usize,
+    /// Which of its streams.
     pub stream: Stream,
 }
 

@@ -18,7 +18,9 @@ const PIPE_BYTES: usize = 1 << 20;
 
 /// What to do with a stream.
 pub struct Reader {
+    /// Whose stream it is.
     pub source: Source,
+    /// The read end of its pipe.
     pub stream: File,
     /// How it goes to the screen.
     pub style: Style,
@@ -28,8 +30,11 @@ pub struct Reader {
     pub log: Option<RotatingLog>,
     /// Gets some of the lines, as the screen does.
     pub sieve: Option<Sieve>,
+    /// Gets its last lines.
     pub tail: Option<Tail>,
+    /// The way to the screen.
     pub chunks: Sender<Chunk>,
+    /// Hears of a log that cannot be written.
     pub unkept: Unkept,
     /// Dropped when the stream has been read to its end.
     pub _alive: Sender<()>,

@@ -31,14 +31,14 @@ impl RotatingLog {
     ///
     /// # Errors
     /// It cannot be made.
-    pub fn create(path: PathBuf, most: Option<u64>) -> io::Result<Self> {
+    pub fn create(path: PathBuf, most: u64) -> io::Result<Self> {
         Ok(Self {
             file: open(&path)?,
             path,
             len: 0,
             begun: 0,
             returned: false,
-            most: most.unwrap_or(u64::MAX),
+            most,
         })
     }
 
@@ -170,7 +170,7 @@ mod tests {
     fn after(most: Option<u64>, pieces: &[&str]) -> (String, String) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stdout.log");
-        let mut log = RotatingLog::create(path.clone(), most).unwrap();
+        let mut log = RotatingLog::create(path.clone(), most.unwrap_or(u64::MAX)).unwrap();
         for piece in pieces {
             log.write(piece.as_bytes()).unwrap();
         }
@@ -236,12 +236,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stdout.log");
         std::os::unix::fs::symlink("/dev/full", &path).unwrap();
-        let mut log = RotatingLog::create(path, None).unwrap();
+        let mut log = RotatingLog::create(path, u64::MAX).unwrap();
         let error = log.write(b"lost\n").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StorageFull);
 
         let path = folder.path().join("begun.log");
-        let mut log = RotatingLog::create(path.clone(), None).unwrap();
+        let mut log = RotatingLog::create(path.clone(), u64::MAX).unwrap();
         log.write(b"one\n").unwrap();
         fs::write(&path, "one\ntwo\nthr").unwrap();
         log.cut(b"two\nthr", ErrorKind::StorageFull.into()).unwrap_err();
@@ -253,7 +253,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("logs/stdout.log");
         fs::create_dir(folder.path().join("logs")).unwrap();
-        let mut log = RotatingLog::create(path, Some(3)).unwrap();
+        let mut log = RotatingLog::create(path, 3).unwrap();
         log.write(b"ab\n").unwrap();
         fs::remove_dir_all(folder.path().join("logs")).unwrap();
         assert_eq!(log.write(b"cd\n").unwrap_err().kind(), ErrorKind::NotFound);

@@ -14,12 +14,14 @@ const USUAL_WIDTH: usize = 80;
 /// Moves to the first column and erases the line.
 const ERASE: &[u8] = b"\r\x1b[2K";
 
-/// The way to the screen. Clones of `chunks` are for the readers, of `notices` for the launcher's own lines; the
-/// thread ends when all of them are gone and everything is written, and `done` then disconnects.
+/// The way to the screen. Its thread ends when all clones of both senders are gone and everything is written.
 #[derive(Debug)]
 pub struct Screen {
+    /// For the readers.
     pub chunks: Sender<Chunk>,
+    /// For the launcher's own lines.
     pub notices: Sender<String>,
+    /// Disconnects when the thread has ended.
     pub done: Receiver<()>,
 }
 

@@ -56,7 +56,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("filtered_stdout.log");
         let texts = ["apple".to_owned(), "é".to_owned()];
-        let sieve = Sieve::new(&texts, RotatingLog::create(path.clone(), None).unwrap());
+        let sieve = Sieve::new(&texts, RotatingLog::create(path.clone(), u64::MAX).unwrap());
         assert!(sieve.catches(b"\xff an apple\n") && sieve.catches("café".as_bytes()));
         assert!(!sieve.catches(b"Apple\n") && !sieve.catches(b""));
         sieve.clone().keep(b"one\n").unwrap();
@@ -71,7 +71,7 @@ mod tests {
         std::os::unix::fs::symlink("/dev/full", &path).unwrap();
         let sieve = Sieve::new(
             &["x".to_owned()],
-            RotatingLog::create(path.clone(), None).unwrap(),
+            RotatingLog::create(path.clone(), u64::MAX).unwrap(),
         );
         assert_eq!(sieve.keep(b"x\n").unwrap_err().0, path);
         assert!(sieve.clone().keep(b"x\n").is_ok());

@@ -4,7 +4,7 @@ use memchr::memchr2;
 
 /// A piece of a worker's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub(super) enum Piece<'a> {
     /// A line with its end (`\n` or `\r\n`); without one only at the end of the stream, or when it is too long.
     Line(&'a [u8]),
     /// Text that was ended by `\r` and is about to be overwritten, as progress bars write it. Without the `\r`.
@@ -13,11 +13,11 @@ pub enum Piece<'a> {
 
 /// Lines longer than this are handed out in parts, so that a worker that writes binary data without any line end
 /// does not fill the launcher's memory.
-pub const LONGEST_LINE: usize = 16 << 20;
+pub(super) const LONGEST_LINE: usize = 16 << 20;
 
 /// Collects bytes until a line or a frame is whole.
 #[derive(Debug)]
-pub struct Splitter {
+pub(super) struct Splitter {
     pending: Vec<u8>,
     /// `pending` ends in a `\r`: the next byte decides whether it was a frame or a line ended by `\r\n`.
     carriage_return: bool,
@@ -27,7 +27,7 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    pub fn new(longest: usize) -> Self {
+    pub(super) fn new(longest: usize) -> Self {
         Self {
             pending: Vec::new(),
             carriage_return: false,
@@ -37,7 +37,7 @@ impl Splitter {
     }
 
     /// Takes in `bytes` and hands out what has become whole, in order.
-    pub fn push(&mut self, mut bytes: &[u8], each: &mut impl FnMut(Piece<'_>)) {
+    pub(super) fn push(&mut self, mut bytes: &[u8], each: &mut impl FnMut(Piece<'_>)) {
         while let Some(&first) = bytes.first() {
             if self.carriage_return {
                 match first {
@@ -88,17 +88,17 @@ impl Splitter {
     }
 
     /// The line that has begun, as far as it is there.
-    pub fn line_in_the_making(&self) -> Option<&[u8]> {
+    pub(super) fn line_in_the_making(&self) -> Option<&[u8]> {
         (!self.after_frame && !self.carriage_return && !self.pending.is_empty()).then_some(&self.pending[..])
     }
 
     /// The text begun after a frame, for programs that write the `\r` before each frame instead of after it.
-    pub fn frame_in_the_making(&self) -> Option<&[u8]> {
+    pub(super) fn frame_in_the_making(&self) -> Option<&[u8]> {
         (self.after_frame && !self.carriage_return && !self.pending.is_empty()).then_some(&self.pending[..])
     }
 
     /// The stream has ended: hands out a last line that has no end.
-    pub fn finish(&mut self, each: &mut impl FnMut(Piece<'_>)) {
+    pub(super) fn finish(&mut self, each: &mut impl FnMut(Piece<'_>)) {
         if !self.carriage_return && !self.pending.is_empty() {
             self.line(each);
         }

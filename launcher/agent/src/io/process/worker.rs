@@ -46,6 +46,7 @@ pub struct Worker {
 pub struct Streams {
     /// None for one that has the launcher's own.
     pub stdout: Option<File>,
+    /// Of every worker.
     pub stderr: File,
 }
 

@@ -1,0 +1,219 @@
+//! The flags of `dtrain launch`, and what its words name.
+
+use super::gpus::GpuArgs;
+use super::{ContractArgs, LimitArgs, OutputArgs};
+use crate::python;
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+use dtrain_agent::local::HangPolicy;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// More workers than this on one machine are a slip of the finger.
+pub(super) const MOST_WORKERS: usize = 1024;
+/// Silence of fewer usual steps is no hang, however long they are.
+const USUAL_STEPS: u32 = 20;
+/// More restarts than this are a slip of the finger.
+const MOST_RESTARTS: i64 = 1_000_000;
+/// The longest shutdown timeout: a week.
+const LONGEST_TIMEOUT_S: u64 = 7 * 24 * 3600;
+
+/// What `dtrain launch` is to do.
+#[derive(Debug, Args)]
+pub(crate) struct LaunchArgs {
+    /// Number of worker processes: a number, `auto`, `gpu` or `cpu`.
+    ///
+    /// `auto`: one per visible GPU, or one on the CPU where there is none. `gpu`: one per visible GPU, an error
+    /// where there is none. `cpu`: one per CPU core. CUDA_VISIBLE_DEVICES is honoured. With --gpu-ids: one per GPU named.
+    /// Where fewer GPUs are visible than a number asks for, a recipe gets one worker on each.
+    #[arg(
+        long,
+        value_name = "N|auto|gpu|cpu",
+        default_value = "auto",
+        allow_negative_numbers = true,
+        visible_alias = "nproc-per-node"
+    )]
+    pub(crate) nproc: Nproc,
+
+    #[command(flatten)]
+    pub(crate) gpus: GpuArgs,
+
+    /// Folder for everything that the run writes.
+    ///
+    /// For a recipe: a new folder, or that of an earlier run of the same experiment, which is then resumed
+    /// [default: runs/RECIPE-DATE-TIME]. For a program: a new or empty folder, which gets the logs and
+    /// result.json; without it nothing is written.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+
+    /// Where a recipe's training begins: `auto`, `never`, or the folder of a checkpoint [default: auto].
+    ///
+    /// `auto`: at the newest checkpoint in the run directory, or at the beginning where there is none. `never`: at
+    /// the beginning, and only in a new run directory. A path: at this checkpoint.
+    #[arg(long, value_name = "auto|never|PATH", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) resume: Option<String>,
+
+    /// Change a setting of the recipe, such as `train.epochs=3`; may be repeated, the last one wins.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+
+    /// How often all workers are started again after one has failed.
+    ///
+    /// A training goes on from its newest checkpoint. The first restart comes at once, further ones in a row after 1, 2, 4
+    /// ... 60 seconds. A program that could not be started at all, a wrong recipe and a model that does not fit are not
+    /// restarted, and nothing is after a request to stop.
+    #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u32).range(..=MOST_RESTARTS))]
+    pub(crate) max_restarts: u32,
+
+    /// Seconds without progress after which workers count as hanging; 0: never.
+    ///
+    /// For trainings, and programs that touch the file named in DTRAIN_HEARTBEAT_FILE. It is at least 20 times the usual
+    /// time of a step. Workers that hang are asked where they are (SIGABRT), and stopped; that is a failure.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
+    hang_timeout: u64,
+
+    /// Seconds between asking workers to stop and killing them.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
+    shutdown_timeout: u64,
+
+    /// The only rank that reads the launcher's standard input.
+    ///
+    /// For programs. Without it, a terminal is for a single worker, and a file or a pipe is for all workers. The others read
+    /// from an empty input. On a terminal this rank writes to it directly too, so bars of several lines work.
+    #[arg(long, value_name = "RANK", allow_negative_numbers = true)]
+    pub(crate) stdin_rank: Option<usize>,
+
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+
+    /// A recipe (the path of a TOML file or the name of a built-in one), a Python script and its arguments, or,
+    /// after `--`, any program and its arguments.
+    ///
+    /// Flags may follow a recipe. What follows a script, a module or a program belongs to it.
+    #[arg(value_name = "RECIPE|SCRIPT.py|PROGRAM", trailing_var_arg = true)]
+    pub(super) words: Vec<OsString>,
+
+    // After all other flags: its heading holds for whatever follows.
+    #[command(flatten)]
+    pub(crate) contract: ContractArgs,
+
+    /// The recipe, when other words follow it.
+    #[arg(skip)]
+    pub(super) recipe: Option<OsString>,
+
+    /// Whether the words stand after `--`.
+    #[arg(skip)]
+    pub(super) after_dashes: bool,
+
+    /// The environment variables that stand for flags of this launch.
+    #[arg(skip)]
+    pub(crate) from_environment: Vec<String>,
+}
+
+impl LaunchArgs {
+    /// The time between asking workers to stop and killing them.
+    pub(crate) fn shutdown_timeout(&self) -> Duration {
+        Duration::from_secs(self.shutdown_timeout)
+    }
+
+    /// When workers count as hanging; none where they never do.
+    pub(crate) fn hang_policy(&self) -> Option<HangPolicy> {
+        (self.hang_timeout > 0).then(|| HangPolicy {
+            factor: USUAL_STEPS,
+            least: Duration::from_secs(self.hang_timeout),
+        })
+    }
+}
+
+/// What is to be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target<'a> {
+    pub(crate) form: Form,
+    /// Of the recipe, the script, the module or the program.
+    pub(crate) name: &'a OsStr,
+    /// None for a recipe.
+    pub(crate) args: &'a [OsString],
+}
+
+/// The forms of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Trained by dtrain's own worker.
+    Recipe,
+    /// A file for Python.
+    Script,
+    /// A module for `python -m`.
+    Module,
+    /// Executed as it is.
+    Program,
+}
+
+impl LaunchArgs {
+    /// What a first word of this name is.
+    pub(super) fn form(&self, name: &OsStr) -> Form {
+        if self.contract.module {
+            Form::Module
+        } else if self.contract.no_python || self.after_dashes {
+            Form::Program
+        } else if python::runs(Path::new(name)) {
+            Form::Script
+        } else {
+            Form::Recipe
+        }
+    }
+
+    pub(super) fn is_recipe(&self, name: &OsStr) -> bool {
+        self.form(name) == Form::Recipe
+    }
+}
+
+/// The number of workers as asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nproc {
+    /// One per visible GPU, else one.
+    Auto,
+    /// One per visible GPU.
+    Gpu,
+    /// One per core.
+    Cpu,
+    /// So many.
+    Count(usize),
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn recipe(name: &'a OsStr) -> Self {
+        Self {
+            form: Form::Recipe,
+            name,
+            args: &[],
+        }
+    }
+}
+
+impl FromStr for Nproc {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "gpu" => Ok(Self::Gpu),
+            "cpu" => Ok(Self::Cpu),
+            number => match number.parse() {
+                Ok(0) => Err("at least 1 worker is needed".into()),
+                Ok(count) if count > MOST_WORKERS => {
+                    Err(format!("at most {MOST_WORKERS} workers are started"))
+                }
+                Ok(count) => Ok(Self::Count(count)),
+                Err(_) => Err("give a whole number from 1 on, or auto, gpu or cpu".into()),
+            },
+        }
+    }
+}

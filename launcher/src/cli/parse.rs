@@ -1,0 +1,353 @@
+//! From the words of the command line to its meaning: which of them belong to the launcher and which to what it starts, and which
+//! flags the environment gives.
+
+use super::{Cli, Command, LaunchArgs, Target};
+use clap::builder::BoolishValueParser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
+use dtrain_common::env::TWIN_PREFIX;
+use std::error::Error;
+use std::ffi::OsString;
+
+/// Reads the command line, and for a launch the variables that stand for flags.
+///
+/// # Errors
+/// Wrong usage, or a request for help or for the version.
+pub(crate) fn read_command(argv: Vec<OsString>) -> Result<Command, clap::Error> {
+    if argv.get(1).is_some_and(|word| word == "launch") {
+        return launch(argv, true).map(|args| Command::Launch(Box::new(args)));
+    }
+    Cli::try_parse_from(argv).map(|cli| cli.command)
+}
+
+/// Reads a launch's command line. To the parser everything from the first word on that is no flag belongs to the program, which is
+/// right for all but a recipe: flags may follow its name.
+///
+/// # Errors
+/// Wrong usage, or a request for help or for the version.
+pub(super) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<LaunchArgs, clap::Error> {
+    let mut args = read(&argv, environment)?;
+    let count = args.words.len();
+    if count > 1 && args.is_recipe(&args.words[0]) {
+        let recipe = argv.remove(argv.len() - count);
+        args = read(&argv, environment)?;
+        args.recipe = Some(recipe);
+    } else if let [only] = args.words.as_slice()
+        && args.is_recipe(only)
+    {
+        args.recipe = args.words.pop();
+    }
+    Ok(args)
+}
+
+fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error> {
+    let (mut command, twins) = command(environment)?;
+    let matches = match command.try_get_matches_from_mut(argv) {
+        // A mistake of the command line alone is told as such.
+        Err(error) if !twins.is_empty() && error.use_stderr() => {
+            read(argv, false)?;
+            return Err(blame(&mut command, &error, &twins));
+        }
+        other => other?,
+    };
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    let Command::Launch(mut args) = cli.command else {
+        return Err(command.error(ErrorKind::InvalidSubcommand, "this is no launch"));
+    };
+    args.from_environment = matches
+        .subcommand()
+        .map(|(_, given)| twins.into_iter().filter(|twin| twin.counts(given)))
+        .into_iter()
+        .flatten()
+        .map(|twin| twin.variable)
+        .collect();
+    let before = argv.len().saturating_sub(args.words.len() + 1);
+    args.after_dashes = !args.words.is_empty() && argv.get(before).is_some_and(|word| word == "--");
+    Ok(*args)
+}
+
+/// A variable that stands for a flag: PET_NPROC_PER_NODE for `--nproc-per-node`, and so for every flag, as torchrun has them.
+struct Twin {
+    variable: String,
+    value: OsString,
+    /// As errors and matches name it.
+    flag: String,
+    id: clap::Id,
+}
+
+impl Twin {
+    /// Whether the environment gives the flag, and switches it on where it is a switch.
+    fn counts(&self, given: &ArgMatches) -> bool {
+        let id = self.id.as_str();
+        let is_off = matches!(given.try_get_one::<bool>(id), Ok(Some(false)));
+        given.value_source(id) == Some(ValueSource::EnvVariable) && !is_off
+    }
+}
+
+/// The command, and the variables that are set. Its flags may also be spelt with underscores, as torchrun's may. A variable that is
+/// empty counts as not set.
+///
+/// # Errors
+/// Two variables of one flag differ.
+fn command(environment: bool) -> Result<(clap::Command, Vec<Twin>), clap::Error> {
+    let (mut twins, mut differ) = (Vec::<Twin>::new(), None);
+    let mut prepare = |arg: Arg| {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        let names: Vec<_> = arg
+            .get_long()
+            .into_iter()
+            .chain(aliases)
+            .map(str::to_owned)
+            .collect();
+        let spelt: Vec<_> = names.iter().map(|name| name.replace('-', "_")).collect();
+        let first = twins.len();
+        for name in spelt.iter().filter(|_| environment) {
+            let variable = format!("{TWIN_PREFIX}{}", name.to_uppercase());
+            let value = std::env::var_os(&variable).filter(|value| !value.is_empty());
+            twins.extend(value.map(|value| Twin {
+                variable,
+                value,
+                flag: arg.to_string(),
+                id: arg.get_id().clone(),
+            }));
+        }
+        let mut arg = match arg.get_action() {
+            ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
+            _ => arg,
+        };
+        if let [twin, others @ ..] = &twins[first..] {
+            differ = differ.take().or(others
+                .iter()
+                .find(|other| other.value != twin.value)
+                .map(|other| {
+                    format!(
+                        "the environment variables {}={} and {}={} stand for the same flag; unset one",
+                        twin.variable,
+                        twin.value.display(),
+                        other.variable,
+                        other.value.display()
+                    )
+                }));
+            arg = arg.env(twin.variable.clone());
+            twins.truncate(first + 1);
+        }
+        arg.aliases(spelt.into_iter().filter(|name| !names.contains(name)))
+    };
+    let mut command = Cli::command().mut_subcommand("launch", |launch| launch.mut_args(&mut prepare));
+    match differ {
+        Some(message) => Err(command.error(ErrorKind::ValueValidation, message)),
+        None => Ok((command, twins)),
+    }
+}
+
+/// An error of a command line that is sound without the environment's flags, with their variables.
+fn blame(command: &mut clap::Command, error: &clap::Error, twins: &[Twin]) -> clap::Error {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let why = match error.source() {
+        Some(source) => source.to_string(),
+        None => {
+            let text = error.to_string();
+            let head: Vec<_> = text
+                .lines()
+                .take_while(|line| !line.is_empty())
+                .map(str::trim)
+                .collect();
+            head.join(" ").trim_start_matches("error: ").to_owned()
+        }
+    };
+    let wrong = twins
+        .iter()
+        .find(|twin| text(ContextKind::InvalidArg) == Some(&twin.flag));
+    let message = match wrong {
+        Some(Twin { variable, value, .. }) => {
+            format!(
+                "the environment variable {variable} is `{}`: {why}",
+                value.display()
+            )
+        }
+        None => {
+            let variables: Vec<_> = twins.iter().map(|twin| twin.variable.as_str()).collect();
+            format!("{why}; the environment sets {}", variables.join(", "))
+        }
+    };
+    command.error(ErrorKind::ValueValidation, message)
+}
+
+impl LaunchArgs {
+    /// What is to be started, unless nothing is named.
+    ///
+    /// # Errors
+    /// Two things are named.
+    pub(crate) fn target(&self) -> anyhow::Result<Option<Target<'_>>> {
+        let words = self.words.split_first();
+        let Some(recipe) = &self.recipe else {
+            return Ok(words.map(|(name, args)| Target {
+                form: self.form(name),
+                name,
+                args,
+            }));
+        };
+        let shown = recipe.display();
+        match words.map(|(name, _)| (name.display(), self.is_recipe(name))) {
+            None if self.contract.module || self.contract.no_python => anyhow::bail!(
+                "{} stands after `{shown}`; put it before the name of what it starts",
+                if self.contract.module { "-m" } else { "--no-python" }
+            ),
+            None => Ok(Some(Target::recipe(recipe))),
+            Some((name, true)) => anyhow::bail!(
+                "two recipes are given, `{shown}` and `{name}`; give one, and its settings by --set"
+            ),
+            Some((name, false)) => anyhow::bail!(
+                "both a recipe (`{shown}`) and a program (`{name}`) are given; to pass arguments to a program, put all of them \
+                 after the two dashes: `dtrain launch -- PROGRAM ARGS`"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::super::{Form, Nproc};
+    use super::*;
+    use proptest::prelude::*;
+    use std::ffi::OsStr;
+
+    fn parsed(line: &[&str]) -> Result<LaunchArgs, clap::Error> {
+        let words = ["dtrain", "launch"].iter().chain(line);
+        launch(words.map(OsString::from).collect(), false)
+    }
+
+    #[track_caller]
+    fn target(line: &[&str]) -> (Form, String, Vec<String>) {
+        let args = parsed(line).unwrap();
+        let target = args.target().unwrap().unwrap();
+        let text = |word: &OsStr| word.to_str().unwrap().to_owned();
+        (
+            target.form,
+            text(target.name),
+            target.args.iter().map(|word| text(word)).collect(),
+        )
+    }
+
+    #[track_caller]
+    fn expect(line: &[&str], form: Form, name: &str, args: &[&str]) {
+        let (found, found_name, found_args) = target(line);
+        assert_eq!((found, found_name.as_str()), (form, name), "{line:?}");
+        assert_eq!(found_args, args, "{line:?}");
+    }
+
+    #[test]
+    fn the_form_follows_from_flags_and_name() {
+        expect(&["demo"], Form::Recipe, "demo", &[]);
+        expect(&["a.toml", "--nproc", "2"], Form::Recipe, "a.toml", &[]);
+        expect(&["a/train.py"], Form::Script, "a/train.py", &[]);
+        expect(&["-m", "pkg.train", "x"], Form::Module, "pkg.train", &["x"]);
+        expect(&["--module", "train.py"], Form::Module, "train.py", &[]);
+        expect(&["--no-python", "./train.py"], Form::Program, "./train.py", &[]);
+        expect(&["--", "train.py"], Form::Program, "train.py", &[]);
+        expect(&["--", "demo"], Form::Program, "demo", &[]);
+        expect(&["-m", "--", "pkg.train"], Form::Module, "pkg.train", &[]);
+        assert_eq!(parsed(&["--nproc", "2"]).unwrap().target().unwrap(), None);
+    }
+
+    #[test]
+    fn what_follows_a_script_or_a_module_belongs_to_it() {
+        let own = ["--nproc", "9", "-m", "--", "--no-such", "--help", "-x=1"];
+        for before in [
+            &["--nproc", "2", "t.py"][..],
+            &["--nproc", "2", "-m", "t"],
+            &["--nproc", "2", "--no-python", "t"],
+        ] {
+            let line = [before, &own].concat();
+            assert_eq!(target(&line).2, own, "{line:?}");
+            assert_eq!(parsed(&line).unwrap().nproc, Nproc::Count(2));
+        }
+    }
+
+    #[test]
+    fn a_recipe_keeps_its_flags_wherever_they_stand() {
+        for line in [
+            &["--nproc", "2", "a.toml", "--set", "x=1", "--set", "y=2"][..],
+            &["a.toml", "--set", "x=1", "--nproc", "2", "--set=y=2"],
+            &["--set", "x=1", "--set", "y=2", "--nproc", "2", "a.toml"],
+        ] {
+            let args = parsed(line).unwrap();
+            assert_eq!(args.set, ["x=1", "y=2"]);
+            assert_eq!(args.nproc, Nproc::Count(2));
+            expect(line, Form::Recipe, "a.toml", &[]);
+        }
+        assert_eq!(
+            parsed(&["a.toml", "--no-such"]).unwrap_err().kind(),
+            ErrorKind::UnknownArgument
+        );
+    }
+
+    #[test]
+    fn two_targets_are_refused() {
+        for (line, says) in [
+            (
+                &["a.toml", "b.toml"][..],
+                "two recipes are given, `a.toml` and `b.toml`",
+            ),
+            (
+                &["a.toml", "t.py"],
+                "both a recipe (`a.toml`) and a program (`t.py`)",
+            ),
+            (
+                &["a.toml", "--", "t"],
+                "both a recipe (`a.toml`) and a program (`t`)",
+            ),
+            (
+                &["a.toml", "-m", "t"],
+                "both a recipe (`a.toml`) and a program (`t`)",
+            ),
+            (&["a.toml", "-m"], "-m stands after `a.toml`"),
+            (&["a.toml", "--no-python"], "--no-python stands after `a.toml`"),
+        ] {
+            let error = parsed(line).unwrap().target().unwrap_err().to_string();
+            assert!(error.contains(says), "{line:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_flag_may_be_spelt_with_underscores() {
+        let launch = command(false).unwrap().0;
+        let launch = launch.find_subcommand("launch").unwrap();
+        for arg in launch.get_arguments() {
+            let names: Vec<_> = arg.get_long_and_visible_aliases().unwrap_or_default();
+            let all: Vec<_> = names
+                .iter()
+                .copied()
+                .chain(arg.get_all_aliases().unwrap_or_default())
+                .collect();
+            for name in names {
+                assert!(all.contains(&name.replace('-', "_").as_str()), "--{name}");
+            }
+        }
+        command(false).unwrap().0.debug_assert();
+    }
+
+    proptest! {
+        #[test]
+        fn no_word_of_a_script_is_lost_or_taken(own in prop::collection::vec("[-a-z=.]{0,8}", 0..6)) {
+            let line: Vec<&str> = ["t.py"].into_iter().chain(own.iter().map(String::as_str)).collect();
+            let (form, name, args) = target(&line);
+            prop_assert_eq!((form, name.as_str()), (Form::Script, "t.py"));
+            prop_assert_eq!(args, own);
+        }
+
+        #[test]
+        fn no_line_panics(line in prop::collection::vec("(--nproc|--set|-m|--|demo|t.py|--role|[a-z=.-]{0,4})", 0..7)) {
+            let line: Vec<&str> = line.iter().map(String::as_str).collect();
+            if let Ok(args) = parsed(&line) {
+                let _ = args.target();
+            }
+        }
+    }
+}
