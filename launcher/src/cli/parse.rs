@@ -71,7 +71,7 @@ fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error>
 struct Twin {
     variable: String,
     value: OsString,
-    /// As errors and matches name it.
+    /// `--nproc`
     flag: String,
     id: clap::Id,
 }
@@ -108,7 +108,7 @@ fn command(environment: bool) -> Result<(clap::Command, Vec<Twin>), clap::Error>
             twins.extend(value.map(|value| Twin {
                 variable,
                 value,
-                flag: arg.to_string(),
+                flag: format!("--{}", arg.get_long().unwrap_or_default()),
                 id: arg.get_id().clone(),
             }));
         }
@@ -159,9 +159,9 @@ fn blame(command: &mut clap::Command, error: &clap::Error, twins: &[Twin]) -> cl
             head.join(" ").trim_start_matches("error: ").to_owned()
         }
     };
-    let wrong = twins
-        .iter()
-        .find(|twin| text(ContextKind::InvalidArg) == Some(&twin.flag));
+    // `--nproc <N|auto|gpu|cpu>`
+    let named = text(ContextKind::InvalidArg).and_then(|arg| arg.split(' ').next());
+    let wrong = twins.iter().find(|twin| named == Some(&twin.flag));
     let message = match wrong {
         Some(Twin { variable, value, .. }) => {
             format!(
