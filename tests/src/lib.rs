@@ -1,11 +1,7 @@
-//! What the integration tests share: the built programs, ranks as processes, tiny runs, and reference files.
+//! What the integration tests and the programs of the suites share beyond `dtrain_test_kit`, and libtorch is needed for.
 
-pub mod formula;
+pub use dtrain_test_kit::{formula, process, programs, ranks, reference, runs};
+
 pub mod parity;
-pub mod programs;
-pub mod ranks;
-pub mod reference;
-pub mod runs;
 pub mod segments;
-pub mod signals;
 pub mod trainings;

@@ -9,7 +9,6 @@ mod exit_codes;
 mod faults;
 mod gpus;
 mod hangs;
-mod harness;
 mod logs;
 mod notices;
 mod output;
@@ -26,3 +25,9 @@ mod supervision;
 mod terminal;
 mod torchrun;
 mod usage;
+
+/// What the tests share with those of other crates.
+mod harness {
+    pub(crate) use dtrain_test_kit::process::{LONG, kill, repeat, repeats, wait_until};
+    pub(crate) use dtrain_test_kit::scene::{Done, Launch, Scene};
+}

@@ -61,7 +61,7 @@ fn found_inf(scaler: &GradScaler, gradient: f32, injected: f32) -> bool {
 pub fn ten_thousand_steps_are_torchs() {
     let mut least = f64::INFINITY;
     let mut most = 0f64;
-    for (name, case) in cases("scaler.json") {
+    for (name, case) in cases(&super::reference("scaler.json")) {
         let steps = case["steps"].as_u64().unwrap() as usize;
         assert_eq!(steps, 10_000);
         let gradient = case["gradient"].as_f64().unwrap() as f32;

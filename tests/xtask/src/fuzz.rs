@@ -28,8 +28,9 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         "--package",
         "dtrain-tests",
         "--test",
-        "fuzz",
+        "alone",
         "--",
+        "fuzz::",
         "--nocapture",
     ]);
     Ok(signals.run(&mut cargo)?.code)

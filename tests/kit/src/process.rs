@@ -1,0 +1,190 @@
+//! Processes under test: waiting with a limit, signals, what they print, and finding those that are left.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+pub use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open};
+
+/// The time in which everything happens, on a machine that is busy with something else.
+pub const LONG: Duration = Duration::from_secs(120);
+
+/// Waits until the condition holds, for at most [`LONG`].
+///
+/// # Panics
+/// Where it does not hold then.
+#[track_caller]
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < LONG, "waited {LONG:?} for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Returns when the process has ended, whoever its parent is, or when the time is over.
+pub(crate) fn wait_for_end(pid: u32, within: Duration) {
+    // One that is not there any more has ended.
+    if let Ok(process) = pidfd_open(id(pid), PidfdFlags::empty()) {
+        let timeout = Timespec::try_from(within).unwrap();
+        let mut ended = [PollFd::new(&process, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut ended, Some(&timeout))).unwrap();
+    }
+}
+
+/// Sends a signal to a process that may be gone.
+pub fn kill(pid: u32, signal: Signal) {
+    let _ = kill_process(id(pid), signal);
+}
+
+/// Sends a signal to a process that is there.
+///
+/// # Panics
+/// Where it is not.
+#[track_caller]
+pub fn signal(pid: u32, signal: Signal) {
+    kill_process(id(pid), signal).unwrap_or_else(|error| panic!("{signal:?} to process {pid}: {error}"));
+}
+
+fn id(pid: u32) -> Pid {
+    Pid::from_raw(pid.cast_signed()).unwrap()
+}
+
+/// Running processes with environment variables that begin with all of these; one that ends with a zero byte is the whole variable.
+pub(crate) fn with_variables(wanted: &[&str]) -> Vec<u32> {
+    let pids = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &u32| {
+        // A process that has ended, also one not yet reaped, has no environment to read.
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        wanted.iter().all(|wanted| {
+            environment
+                .split_inclusive(|byte| *byte == 0)
+                .any(|variable| variable.starts_with(wanted.as_bytes()))
+        })
+    })
+    .collect()
+}
+
+/// The process of a rank below the guardian of a launcher, by its environment.
+///
+/// # Panics
+/// Where it does not run.
+#[track_caller]
+pub fn rank_pid(guardian: u32, rank: usize) -> u32 {
+    // The zero byte ends the variable.
+    let ranks = with_variables(&[&format!("RANK={rank}\0")]);
+    let below = |pid: &u32| parent(*pid).and_then(parent) == Some(guardian);
+    ranks.into_iter().rfind(below).expect("the rank runs")
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Runs a command to its end and collects what it prints.
+///
+/// # Panics
+/// Where it does not start, or has not ended within `limit` (it is asked to end then, and killed).
+#[track_caller]
+pub fn finish(command: &mut Command, limit: Duration) -> Output {
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    let pid = child.id();
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    match receiver.recv_timeout(limit) {
+        Ok(output) => output.expect("the output can be read"),
+        Err(_) => {
+            // A launcher that is asked to end takes its workers with it.
+            for (signal, patience) in [(Signal::TERM, 10), (Signal::KILL, 1)] {
+                kill(pid, signal);
+                if receiver.recv_timeout(Duration::from_secs(patience)).is_ok() {
+                    break;
+                }
+            }
+            panic!("{command:?} has not ended within {limit:?}")
+        }
+    }
+}
+
+/// A program's exit and output, for assertions.
+pub fn said(output: &Output) -> String {
+    format!(
+        "{}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// What a program said, which ends with this code.
+///
+/// # Panics
+/// Where it ends with another.
+#[track_caller]
+pub fn ended(output: &Output, code: i32) -> String {
+    let text = said(output);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    text
+}
+
+/// How often a case is tried whose outcome depends on the moment: `usual` times, or as `cargo xtask soak` asks.
+pub fn repeats(usual: usize) -> usize {
+    let asked = std::env::var("DTRAIN_SOAK").ok();
+    asked.and_then(|number| number.parse().ok()).unwrap_or(usual)
+}
+
+/// Tries a case as often as [`repeats`] says, several at once: for cases that mostly wait. It gets the number of the try.
+pub fn repeat(usual: usize, case: impl Fn(usize) + Sync) {
+    const AT_ONCE: usize = 8;
+    let (count, next) = (repeats(usual), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(count) {
+            scope.spawn(|| {
+                while let Some(n) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|n| *n < count) {
+                    case(n);
+                }
+            });
+        }
+    });
+}
+
+/// A test run in a shell's background inherits INT and QUIT as ignored, and so would the program under test. A signal that has
+/// a handler here is at its default there.
+pub(crate) fn undo_ignored_signals() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let status = fs::read_to_string(Path::new("/proc/self/status")).unwrap();
+        let mask = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigIgn:"))
+            .unwrap();
+        let ignored = u64::from_str_radix(mask.trim(), 16).unwrap();
+        for signal in [
+            Signal::HUP,
+            Signal::INT,
+            Signal::QUIT,
+            Signal::TERM,
+            Signal::USR1,
+            Signal::USR2,
+        ] {
+            if ignored & (1 << (signal.as_raw() - 1)) != 0 {
+                let flag = std::sync::Arc::default();
+                signal_hook::flag::register(signal.as_raw(), flag).unwrap();
+            }
+        }
+    });
+}

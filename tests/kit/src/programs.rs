@@ -1,0 +1,86 @@
+//! The programs under test, as cargo built them beside the running test.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::need::{self, Need};
+
+/// `target/<profile>` of the running test.
+///
+/// # Panics
+/// Where the running test does not lie in a cargo target folder.
+pub fn build_folder() -> PathBuf {
+    let exe = std::env::current_exe().expect("the running test has a path");
+    let deps = exe.parent().expect("a file has a folder");
+    let folder = if deps.ends_with("deps") {
+        deps.parent().unwrap_or(deps)
+    } else {
+        deps
+    };
+    folder.to_owned()
+}
+
+fn program(name: &str) -> PathBuf {
+    let path = build_folder().join(name);
+    assert!(
+        path.is_file(),
+        "{} is not built; run `cargo test --workspace`, or `cargo build` before it",
+        path.display()
+    );
+    path
+}
+
+/// The launcher.
+pub fn dtrain() -> PathBuf {
+    program("dtrain")
+}
+
+/// The trainer.
+pub fn worker() -> PathBuf {
+    program("dtrain-worker")
+}
+
+/// The example of docs/own-trainer.md.
+pub fn own_trainer() -> PathBuf {
+    program("own-trainer")
+}
+
+/// A launcher command whose environment holds nothing of an outer run, and one thread per rank.
+pub fn launch() -> Command {
+    let mut command = Command::new(dtrain());
+    command
+        .arg("launch")
+        .env("DTRAIN_WORKER", worker())
+        .env("OMP_NUM_THREADS", "1");
+    without_outer_run(&mut command);
+    command
+}
+
+/// Removes the variables by which an outer launcher would speak to the program.
+pub fn without_outer_run(command: &mut Command) {
+    for (name, _) in dtrain_common::env::WorkerEnv::single().vars() {
+        command.env_remove(name);
+    }
+    command
+        .env_remove("DTRAIN_PROGRESS")
+        .env_remove("DTRAIN_START_UNIX_NS")
+        .env_remove("RUST_LOG");
+}
+
+/// Real data for tests, where there is some: the folder named by DTRAIN_TEST_DATA, else `../shared/data` beside the
+/// workspace. The test is skipped where there is none.
+pub fn test_data(name: &str) -> Option<PathBuf> {
+    let root = match std::env::var_os("DTRAIN_TEST_DATA") {
+        Some(root) => PathBuf::from(root),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+    };
+    let folder = root.join(name);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    need::skip(
+        Need::Data,
+        format!("there is no {} (set DTRAIN_TEST_DATA)", folder.display()),
+    );
+    None
+}

@@ -1,0 +1,64 @@
+//! Trainings of small networks by the engine itself, many in one start of the ranks, and what they leave.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::said;
+use crate::ranks::run_with;
+use crate::runs::Sandbox;
+
+/// How long a start of the ranks may take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// One of the trainings that a start of the program `training-rank` takes.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Training {
+    /// The recipe's path.
+    pub recipe: PathBuf,
+    /// Overrides, `key=value`.
+    pub sets: Vec<String>,
+    /// Where it writes.
+    pub run_dir: PathBuf,
+}
+
+/// Trainings by their name.
+pub type List = Vec<(String, Vec<String>)>;
+
+/// Starts `world_size` ranks of `program` once for all trainings in `list`: name, which is the run directory in `sandbox`,
+/// and the values that it sets.
+///
+/// # Panics
+/// Where any of them fails, or all together take too long.
+pub fn train(sandbox: &Sandbox, program: &Path, world_size: usize, vars: &[(&str, &str)], list: &List) {
+    let trainings: Vec<Training> = list
+        .iter()
+        .map(|(name, sets)| Training {
+            recipe: sandbox.path("recipe.toml"),
+            sets: sets.clone(),
+            run_dir: sandbox.path(name),
+        })
+        .collect();
+    let path = sandbox.path(&format!("list-{world_size}.json"));
+    let text = serde_json::to_string(&trainings).expect("a list is JSON");
+    fs::write(&path, text).expect("the sandbox takes a file");
+    // The comparisons are of arithmetic on the CPU.
+    let mut vars = vars.to_vec();
+    vars.push(("CUDA_VISIBLE_DEVICES", ""));
+    let args = [path.to_str().expect("a path in UTF-8")];
+    let outputs = run_with(program, &args, &vars, world_size, LIMIT);
+    for (rank, output) in outputs.iter().enumerate() {
+        assert!(
+            output.status.success(),
+            "rank {rank} of {world_size}: {}",
+            said(output)
+        );
+    }
+}
+
+/// `key=value` for each.
+pub fn sets(values: &[&str]) -> Vec<String> {
+    values.iter().map(|&value| value.to_owned()).collect()
+}

@@ -1,0 +1,451 @@
+//! Bad input: a clear error, exit code 2, nothing left running and nothing overwritten.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use dtrain_common::gpu::{GpuError, inventory};
+use dtrain_test_kit::need::{self, Need};
+use dtrain_test_kit::permissions::with_permissions;
+use dtrain_tests::process::{finish, said};
+use dtrain_tests::runs::{Sandbox, TINY, contents};
+
+/// A recipe on an image folder.
+fn folder_recipe() -> String {
+    let generated = "kind = \"generated\"\nclasses = 4\ntrain_samples = 96\ntest_samples = 37\n";
+    assert!(TINY.contains(generated));
+    TINY.replace(generated, "root = \"data\"\n")
+}
+
+/// `data/{train,test}` with two classes of small PNG files.
+fn image_folder(sandbox: &Sandbox, train: usize, test: usize) {
+    for (split, count) in [("train", train), ("test", test)] {
+        for (class, shade) in [("dark", 40u8), ("light", 200)] {
+            let folder = sandbox.path(&format!("data/{split}/{class}"));
+            fs::create_dir_all(&folder).unwrap();
+            for index in 0..count {
+                let pixel =
+                    |x: u32, y: u32| image::Rgb([shade, (x * 8) as u8, (y as usize * 3 + index) as u8]);
+                let image = image::RgbImage::from_fn(32, 32, pixel);
+                image.save(folder.join(format!("{index:03}.png"))).unwrap();
+            }
+        }
+    }
+}
+
+/// Far longer than a refusal takes, and shorter than the ranks wait for each other.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn refused(sandbox: &Sandbox, nproc: usize, sets: &[&str], more: &[&str], words: &[&str]) {
+    refused_by(&mut sandbox.command(nproc, "run", sets, more), words);
+}
+
+fn refused_by(command: &mut Command, words: &[&str]) {
+    let output = finish(command, LIMIT);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in: {text}");
+    }
+    let errors = text.lines().filter(|line| line.contains("error:")).count();
+    assert_eq!(errors, 1, "one error, said once: {text}");
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+#[test]
+fn image_folders_that_cannot_be_used() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    refused(&sandbox, 2, &[], &[], &["data.root", "data"]);
+    fs::create_dir_all(sandbox.path("data/train")).unwrap();
+    fs::create_dir_all(sandbox.path("data/test")).unwrap();
+    refused(&sandbox, 2, &[], &[], &["train"]);
+    image_folder(&sandbox, 20, 4);
+    fs::create_dir(sandbox.path("data/train/hollow")).unwrap();
+    refused(&sandbox, 2, &[], &[], &["hollow"]);
+    fs::remove_dir(sandbox.path("data/train/hollow")).unwrap();
+    let run = sandbox.train(2, "whole", &[]);
+    assert_eq!(run.result().skipped_images, Some(0));
+}
+
+#[test]
+fn a_few_corrupt_images_are_named_and_skipped() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    image_folder(&sandbox, 100, 4);
+    fs::write(sandbox.path("data/train/dark/broken.png"), b"not an image").unwrap();
+    let output = sandbox.launch(2, "run", &["train.steps=2"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("broken.png") && text.contains("1 of 201"), "{text}");
+    assert!(text.contains("200 training"), "{text}");
+    assert!(!text.contains('\u{1b}'), "no colours in a pipe: {text:?}");
+}
+
+#[test]
+fn of_many_corrupt_images_twenty_are_named_and_all_are_counted() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    image_folder(&sandbox, 1250, 4);
+    for index in 0..25 {
+        fs::write(
+            sandbox.path(&format!("data/train/dark/{index:03}.png")),
+            b"no image",
+        )
+        .unwrap();
+    }
+    for name in [
+        "dark/a.gif",
+        "dark/b.GIF",
+        "light/c.heic",
+        "notes.txt",
+        "light/.hidden.gif",
+    ] {
+        fs::write(sandbox.path(&format!("data/train/{name}")), b"").unwrap();
+    }
+    let output = sandbox.launch(2, "run", &["train.steps=1"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(text.matches("left out, cannot be read").count(), 20, "{text}");
+    assert!(text.contains("25 of 2500 images in train are left out"), "{text}");
+    assert!(
+        text.contains("4 files of train are not used: 2 .gif, 1 .heic, 1 .txt"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_no_file_among_the_images_hangs_nothing() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    image_folder(&sandbox, 100, 4);
+    let pipe = sandbox.path("data/train/dark/pipe.png");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let text = said(&finish(
+        &mut sandbox.command(2, "run", &["train.steps=2"], &[]),
+        LIMIT,
+    ));
+    assert!(
+        text.contains("pipe.png: the file cannot be read: it is a named pipe, not a file"),
+        "{text}"
+    );
+    assert!(
+        text.contains("1 of 201") && text.contains("200 training"),
+        "{text}"
+    );
+}
+
+#[test]
+fn images_of_one_class_are_refused() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    image_folder(&sandbox, 20, 4);
+    for split in ["train", "test"] {
+        fs::remove_dir_all(sandbox.path(&format!("data/{split}/light"))).unwrap();
+    }
+    refused(&sandbox, 2, &[], &[], &["train", "one class only, `dark`"]);
+}
+
+#[test]
+fn a_batch_larger_than_the_training_set_is_told() {
+    let sandbox = Sandbox::new(TINY);
+    let run = sandbox.launch(2, "run", &["train.effective_batch=128", "train.steps=1"]);
+    let text = said(&run);
+    assert!(run.status.success(), "{text}");
+    let words = "train.effective_batch = 128 is more than the 96 training samples: every step takes all 96";
+    assert!(text.contains(words), "{text}");
+}
+
+#[test]
+fn many_corrupt_images_are_an_error() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    image_folder(&sandbox, 20, 4);
+    let whole = fs::read(sandbox.path("data/train/dark/000.png")).unwrap();
+    fs::write(sandbox.path("data/train/dark/000.png"), &whole[..whole.len() / 2]).unwrap();
+    refused(&sandbox, 2, &[], &[], &["000.png", "1%"]);
+}
+
+#[test]
+fn what_rank_0_refuses_is_one_sentence() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    image_folder(&sandbox, 100, 4);
+    // How many steps an epoch has, only the data tells.
+    let sets = ["train.steps=2", "optim.schedule.warmup=1 epoch"];
+    let output = finish(&mut sandbox.command(2, "run", &sets, &[]), LIMIT);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    let said: Vec<_> = text
+        .lines()
+        .filter(|line| !line.contains("run directory"))
+        .collect();
+    assert_eq!(said.len(), 1, "{text}");
+    assert!(
+        said[0].starts_with("dtrain: error: optim.schedule.warmup is "),
+        "{text}"
+    );
+}
+
+#[test]
+fn recipes_that_are_wrong() {
+    let sandbox = Sandbox::new(TINY);
+    refused(
+        &sandbox,
+        2,
+        &["train.efective_batch=8"],
+        &[],
+        &["efective_batch", "effective_batch"],
+    );
+    refused(
+        &sandbox,
+        2,
+        &["train.effective_batch=\"many\""],
+        &[],
+        &["train.effective_batch"],
+    );
+    fs::write(sandbox.path("recipe.toml"), TINY.replace("seed = 3", "sead = 3")).unwrap();
+    refused(&sandbox, 2, &[], &[], &["recipe.toml:15", "train.sead", "`seed`"]);
+    assert!(
+        !sandbox.path("run").exists(),
+        "nothing is written for a recipe that is refused"
+    );
+}
+
+#[test]
+fn optimizers_schedules_and_precisions_that_there_are_not() {
+    let sandbox = Sandbox::new(TINY);
+    let cases: [(&str, &[&str]); 5] = [
+        ("optim.name=\"adamx\"", &["optim.name", "adamx", "adamw"]),
+        (
+            "optim.schedule={ name = \"cosin\" }",
+            &["optim.schedule.name", "cosin", "cosine"],
+        ),
+        ("precision.amp=\"fp8\"", &["precision.amp", "fp8", "bf16"]),
+        ("train.effective_batch=0", &["train.effective_batch", "1"]),
+        ("train.effective_batch=-4", &["train.effective_batch", "-4"]),
+    ];
+    for (set, words) in cases {
+        refused(&sandbox, 2, &[set], &[], words);
+    }
+    // What only the trainer can know: no GPU is there to compute in float16.
+    let on_the_cpu: [(&str, &[&str]); 3] = [
+        ("precision.amp=\"fp16\"", &["precision.amp", "fp16", "bf16"]),
+        ("precision.tf32=true", &["precision.tf32", "auto"]),
+        ("model.cudnn_benchmark=true", &["model.cudnn_benchmark", "auto"]),
+    ];
+    for (set, words) in on_the_cpu {
+        let mut command = sandbox.command(2, "run", &[set], &[]);
+        command.env("CUDA_VISIBLE_DEVICES", "");
+        let mut words = words.to_vec();
+        words.push("needs a GPU");
+        refused_by(&mut command, &words);
+    }
+}
+
+#[test]
+fn a_gpu_on_a_machine_without_a_driver() {
+    if !matches!(inventory(), Err(GpuError::NoDriver)) {
+        return need::skip(Need::NoDriver, "there is one");
+    }
+    let sandbox = Sandbox::new(TINY);
+    let mut command = sandbox.command(1, "run", &[], &[]);
+    command.env("CUDA_VISIBLE_DEVICES", "0");
+    refused_by(
+        &mut command,
+        &[
+            "CUDA_VISIBLE_DEVICES=0 asks for a GPU",
+            "no NVIDIA driver",
+            "R580",
+            "--gpu-ids none",
+        ],
+    );
+}
+
+#[test]
+fn globs_that_match_nothing_or_everything() {
+    let sandbox = Sandbox::new(TINY);
+    let group = "optim.group=[{ match = \"layr1.*\", lr_factor = 0.1 }]";
+    refused(
+        &sandbox,
+        2,
+        &[group],
+        &[],
+        &["optim.group", "layr1.*", "matches no parameter", "layer1"],
+    );
+    let groups = "optim.group=[{ match = \"*\", lr_factor = 0.1 }, { match = \"fc.*\", lr_factor = 10 }]";
+    refused(
+        &sandbox,
+        2,
+        &[groups],
+        &[],
+        &["optim.group", "fc.*", "Move the narrower group up"],
+    );
+    refused(
+        &sandbox,
+        2,
+        &["model.freeze=[\"fc2.*\"]"],
+        &[],
+        &["model.freeze", "fc2.*", "fc."],
+    );
+    refused(
+        &sandbox,
+        2,
+        &["model.freeze=[\"*\"]"],
+        &[],
+        &["model.freeze", "every parameter"],
+    );
+    refused(
+        &sandbox,
+        2,
+        &["model.freeze=[\"[\"]"],
+        &[],
+        &["model.freeze", "not a pattern"],
+    );
+}
+
+#[test]
+fn images_of_mixed_sizes_need_a_resize() {
+    let recipe = folder_recipe().replace("image_size = 32\n", "resize = \"none\"\n");
+    let sandbox = Sandbox::new(&recipe);
+    image_folder(&sandbox, 60, 4);
+    let other = |name: &str| {
+        let path = sandbox.path("data/train/light").join(name);
+        image::RgbImage::new(40, 24).save(path).unwrap();
+    };
+    other("x0.png");
+    refused(
+        &sandbox,
+        2,
+        &[],
+        &[],
+        &["x0.png", "40x24", "32x32", "data.resize = \"crop\""],
+    );
+    // The remedy is one, in the folder of the refused run too.
+    fs::remove_file(sandbox.path("data/train/light/x0.png")).unwrap();
+    sandbox.train(2, "run", &["train.steps=1"]);
+}
+
+#[test]
+fn values_that_are_not_finite_are_not_learnt_from() {
+    let sandbox =
+        Sandbox::new(&folder_recipe().replace("image_size = 32\n", "image_size = 32\nchannels = 1\n"));
+    let tiff = |split: &str, class: &str, index: usize, broken: bool| {
+        let folder = sandbox.path(&format!("data/{split}/{class}"));
+        fs::create_dir_all(&folder).unwrap();
+        let shade = if class == "dark" { 0.2f32 } else { 0.8 };
+        let mut values: Vec<f32> = (0..32 * 32).map(|at| shade + (at + index) as f32 / 1e4).collect();
+        if broken {
+            values[5 * 32 + 3] = f32::NAN;
+        }
+        let file = fs::File::create(folder.join(format!("{index:03}.tiff"))).unwrap();
+        let mut encoder = tiff::encoder::TiffEncoder::new(file).unwrap();
+        encoder
+            .write_image::<tiff::encoder::colortype::Gray32Float>(32, 32, &values)
+            .unwrap();
+    };
+    for class in ["dark", "light"] {
+        for index in 0..60 {
+            tiff("train", class, index, class == "dark" && index == 7);
+        }
+        for index in 0..2 {
+            tiff("test", class, index, false);
+        }
+    }
+    let output = finish(&mut sandbox.command(2, "one", &["train.steps=2"], &[]), LIMIT);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("007.tiff") && text.contains("not finite") && text.contains("1 of 120"),
+        "{text}"
+    );
+    assert!(
+        sandbox
+            .run("one")
+            .per_step("loss")
+            .iter()
+            .all(|loss| loss.is_finite())
+    );
+    for index in 0..60 {
+        for class in ["dark", "light"] {
+            tiff("train", class, index, true);
+        }
+    }
+    refused(
+        &sandbox,
+        2,
+        &[],
+        &[],
+        &["000.tiff", "NaN", "column 3, row 5 of channel 0", "replace them"],
+    );
+}
+
+#[test]
+fn numbers_of_ranks_that_cannot_be() {
+    let sandbox = Sandbox::new(TINY);
+    refused(&sandbox, 0, &[], &[], &["--nproc"]);
+    refused(&sandbox, 3, &["train.effective_batch=2"], &[], &["2", "3"]);
+    assert!(!sandbox.path("run").exists());
+    // BatchNorm cannot normalise one pixel of one sample.
+    refused(
+        &sandbox,
+        2,
+        &["train.effective_batch=2"],
+        &[],
+        &["micro-batch", "BatchNorm"],
+    );
+}
+
+#[test]
+fn another_run_is_not_overwritten() {
+    let sandbox = Sandbox::new(TINY);
+    sandbox.train(1, "run", &["train.steps=2"]);
+    let before = contents(&sandbox.path("run"));
+    refused(
+        &sandbox,
+        1,
+        &["model.name=\"resnet34\""],
+        &[],
+        &["model.name", "resnet34", "--run-dir"],
+    );
+    refused(&sandbox, 1, &[], &["--resume", "never"], &["--run-dir"]);
+    assert!(
+        before == contents(&sandbox.path("run")),
+        "the first run was changed"
+    );
+
+    // Its checkpoint does not fit another model in a folder of its own either.
+    let checkpoint = sandbox.path("run/checkpoints/latest");
+    let resume = ["--resume", checkpoint.to_str().unwrap()];
+    let output = sandbox.launch_with(1, "other", &["model.name=\"resnet34\""], &resume);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(!sandbox.path("other").exists());
+}
+
+#[test]
+fn damaged_checkpoints_and_foreign_weights_are_refused() {
+    let sandbox = Sandbox::new(TINY);
+    sandbox.train(1, "run", &["train.steps=2"]);
+    let model = sandbox.path("run/checkpoints/step-00000002/model.safetensors");
+    let weights = format!("model.weights={:?}", model.to_str().unwrap());
+    let output = sandbox.launch(
+        1,
+        "other",
+        &[&weights, "model.name=\"resnet34\"", "train.steps=1"],
+    );
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("resnet18"), "{text}");
+
+    let mut bytes = fs::read(&model).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&model, bytes).unwrap();
+    refused(&sandbox, 1, &["train.steps=4"], &[], &["model.safetensors"]);
+}
+
+#[test]
+fn a_folder_without_permission_is_named() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    image_folder(&sandbox, 4, 2);
+    let train = sandbox.path("data/train");
+    let mut permissions = fs::metadata(&train).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o000);
+    fs::set_permissions(&train, permissions.clone()).unwrap();
+    with_permissions(|| refused(&sandbox, 2, &[], &[], &["train"]));
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
+    fs::set_permissions(&train, permissions).unwrap();
+}

@@ -1,0 +1,155 @@
+//! BatchNorm over all ranks gives what one rank with the whole batch gives, an uneven batch lets nobody wait, and what
+//! depends on the micro-batch is said before the run.
+
+use dtrain_tests::process::said;
+use dtrain_tests::runs::{Run, Sandbox, TINY};
+
+const SYNCED: &str = "model.batchnorm=\"synced\"";
+
+fn plan(run: &Run) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(run.0.plan()).unwrap()).unwrap()
+}
+
+fn warnings(run: &Run) -> Vec<String> {
+    serde_json::from_value(plan(run)["warnings"].clone()).unwrap()
+}
+
+/// What the run printed.
+fn log(run: &Run) -> String {
+    std::fs::read_to_string(run.0.rank_logs(0, 0).join("stderr.log")).unwrap()
+}
+
+fn assert_same(one: &[f64], other: &[f64], what: &str) {
+    assert_eq!(one.len(), other.len(), "{what}");
+    for (step, (a, b)) in one.iter().zip(other).enumerate() {
+        assert!(
+            (a / b - 1.0).abs() < 1e-4,
+            "{what}, step {}: {a} against {b}",
+            step + 1
+        );
+    }
+}
+
+#[test]
+fn over_all_ranks_it_is_that_of_the_whole_batch() {
+    let sandbox = Sandbox::new(TINY);
+    for batch in [24, 13] {
+        let batch = format!("train.effective_batch={batch}");
+        let sets = [batch.as_str(), "train.steps=5", SYNCED];
+        let train = |ranks: usize, more: &[&str]| {
+            let sets = [&sets, more].concat();
+            sandbox.train(ranks, &format!("{ranks}-{batch}-{}", more.len()), &sets)
+        };
+        let alone = train(1, &[]);
+        for ranks in [2, 3] {
+            let together = train(ranks, &[]);
+            assert!(warnings(&together).is_empty(), "{:?}", warnings(&together));
+            let what = format!("{ranks} ranks, {batch}");
+            assert_same(&together.per_step("loss"), &alone.per_step("loss"), &what);
+            assert_same(
+                &together.per_step("grad_norm"),
+                &alone.per_step("grad_norm"),
+                &what,
+            );
+            let evaluated = |run: &Run| run.evaluations()[0]["loss"].as_f64().unwrap();
+            assert!(
+                (evaluated(&together) / evaluated(&alone) - 1.0).abs() < 1e-3,
+                "{what}"
+            );
+        }
+    }
+    // It is not what each rank alone makes of it.
+    let local = sandbox.train(2, "local", &["train.effective_batch=24", "train.steps=1"]);
+    let synced = sandbox.train(
+        2,
+        "synced",
+        &["train.effective_batch=24", "train.steps=1", SYNCED],
+    );
+    let difference = local.per_step("loss")[0] / synced.per_step("loss")[0] - 1.0;
+    assert!(difference.abs() > 1e-4, "{difference:e}");
+}
+
+#[test]
+fn an_uneven_batch_in_micro_steps_lets_no_rank_wait() {
+    let sandbox = Sandbox::new(TINY);
+    // Ranks of 7 and 6 samples: by 3 at a time that is 3 micro-steps each, where rank 1 alone would need 2. The last step of
+    // the epoch has 96 - 7 x 13 = 5 samples for 2 ranks.
+    let sets = [
+        "train.effective_batch=13",
+        "memory.micro_batch=3",
+        "train.epochs=1",
+        SYNCED,
+    ];
+    let two = sandbox.train(2, "two", &sets);
+    assert_eq!(two.per_step("samples").last(), Some(&96.0));
+    let warned = warnings(&two);
+    assert!(
+        warned.len() == 1
+            && warned[0].contains("still normalise alone")
+            && warned[0].contains("memory.micro_batch = 7"),
+        "{warned:?}"
+    );
+
+    // A last step of one sample for two ranks: 96 = 5 x 19 + 1.
+    let refused = |ranks: usize, sets: &[&str], words: &[&str]| {
+        let output = sandbox.launch(ranks, "refused", sets);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        for word in words {
+            assert!(text.contains(word), "no {word:?} in {text}");
+        }
+    };
+    refused(
+        2,
+        &["train.effective_batch=19", SYNCED],
+        &["model.batchnorm", "train.last_batch = \"drop\""],
+    );
+    refused(
+        2,
+        &["train.effective_batch=13", "memory.micro_batch=1", SYNCED],
+        &["model.batchnorm", "memory.micro_batch"],
+    );
+    let sets = [
+        "train.effective_batch=19",
+        "train.last_batch=\"drop\"",
+        "train.epochs=1",
+        SYNCED,
+    ];
+    assert_eq!(sandbox.train(2, "dropped", &sets).per_step("loss").len(), 5);
+}
+
+#[test]
+fn a_result_that_depends_on_the_micro_batch_is_said_to() {
+    let sandbox = Sandbox::new(TINY);
+    let run = |ranks: usize, name: &str, sets: &[&str]| {
+        let run = sandbox.train(ranks, name, &[&["train.steps=1"], sets].concat());
+        let (warnings, log) = (warnings(&run), log(&run));
+        let lines = log.lines().filter(|line| line.contains("warning:")).count();
+        assert_eq!(lines, warnings.len(), "{log}");
+        for warning in &warnings {
+            assert!(log.contains(warning), "{warning} is not in {log}");
+        }
+        warnings.join("\n")
+    };
+    assert_eq!(run(1, "whole", &[]), "");
+    let two = run(2, "two", &[]);
+    assert!(
+        two.contains("depends on the micro-batch") && two.contains("8 of the step's 16"),
+        "{two}"
+    );
+    assert!(two.contains("set model.batchnorm = \"synced\""), "{two}");
+    assert_eq!(run(2, "synced", &[SYNCED]), "");
+    let accumulated = run(1, "accumulated", &["memory.micro_batch=4"]);
+    assert!(
+        accumulated.contains("memory.micro_batch = 16") && accumulated.contains("normalise alone"),
+        "{accumulated}"
+    );
+    let vit = [
+        "model.name=\"vit\"",
+        "model.width=32",
+        "model.depth=1",
+        "model.heads=2",
+        "memory.micro_batch=4",
+    ];
+    assert_eq!(run(2, "vit", &vit), "");
+}

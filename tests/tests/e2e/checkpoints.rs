@@ -1,0 +1,315 @@
+//! Checkpoints that several ranks write beside the training: what is in them, what happens when a disk fails, and from which one
+//! a run goes on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use dtrain_common::files::symlink_atomic;
+use dtrain_common::manifest::Manifest;
+use dtrain_tests::process::{ended, said};
+use dtrain_tests::runs::{Run, Sandbox, TINY, gpt};
+use dtrain_worker::models::TensorFile;
+use tch::Tensor;
+
+/// A checkpoint at every step; a micro-batch is half a step, so that one rank computes what two do, bit by bit.
+const EVERY_STEP: &str = r#"
+[memory]
+micro_batch = 4
+[ema]
+decay = 0.9
+[checkpoint]
+every = "1 step"
+keep = 100
+"#;
+
+const FILES: [&str; 3] = [
+    "model.safetensors",
+    "optimizer-00000-of-00001.safetensors",
+    "ema.safetensors",
+];
+
+fn tensors(folder: &Path, file: &str) -> BTreeMap<String, Tensor> {
+    let file = TensorFile::open(&folder.join(file)).unwrap();
+    let read = |name: String| (name.clone(), file.read(&name).unwrap());
+    file.names().into_iter().map(read).collect()
+}
+
+/// Bit by bit, also where the files were cut up otherwise.
+fn assert_same(one: &Path, other: &Path, files: &[&str]) {
+    for file in files {
+        let (one, other) = (tensors(one, file), tensors(other, file));
+        assert!(one.keys().eq(other.keys()), "{file} holds other tensors");
+        for (name, tensor) in one {
+            assert!(tensor.equal(&other[&name]), "{name} in {file}");
+        }
+    }
+}
+
+fn checkpoints(run: &Run) -> Vec<u64> {
+    let lines = run.metrics().into_iter();
+    lines
+        .filter_map(|line| line.get("checkpoint")?["step"].as_u64())
+        .collect()
+}
+
+#[test]
+fn every_rank_writes_its_part_of_the_same_files() {
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
+    let one = sandbox.train(1, "one", &[]);
+    let folder = one.0.checkpoint(6);
+    for ranks in [2, 3] {
+        let name = format!("{ranks}");
+        let run = sandbox.train(ranks, &name, &[]);
+        let manifest = Manifest::read(&run.0.checkpoint(6)).unwrap();
+        manifest.verify(&run.0.checkpoint(6)).unwrap();
+        let mut by_rank: Vec<u64> = Vec::new();
+        for (entry, file) in manifest.files.iter().zip(FILES) {
+            assert_eq!(entry.name, file);
+            by_rank.extend(entry.parts.iter().map(|part| part.bytes));
+        }
+        assert!(by_rank.len() >= ranks, "{by_rank:?}");
+        assert_eq!(checkpoints(&run), [1, 2, 3, 4, 5, 6]);
+        if ranks == 2 {
+            assert_same(&folder, &run.0.checkpoint(6), &FILES);
+        }
+        let sharded = sandbox.train(
+            ranks,
+            &format!("{ranks}-sharded"),
+            &["memory.shard_optimizer=true"],
+        );
+        assert_same(&run.0.checkpoint(6), &sharded.0.checkpoint(6), &FILES);
+    }
+}
+
+/// Weights of convolutions that lie pixel by pixel in memory, and are cut by the boundaries of shards.
+#[test]
+fn what_lies_otherwise_in_memory_than_in_a_file_is_whole_in_it() {
+    let sandbox = Sandbox::new(TINY);
+    let sets = [
+        "model.memory_format=channels-last",
+        "train.effective_batch=12",
+        "train.steps=2",
+    ];
+    let plain = sandbox.train(3, "plain", &sets);
+    let mut sharded = sets.to_vec();
+    sharded.push("memory.shard_optimizer=true");
+    let sharded = sandbox.train(3, "sharded", &sharded);
+    assert_same(&plain.0.latest(), &sharded.0.latest(), &FILES[..2]);
+    // Another cut, another layout in memory: the same run goes on.
+    let on = sandbox.train(2, "sharded", &["train.effective_batch=12", "train.steps=3"]);
+    assert_eq!(on.result().steps, Some(3));
+}
+
+/// The loss falls, so that the first would be the best for good.
+#[test]
+fn the_best_checkpoint_is_one_that_is_there() {
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
+    let sets = ["checkpoint.best=max loss", "checkpoint.on_failure=continue"];
+    let best_is_there = |name: &str| {
+        let run = sandbox.run(name);
+        let best = run.result().best.unwrap().step;
+        assert_eq!(run.0.linked(&run.0.best()), Some(best));
+        best
+    };
+    // One that the disk does not take.
+    let mut command = sandbox.command(2, "fails", &sets, &[]);
+    command.env("DTRAIN_FAULT", "write:rank=0,after=0,error=ENOSPC");
+    let text = ended(&command.output().unwrap(), 0);
+    assert!(text.contains("the training goes on"), "{text}");
+    assert!(best_is_there("fails") > 1);
+
+    // One of another run that owes its evaluation.
+    let other = sandbox.train(1, "other", &["train.steps=2"]);
+    let folder = other.0.checkpoint(2);
+    let mut manifest = Manifest::read(&folder).unwrap();
+    manifest.evaluation_owed = true;
+    manifest.write(&folder).unwrap();
+    let more = ["--resume", "other/checkpoints/step-00000002"];
+    ended(&sandbox.launch_with(2, "owes", &sets, &more), 0);
+    assert!(best_is_there("owes") > 2);
+    assert_eq!(sandbox.run("owes").evaluations()[0]["step"], 2, "it is made up");
+    assert!(Manifest::read(&folder).unwrap().evaluation_owed);
+}
+
+#[test]
+fn a_disk_that_fails_ends_the_run_or_costs_one_checkpoint() {
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
+    let launch = |rank: usize, error: &str, name: &str, sets: &[&str]| {
+        let after = 100_000;
+        let fault = format!("write:rank={rank},after={after},error={error}");
+        let mut command = sandbox.command(2, name, sets, &[]);
+        command.env("DTRAIN_FAULT", fault).output().unwrap()
+    };
+    for (rank, error, words) in [
+        (0, "ENOSPC", "No space left on device"),
+        (1, "EIO", "Input/output error"),
+    ] {
+        let name = format!("stop-{rank}");
+        let text = ended(&launch(rank, error, &name, &[]), 4);
+        assert!(
+            text.contains(words) && text.contains("cannot be written"),
+            "{text}"
+        );
+        let run = sandbox.run(&name);
+        let steps = run.0.steps().unwrap();
+        assert!(!steps.is_empty() && steps.len() < 6, "{steps:?}");
+        for step in &steps {
+            let folder = run.0.checkpoint(*step);
+            Manifest::read(&folder).unwrap().verify(&folder).unwrap();
+        }
+        // The same command goes on when the disk is well again, and ends as if nothing had been.
+        let whole = sandbox.train(2, &name, &[]);
+        let reference = sandbox.train(2, &format!("reference-{rank}"), &[]);
+        assert_same(&reference.0.latest(), &whole.0.latest(), &FILES);
+
+        let name = format!("on-{rank}");
+        let text = ended(
+            &launch(rank, error, &name, &["checkpoint.on_failure=continue"]),
+            0,
+        );
+        assert!(
+            text.contains("the training goes on") && text.contains(words),
+            "{text}"
+        );
+        let run = sandbox.run(&name);
+        let steps = run.0.steps().unwrap();
+        assert!(steps.len() < 6 && steps.last() == Some(&6), "{steps:?}");
+        assert_same(&reference.0.latest(), &run.0.latest(), &FILES);
+        let left: Vec<String> = fs::read_dir(run.0.checkpoints())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .filter(|name| name.starts_with('.'))
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+    let mut command = sandbox.command(1, "wrong", &[], &[]);
+    let output = command.env("DTRAIN_FAULT", "write:rank=0").output().unwrap();
+    assert!(
+        !output.status.success() && said(&output).contains("such as write:rank=1"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_to_is_an_error_at_once() {
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
+    let run = sandbox.train(1, "run", &["train.steps=2"]);
+    // A file in the way of the folder, which even root cannot write into.
+    let old = sandbox.path("old");
+    fs::rename(run.0.checkpoints(), &old).unwrap();
+    fs::create_dir(run.0.checkpoints()).unwrap();
+    fs::rename(old.join("step-00000002"), run.0.checkpoint(2)).unwrap();
+    fs::write(run.0.checkpoints().join(".partial-00000003"), "").unwrap();
+    let text = ended(&sandbox.launch(1, "run", &[]), 4);
+    assert!(
+        text.contains("the checkpoint after step 3 cannot be written"),
+        "{text}"
+    );
+    assert_eq!(run.0.steps().unwrap(), [2]);
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named_and_the_newest_whole_one_is_taken() {
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
+    let reference = sandbox.train(2, "reference", &[]);
+    let run = sandbox.train(2, "run", &["train.steps=4"]);
+    let damage = |step: u64, file: &str, damage: &dyn Fn(&mut Vec<u8>)| {
+        let path = run.0.checkpoint(step).join(file);
+        let mut bytes = fs::read(&path).unwrap();
+        damage(&mut bytes);
+        fs::write(&path, bytes).unwrap();
+    };
+    damage(4, FILES[0], &|bytes| {
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+    });
+    damage(3, FILES[1], &|bytes| bytes.truncate(bytes.len() - 1));
+    let output = sandbox.launch(2, "run", &[]);
+    let text = ended(&output, 0);
+    assert!(text.contains("step-00000004 is passed over"), "{text}");
+    assert!(
+        text.contains("step-00000003 is passed over") || text.contains("resuming from"),
+        "{text}"
+    );
+    assert!(text.contains("after step 2"), "{text}");
+    assert_same(&reference.0.latest(), &run.0.latest(), &FILES);
+
+    // A link that points nowhere is no reason to begin anew.
+    symlink_atomic(Path::new("step-00000099"), &run.0.latest()).unwrap();
+    let text = ended(&sandbox.launch(1, "run", &["train.steps=7"]), 0);
+    assert!(
+        text.contains("points nowhere") && text.contains("after step 6"),
+        "{text}"
+    );
+    assert_eq!(fs::read_link(run.0.latest()).unwrap(), Path::new("step-00000007"));
+
+    // One that was asked for is not passed over.
+    damage(7, FILES[2], &|bytes| bytes[9] ^= 0x20);
+    let from = run.0.checkpoint(7);
+    let output = sandbox.launch_with(
+        1,
+        "run",
+        &["train.steps=8"],
+        &["--resume", from.to_str().unwrap()],
+    );
+    let text = ended(&output, 2);
+    assert!(
+        text.contains("ema.safetensors") && text.contains("damaged"),
+        "{text}"
+    );
+
+    for step in run.0.steps().unwrap() {
+        damage(step, FILES[0], &|bytes| bytes[100] ^= 0x80);
+    }
+    let text = ended(&sandbox.launch(2, "run", &["train.steps=8"]), 2);
+    assert!(
+        text.contains("no checkpoint in") && text.contains("is whole"),
+        "{text}"
+    );
+}
+
+#[test]
+fn checkpoints_come_after_a_time_and_some_are_kept_for_ever() {
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
+    let run = sandbox.train(2, "time", &["checkpoint.every=0.001 s", "train.steps=20"]);
+    let written = checkpoints(&run);
+    assert!(written.len() > 2 && written.last() == Some(&20), "{written:?}");
+    assert_eq!(run.evaluations().len(), 1, "only at the end");
+
+    let sets = [
+        "checkpoint.keep=2",
+        "checkpoint.keep_every=4 steps",
+        "train.steps=11",
+    ];
+    let run = sandbox.train(2, "kept", &sets);
+    assert_eq!(run.0.steps().unwrap(), [4, 8, 10, 11]);
+    for line in run.metrics().iter().filter_map(|line| line.get("checkpoint")) {
+        let figure = |key: &str| line[key].as_f64().unwrap();
+        assert!(
+            figure("blocked_ms") >= 0.0 && figure("write_ms") <= figure("total_ms") && figure("bytes") > 0.0
+        );
+    }
+}
+
+#[test]
+fn a_checkpoint_that_takes_longer_than_the_patience_for_a_hang_is_waited_for() {
+    let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
+    // The last one, which both ranks wait for: one of them writes, the other has nothing to do meanwhile.
+    let sets = ["train.steps=2", "checkpoint.every=2 steps"];
+    let mut command = sandbox.command(2, "slow", &sets, &["--hang-timeout", "2"]);
+    let output = command
+        .env("DTRAIN_FAULT", "write:rank=1,after=0,pause=7s")
+        .output()
+        .unwrap();
+    ended(&output, 0);
+    let run = sandbox.run("slow");
+    assert_eq!(run.0.steps().unwrap(), [2]);
+    let longest = run
+        .metrics()
+        .iter()
+        .filter_map(|line| line.get("checkpoint")?["total_ms"].as_f64())
+        .fold(0.0, f64::max);
+    assert!(longest > 6e3, "it was not slow: {longest} ms");
+}

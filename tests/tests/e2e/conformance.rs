@@ -1,0 +1,188 @@
+//! Every backend passes the same suite at every number of ranks, as processes.
+
+use std::path::Path;
+use std::time::Duration;
+
+use dtrain_tests::process::said;
+use dtrain_tests::ranks::run;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn conformance(backend: &str, scenario: &str, ranks: usize) -> Vec<std::process::Output> {
+    run(
+        Path::new(env!("CARGO_BIN_EXE_conformance-rank")),
+        &[backend, scenario],
+        ranks,
+        LIMIT,
+    )
+}
+
+fn suite(backend: &str, ranks: usize) {
+    for (rank, output) in conformance(backend, "suite", ranks).iter().enumerate() {
+        assert!(
+            output.status.success(),
+            "rank {rank} of {ranks}: {}",
+            said(output)
+        );
+        assert!(
+            said(output).contains("ok shutdown"),
+            "rank {rank} of {ranks}: {}",
+            said(output)
+        );
+    }
+}
+
+#[test]
+fn single_process() {
+    suite("single", 1);
+}
+
+#[test]
+fn gloo_with_one_rank() {
+    suite("gloo", 1);
+}
+
+#[test]
+fn gloo_with_two_ranks() {
+    suite("gloo", 2);
+}
+
+#[test]
+fn gloo_with_three_ranks() {
+    suite("gloo", 3);
+}
+
+#[test]
+fn shared_memory_with_one_rank() {
+    suite("shared", 1);
+}
+
+#[test]
+fn shared_memory_with_two_ranks() {
+    suite("shared", 2);
+}
+
+#[test]
+fn shared_memory_with_three_ranks() {
+    suite("shared", 3);
+}
+
+#[test]
+fn shared_memory_with_four_ranks() {
+    suite("shared", 4);
+}
+
+/// Every rank ends well.
+fn all_succeed(backend: &str, scenario: &str, ranks: usize) {
+    for (rank, output) in conformance(backend, scenario, ranks).iter().enumerate() {
+        assert!(
+            output.status.success(),
+            "{scenario}, rank {rank} of {ranks}: {}",
+            said(output)
+        );
+        assert!(
+            said(output).contains("ok "),
+            "{scenario}, rank {rank} of {ranks} did nothing"
+        );
+    }
+}
+
+/// The last rank dies, the others notice.
+fn last_dies(backend: &str, scenario: &str, ranks: usize) {
+    let outputs = conformance(backend, scenario, ranks);
+    for (rank, output) in outputs.iter().enumerate().take(ranks - 1) {
+        assert!(
+            output.status.success(),
+            "{scenario}, rank {rank} of {ranks}: {}",
+            said(output)
+        );
+    }
+    assert!(!outputs[ranks - 1].status.success(), "the last rank was to die");
+}
+
+#[test]
+fn a_peer_that_dies_is_noticed() {
+    for ranks in [2, 3] {
+        last_dies("gloo", "peer-dies", ranks);
+        last_dies("shared", "peer-dies", ranks);
+        last_dies("shared", "shared-peer-dies", ranks);
+    }
+}
+
+#[test]
+fn a_peer_that_dies_amid_operations_is_noticed() {
+    for ranks in [2, 3, 4] {
+        last_dies("shared", "shared-peer-dies-amid", ranks);
+    }
+}
+
+#[test]
+fn a_peer_that_leaves_amid_operations_is_noticed() {
+    for ranks in [2, 3] {
+        for (rank, output) in conformance("shared", "shared-peer-leaves-amid", ranks)
+            .iter()
+            .enumerate()
+        {
+            assert!(
+                output.status.success(),
+                "rank {rank} of {ranks}: {}",
+                said(output)
+            );
+        }
+    }
+}
+
+#[test]
+fn an_operation_times_out() {
+    for ranks in [2, 3] {
+        for (backend, scenario) in [
+            ("gloo", "time-out"),
+            ("shared", "time-out"),
+            ("shared", "shared-time-out"),
+        ] {
+            for (rank, output) in conformance(backend, scenario, ranks).iter().enumerate() {
+                assert!(
+                    output.status.success(),
+                    "{backend} {scenario}, rank {rank} of {ranks}: {}",
+                    said(output)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_that_one_rank_lacks_nobody_gets() {
+    for ranks in [2, 3] {
+        all_succeed("shared", "no-memory", ranks);
+    }
+}
+
+#[test]
+fn ranks_share_memory_together_or_not_at_all() {
+    for ranks in [2, 3] {
+        all_succeed("gloo", "refused", ranks);
+        all_succeed("auto", "fallback", ranks);
+        all_succeed("shared", "fallback", ranks);
+    }
+}
+
+#[test]
+fn ranks_that_want_different_transports_are_told() {
+    for ranks in [2, 3] {
+        all_succeed("auto", "disagreement", ranks);
+    }
+}
+
+/// Without a word from the user, the ranks of one machine share memory.
+#[test]
+fn the_benchmark_runs_and_shared_memory_is_the_default() {
+    for (rank, output) in conformance("auto", "bench", 2).iter().enumerate() {
+        let text = said(output);
+        assert!(output.status.success(), "rank {rank}: {text}");
+        assert!(
+            text.contains("shared memory allocated: 45 MB of Float all_reduce median"),
+            "rank {rank}: {text}"
+        );
+    }
+}

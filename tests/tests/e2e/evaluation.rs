@@ -1,0 +1,313 @@
+//! `dtrain eval`, the test at the end of a run, weights to start from, and data that changes under a run.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use dtrain_common::manifest::Manifest;
+use dtrain_tests::process::said;
+use dtrain_tests::programs::{dtrain, without_outer_run};
+use dtrain_tests::runs::{Sandbox, TINY};
+use dtrain_worker::models::TensorFile;
+use serde_json::Value;
+
+fn eval(sandbox: &Sandbox, ranks: usize, checkpoint: &str, more: &[&str]) -> Output {
+    let mut command = Command::new(dtrain());
+    without_outer_run(&mut command);
+    let ranks = ranks.to_string();
+    command
+        .args([
+            "eval",
+            "recipe.toml",
+            "--checkpoint",
+            checkpoint,
+            "--nproc",
+            &ranks,
+        ])
+        .args(more)
+        .current_dir(sandbox.path(""))
+        .output()
+        .unwrap()
+}
+
+fn answer(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", said(output));
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"))
+}
+
+#[test]
+fn an_evaluation_finds_what_the_training_found() {
+    let sandbox = Sandbox::new(&format!("{TINY}[ema]\ndecay = 0.5\n"));
+    let run = sandbox.train(2, "run", &["checkpoint.every=3 steps"]);
+    let lines = run.evaluations();
+    for (line, checkpoint) in [
+        (&lines[0], "run/checkpoints/step-00000003"),
+        (lines.last().unwrap(), "run"),
+        (lines.last().unwrap(), "run/checkpoints/latest"),
+    ] {
+        let found = answer(&eval(&sandbox, 2, checkpoint, &["--json"]));
+        assert_eq!(found["step"], line["step"], "{checkpoint}");
+        assert_eq!(found["epoch"], line["epoch"]);
+        assert_eq!(
+            (&found["loss"], &found["accuracy"]),
+            (&line["loss"], &line["accuracy"])
+        );
+        assert_eq!(
+            (&found["weights"], &found["samples"]),
+            (&"average".into(), &37.into())
+        );
+        assert_eq!(found["peak_memory_bytes"].as_array().unwrap().len(), 2);
+    }
+    // On another number of ranks, and in other batches.
+    let raw = answer(&eval(
+        &sandbox,
+        3,
+        "run",
+        &["--json", "--weights", "raw", "--batch", "5"],
+    ));
+    assert_eq!((&raw["weights"], &raw["batch"]), (&"raw".into(), &5.into()));
+    assert_ne!(raw["loss"], lines.last().unwrap()["loss"]);
+    let average = answer(&eval(&sandbox, 1, "run", &["--json", "--batch", "1"]));
+    let far = average["loss"].as_f64().unwrap() - lines.last().unwrap()["loss"].as_f64().unwrap();
+    assert!(far.abs() < 1e-5, "{far}");
+    let table = said(&eval(&sandbox, 1, "run", &[]));
+    for part in [
+        "after step 6 (epoch 1), moving average",
+        "samples         37",
+        "test loss",
+        "accuracy",
+    ] {
+        assert!(table.contains(part), "{part} in {table}");
+    }
+}
+
+#[test]
+fn what_cannot_be_evaluated_is_refused() {
+    let sandbox = Sandbox::new(TINY);
+    let run = sandbox.train(1, "run", &["train.steps=1"]);
+    let refused = |more: &[&str], checkpoint: &str, words: &str| {
+        let output = eval(&sandbox, 1, checkpoint, more);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(words), "{words} in {text}");
+    };
+    refused(&[], "nowhere", "there is no such folder");
+    refused(&[], ".", "so it is not a whole checkpoint");
+    refused(&["--weights", "average"], "run", "holds no moving average");
+    refused(&["--set", "model.name=resnet34"], "run", "does not fit the model");
+    refused(&["--set", "data.classes=5"], "run", "does not fit the model");
+    let model = run.0.checkpoint(1).join("model.safetensors");
+    let mut bytes = fs::read(&model).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&model, bytes).unwrap();
+    refused(&[], "run/checkpoints/step-00000001", "checksum");
+}
+
+#[test]
+fn a_run_tests_its_best_or_last_weights_at_its_end() {
+    let sandbox = Sandbox::new(TINY);
+    let sets = ["checkpoint.every=2 steps", "checkpoint.best=min loss"];
+    for (ranks, weights) in [(1, "last"), (2, "best")] {
+        let test = format!("test.weights={weights}");
+        let run = sandbox.train(ranks, weights, &[sets[0], sets[1], &test]);
+        let step = match weights {
+            "last" => 6,
+            _ => run.result().best.unwrap().step,
+        };
+        let lines = run.metrics();
+        let found = lines
+            .last()
+            .unwrap()
+            .get("test")
+            .expect("the last line is the test");
+        assert_eq!(found["step"], step);
+        let evaluations = run.evaluations();
+        let there = evaluations.iter().find(|line| line["step"] == step).unwrap();
+        assert_eq!(found["loss"], there["loss"]);
+        assert_eq!(run.result().test.get("loss").copied(), there["loss"].as_f64());
+    }
+    let output = sandbox.launch(1, "refused", &["test.weights=best"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        said(&output).contains("needs checkpoint.best"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn weights_of_another_make_are_taken_in_part_or_by_other_names() {
+    let sandbox = Sandbox::new(TINY);
+    let run = sandbox.train(1, "run", &["train.steps=1"]);
+    let file = TensorFile::open(&run.0.latest().join("model.safetensors")).unwrap();
+    let tensors: Vec<(String, tch::Tensor)> = file
+        .names()
+        .into_iter()
+        .map(|name| (format!("module.{name}"), file.read(&name).unwrap()))
+        .collect();
+    let borrowed: Vec<(&str, &tch::Tensor)> = tensors
+        .iter()
+        .map(|(name, tensor)| (name.as_str(), tensor))
+        .collect();
+    let path = sandbox.path("w.safetensors");
+    tch::Tensor::write_safetensors(&borrowed, &path).unwrap();
+    let weights = format!("model.weights={}", path.display());
+    let rename = "model.weights_rename=[[\"^module\\\\.\", \"\"]]";
+    let steps = "train.steps=1";
+
+    let refused = |sets: &[&str], words: &str| {
+        let output = sandbox.launch(1, "refused", sets);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains(words), "{words} in {}", said(&output));
+    };
+    refused(
+        &[&weights, steps, "model.weights_mode=strict"],
+        "does not fit the model",
+    );
+    refused(
+        &[&weights, steps, "model.weights_mode=partial"],
+        "does not fit the model",
+    );
+    refused(
+        &[
+            &weights,
+            steps,
+            rename,
+            "model.weights_mode=strict",
+            "data.classes=7",
+        ],
+        "does not fit the model",
+    );
+    refused(&["model.weights_mode=strict", steps], "none is named");
+    refused(
+        &[&weights, "model.weights_rename=[[\"(\", \"\"]]", steps],
+        "no regular expression",
+    );
+
+    let output = sandbox.launch(
+        1,
+        "strict",
+        &[&weights, steps, rename, "model.weights_mode=strict"],
+    );
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("122 tensors loaded"), "{}", said(&output));
+    let sets = [
+        &weights,
+        steps,
+        rename,
+        "model.weights_mode=partial",
+        "model.name=resnet34",
+    ];
+    let output = sandbox.launch(2, "partial", &sets);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("not in the file and left as initialised: `layer1.2."),
+        "{text}"
+    );
+}
+
+#[test]
+fn other_data_under_a_run_is_told_of() {
+    let sandbox = Sandbox::new(&TINY.replace(
+        "kind = \"generated\"\nclasses = 4\ntrain_samples = 96\ntest_samples = 37\n",
+        "root = \"pictures\"\n",
+    ));
+    let image = |split: &str, class: &str, name: &str| {
+        let folder = sandbox.path("pictures").join(split).join(class);
+        fs::create_dir_all(&folder).unwrap();
+        image::RgbImage::new(32, 32).save(folder.join(name)).unwrap();
+    };
+    for class in ["a", "b"] {
+        for number in 0..16 {
+            image("train", class, &format!("{number}.png"));
+        }
+        image("test", class, "t.png");
+    }
+    sandbox.train(1, "run", &["train.steps=2"]);
+    // The same data elsewhere is the same.
+    fs::rename(sandbox.path("pictures"), sandbox.path("moved")).unwrap();
+    let moved = "data.root=moved";
+    let output = sandbox.launch(1, "run", &["train.steps=3", moved]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(!said(&output).contains("the data is not"), "{}", said(&output));
+    fs::rename(
+        sandbox.path("moved/train/a/3.png"),
+        sandbox.path("moved/train/a/x.png"),
+    )
+    .unwrap();
+    let output = sandbox.launch(1, "run", &["train.steps=4", moved]);
+    assert!(output.status.success(), "{}", said(&output));
+    let text = said(&output);
+    assert!(
+        text.contains("warning: the data is not what the checkpoint was trained on: as many samples"),
+        "{text}"
+    );
+    fs::remove_file(sandbox.path("moved/train/a/x.png")).unwrap();
+    let output = sandbox.launch(1, "run", &["train.steps=5", moved]);
+    assert!(
+        said(&output).contains("32 training and 2 test samples then, 31 training"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn classes_that_were_renamed_are_refused_by_eval_and_resume() {
+    let sandbox = Sandbox::new(&TINY.replace(
+        "kind = \"generated\"\nclasses = 4\ntrain_samples = 96\ntest_samples = 37\n",
+        "root = \"pictures\"\n",
+    ));
+    for class in ["cat", "dog", "emu"] {
+        for (split, images) in [("train", 8), ("test", 1)] {
+            let folder = sandbox.path("pictures").join(split).join(class);
+            fs::create_dir_all(&folder).unwrap();
+            for number in 0..images {
+                let image = image::RgbImage::new(32, 32);
+                image.save(folder.join(format!("{number}.png"))).unwrap();
+            }
+        }
+    }
+    let run = sandbox.train(1, "run", &["train.steps=1"]);
+    let folder = run.0.checkpoint(1);
+    let mut manifest = Manifest::read(&folder).unwrap();
+    assert_eq!(manifest.class_names, ["cat", "dog", "emu"]);
+    answer(&eval(&sandbox, 1, "run", &["--json"]));
+
+    // As many classes, and another order.
+    for split in ["train", "test"] {
+        let of = sandbox.path("pictures").join(split);
+        fs::rename(of.join("cat"), of.join("feline")).unwrap();
+    }
+    for output in [
+        eval(&sandbox, 1, "run", &[]),
+        sandbox.launch(1, "run", &["train.steps=2"]),
+    ] {
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        for words in [
+            "class 0 is \"cat\" there and \"dog\" here, class 1 is \"dog\" there and \"emu\" here",
+            "give the folders the names that they had",
+        ] {
+            assert!(text.contains(words), "{words} in {text}");
+        }
+    }
+    // One that an earlier dtrain wrote still loads; nothing vouches for its order.
+    manifest.class_names.clear();
+    manifest.write(&folder).unwrap();
+    // The checkpoint that follows has names, and nothing is said any more.
+    for (output, warnings) in [
+        (eval(&sandbox, 2, "run", &[]), 1),
+        (sandbox.launch(2, "run", &["train.steps=2"]), 1),
+        (sandbox.launch(2, "run", &["train.steps=3"]), 0),
+    ] {
+        let text = said(&output);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(
+            text.matches("holds no names of classes").count(),
+            warnings,
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,332 @@
+//! Invariants 1 and 2: what a recipe states is trained whatever the number of ranks and the micro-batch. Small networks
+//! without BatchNorm, by the whole engine over real processes, against one rank that takes every step in one piece.
+
+use std::path::Path;
+
+use dtrain_common::batch::Partition;
+use dtrain_tests::runs::Sandbox;
+use dtrain_tests::trainings::{self, List, distance, sets, tensors};
+
+/// The recipe of all of them; 40 samples leave a short last step, of 8 samples or of 1.
+const RECIPE: &str = r#"
+task = "custom"
+[custom]
+net = "conv"
+samples = 40
+[data]
+workers = 1
+[train]
+effective_batch = 16
+steps = 50
+seed = 5
+[optim]
+name = "adamw"
+lr = 5e-3
+weight_decay = 0.05
+[checkpoint]
+every = "1000 steps"
+[log]
+every_steps = 1000
+"#;
+
+const SAMPLES: usize = 40;
+const RANKS: [usize; 4] = [1, 2, 3, 4];
+const BATCHES: [usize; 2] = [16, 13];
+const MICRO_BATCHES: [Option<usize>; 5] = [Some(1), Some(2), Some(3), Some(8), None];
+
+const MODEL: &str = "model.safetensors";
+const OPTIMIZER: &str = "optimizer-00000-of-00001.safetensors";
+const EMA: &str = "ema.safetensors";
+
+fn train(sandbox: &Sandbox, ranks: usize, vars: &[(&str, &str)], list: &List) {
+    let program = Path::new(env!("CARGO_BIN_EXE_training-rank"));
+    trainings::train(sandbox, program, ranks, vars, list);
+}
+
+fn cut(micro_batch: Option<usize>) -> String {
+    match micro_batch {
+        Some(limit) => format!("memory.micro_batch={limit}"),
+        None => "memory.micro_batch=\"auto\"".into(),
+    }
+}
+
+/// Trains every partition of both batches, and looks at each with its batch and its cut; the first of a batch is whole.
+fn for_all_partitions(more: &[&str], mut look: impl FnMut(&Sandbox, &str, usize, usize, Option<usize>)) {
+    let sandbox = Sandbox::new(RECIPE);
+    for ranks in RANKS {
+        let mut list = List::new();
+        for batch in BATCHES {
+            for micro_batch in MICRO_BATCHES {
+                let name = name(ranks, batch, micro_batch);
+                let mut sets = sets(more);
+                sets.push(format!("train.effective_batch={batch}"));
+                sets.push(cut(micro_batch));
+                sets.push(format!("custom.ids={:?}", sandbox.path(&format!("{name}-ids"))));
+                list.push((name, sets));
+            }
+        }
+        train(&sandbox, ranks, &[], &list);
+    }
+    for batch in BATCHES {
+        let whole = name(1, batch, None);
+        for ranks in RANKS {
+            for micro_batch in MICRO_BATCHES {
+                look(&sandbox, &whole, ranks, batch, micro_batch);
+            }
+        }
+    }
+}
+
+fn name(ranks: usize, batch: usize, micro_batch: Option<usize>) -> String {
+    let limit = micro_batch.map_or("all".into(), |limit| limit.to_string());
+    format!("{batch}-on-{ranks}-by-{limit}")
+}
+
+/// The ids of the samples of every step, as its micro-batches had them; and how many samples each micro-batch had is what
+/// the partition says.
+fn ids(
+    sandbox: &Sandbox,
+    name: &str,
+    ranks: usize,
+    batch: usize,
+    micro_batch: Option<usize>,
+) -> Vec<Vec<u32>> {
+    let mut lines: Vec<_> = (0..ranks)
+        .map(|rank| {
+            let text = std::fs::read_to_string(sandbox.path(&format!("{name}-ids.{rank}"))).unwrap();
+            let line =
+                |line: &str| -> Vec<u32> { line.split_whitespace().map(|id| id.parse().unwrap()).collect() };
+            text.lines().map(line).collect::<Vec<_>>().into_iter()
+        })
+        .collect();
+    let partition = Partition::new(batch, ranks, micro_batch).unwrap();
+    let steps_per_epoch = SAMPLES.div_ceil(batch);
+    let mut steps = Vec::new();
+    for step in 0..50 {
+        let left = SAMPLES - step % steps_per_epoch * batch;
+        let partition = partition.for_samples(left.min(batch));
+        let mut ids = Vec::new();
+        for (rank, lines) in lines.iter_mut().enumerate() {
+            for range in partition.micro_ranges(rank) {
+                let micro_batch = lines.next().unwrap();
+                assert_eq!(micro_batch.len(), range.len(), "{name}, step {step}");
+                ids.extend(micro_batch);
+            }
+        }
+        steps.push(ids);
+    }
+    assert!(
+        lines.iter_mut().all(|lines| lines.next().is_none()),
+        "{name}: further micro-batches"
+    );
+    steps
+}
+
+#[test]
+fn a_step_has_the_same_gradient_under_any_partition() {
+    for weighted in ["custom.weighted=false", "custom.weighted=true"] {
+        // The first step of SGD leaves the gradient itself as the momentum.
+        let more = [
+            "train.steps=1",
+            "optim.name=\"sgd\"",
+            "optim.lr=0.1",
+            "optim.momentum=0.9",
+            "optim.weight_decay=0",
+            weighted,
+        ];
+        let mut worst = 0f64;
+        for_all_partitions(&more, |sandbox, whole, ranks, batch, micro_batch| {
+            let name = name(ranks, batch, micro_batch);
+            let gradient = |name: &str| {
+                let mut state = tensors(&sandbox.run(name), OPTIMIZER);
+                state.retain(|name, _| name.starts_with("momentum_buffer."));
+                assert_eq!(state.len(), 6, "{state:?}");
+                state
+            };
+            let apart = distance(&gradient(&name), &gradient(whole));
+            assert!(apart < 1e-6, "{name}, {weighted}: {apart:e}");
+            let loss = |name: &str| sandbox.run(name).per_step("loss")[0];
+            assert!(
+                (loss(&name) / loss(whole) - 1.0).abs() < 1e-6,
+                "{name}, {weighted}"
+            );
+            worst = worst.max(apart);
+        });
+        println!("{weighted}: gradients in float32 differ by at most {worst:.1e}");
+        assert!(worst > 0.0, "nothing was compared");
+    }
+}
+
+/// A mean does not depend on the scale of its weights: nor does the gradient, so it is truly divided by them.
+#[test]
+fn a_gradient_is_a_weighted_mean() {
+    let sandbox = Sandbox::new(RECIPE);
+    let list = |scales: &[&str]| -> List {
+        let of = |weighted: bool, scale: &str| {
+            let mut sets = sets(&[
+                "train.steps=1",
+                "custom.double=true",
+                "optim.name=\"sgd\"",
+                "optim.lr=0.1",
+                "optim.momentum=0.9",
+            ]);
+            sets.extend([
+                format!("custom.weighted={weighted}"),
+                format!("custom.scale={scale}"),
+            ]);
+            (format!("{weighted}-{scale}"), sets)
+        };
+        let both = |scale: &&str| [of(false, scale), of(true, scale)];
+        scales.iter().flat_map(both).collect()
+    };
+    train(&sandbox, 1, &[], &list(&["1.0"]));
+    train(&sandbox, 2, &[], &list(&["3.0", "0.01"]));
+    for weighted in [false, true] {
+        let state = |scale: &str| tensors(&sandbox.run(&format!("{weighted}-{scale}")), OPTIMIZER);
+        for scale in ["3.0", "0.01"] {
+            let apart = distance(&state(scale), &state("1.0"));
+            assert!(apart < 1e-12, "weighted {weighted}, times {scale}: {apart:e}");
+        }
+    }
+    let norm = |name: &str| sandbox.run(name).per_step("grad_norm")[0];
+    assert!((norm("false-3.0") / norm("false-1.0") - 1.0).abs() < 1e-12);
+}
+
+#[test]
+fn fifty_steps_end_in_the_same_weights_under_any_partition() {
+    let mut worst = 0f64;
+    for_all_partitions(
+        &["custom.double=true"],
+        |sandbox, whole, ranks, batch, micro_batch| {
+            let name = name(ranks, batch, micro_batch);
+            let weights = |name: &str| tensors(&sandbox.run(name), MODEL);
+            let apart = distance(&weights(&name), &weights(whole));
+            assert!(apart < 1e-10, "{name}: {apart:e}");
+            worst = worst.max(apart);
+            let expected = ids(sandbox, whole, 1, batch, None);
+            assert_eq!(ids(sandbox, &name, ranks, batch, micro_batch), expected, "{name}");
+            let losses = sandbox.run(&name).per_step("loss");
+            assert!(losses[49] < 0.9 * losses[0], "{losses:?}");
+        },
+    );
+    println!("weights in float64 after 50 steps differ by at most {worst:.1e}");
+    assert!(worst > 0.0, "nothing was compared");
+}
+
+const GROUPS: &str =
+    r#"optim.group=[{ match = "conv*", lr_factor = 0.5 }, { match = "*.bias", weight_decay = 0.0 }]"#;
+
+/// What may be added to the recipe, by name, and how far from each other the results may be, relative to their length.
+struct Variant {
+    name: &'static str,
+    sets: &'static [&'static str],
+    tolerance: f64,
+}
+
+const fn variant(name: &'static str, sets: &'static [&'static str]) -> Variant {
+    Variant {
+        name,
+        sets,
+        tolerance: 1e-10,
+    }
+}
+
+const SGD: &[&str] = &[
+    "optim.name=\"sgd\"",
+    "optim.lr=0.05",
+    "optim.momentum=0.9",
+    "optim.nesterov=true",
+];
+const BUCKETS: [&str; 2] = ["reduce.bucket=\"1 KiB\"", "reduce.first_bucket=\"1 KiB\""];
+
+const VARIANTS: [Variant; 13] = [
+    variant("groups", &[GROUPS, "optim.decay=\"weights\""]),
+    variant("clip", &["optim.clip=0.05"]),
+    variant("sgd", SGD),
+    variant("sharded", &["memory.shard_optimizer=true"]),
+    variant(
+        "sharded-clip",
+        &["memory.shard_optimizer=true", "optim.clip=0.05"],
+    ),
+    variant("no-overlap", &["reduce.overlap=false"]),
+    variant("buckets", &BUCKETS),
+    variant("ema", &["ema.decay=0.9"]),
+    variant("frozen", &["model.freeze=[\"conv1.*\"]"]),
+    variant("weighted", &["custom.weighted=true"]),
+    // The last step of an epoch is one sample, in some epochs of no weight: nothing is learnt from it.
+    variant(
+        "weighted-13",
+        &["custom.weighted=true", "train.effective_batch=13"],
+    ),
+    variant(
+        "all",
+        &[
+            "custom.weighted=true",
+            "memory.shard_optimizer=true",
+            BUCKETS[0],
+            BUCKETS[1],
+            "ema.decay=0.9",
+            GROUPS,
+            "optim.clip=0.05",
+            "optim.schedule={ name = \"cosine\", warmup = \"10 steps\" }",
+        ],
+    ),
+    Variant {
+        name: "bf16",
+        sets: &[
+            "reduce.compress=\"bf16\"",
+            "optim.name=\"sgd\"",
+            "optim.lr=0.05",
+            "optim.momentum=0.9",
+        ],
+        tolerance: 1e-2,
+    },
+];
+
+#[test]
+fn no_setting_breaks_it_by_shared_memory_nor_by_tcp() {
+    let sandbox = Sandbox::new(RECIPE);
+    let list = |place: &str, micro_batch| -> List {
+        let of = |variant: &Variant| {
+            let mut sets = sets(variant.sets);
+            sets.extend(["custom.double=true".into(), cut(micro_batch)]);
+            (format!("{}-{place}", variant.name), sets)
+        };
+        VARIANTS.iter().map(of).collect()
+    };
+    train(&sandbox, 1, &[], &list("whole", None));
+    let places = [(2, "shared"), (3, "shared"), (2, "gloo"), (3, "gloo")];
+    for (ranks, transport) in places {
+        let place = format!("{ranks}-{transport}");
+        train(
+            &sandbox,
+            ranks,
+            &[("DTRAIN_TRANSPORT", transport)],
+            &list(&place, Some(3)),
+        );
+    }
+    for Variant {
+        name,
+        sets,
+        tolerance,
+    } in &VARIANTS
+    {
+        let whole = sandbox.run(&format!("{name}-whole"));
+        let mut files = vec![MODEL, OPTIMIZER];
+        if sets.contains(&"ema.decay=0.9") {
+            files.push(EMA);
+        }
+        for (ranks, transport) in places {
+            let run = sandbox.run(&format!("{name}-{ranks}-{transport}"));
+            for file in &files {
+                let apart = distance(&tensors(&run, file), &tensors(&whole, file));
+                assert!(
+                    apart < *tolerance,
+                    "{name} on {ranks} ranks by {transport}, {file}: {apart:e}"
+                );
+                // Compression has an effect.
+                assert!(*tolerance < 1e-9 || apart > 1e-6, "{name}: {apart:e}");
+            }
+        }
+    }
+}

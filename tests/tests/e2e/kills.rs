@@ -1,0 +1,41 @@
+//! A few of the kills of `cargo xtask kills`: each kind at one rank and at two, and some of runs that go back.
+
+use std::process::Command;
+use std::time::Duration;
+
+use dtrain_tests::process::{finish, said};
+use dtrain_tests::programs::{build_folder, dtrain, without_outer_run, worker};
+
+#[test]
+fn trainings_that_are_killed_go_on_as_if_nothing_had_been() {
+    nothing_is_missed(&["--moments", "6", "--seed", "1"]);
+}
+
+#[test]
+fn trainings_that_are_killed_while_they_go_back_lose_no_checkpoint() {
+    nothing_is_missed(&["--moments", "3", "--seed", "1", "--rollbacks"]);
+}
+
+fn nothing_is_missed(which: &[&str]) {
+    // Both are there, or the test says what to build.
+    let (_, _) = (dtrain(), worker());
+    let xtask = build_folder().join("xtask");
+    assert!(
+        xtask.is_file(),
+        "{} is not built; run `cargo test --workspace`",
+        xtask.display()
+    );
+    let mut kills = Command::new(xtask);
+    without_outer_run(&mut kills);
+    // Cargo names the package of this test, and xtask asks for its own.
+    kills
+        .env_remove("CARGO_MANIFEST_DIR")
+        .arg("kills")
+        .args(which)
+        .arg("--bin-dir")
+        .arg(build_folder());
+    let output = finish(&mut kills, Duration::from_secs(300));
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("0 damaged, 0 missed"), "{text}");
+}

@@ -1,0 +1,217 @@
+//! What the architecture promises of the programs and the source: which libraries a binary names, where it finds them, and
+//! what a folder must not know.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dtrain_tests::process::said;
+use dtrain_tests::programs::{build_folder, dtrain, worker};
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// The libraries that a binary itself names.
+fn needed(binary: &Path) -> Vec<String> {
+    let output = Command::new("readelf")
+        .arg("-d")
+        .arg(binary)
+        .env("LC_ALL", "C")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let names = text.lines().filter(|line| line.contains("(NEEDED)"));
+    names
+        .map(|line| line.split(['[', ']']).nth(1).unwrap().to_owned())
+        .collect()
+}
+
+fn is_torch(library: &str) -> bool {
+    ["torch", "c10", "cuda", "cudart", "nccl", "cupti"]
+        .iter()
+        .any(|word| library.contains(word))
+}
+
+#[test]
+fn the_launcher_names_no_torch_library() {
+    let libraries = needed(&dtrain());
+    assert!(
+        !libraries.is_empty() && !libraries.iter().any(|library| is_torch(library)),
+        "{libraries:?}"
+    );
+    let output = Command::new("ldd").arg(dtrain()).output().unwrap();
+    let listed = said(&output);
+    // The addresses, in parentheses, may hold any letters.
+    let mut names = listed.split_whitespace().filter(|word| !word.starts_with('('));
+    assert!(!names.any(is_torch), "{listed}");
+}
+
+#[test]
+fn the_worker_names_libtorch_cpu_and_c10_alone() {
+    let mut libraries = needed(&worker());
+    libraries.retain(|library| is_torch(library));
+    libraries.sort();
+    assert_eq!(libraries, ["libc10.so", "libtorch_cpu.so"]);
+}
+
+/// What only a machine with a GPU needs is loaded there and then. The CUDA runtime and CUPTI are no such libraries: the wheel's
+/// libtorch_cpu.so names them itself, and they come with it and need no driver.
+#[test]
+fn ldd_shows_no_library_of_a_gpu() {
+    const OF_GPUS: &[&str] = &[
+        "libcuda.",
+        "libnvidia",
+        "torch_cuda",
+        "c10_cuda",
+        "cublas",
+        "cudnn",
+        "cufft",
+        "curand",
+        "cusolver",
+        "cusparse",
+        "nvrtc",
+        "nvshmem",
+        "nccl",
+    ];
+    for program in [dtrain(), worker()] {
+        let output = Command::new("ldd").arg(&program).output().unwrap();
+        let listed = said(&output);
+        assert!(listed.contains("libc.so"), "{listed}");
+        // The names: where a library lies may hold any words.
+        let names = listed.lines().filter_map(|line| line.split_whitespace().next());
+        let of_gpus: Vec<&str> = names
+            .filter(|name| OF_GPUS.iter().any(|word| name.contains(word)))
+            .collect();
+        assert_eq!(of_gpus, [] as [&str; 0], "{}", program.display());
+    }
+}
+
+#[test]
+fn a_moved_worker_finds_its_libraries() {
+    let folder = tempfile::tempdir_in(build_folder()).unwrap();
+    // A hard link costs nothing; a symbolic link would lead back to where the file was.
+    let place = |from: &Path, to: PathBuf| {
+        if fs::hard_link(from, &to).is_err() {
+            fs::copy(from, &to).unwrap();
+        }
+    };
+    let libtorch = libtorch_of(&worker());
+    for layout in ["beside/lib", "split/../lib"] {
+        let root = folder.path().join(layout.split('/').next().unwrap());
+        let bin = if layout.contains("..") {
+            root.join("bin")
+        } else {
+            root.clone()
+        };
+        fs::create_dir_all(&bin).unwrap();
+        let lib = root.join("lib");
+        fs::create_dir_all(&lib).unwrap();
+        place(&worker(), bin.join("dtrain-worker"));
+        for library in &libtorch {
+            place(library, lib.join(library.file_name().unwrap()));
+        }
+        let output = Command::new("ldd")
+            .arg(bin.join("dtrain-worker"))
+            .output()
+            .unwrap();
+        let text = said(&output);
+        let line = text
+            .lines()
+            .find(|line| line.contains("libtorch_cpu.so"))
+            .unwrap_or_default();
+        assert!(line.contains(root.to_str().unwrap()), "{layout}: {text}");
+        assert!(!text.contains("not found"), "{layout}: {text}");
+        let output = Command::new(bin.join("dtrain-worker"))
+            .arg("--version")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{layout}: {}", said(&output));
+    }
+}
+
+/// Every library of the worker that comes from libtorch's set.
+fn libtorch_of(binary: &Path) -> Vec<PathBuf> {
+    let output = Command::new("ldd").arg(binary).output().unwrap();
+    let text = said(&output);
+    let paths = text
+        .lines()
+        .filter_map(|line| line.split("=> ").nth(1)?.split(" (").next());
+    let own: Vec<PathBuf> = paths
+        .map(PathBuf::from)
+        .filter(|path| {
+            path.components().any(|part| part.as_os_str() == "lib")
+                && path.to_string_lossy().contains("torch")
+        })
+        .collect();
+    assert!(own.len() >= 2, "{text}");
+    own
+}
+
+/// The Rust files below a folder of the workspace.
+fn sources(folder: &str, extensions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![workspace().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap().flatten() {
+            let path = entry.path();
+            let name = entry.file_name();
+            if path.is_dir() {
+                if name != "target" && !name.to_string_lossy().starts_with('.') {
+                    folders.push(path);
+                }
+            } else if path
+                .extension()
+                .is_some_and(|end| extensions.iter().any(|wanted| end == *wanted))
+            {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+fn mentions(folder: &str, word: &str) -> Vec<PathBuf> {
+    let files = sources(folder, &["rs"]);
+    assert!(!files.is_empty(), "{folder} has no source");
+    files
+        .into_iter()
+        .filter(|path| fs::read_to_string(path).unwrap().contains(word))
+        .collect()
+}
+
+#[test]
+fn folders_do_not_know_what_they_must_not() {
+    assert_eq!(mentions("worker/models/src", "collectives"), [] as [PathBuf; 0]);
+    assert_eq!(mentions("common/src", "use tch"), [] as [PathBuf; 0]);
+    assert_eq!(mentions("common/src", "unsafe {"), [] as [PathBuf; 0]);
+    // NCCL is a library of C functions that is found at run time: its edge is there.
+    let edge = workspace().join("worker/collectives/src/nccl");
+    let mut unsafe_code = Vec::new();
+    for folder in ["worker/src", "worker/models", "worker/collectives"] {
+        unsafe_code.extend(mentions(folder, "unsafe {"));
+    }
+    unsafe_code.retain(|path| !path.starts_with(&edge));
+    assert_eq!(unsafe_code, [] as [PathBuf; 0]);
+    for package in ["launcher", "common", "worker/data"] {
+        let manifest = fs::read_to_string(workspace().join(package).join("Cargo.toml")).unwrap();
+        let dependencies: Vec<&str> = manifest
+            .lines()
+            .filter(|line| line.contains("workspace = true"))
+            .collect();
+        assert!(dependencies.len() > 5, "{package}: {dependencies:?}");
+        for crate_name in ["tch", "torch-sys", "dtrain-worker", "dtrain-torch-shim"] {
+            let depends = dependencies.iter().any(|line| line.starts_with(crate_name));
+            assert!(!depends, "{package} depends on {crate_name}");
+        }
+    }
+}
+
+#[test]
+fn only_the_shim_holds_cpp() {
+    let outside: Vec<PathBuf> = sources("", &["cpp", "cc", "h", "hpp", "c"])
+        .into_iter()
+        .filter(|path| !path.starts_with(workspace().join("worker/torch-shim/csrc")))
+        .collect();
+    assert_eq!(outside, [] as [PathBuf; 0]);
+}

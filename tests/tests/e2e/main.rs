@@ -1,0 +1,30 @@
+//! Whole programs under test, and comparisons of the trainer's library with PyTorch on the CPU. One binary, since each one that is
+//! linked against libtorch takes seconds to build, and since tests of one binary share the cores.
+
+#![allow(clippy::unwrap_used)]
+
+mod bad_input;
+mod batchnorm;
+mod best;
+mod checkpoints;
+mod conformance;
+mod control;
+mod damage;
+mod ddp;
+mod evaluation;
+mod invariance;
+mod kills;
+mod layout;
+mod memory_copies;
+mod memory_oom;
+mod memory_plan;
+mod own_trainer;
+mod parity;
+mod rollback;
+mod schedules;
+mod stages;
+mod stopping;
+mod tasks;
+mod torchscript;
+mod training;
+mod unused;

@@ -1,0 +1,103 @@
+//! Copies of the state in memory: a worker's death costs no step.
+
+use std::process::Stdio;
+
+use dtrain_tests::process::{Signal, rank_pid, said, signal, wait_until};
+use dtrain_tests::runs::Sandbox;
+
+const RECIPE: &str = r#"
+task = "lm"
+[data]
+kind = "generated"
+train_samples = 64
+test_samples = 4
+[model]
+name = "gpt"
+width = 32
+depth = 2
+heads = 2
+context = 32
+[train]
+effective_batch = 12
+steps = 300
+[optim]
+lr = 0.01
+[ema]
+decay = 0.9
+[checkpoint]
+every = "10000 steps"
+in_memory = true
+[log]
+every_steps = 1
+"#;
+
+fn steps(sandbox: &Sandbox) -> usize {
+    std::fs::read_to_string(sandbox.path("run/metrics.jsonl")).map_or(0, |text| text.lines().count())
+}
+
+#[test]
+fn a_run_whose_worker_dies_goes_on_with_the_next_step() {
+    for (ranks, shard) in [(1, "false"), (2, "false"), (3, "true")] {
+        let sandbox = Sandbox::new(RECIPE);
+        let shard = format!("memory.shard_optimizer={shard}");
+        let mut command = sandbox.command(ranks, "run", &[&shard], &["--max-restarts", "2"]);
+        let launcher = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_until("some steps", || steps(&sandbox) >= 20);
+        signal(rank_pid(launcher.id(), ranks - 1), Signal::KILL);
+        let output = launcher.wait_with_output().unwrap();
+        let text = said(&output);
+        assert!(output.status.success(), "{text}");
+        let resumed = text
+            .lines()
+            .find(|line| line.contains("resumed from the copy in memory after step "))
+            .unwrap_or_else(|| panic!("no copy was used: {text}"));
+        let step: usize = resumed
+            .split("after step ")
+            .nth(1)
+            .and_then(|rest| rest.split(':').next()?.parse().ok())
+            .unwrap();
+        assert!(step >= 19, "{resumed}");
+
+        // Every step is there once, and the end is that of a run that was left alone.
+        let run = sandbox.run("run");
+        assert_eq!(run.per_step("loss").len(), 300);
+        let whole = sandbox.train(ranks, "whole", &[&shard, "checkpoint.in_memory=false"]);
+        assert_eq!(run.weights(), whole.weights());
+        assert_eq!(run.per_step("loss"), whole.per_step("loss"));
+    }
+}
+
+/// A checkpoint on the disk is due when the worker dies: it is made up.
+#[test]
+fn what_was_to_follow_the_step_is_made_up() {
+    let sandbox = Sandbox::new(RECIPE);
+    let sets = [
+        "checkpoint.every=100 steps",
+        "data.test_samples=40000",
+        "train.steps=110",
+    ];
+    let mut command = sandbox.command(2, "run", &sets, &["--max-restarts", "1"]);
+    let launcher = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The evaluation after it takes far longer than this looks away.
+    wait_until("step 100", || steps(&sandbox) >= 100);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    signal(rank_pid(launcher.id(), 0), Signal::KILL);
+    let output = launcher.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let text = said(&output);
+    assert!(
+        text.contains("resumed from the copy in memory after step 100"),
+        "{text}"
+    );
+    let run = sandbox.run("run");
+    assert_eq!(run.evaluations()[0]["step"], 100);
+    assert!(run.0.checkpoint(100).is_dir(), "{text}");
+}

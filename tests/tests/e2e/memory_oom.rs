@@ -1,0 +1,377 @@
+//! A rank that runs out of memory: the ranks drop the step together and take it again in smaller micro-batches, and what comes
+//! out is what a run gives that has these from that step on.
+
+use std::process::Output;
+use std::time::Duration;
+
+use dtrain_tests::process::{finish, said};
+use dtrain_tests::runs::{Run, Sandbox, assert_close};
+
+/// A GPT on a generated text, with everything that a step moves: moments, average, clipping.
+const LM: &str = r#"
+task = "lm"
+[data]
+kind = "generated"
+train_samples = 64
+test_samples = 13
+workers = 1
+[model]
+width = 32
+depth = 2
+heads = 2
+context = 16
+[train]
+effective_batch = 12
+steps = 4
+seed = 3
+[optim]
+lr = 0.01
+clip = 0.5
+schedule = { name = "constant" }
+[ema]
+decay = 0.9
+[log]
+every_steps = 1
+"#;
+
+/// A U-Net with BatchNorm on generated images of 16 pixels.
+const SEGMENT: &str = r#"
+task = "segment"
+[data]
+kind = "generated"
+classes = 3
+train_samples = 48
+test_samples = 11
+image_size = 16
+workers = 1
+[model]
+width = 4
+depth = 2
+[train]
+effective_batch = 12
+steps = 4
+seed = 3
+[optim]
+name = "sgd"
+momentum = 0.9
+lr = 0.01
+schedule = { name = "constant" }
+[log]
+every_steps = 1
+"#;
+
+/// No run here takes longer, unless a rank waits for one that will not come.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs of one recipe by one number of ranks.
+struct Ranks<'a> {
+    sandbox: &'a Sandbox,
+    nproc: usize,
+    sets: Vec<&'a str>,
+    transport: &'a str,
+}
+
+impl<'a> Ranks<'a> {
+    fn new(sandbox: &'a Sandbox, nproc: usize, sets: &[&'a str]) -> Self {
+        Self {
+            sandbox,
+            nproc,
+            sets: sets.to_vec(),
+            transport: "auto",
+        }
+    }
+
+    fn launch(&self, name: &str, sets: &[&str], from: Option<&Run>, fault: &str) -> Output {
+        let from = from.map(|run| run.0.latest());
+        let resume: Vec<&str> = match &from {
+            Some(folder) => vec!["--resume", folder.to_str().unwrap()],
+            None => Vec::new(),
+        };
+        let sets = [self.sets.as_slice(), sets].concat();
+        let mut command = self.sandbox.command(self.nproc, name, &sets, &resume);
+        command
+            .env("DTRAIN_TRANSPORT", self.transport)
+            .env("CUDA_VISIBLE_DEVICES", "");
+        if !fault.is_empty() {
+            command.env("DTRAIN_FAULT", fault);
+        }
+        finish(&mut command, LIMIT)
+    }
+
+    fn train(&self, name: &str, sets: &[&str], from: Option<&Run>, fault: &str) -> Run {
+        let output = self.launch(name, sets, from, fault);
+        assert!(output.status.success(), "{fault}: {}", said(&output));
+        self.sandbox.run(name)
+    }
+
+    /// The checkpoint after `steps` steps, from which the runs to be compared begin.
+    fn base(&self, steps: u64) -> Run {
+        let name = format!("base-{}-{steps}-{}", self.nproc, self.sets.len());
+        self.train(&name, &[&format!("train.steps={steps}")], None, "")
+    }
+
+    /// Refuses memory on every rank, one run each, in each of these phases (with what else DTRAIN_FAULT takes) of the step after
+    /// `base`, and compares with a run that takes this step and the later ones in the micro-batches that it leads to.
+    fn assert_taken_again(&self, done: u64, phases: &[&str]) {
+        let base = self.base(done);
+        let (from, to) = (12 / self.nproc, 12 / self.nproc / 2);
+        let smaller = format!("memory.micro_batch={to}");
+        let what = format!("{}-{}-{}", self.nproc, self.sets.len(), self.transport);
+        let reference = self.train(&format!("reference-{what}"), &[&smaller], Some(&base), "");
+        for phase in phases {
+            for rank in 0..self.nproc {
+                let fault = format!("oom:rank={rank},step={},phase={phase}", done + 1);
+                let run = self.train(&format!("{what}-{rank}-{phase}"), &[], Some(&base), &fault);
+                let what = format!("{fault} of {} ranks with {:?}", self.nproc, self.sets);
+                let [shortage] = run.shortages().try_into().unwrap_or_else(|all| {
+                    panic!("{what}: not one shortage but {all:?}");
+                });
+                assert_same_end(&run, &reference, &what);
+                assert_eq!(shortage["step"], done + 1, "{what}");
+                assert_eq!(shortage["ranks"], serde_json::json!([rank]), "{what}");
+                assert_eq!(shortage["phase"], phase.split(',').next().unwrap(), "{what}");
+                assert_eq!(shortage["micro_batch"]["from"], from, "{what}");
+                assert_eq!(shortage["micro_batch"]["to"], to, "{what}");
+                assert!(
+                    shortage["agree_ms"].as_f64().unwrap() < 1000.0,
+                    "{what}: {shortage}"
+                );
+                let result = run.result();
+                assert_eq!(
+                    (result.oom_replays, result.micro_batch),
+                    (Some(1), Some(to)),
+                    "{what}"
+                );
+            }
+        }
+    }
+}
+
+/// Weights, statistics, moments and average are the same, bit by bit.
+fn assert_same_end(run: &Run, reference: &Run, what: &str) {
+    for file in ["model.safetensors", "optimizer.safetensors", "ema.safetensors"] {
+        let read = |run: &Run| std::fs::read(run.0.latest().join(file)).ok();
+        assert!(read(run) == read(reference), "{what}: {file} differs");
+    }
+    assert_eq!(run.per_step("loss"), reference.per_step("loss"), "{what}");
+    assert_eq!(run.per_step("samples"), reference.per_step("samples"), "{what}");
+}
+
+const PHASES: [&str; 5] = [
+    "forward",
+    "forward,after=25",
+    "backward",
+    "backward,after=25",
+    "prepare",
+];
+
+/// A bucket for each few parameters, which leaves in 16 bits when backward has ended.
+const COMPRESSED: [&str; 4] = [
+    "reduce.compress=\"bf16\"",
+    "reduce.overlap=false",
+    "reduce.first_bucket=\"32 KiB\"",
+    "reduce.bucket=\"32 KiB\"",
+];
+
+#[test]
+fn alone_and_with_two_ranks_the_step_is_taken_again() {
+    let sandbox = Sandbox::new(LM);
+    for nproc in [1, 2] {
+        Ranks::new(&sandbox, nproc, &[]).assert_taken_again(2, &PHASES);
+    }
+}
+
+#[test]
+fn with_three_ranks_the_step_is_taken_again() {
+    let sandbox = Sandbox::new(LM);
+    Ranks::new(&sandbox, 3, &[]).assert_taken_again(2, &["forward,after=9", "backward,after=30", "prepare"]);
+}
+
+#[test]
+fn the_reduction_loses_no_bucket() {
+    let sandbox = Sandbox::new(LM);
+    for nproc in [2, 3] {
+        Ranks::new(&sandbox, nproc, &COMPRESSED).assert_taken_again(2, &["reduce", "reduce,after=2"]);
+    }
+}
+
+#[test]
+fn shards_and_messages_by_tcp_are_no_different() {
+    let sandbox = Sandbox::new(LM);
+    let sets = [&COMPRESSED[..], &["memory.shard_optimizer=true"]].concat();
+    let ranks = Ranks {
+        transport: "gloo",
+        ..Ranks::new(&sandbox, 2, &sets)
+    };
+    ranks.assert_taken_again(
+        2,
+        &["forward,after=9", "reduce,after=1", "reduce,after=4", "prepare"],
+    );
+    Ranks::new(&sandbox, 3, &["memory.shard_optimizer=true"]).assert_taken_again(2, &["backward,after=9"]);
+}
+
+#[test]
+fn running_statistics_are_those_of_the_last_try() {
+    let sandbox = Sandbox::new(SEGMENT);
+    for nproc in [1, 2] {
+        // In the second of two micro-steps, where the first has moved them.
+        let ranks = Ranks::new(&sandbox, nproc, &[]);
+        ranks.assert_taken_again(2, &["forward,after=30", "backward,after=20"]);
+    }
+    let ranks = Ranks::new(&sandbox, 1, &["memory.micro_batch=6"]);
+    let base = ranks.base(2);
+    let reference = ranks.train("reference", &["memory.micro_batch=3"], Some(&base), "");
+    for phase in ["forward,after=12", "backward,after=12"] {
+        let fault = format!("oom:rank=0,step=3,micro_step=2,phase={phase}");
+        let run = ranks.train(phase, &[], Some(&base), &fault);
+        assert_same_end(&run, &reference, &fault);
+    }
+}
+
+#[test]
+fn ranks_that_normalise_together_do_not_wait_for_one_that_failed() {
+    let sandbox = Sandbox::new(SEGMENT);
+    let synced = "model.batchnorm=\"synced\"";
+    for (nproc, rank) in [(2, 0), (2, 1), (3, 1)] {
+        let ranks = Ranks::new(&sandbox, nproc, &[synced]);
+        let smaller = format!("memory.micro_batch={}", 12 / nproc / 2);
+        let name = |what: &str| format!("{what}-{nproc}-{rank}");
+        let base = ranks.train(&name("base"), &["train.steps=3"], None, "");
+        // What a micro-step's sums are is known from the step before the one that fails.
+        let early = ranks.train(&name("early"), &["train.steps=2"], None, "");
+        let reference = ranks.train(&name("reference"), &[&smaller], Some(&base), "");
+        for phase in ["forward,after=40", "backward,after=40"] {
+            let fault = format!("oom:rank={rank},step=4,phase={phase}");
+            let run = ranks.train(&name(phase), &[], Some(&early), &fault);
+            assert_eq!(run.shortages().len(), 1, "{fault}");
+            let losses = run.per_step("loss");
+            assert_eq!(losses.last(), reference.per_step("loss").last(), "{fault}");
+            assert!(run.weights() == reference.weights(), "{fault}");
+        }
+        // In the very first micro-step they are known from the rehearsal.
+        let reference = ranks.train(&name("smaller"), &[&smaller], None, "");
+        let run = ranks.train(&name("first"), &[], None, "oom:rank=0,step=1,phase=forward");
+        assert_eq!(run.shortages().len(), 1);
+        assert!(run.weights() == reference.weights());
+    }
+}
+
+#[test]
+fn what_the_update_is_refused_it_asks_for_again() {
+    let sandbox = Sandbox::new(LM);
+    for nproc in [1, 2, 3] {
+        let ranks = Ranks::new(&sandbox, nproc, &[]);
+        let base = ranks.base(2);
+        let name = |what: &str| format!("{what}-{nproc}");
+        let reference = ranks.train(&name("reference"), &[], Some(&base), "");
+        for (rank, after) in (0..nproc).zip([0, 1, 2]) {
+            let fault = format!("oom:rank={rank},step=3,phase=update,after={after}");
+            let run = ranks.train(&name(&format!("update-{after}")), &[], Some(&base), &fault);
+            assert_same_end(&run, &reference, &fault);
+            assert_eq!(run.result().oom_replays, Some(0));
+            assert!(!log(&run, rank).contains("nothing was refused"), "{fault}");
+        }
+    }
+}
+
+#[test]
+fn the_test_set_is_begun_again_in_smaller_batches() {
+    let sandbox = Sandbox::new(LM);
+    for nproc in [1, 2] {
+        let ranks = Ranks::new(&sandbox, nproc, &[]);
+        let name = |what: &str| format!("{what}-{nproc}");
+        let plain = ranks.train(&name("plain"), &[], None, "");
+        let fault = format!("oom:rank={},step=4,phase=evaluate,after=20", nproc - 1);
+        let run = ranks.train(&name("evaluated"), &[], None, &fault);
+        assert!(run.weights() == plain.weights());
+        let loss = |run: &Run| run.evaluations()[0]["loss"].as_f64().unwrap();
+        assert!((loss(&run) / loss(&plain) - 1.0).abs() < 1e-5);
+        assert_eq!(run.evaluations()[0]["samples"], 13);
+        assert_eq!(run.shortages()[0]["phase"], "evaluate");
+        let result = run.result();
+        assert_eq!(
+            (result.oom_replays, result.micro_batch),
+            (Some(0), Some(12 / nproc))
+        );
+    }
+}
+
+#[test]
+fn it_halves_as_often_as_it_must_and_ends_with_a_table() {
+    let sandbox = Sandbox::new(LM);
+    for nproc in [1, 2] {
+        let ranks = Ranks::new(&sandbox, nproc, &[]);
+        let base = ranks.base(2);
+        let name = |what: &str| format!("{what}-{nproc}");
+        let to = format!("memory.micro_batch={}", 12 / nproc / 4);
+        let reference = ranks.train(&name("reference"), &[&to], Some(&base), "");
+        let fault = "oom:rank=0,step=3,phase=backward,after=9,times=2";
+        let run = ranks.train(&name("twice"), &[], Some(&base), fault);
+        assert_same_end(&run, &reference, fault);
+        assert_eq!(run.result().oom_replays, Some(2));
+
+        let fault = "oom:rank=0,step=3,phase=forward,times=9";
+        let output = ranks.launch(&name("never"), &[], Some(&base), fault);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(3), "{text}");
+        for words in [
+            "out of memory on rank 0 in forward at step 3",
+            "batches of 1",
+            "optimizer  ",
+            "all  ",
+        ] {
+            assert!(text.contains(words), "no {words:?} in {text}");
+        }
+    }
+}
+
+#[test]
+fn it_grows_again_only_where_the_recipe_asks_for_it() {
+    let sandbox = Sandbox::new(LM);
+    let ranks = Ranks::new(&sandbox, 2, &["train.steps=8"]);
+    let fault = "oom:rank=1,step=2,phase=forward,times=2";
+    let stays = ranks.train("stays", &[], None, fault);
+    assert_eq!(stays.result().micro_batch, Some(1));
+    // 6 steps per epoch: one beginning of an epoch, one doubling.
+    let grows = ranks.train("grows", &["memory.grow=true"], None, fault);
+    assert_eq!(grows.result().micro_batch, Some(2));
+    assert_close(&grows.per_step("loss"), &stays.per_step("loss"), 1e-5);
+    assert!(log(&grows, 0).contains("the micro-batch grows from 1 to 2"));
+}
+
+#[test]
+fn under_any_budget_a_run_trains_exactly_or_ends_with_code_3() {
+    let sandbox = Sandbox::new(LM);
+    let ranks = Ranks::new(&sandbox, 2, &["train.effective_batch=32", "train.seed=4"]);
+    let free = ranks.train("free", &[], None, "");
+    let losses = free.per_step("loss");
+    let (mut ended, mut smaller, mut whole) = (0, 0, 0);
+    for kib in [50, 300, 600, 900, 1200, 1600, 2400, 6000] {
+        let budget = format!("memory.budget=\"{kib} KiB\"");
+        let name = format!("budget-{kib}");
+        let output = ranks.launch(&name, &[&budget], None, "");
+        let text = said(&output);
+        match output.status.code() {
+            Some(0) => {
+                let run = sandbox.run(&name);
+                assert_close(&run.per_step("loss"), &losses, 1e-4);
+                assert_eq!(run.per_step("samples"), free.per_step("samples"));
+                match run.result().micro_batch {
+                    Some(16) => whole += 1,
+                    _ => smaller += 1,
+                }
+            }
+            Some(3) => ended += 1,
+            other => panic!("{budget}: exit code {other:?}: {text}"),
+        }
+    }
+    assert!(
+        ended > 0 && smaller > 0 && whole > 0,
+        "{ended} ended, {smaller} trained in smaller micro-batches, {whole} in whole ones"
+    );
+}
+
+/// What a rank printed.
+fn log(run: &Run, rank: usize) -> String {
+    std::fs::read_to_string(run.0.rank_logs(0, rank).join("stderr.log")).unwrap()
+}

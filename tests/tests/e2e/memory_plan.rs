@@ -1,0 +1,226 @@
+//! What is said of memory before a run: predictions beside what real steps take, plans, budgets, and the errors of both.
+
+use std::process::{Command, Output};
+
+use dtrain_tests::process::said;
+use dtrain_tests::programs::{dtrain, worker};
+use dtrain_tests::runs::{Sandbox, assert_close};
+use serde_json::Value;
+
+/// Large enough for activations to count beside the scratch of kernels.
+const GPT: &str = r#"
+task = "lm"
+[data]
+kind = "generated"
+train_samples = 48
+test_samples = 8
+workers = 1
+[model]
+width = 128
+depth = 4
+heads = 4
+context = 64
+[train]
+effective_batch = 12
+steps = 3
+seed = 3
+[optim]
+lr = 0.01
+[log]
+every_steps = 1
+"#;
+
+const IMAGES: &str = r#"
+task = "classify"
+[data]
+kind = "generated"
+classes = 4
+train_samples = 32
+test_samples = 8
+image_size = 48
+workers = 1
+[model]
+name = "resnet18"
+[train]
+effective_batch = 8
+steps = 3
+[optim]
+lr = 0.001
+"#;
+
+fn ask(sandbox: &Sandbox, verb: &str, arguments: &[&str]) -> Output {
+    Command::new(dtrain())
+        .current_dir(sandbox.path(""))
+        .env("DTRAIN_WORKER", worker())
+        .env("OMP_NUM_THREADS", "1")
+        .arg(verb)
+        .arg("recipe.toml")
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", said(output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn predictions_are_what_real_steps_take() {
+    let profile = |sandbox: &Sandbox, more: &[&str]| {
+        let mut arguments = vec!["--stage", "all", "--json"];
+        arguments.extend(more);
+        let answer = json(&ask(sandbox, "profile", &arguments));
+        let measured = answer["stages"][0]["measured"].clone();
+        let bytes = |value: &Value| value["peak"].as_f64().unwrap();
+        let (took, said) = (bytes(&measured), bytes(&measured["predicted"]));
+        assert!(
+            (said / took - 1.0).abs() < 0.03,
+            "{more:?}: {said} predicted, {took} measured"
+        );
+        // What lasts is known to the byte.
+        for owner in ["parameters", "gradients", "optimizer", "ema", "buffers"] {
+            assert_eq!(
+                measured["owners"][owner], measured["predicted"]["owners"][owner],
+                "{owner}"
+            );
+        }
+        took
+    };
+    let sandbox = Sandbox::new(GPT);
+    let plain = profile(&sandbox, &[]);
+    let again = profile(&sandbox, &["--set", "memory.recompute=on"]);
+    assert!(again < plain * 0.8, "{again} of {plain} with recompute");
+    profile(
+        &sandbox,
+        &["--nproc", "3", "--set", "memory.shard_optimizer=true"],
+    );
+    let sandbox = Sandbox::new(IMAGES);
+    profile(&sandbox, &["--set", "ema.decay=0.9"]);
+    profile(
+        &sandbox,
+        &[
+            "--set",
+            "memory.micro_batch=2",
+            "--set",
+            "model.freeze=[\"layer1.*\"]",
+        ],
+    );
+}
+
+#[test]
+fn a_model_larger_than_any_machine_is_planned() {
+    let sandbox = Sandbox::new(GPT);
+    let large = [
+        "model.width=4096",
+        "model.depth=35",
+        "model.heads=32",
+        "model.context=2048",
+        "precision.amp=bf16",
+    ];
+    let mut arguments = vec!["--gpu", "80GiB,192GiB", "--nproc", "4", "--json"];
+    arguments.extend(large.iter().flat_map(|set| ["--set", set]));
+    let output = ask(&sandbox, "plan", &arguments);
+    let plan = json(&output);
+    assert!(plan["subject"]["parameters"].as_u64().unwrap() > 7_000_000_000);
+    assert!(plan["rows"][0].get("no-fit").is_some(), "{plan}");
+    let fit = &plan["rows"][1]["fit"]["prediction"];
+    let cut = &fit["cut"];
+    let of = |key: &str| cut[key].as_u64().unwrap();
+    assert_eq!(of("ranks"), 4);
+    assert!(
+        fit["peak"].as_u64().unwrap() > 100 << 30,
+        "four values for every parameter"
+    );
+    assert!(fit["peak"].as_u64() <= plan["rows"][1]["budget"].as_u64());
+    // Nothing fits at all: exit code 3.
+    let mut arguments = vec!["--gpu", "8GiB"];
+    arguments.extend(large.iter().flat_map(|set| ["--set", set]));
+    let output = ask(&sandbox, "plan", &arguments);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+}
+
+#[test]
+fn a_run_fits_its_budget_or_says_what_it_would_take() {
+    let sandbox = Sandbox::new(GPT);
+    let free = sandbox.train(1, "free", &[]);
+    let peak = free.result().peak_memory_bytes[0];
+    let plan: Value = serde_json::from_slice(&std::fs::read(free.0.plan()).unwrap()).unwrap();
+    let predicted = plan["predictions"][0]["peak"].as_f64().unwrap();
+    assert!(
+        (predicted / peak as f64 - 1.0).abs() < 0.03,
+        "{predicted} predicted, {peak} taken"
+    );
+
+    let state: u64 = ["parameters", "gradients", "optimizer"]
+        .iter()
+        .map(|key| plan["predictions"][0]["owners"][key].as_u64().unwrap())
+        .sum();
+    let budget = state + (peak - state) / 3;
+    let set = format!("memory.budget={budget}");
+    let tight = sandbox.train(1, "tight", &[&set]);
+    assert_eq!(tight.result().oom_replays, Some(0), "it was planned so");
+    assert!(tight.result().peak_memory_bytes[0] <= budget);
+    assert_close(&free.per_step("loss"), &tight.per_step("loss"), 1e-4);
+
+    // A micro-batch that is stated and does not fit: what would is named, and the step is taken again in smaller ones.
+    let set = format!("memory.budget={}", state + (peak - state) / 8);
+    let output = sandbox.launch(1, "stated", &[&set, "memory.micro_batch=12"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("; memory.micro_batch = ") && text.contains(" fits"),
+        "{text}"
+    );
+    assert!(!text.contains("nothing smaller"), "{text}");
+
+    let set = format!("memory.budget={}", state / 2);
+    let output = sandbox.launch(1, "hopeless", &[&set]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(
+        text.contains("before the first step") && text.contains("optimizer") && text.contains("  refused  "),
+        "{text}"
+    );
+    assert!(!text.contains("Exception raised from"), "no stack of C++: {text}");
+}
+
+#[test]
+fn steps_say_where_their_memory_was() {
+    let sandbox = Sandbox::new(GPT);
+    let run = sandbox.train(2, "run", &["ema.decay=0.9"]);
+    let steps: Vec<Value> = run
+        .metrics()
+        .into_iter()
+        .filter(|line| line.get("loss").is_some())
+        .collect();
+    for step in steps {
+        let memory = &step["memory"];
+        let owners = memory["owners"].as_object().unwrap();
+        let together: u64 = owners.values().map(|bytes| bytes.as_u64().unwrap()).sum();
+        assert_eq!(Some(together), memory["peak"].as_u64(), "{memory}");
+        assert!(owners["activations"].as_u64() > owners["buffers"].as_u64());
+        assert_eq!(owners["ema"], owners["parameters"]);
+        let phases = memory["phases"].as_object().unwrap();
+        let highest = phases.values().map(|bytes| bytes.as_u64().unwrap()).max();
+        assert_eq!(highest, memory["peak"].as_u64());
+        assert!(memory["allocated"].as_u64() < memory["peak"].as_u64());
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_is_refused() {
+    let sandbox = Sandbox::new(GPT);
+    for (verb, arguments, says) in [
+        ("plan", vec!["--gpu", "a1000"], "a100"),
+        ("plan", vec!["--stage", "decoder", "--gpu", "t4"], "decoder"),
+        ("profile", vec!["--stage", "decoder"], "decoder"),
+        ("plan", vec!["--gpu", "t4", "--nproc", "13"], "13"),
+        ("plan", vec!["--gpu", "t4", "--set", "model.heads=3"], "heads"),
+    ] {
+        let output = ask(&sandbox, verb, &arguments);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(says), "{arguments:?}: {text}");
+    }
+}

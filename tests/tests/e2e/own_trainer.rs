@@ -1,0 +1,86 @@
+//! The example of docs/own-trainer.md: a trainer of one's own is started in both ways, learns, and is exact.
+
+use std::path::{Path, PathBuf};
+
+use dtrain_tests::process::said;
+use dtrain_tests::programs::{launch, own_trainer};
+use dtrain_tests::runs::{Run, Sandbox, assert_close};
+
+fn recipe() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/own-trainer/recipe.toml")
+}
+
+/// `dtrain launch --nproc N -- own-trainer recipe.toml --run-dir RUN`.
+fn as_program(sandbox: &Sandbox, nproc: usize, run: &str) -> Run {
+    let output = launch()
+        .env_remove("DTRAIN_WORKER")
+        .args(["--nproc", &nproc.to_string(), "--"])
+        .arg(own_trainer())
+        .arg(recipe())
+        .args(["--run-dir", run])
+        .current_dir(sandbox.path(""))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    sandbox.run(run)
+}
+
+/// `DTRAIN_WORKER=own-trainer dtrain launch --nproc N --run-dir RUN recipe.toml`.
+fn as_worker(sandbox: &Sandbox, nproc: usize, run: &str, sets: &[&str]) -> std::process::Output {
+    launch()
+        .env("DTRAIN_WORKER", own_trainer())
+        .args(["--nproc", &nproc.to_string(), "--run-dir", run])
+        .args(sets.iter().flat_map(|set| ["--set", set]))
+        .arg(recipe())
+        .current_dir(sandbox.path(""))
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn it_learns_and_is_the_same_on_one_rank_and_on_two() {
+    let sandbox = Sandbox::new("");
+    let two = as_program(&sandbox, 2, "two");
+    let losses = two.per_step("loss");
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    assert_eq!(losses.len(), 400);
+    assert!(mean(&losses[380..]) < 0.2 * mean(&losses[..10]), "{losses:?}");
+
+    let output = as_worker(&sandbox, 1, "one", &["memory.micro_batch=7"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let one = sandbox.run("one");
+    assert_close(&losses, &one.per_step("loss"), 1e-5);
+    let result = one.result();
+    assert_eq!((result.exit_code, result.nproc), (Some(0), Some(1)));
+    let met = result.final_metrics["met"];
+    assert!(met > 0.8, "{met}");
+    let evaluation = &two.evaluations()[1];
+    assert_eq!(evaluation["samples"].as_u64(), Some(250));
+    assert!((evaluation["met"].as_f64().unwrap() - met).abs() < 0.01);
+}
+
+#[test]
+fn a_mistyped_setting_of_its_own_is_named() {
+    let sandbox = Sandbox::new("");
+    let output = as_worker(&sandbox, 2, "run", &["custom.widht=3"]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(
+        text.contains("custom.widht") && text.contains("`width`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn dtrain_s_own_worker_says_who_trains_it() {
+    let sandbox = Sandbox::new("");
+    let output = launch()
+        .args(["--nproc", "1", "--run-dir", "run"])
+        .arg(recipe())
+        .current_dir(sandbox.path(""))
+        .output()
+        .unwrap();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("DTRAIN_WORKER"), "{text}");
+}

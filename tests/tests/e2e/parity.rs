@@ -1,0 +1,34 @@
+//! Models, optimizers and the loss scaler against PyTorch and torchvision, on the CPU. `tests/parity/README.md` describes how the
+//! references are made.
+
+use dtrain_tests::parity;
+
+/// A test for each of a module's comparisons, which the suite for GPUs calls too.
+macro_rules! compared {
+    ($($module:ident: $($name:ident),+;)+) => {
+        $(mod $module {
+            $(#[test]
+            fn $name() {
+                super::parity::$module::$name();
+            })+
+        })+
+    };
+}
+
+compared! {
+    models:
+        names_shapes_types_and_order_are_pytorchs,
+        evaluation_gives_pytorchs_logits,
+        a_training_pass_gives_pytorchs_logits_gradients_and_statistics;
+    resnets:
+        the_formula_is_the_same_in_both_languages,
+        names_shapes_types_and_order_are_torchvisions,
+        evaluation_gives_torchvisions_logits,
+        a_training_pass_gives_torchvisions_logits_gradients_and_statistics;
+    optimizers:
+        updates_follow_torch,
+        the_moving_average_follows_torch,
+        the_schedule_follows_torch;
+    scaler:
+        ten_thousand_steps_are_torchs;
+}

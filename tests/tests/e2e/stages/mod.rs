@@ -1,0 +1,215 @@
+//! `[[stage]]` through the launcher: what is frozen stays, state goes where it should, rates follow the stages, and a run that is
+//! resumed anywhere is the run that was not interrupted.
+
+mod average;
+mod mistakes;
+mod unfreezing;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use dtrain_tests::process::said;
+use dtrain_tests::runs::{Run, Sandbox, assert_close};
+use dtrain_worker::models::TensorFile;
+use serde_json::Value;
+use tch::Tensor;
+
+/// A tiny U-Net in two stages as in the guides: its last layer first, then all of it, unfrozen in three parts, with half the
+/// batch and smaller rates where the weights lie deeper. 4 steps of 12 samples, then 6 of 6. However it is started, a
+/// micro-batch is a half of a step, so that all sums have two terms and one rank computes what two do, bit by bit.
+const UNET: &str = r#"
+task = "segment"
+[data]
+kind = "generated"
+classes = 3
+train_samples = 24
+test_samples = 6
+image_size = 16
+workers = 1
+[model]
+name = "unet"
+width = 4
+depth = 2
+[train]
+effective_batch = 12
+seed = 3
+[optim]
+name = "adamw"
+lr = 0.01
+schedule = { name = "linear", warmup = "1 step" }
+[memory]
+micro_batch = 6
+[ema]
+decay = 0.9
+[checkpoint]
+every = "1 step"
+keep = 100
+[log]
+every_steps = 1
+[[stage]]
+name = "head"
+epochs = 2
+freeze = ["inc.*", "down*", "up*"]
+[[stage]]
+name = "full"
+steps = 6
+effective_batch = 6
+micro_batch = 3
+lr_factor = 0.5
+group = [{ match = ["inc.*", "down*"], lr_factor = 0.1 }]
+unfreeze = [
+    { at = 0, match = "up*" },
+    { at = 0.3333, match = "down*" },
+    { at = 0.6667, match = "*" },
+]
+"#;
+
+/// A tiny GPT in three stages, the second of which trains less than the first.
+const GPT: &str = r#"
+task = "lm"
+[data]
+kind = "generated"
+train_samples = 16
+test_samples = 4
+[model]
+name = "gpt"
+width = 16
+depth = 2
+heads = 2
+context = 8
+[train]
+effective_batch = 8
+[optim]
+lr = 0.01
+schedule = { name = "onecycle", rise = 0.5, start_factor = 10, final_factor = 10 }
+[memory]
+micro_batch = 4
+[ema]
+decay = 0.9
+[checkpoint]
+every = "1 step"
+keep = 100
+[log]
+every_steps = 1
+[[stage]]
+name = "all"
+steps = 3
+schedule = "continue"
+[[stage]]
+name = "blocks"
+steps = 2
+freeze = ["transformer.wte.*", "transformer.wpe.*"]
+schedule = "continue"
+[[stage]]
+name = "last"
+epochs = 2
+ema = "restart"
+freeze = ["transformer.h.0.*"]
+unfreeze = [{ at = 0.5, match = "transformer.h.0.*" }]
+"#;
+
+fn checkpoint(run: &Run, step: usize) -> PathBuf {
+    run.0.checkpoints().join(format!("step-{step:08}"))
+}
+
+/// The tensors of a file of a checkpoint, by name.
+fn tensors(run: &Run, step: usize, file: &str) -> BTreeMap<String, Tensor> {
+    let file = TensorFile::open(&checkpoint(run, step).join(file)).unwrap();
+    let names = file.names().into_iter();
+    names
+        .map(|name| (name.clone(), file.read(&name).unwrap()))
+        .collect()
+}
+
+fn same(one: &Tensor, other: &Tensor) -> bool {
+    one.size() == other.size()
+        && one.kind() == other.kind()
+        && one.eq_tensor(other).all().int64_value(&[]) == 1
+}
+
+/// All files of the last checkpoint, bit by bit.
+fn assert_same_end(one: &Run, other: &Run, steps: usize, what: &str) {
+    for file in [
+        "model.safetensors",
+        "optimizer-00000-of-00001.safetensors",
+        "ema.safetensors",
+    ] {
+        let (one, other) = (tensors(one, steps, file), tensors(other, steps, file));
+        assert!(one.keys().eq(other.keys()), "{what}: {file} holds other tensors");
+        for (name, tensor) in &one {
+            assert!(same(tensor, &other[name]), "{what}: {name} in {file} differs");
+        }
+    }
+}
+
+fn stage_lines(run: &Run) -> Vec<Value> {
+    let lines = run.metrics().into_iter();
+    lines
+        .filter_map(|line| line.get("stage").filter(|stage| stage.is_object()).cloned())
+        .collect()
+}
+
+fn steps_of(run: &Run, key: &str) -> Vec<Value> {
+    let lines = run.metrics().into_iter();
+    lines
+        .filter(|line| line.get("loss").is_some())
+        .map(|line| line[key].clone())
+        .collect()
+}
+
+fn figures_of(run: &Run, key: &str) -> Vec<f64> {
+    steps_of(run, key)
+        .iter()
+        .map(|figure| figure.as_f64().unwrap())
+        .collect()
+}
+
+fn losses(run: &Run) -> Vec<f64> {
+    figures_of(run, "loss")
+}
+
+fn resume(sandbox: &Sandbox, nproc: usize, name: &str, from: &Path, sets: &[&str]) -> Run {
+    let output = sandbox.launch_with(nproc, name, sets, &["--resume", from.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", said(&output));
+    sandbox.run(name)
+}
+
+#[test]
+fn one_stage_is_a_run() {
+    let plain = GPT.split("[[stage]]").next().unwrap();
+    let plain = plain.replace("[train]\n", "[train]\nsteps = 3\n");
+    let sandbox = Sandbox::new(&plain);
+    let run = sandbox.train(2, "plain", &[]);
+    assert!(stage_lines(&run).is_empty() && steps_of(&run, "stage") == vec![Value::Null; 3]);
+    let staged = format!(
+        "{}[[stage]]\nname = \"only\"\nsteps = 3\n",
+        plain.replace("steps = 3\n", "")
+    );
+    std::fs::write(sandbox.path("recipe.toml"), staged).unwrap();
+    let staged = sandbox.train(2, "staged", &[]);
+    assert_same_end(&run, &staged, 3, "one stage");
+    assert_eq!(losses(&run), losses(&staged));
+}
+
+/// A module of TorchScript with another loss in each stage.
+#[test]
+fn a_stage_has_its_own_loss() {
+    let module = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("parity/reference/net.pt");
+    let recipe = format!(
+        "task = \"torchscript\"\n[data]\nkind = \"generated\"\nclasses = 4\ntrain_samples = 16\ntest_samples = 4\nimage_size = 16\n\
+         workers = 1\n[model]\nfile = {module:?}\n[train]\neffective_batch = 8\n[optim]\nlr = 0.001\n[log]\nevery_steps = 1\n\
+         [[stage]]\nname = \"a\"\nepochs = 1\n[[stage]]\nname = \"b\"\nepochs = 1\nloss = \"mse\"\n"
+    );
+    let sandbox = Sandbox::new(&recipe);
+    let run = sandbox.train(1, "run", &[]);
+    let evaluations = run.evaluations();
+    assert!(evaluations[0].get("accuracy").is_some() && evaluations[1].get("accuracy").is_none());
+    // The cross-entropy of four classes is above 1 at first, the mean square of a class and three others below.
+    let losses = losses(&run);
+    assert!(losses[0] > 1.0 && losses[2] < 1.0, "{losses:?}");
+    // A loss that the module does not give ends the run before it begins, whichever stage it is of.
+    let output = sandbox.launch(1, "module", &["stage.1.loss=module"]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(!sandbox.path("module/metrics.jsonl").exists(), "{text}");
+}

@@ -1,0 +1,198 @@
+//! Requests to stop, limits in time, and what a run does that goes on after one.
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use dtrain_common::manifest::Manifest;
+use dtrain_tests::process::{Signal, rank_pid, said, signal, wait_until};
+use dtrain_tests::runs::{Run, Sandbox, TINY};
+
+/// Far more steps than a test waits for, and no checkpoint but for a reason.
+const LONG: [&str; 2] = ["train.epochs=2000", "checkpoint.every=1000 epochs"];
+
+fn begin(sandbox: &Sandbox, ranks: usize, sets: &[&str], more: &[&str]) -> Child {
+    let mut command = sandbox.command(ranks, "run", sets, more);
+    let child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let metrics = sandbox.path("run/metrics.jsonl");
+    wait_until("some steps", || {
+        std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 2)
+    });
+    child
+}
+
+/// The run has ended with a checkpoint of its last step.
+fn stopped_well(run: &Run) -> u64 {
+    let result = run.result();
+    assert_eq!(result.exit_code, Some(75), "{:?}", result.reason);
+    let steps = result.steps.unwrap();
+    let folder = run.0.checkpoint(steps);
+    let manifest = Manifest::read(&folder).unwrap();
+    manifest.verify(&folder).unwrap();
+    assert_eq!(manifest.step, steps);
+    assert_eq!(run.per_step("loss").len() as u64, steps);
+    steps
+}
+
+#[test]
+fn usr1_to_the_launcher_or_to_one_rank_stops_all_with_a_checkpoint() {
+    for (ranks, whom) in [(1, None), (3, Some(2))] {
+        let sandbox = Sandbox::new(TINY);
+        let mut launcher = begin(&sandbox, ranks, &LONG, &[]);
+        match whom {
+            // The guardian passes it on.
+            None => signal(launcher.id(), Signal::USR1),
+            Some(rank) => signal(rank_pid(launcher.id(), rank), Signal::USR1),
+        }
+        assert_eq!(launcher.wait().unwrap().code(), Some(75));
+        stopped_well(&sandbox.run("run"));
+    }
+}
+
+/// A batch system signals every process of a job, and the launcher passes on what it got itself.
+#[test]
+fn a_signal_that_comes_twice_at_once_is_one_request() {
+    let sandbox = Sandbox::new(TINY);
+    let mut launcher = begin(&sandbox, 2, &LONG, &[]);
+    signal(rank_pid(launcher.id(), 0), Signal::TERM);
+    signal(rank_pid(launcher.id(), 1), Signal::TERM);
+    signal(launcher.id(), Signal::TERM);
+    assert_eq!(launcher.wait().unwrap().code(), Some(75));
+    stopped_well(&sandbox.run("run"));
+}
+
+#[test]
+fn a_run_stops_before_its_time_limit_and_is_not_restarted() {
+    let sandbox = Sandbox::new(TINY);
+    let begun = Instant::now();
+    let limit = [
+        "--time-limit",
+        "20",
+        "--time-margin",
+        "15s",
+        "--max-restarts",
+        "3",
+    ];
+    let output = sandbox.launch_with(2, "run", &LONG, &limit);
+    assert_eq!(output.status.code(), Some(75), "{}", said(&output));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{}", said(&output));
+    assert!(
+        said(&output).contains("the time limit is near"),
+        "{}",
+        said(&output)
+    );
+    let steps = stopped_well(&sandbox.run("run"));
+    assert_eq!(sandbox.run("run").result().restarts, 0);
+
+    // The same command goes on.
+    let total = format!("train.steps={}", steps + 1);
+    let resumed = sandbox.train(1, "run", &[LONG[0], LONG[1], &total]);
+    assert_eq!(resumed.per_step("loss").len() as u64, steps + 1);
+}
+
+#[test]
+fn the_end_of_a_slurm_job_is_a_time_limit() {
+    let sandbox = Sandbox::new(TINY);
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    let mut command = sandbox.command(1, "run", &LONG, &["--time-margin", "10s"]);
+    command.env("SLURM_JOB_ID", "1");
+    command.env("SLURM_JOB_END_TIME", (now.as_secs() + 15).to_string());
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(75), "{}", said(&output));
+    stopped_well(&sandbox.run("run"));
+}
+
+/// The evaluation of a step that a request to stop broke off is made up, and nothing tells the runs apart.
+#[test]
+fn an_evaluation_that_was_broken_off_is_made_up() {
+    let sandbox = Sandbox::new(TINY);
+    let sets = [
+        "train.steps=4",
+        "checkpoint.every=2 steps",
+        "checkpoint.best=min loss",
+        "data.test_samples=3000",
+    ];
+    let mut launcher = begin(&sandbox, 2, &sets, &[]);
+    // Both steps are taken; the evaluation takes far longer.
+    signal(rank_pid(launcher.id(), 1), Signal::USR1);
+    assert_eq!(launcher.wait().unwrap().code(), Some(75));
+    let run = sandbox.run("run");
+    assert_eq!(stopped_well(&run), 2);
+    assert_eq!(run.evaluations().len(), 0);
+    let manifest = Manifest::read(&run.0.checkpoint(2)).unwrap();
+    assert!(manifest.evaluation_owed && manifest.metrics.is_empty());
+    assert!(!run.0.best().exists());
+
+    let resumed = sandbox.train(2, "run", &sets);
+    let whole = sandbox.train(2, "whole", &sets);
+    let figures = |run: &Run| -> Vec<(u64, f64)> {
+        let evaluations = run.evaluations().into_iter();
+        evaluations
+            .map(|line| (line["step"].as_u64().unwrap(), line["loss"].as_f64().unwrap()))
+            .collect()
+    };
+    assert_eq!(figures(&resumed), figures(&whole));
+    assert_eq!(resumed.weights(), whole.weights());
+    let manifest = Manifest::read(&resumed.0.checkpoint(2)).unwrap();
+    assert!(!manifest.evaluation_owed && manifest.metrics.contains_key("loss"));
+    assert_eq!(
+        manifest.best,
+        Manifest::read(&whole.0.checkpoint(2)).unwrap().best
+    );
+    assert_eq!(resumed.result().best, whole.result().best);
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_waited_for_no_longer_than_was_said() {
+    for transport in ["shared", "gloo"] {
+        let sandbox = Sandbox::new(TINY);
+        let more = ["--collective-timeout", "3", "--shutdown-timeout", "1"];
+        let mut command = sandbox.command(3, "run", &LONG, &more);
+        command.env("DTRAIN_TRANSPORT", transport);
+        let launcher = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let metrics = sandbox.path("run/metrics.jsonl");
+        wait_until("a step", || metrics.metadata().is_ok_and(|meta| meta.len() > 0));
+        signal(rank_pid(launcher.id(), 1), Signal::STOP);
+        let output = launcher.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+        let failure = sandbox.run("run").result().failure.expect("a failure");
+        assert_ne!(failure.rank, 1, "the one that waits knows");
+        let message = failure.message.unwrap();
+        let cause = failure.cause.map(|cause| cause.kind);
+        // Behind the first one others may have failed of its end.
+        let of_time = cause.as_deref() == Some("collective-timeout");
+        assert!(
+            of_time || cause.as_deref() == Some("gloo"),
+            "{transport}: {cause:?} {message}"
+        );
+        for part in [" number ", " on rank ", "waited 3s", " bytes)"] {
+            assert!(message.contains(part), "{transport}: {part} in {message}");
+        }
+    }
+}
+
+/// Two launches never write into one folder.
+#[test]
+fn a_run_directory_has_one_run_at_a_time() {
+    let sandbox = Sandbox::new(TINY);
+    let mut launcher = begin(&sandbox, 1, &LONG, &[]);
+    let output = sandbox.launch(1, "run", &LONG);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(
+        said(&output).contains("in use by another run"),
+        "{}",
+        said(&output)
+    );
+    signal(launcher.id(), Signal::TERM);
+    assert_eq!(launcher.wait().unwrap().code(), Some(75));
+    stopped_well(&sandbox.run("run"));
+}

@@ -1,0 +1,413 @@
+//! Segmentation and language models through the launcher: they learn, exactly alike under any partition, and refuse what they
+//! cannot use.
+
+use std::fs;
+
+use dtrain_common::manifest::Manifest;
+use dtrain_tests::process::said;
+use dtrain_tests::runs::{Run, Sandbox, assert_close};
+
+/// A U-Net on generated images of 16 pixels.
+const SEGMENT: &str = r#"
+task = "segment"
+[data]
+kind = "generated"
+classes = 3
+train_samples = 32
+test_samples = 11
+image_size = 16
+workers = 1
+[model]
+width = 4
+depth = 2
+[train]
+effective_batch = 8
+epochs = 2
+seed = 3
+[optim]
+lr = 0.01
+[memory]
+micro_batch = 4
+[log]
+every_steps = 1
+"#;
+
+/// A GPT on a generated text.
+const LM: &str = r#"
+task = "lm"
+[data]
+kind = "generated"
+train_samples = 64
+test_samples = 13
+workers = 1
+[model]
+width = 32
+depth = 2
+heads = 2
+context = 16
+[train]
+effective_batch = 10
+steps = 6
+seed = 3
+[optim]
+lr = 0.01
+[log]
+every_steps = 1
+"#;
+
+fn mean(part: &[f64]) -> f64 {
+    part.iter().sum::<f64>() / part.len() as f64
+}
+
+fn manifest(run: &Run) -> Manifest {
+    Manifest::read(&run.0.latest()).unwrap()
+}
+
+fn refused(sandbox: &Sandbox, sets: &[&str], words: &[&str]) {
+    // What is refused by a worker leaves a run directory with its log.
+    let _ = fs::remove_dir_all(sandbox.path("refused"));
+    refused_in(sandbox, "refused", sets, words);
+}
+
+fn refused_in(sandbox: &Sandbox, run: &str, sets: &[&str], words: &[&str]) {
+    let output = sandbox.launch(2, run, sets);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in: {text}");
+    }
+    let errors = text.lines().filter(|line| line.contains("error:")).count();
+    assert_eq!(errors, 1, "one error, said once: {text}");
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+/// Images of two halves, their masks, and in the masks of some images a band of no class: the further on, the larger.
+fn scenes(sandbox: &Sandbox, split: &str, count: usize) {
+    for folder in [split.to_owned(), format!("{split}_masks")] {
+        fs::create_dir_all(sandbox.path(&format!("data/{folder}"))).unwrap();
+    }
+    for index in 0..count {
+        let border = 4 + (index * 5 % 9) as u32;
+        let path = |folder: &str| sandbox.path(&format!("data/{folder}/{index:02}.png"));
+        let shade = |x, y| {
+            if x < border {
+                [200, 40, y as u8]
+            } else {
+                [30, 160, x as u8 * 9]
+            }
+        };
+        image::RgbImage::from_fn(16, 16, |x, y| image::Rgb(shade(x, y)))
+            .save(path(split))
+            .unwrap();
+        let class = |x, y| match () {
+            () if (y as usize) < index => 9,
+            () if x < border => 0,
+            () => 1,
+        };
+        image::GrayImage::from_fn(16, 16, |x, y| image::Luma([class(x, y)]))
+            .save(path(&format!("{split}_masks")))
+            .unwrap();
+    }
+}
+
+fn scenes_recipe() -> String {
+    let generated = "kind = \"generated\"\nclasses = 3\ntrain_samples = 32\ntest_samples = 11\n";
+    assert!(SEGMENT.contains(generated));
+    SEGMENT.replace(generated, "root = \"data\"\nclasses = 2\nignore = 9\n")
+}
+
+#[test]
+fn segmentation_learns_on_two_ranks() {
+    let sandbox = Sandbox::new(SEGMENT);
+    let run = sandbox.train(2, "run", &["train.epochs=12", "checkpoint.every=\"12 epochs\""]);
+    let losses = run.per_step("loss");
+    assert!(mean(&losses[40..]) < 0.6 * mean(&losses[..4]), "{losses:?}");
+    let result = run.result();
+    let figure = |name: &str| result.final_metrics[name];
+    assert!(
+        figure("mean_iou") > 0.4 && figure("pixel_accuracy") > 0.7,
+        "{result:?}"
+    );
+    let manifest = manifest(&run);
+    assert_eq!((manifest.classes, manifest.model.as_str()), (3, "unet"));
+    assert!(manifest.extra.is_null());
+}
+
+#[test]
+fn ignored_pixels_weigh_nothing_however_a_step_is_cut() {
+    let sandbox = Sandbox::new(&scenes_recipe());
+    scenes(&sandbox, "train", 16);
+    scenes(&sandbox, "test", 5);
+    // Micro-batches of 4 in both, as BatchNorm goes over them; their pixels that count differ in number.
+    let one = sandbox.train(1, "one", &[]);
+    let two = sandbox.train(2, "two", &[]);
+    assert_close(&one.per_step("loss"), &two.per_step("loss"), 1e-5);
+    assert_close(&one.per_step("grad_norm"), &two.per_step("grad_norm"), 1e-4);
+    // The same images without their rows of no class are others.
+    let other = sandbox.train(
+        1,
+        "other",
+        &["data.classes=10", "data.ignore=200", "train.steps=1"],
+    );
+    assert!((other.per_step("loss")[0] - one.per_step("loss")[0]).abs() > 1e-3);
+}
+
+/// Scenes whose masks have one value on the left and another on the right.
+fn scenes_of(sandbox: &Sandbox, split: &str, count: usize, left: u8, right: u8) {
+    scenes(sandbox, split, count);
+    for index in 0..count {
+        let value = |x, _| image::Luma([if x < 5 { left } else { right }]);
+        let mask = sandbox.path(&format!("data/{split}_masks/{index:02}.png"));
+        image::GrayImage::from_fn(16, 16, value).save(mask).unwrap();
+    }
+}
+
+#[test]
+fn masks_whose_object_is_left_out_as_ignored_are_refused() {
+    let sandbox = Sandbox::new(&scenes_recipe().replace("ignore = 9\n", ""));
+    scenes_of(&sandbox, "train", 8, 0, 255);
+    scenes_of(&sandbox, "test", 4, 0, 255);
+    refused(
+        &sandbox,
+        &[],
+        &[
+            "train_masks hold class 0 alone: 68.8% of the pixels have the value 255",
+            "data.ignore",
+            "data.masks = \"binary\"",
+        ],
+    );
+    refused(
+        &sandbox,
+        &["data.masks=\"binary\"", "data.ignore=1"],
+        &[
+            "hold class 0 alone",
+            "set data.ignore to another value than 0 and 1",
+        ],
+    );
+    let output = sandbox.launch(2, "binary", &["data.masks=\"binary\"", "train.steps=1"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    let words =
+        "pixels by class in 8 masks of train_masks: 0 31.2%, 1 68.8%; 0.0% are ignored (data.ignore = 255)";
+    assert!(text.contains(words), "{text}");
+
+    // Test masks of one class are told of, and those of none refused.
+    scenes_of(&sandbox, "test", 4, 7, 7);
+    let output = sandbox.launch(2, "one", &["data.masks=\"binary\"", "train.steps=1"]);
+    let text = said(&output);
+    assert!(
+        output.status.success() && text.contains("test_masks hold class 1 alone"),
+        "{text}"
+    );
+    scenes_of(&sandbox, "train", 8, 0, 1);
+    scenes_of(&sandbox, "test", 4, 255, 255);
+    refused(
+        &sandbox,
+        &[],
+        &["test_masks", "value 255", "nothing is left to test with"],
+    );
+}
+
+#[test]
+fn classes_that_never_occur_and_pixels_that_are_ignored_are_told() {
+    let sandbox = Sandbox::new(&scenes_recipe());
+    scenes(&sandbox, "train", 8);
+    scenes(&sandbox, "test", 4);
+    let output = sandbox.launch(2, "run", &["data.classes=5", "train.steps=1"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    // Of 8 images 0 to 7 rows of 16 are of no class.
+    for words in [
+        "21.9% are ignored (data.ignore = 9)",
+        "no pixel in 8 masks of train_masks is of class 2, 3, 4",
+    ] {
+        assert!(text.contains(words), "no {words:?} in: {text}");
+    }
+}
+
+#[test]
+fn a_step_without_a_pixel_that_counts_changes_nothing() {
+    let sandbox = Sandbox::new(&scenes_recipe());
+    // In the mask of the last image all rows are of no class.
+    scenes(&sandbox, "train", 17);
+    scenes(&sandbox, "test", 4);
+    let run = sandbox.train(2, "run", &["train.effective_batch=2", "train.epochs=1"]);
+    assert!(run.result().final_metrics.values().all(|value| value.is_finite()));
+    let sets = [
+        "train.effective_batch=1",
+        "train.epochs=1",
+        "memory.micro_batch=1",
+    ];
+    let run = sandbox.train(1, "one", &sets);
+    let skipped = run
+        .metrics()
+        .iter()
+        .filter(|line| line["skipped"] == true)
+        .count();
+    assert_eq!(skipped, 1);
+    let figures = run.result().final_metrics;
+    assert!(figures.values().all(|value| value.is_finite()), "{figures:?}");
+
+    // Nothing is left of any image but a corner without a class.
+    for split in ["train", "test"] {
+        for index in 0..17 {
+            let image = sandbox.path(&format!("data/{split}/{index:02}.png"));
+            if image.exists() {
+                let class = |x, _| {
+                    image::Luma([if x > 30 {
+                        1u8
+                    } else if x < 2 {
+                        0
+                    } else {
+                        9
+                    }])
+                };
+                let mask = sandbox.path(&format!("data/{split}_masks/{index:02}.png"));
+                image::RgbImage::new(32, 16).save(image).unwrap();
+                image::GrayImage::from_fn(32, 16, class).save(mask).unwrap();
+            }
+        }
+    }
+    let output = sandbox.launch(2, "nothing", &["train.steps=2"]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    let words = "no sample or pixel counted from step 1 to step 2";
+    assert!(text.contains(words) && text.contains("data.ignore"), "{text}");
+}
+
+#[test]
+fn every_pixel_that_counts_is_tested_once() {
+    let sandbox = Sandbox::new(&scenes_recipe());
+    scenes(&sandbox, "train", 12);
+    scenes(&sandbox, "test", 5);
+    // Of 5 images 0, 1, 2, 3 and 4 rows of 16 are of no class.
+    let pixels = (5 * 16 - 10) as f64 * 16.0;
+    let mut seen = Vec::new();
+    for nproc in 1..=3 {
+        let sets = [
+            "train.steps=1",
+            "optim.lr=0.0",
+            "train.effective_batch=12",
+            "memory.micro_batch=2",
+        ];
+        let run = sandbox.train(nproc, &format!("run-{nproc}"), &sets);
+        let evaluation = &run.evaluations()[0];
+        assert_eq!(evaluation["samples"].as_u64(), Some(5));
+        let right = evaluation["pixel_accuracy"].as_f64().unwrap() * pixels;
+        assert!(
+            (right - right.round()).abs() < 1e-6,
+            "{right} of {pixels} is no whole number"
+        );
+        seen.push(evaluation["loss"].as_f64().unwrap());
+    }
+    assert_close(&seen[..1], &seen[1..2], 1e-5);
+    assert_close(&seen[..1], &seen[2..], 1e-5);
+}
+
+#[test]
+fn folders_that_are_no_masks_are_named() {
+    let sandbox = Sandbox::new(&scenes_recipe());
+    scenes(&sandbox, "train", 8);
+    scenes(&sandbox, "test", 4);
+    refused(
+        &sandbox,
+        &["data.train_masks=\"labels\""],
+        &["data.train_masks", "labels"],
+    );
+    // A mask without its image, and a value that is no class.
+    let mask = sandbox.path("data/train_masks/03.png");
+    fs::rename(&mask, sandbox.path("data/train_masks/elsewhere.png")).unwrap();
+    refused(&sandbox, &[], &["03.png", "elsewhere.png"]);
+    fs::rename(sandbox.path("data/train_masks/elsewhere.png"), &mask).unwrap();
+    refused(&sandbox, &["data.ignore=255"], &["value 9", "data.ignore"]);
+    refused(
+        &sandbox,
+        &["model.name=\"resnet18\""],
+        &["model.name", "\"unet\""],
+    );
+    refused(&sandbox, &["model.depth=8"], &["model.depth"]);
+    // Images keep their size, which only the images tell, and the network is too deep for it.
+    let recipe = scenes_recipe().replace("image_size = 16", "resize = \"none\"");
+    fs::write(sandbox.path("recipe.toml"), recipe).unwrap();
+    refused(&sandbox, &["model.depth=5"], &["model.depth", "16 x 16"]);
+    sandbox.train(2, "whole", &["train.steps=1"]);
+}
+
+#[test]
+fn a_language_model_learns_on_two_ranks_and_keeps_its_vocabulary() {
+    let sandbox = Sandbox::new(LM);
+    let run = sandbox.train(2, "run", &["train.steps=60", "checkpoint.every=\"60 steps\""]);
+    let losses = run.per_step("loss");
+    // In nats per character: a uniform guess among 29 is 3.4.
+    assert!(losses[0] > 3.0 && mean(&losses[50..]) < 2.5, "{losses:?}");
+    let figures = run.result().final_metrics;
+    let loss = figures["loss"];
+    assert!((figures["perplexity"] - loss.exp()).abs() < 1e-9 * loss.exp());
+    assert!((figures["bits_per_char"] - loss / std::f64::consts::LN_2).abs() < 1e-9);
+    let manifest = manifest(&run);
+    assert_eq!(manifest.classes, 29);
+    let characters = manifest.extra["vocabulary"]["chars"].as_str().unwrap();
+    assert!(
+        characters.contains('q') && characters.chars().count() == 29,
+        "{characters:?}"
+    );
+}
+
+#[test]
+fn a_language_model_s_steps_are_the_same_however_they_are_cut() {
+    let sandbox = Sandbox::new(LM);
+    let one = sandbox.train(1, "one", &[]);
+    // 64 samples in steps of 10: the last of an epoch has 4. Three ranks hold 4, 3 and 3.
+    for (nproc, micro_batch) in [(1, 3), (2, 10), (2, 2), (3, 3)] {
+        let run = format!("run-{nproc}-{micro_batch}");
+        let sets = [
+            format!("memory.micro_batch={micro_batch}"),
+            "train.steps=8".into(),
+        ];
+        let other = sandbox.train(nproc, &run, &sets.each_ref().map(String::as_str));
+        assert_close(&one.per_step("loss"), &other.per_step("loss")[..6], 1e-5);
+        assert_close(
+            &one.per_step("grad_norm"),
+            &other.per_step("grad_norm")[..6],
+            1e-4,
+        );
+        let evaluations = other.evaluations();
+        assert_eq!(evaluations[0]["samples"].as_u64(), Some(13));
+    }
+}
+
+#[test]
+fn evaluations_of_a_text_are_the_same_on_any_number_of_ranks() {
+    let sandbox = Sandbox::new(LM);
+    let loss = |nproc: usize| {
+        let run = sandbox.train(nproc, &format!("run-{nproc}"), &["train.steps=2"]);
+        run.evaluations()[0]["loss"].as_f64().unwrap()
+    };
+    let (one, two, three) = (loss(1), loss(2), loss(3));
+    assert!(
+        (one - two).abs() < 1e-5 && (one - three).abs() < 1e-5,
+        "{one} {two} {three}"
+    );
+}
+
+#[test]
+fn texts_that_cannot_be_used_are_named() {
+    let generated = "kind = \"generated\"\ntrain_samples = 64\ntest_samples = 13\n";
+    let sandbox = Sandbox::new(&LM.replace(generated, "root = \"text.txt\"\n"));
+    refused(&sandbox, &[], &["data.root", "text.txt"]);
+    fs::write(sandbox.path("text.txt"), "A short text.").unwrap();
+    refused(&sandbox, &[], &["context", "16"]);
+    fs::write(sandbox.path("text.txt"), [0x41, 0xff, 0x42]).unwrap();
+    refused(&sandbox, &[], &["text.txt", "UTF-8"]);
+    refused(&sandbox, &["model.name=\"vit\""], &["model.name", "\"gpt\""]);
+
+    // A text of as many other characters would give the same numbers another meaning.
+    let text = |from: &str| from.repeat(100);
+    fs::write(sandbox.path("text.txt"), text("the cat sat on a mat. ")).unwrap();
+    sandbox.train(2, "run", &["train.steps=2"]);
+    fs::write(sandbox.path("text.txt"), text("the cat sat in a mat! ")).unwrap();
+    refused_in(&sandbox, "run", &["train.steps=4"], &["vocabulary", "--run-dir"]);
+    fs::write(sandbox.path("text.txt"), text("the cat sat on a mat. ")).unwrap();
+    let resumed = sandbox.train(2, "run", &["train.steps=4"]);
+    assert_eq!(resumed.per_step("loss").len(), 4);
+}

@@ -1,0 +1,164 @@
+//! Parameters that are never used, only for some samples (so on some ranks), or only in some steps: no rank waits for
+//! another, and the weights are those of one rank. See `Branches` in `tests/src/bin/training-rank/nets.rs`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use dtrain_tests::formula;
+use dtrain_tests::runs::{Run, Sandbox};
+use dtrain_tests::trainings::{self, List, distance, sets, tensors};
+use tch::Tensor;
+
+const RECIPE: &str = r#"
+task = "custom"
+[custom]
+net = "branches"
+samples = 60
+double = true
+[data]
+workers = 1
+[train]
+effective_batch = 8
+steps = 20
+[optim]
+name = "adamw"
+lr = 1e-2
+weight_decay = 0.1
+[checkpoint]
+every = "1000 steps"
+[log]
+every_steps = 1000
+"#;
+
+const MODEL: &str = "model.safetensors";
+const OPTIMIZER: &str = "optimizer-00000-of-00001.safetensors";
+
+/// By name; each at 1, 2 and 3 ranks.
+const VARIANTS: [(&str, &[&str]); 6] = [
+    ("plain", &[]),
+    (
+        "buckets",
+        &["reduce.bucket=\"1 KiB\"", "reduce.first_bucket=\"1 KiB\""],
+    ),
+    ("no-overlap", &["reduce.overlap=false"]),
+    (
+        "sharded",
+        &[
+            "memory.shard_optimizer=true",
+            "reduce.bucket=\"1 KiB\"",
+            "optim.clip=0.1",
+        ],
+    ),
+    (
+        "sgd",
+        &["optim.name=\"sgd\"", "optim.lr=0.1", "optim.momentum=0.9"],
+    ),
+    ("micro", &["memory.micro_batch=1"]),
+];
+
+fn train(sandbox: &Sandbox, ranks: usize, list: &List) {
+    let program = Path::new(env!("CARGO_BIN_EXE_training-rank"));
+    trainings::train(sandbox, program, ranks, &[], list);
+}
+
+fn updates(state: &BTreeMap<String, Tensor>, layer: &str) -> f64 {
+    let [weight, bias] =
+        ["weight", "bias"].map(|which| state[&format!("step.{layer}.{which}")].double_value(&[]));
+    assert_eq!(weight, bias, "{layer}");
+    weight
+}
+
+/// Whether the layer that no sample uses is as it was, in every bit.
+fn assert_never_touched(run: &Run, name: &str) {
+    let weights = tensors(run, MODEL);
+    for (which, shape) in [("weight", vec![8, 8]), ("bias", vec![8])] {
+        let key = format!("never.{which}");
+        let start: Vec<f32> = formula::state_value(&key, &shape)
+            .into_iter()
+            .map(|value| value as f32)
+            .collect();
+        let start = Tensor::from_slice(&start)
+            .to_kind(tch::Kind::Double)
+            .view(&shape[..]);
+        assert!(weights[&key].equal(&start), "{name}: {key} was changed");
+    }
+    assert_eq!(updates(&tensors(run, OPTIMIZER), "never"), 0.0, "{name}");
+}
+
+#[test]
+fn unused_parameters_end_as_on_one_rank_and_nobody_waits() {
+    let sandbox = Sandbox::new(RECIPE);
+    for ranks in 1..=3 {
+        let list = VARIANTS
+            .iter()
+            .map(|(name, values)| (format!("{name}-{ranks}"), sets(values)))
+            .collect();
+        train(&sandbox, ranks, &list);
+    }
+    for (variant, _) in VARIANTS {
+        let alone = sandbox.run(&format!("{variant}-1"));
+        let state = tensors(&alone, OPTIMIZER);
+        // The branches are what they claim: used in all steps, in most, in a few, and in none.
+        let [trunk, some, few] = ["trunk", "some", "few"].map(|layer| updates(&state, layer));
+        assert!(
+            trunk == 20.0 && trunk > some && some > few && few > 0.0,
+            "{trunk} {some} {few}"
+        );
+        for ranks in 1..=3 {
+            let name = format!("{variant}-{ranks}");
+            let run = sandbox.run(&name);
+            assert_never_touched(&run, &name);
+            for file in [MODEL, OPTIMIZER] {
+                let apart = distance(&tensors(&run, file), &tensors(&alone, file));
+                assert!(apart < 1e-12, "{name}, {file}: {apart:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_resumed_run_knows_which_parameters_were_used_how_often() {
+    let sandbox = Sandbox::new(RECIPE);
+    let steps = |steps: &str, more: &[&str]| {
+        let mut sets = sets(more);
+        sets.push(format!("train.steps={steps}"));
+        sets
+    };
+    let sharded = ["memory.shard_optimizer=true", "reduce.bucket=\"1 KiB\""];
+    // Half the run on one number of ranks, the rest on another.
+    train(
+        &sandbox,
+        1,
+        &vec![
+            ("whole".into(), steps("20", &[])),
+            ("1-to-3".into(), steps("9", &[])),
+        ],
+    );
+    train(
+        &sandbox,
+        2,
+        &vec![
+            ("2-to-3".into(), steps("9", &sharded)),
+            ("2-to-2".into(), steps("9", &[])),
+        ],
+    );
+    train(
+        &sandbox,
+        3,
+        &vec![
+            ("1-to-3".into(), steps("20", &sharded)),
+            ("2-to-3".into(), steps("20", &[])),
+        ],
+    );
+    train(&sandbox, 2, &vec![("2-to-2".into(), steps("20", &[]))]);
+    let whole = sandbox.run("whole");
+    for name in ["1-to-3", "2-to-3", "2-to-2"] {
+        let run = sandbox.run(name);
+        assert_eq!(run.per_step("loss").len(), 20, "{name}");
+        assert_never_touched(&run, name);
+        for file in [MODEL, OPTIMIZER] {
+            let apart = distance(&tensors(&run, file), &tensors(&whole, file));
+            assert!(apart < 1e-12, "{name}, {file}: {apart:e}");
+        }
+    }
+}
