@@ -8,7 +8,6 @@ mod batchnorm;
 mod best;
 mod checkpoints;
 mod conformance;
-mod control;
 mod damage;
 mod ddp;
 mod evaluation;

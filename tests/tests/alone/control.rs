@@ -21,6 +21,7 @@ fn clear(runtime: &Path) -> Output {
 
 #[test]
 fn a_run_under_way_answers_and_goes_on() {
+    let _alone = crate::alone();
     let sandbox = Sandbox::new(TINY);
     let runtime = sandbox.path("runtime");
     std::fs::create_dir(&runtime).unwrap();
