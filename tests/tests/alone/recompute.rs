@@ -33,6 +33,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// The same run twice: losses, norms and every byte of the weights are the same.
 fn same(recipe: &str, ranks: usize, sets: &[&str], segments: usize) {
+    let _alone = crate::alone();
     let sandbox = Sandbox::new(recipe);
     let off = sandbox.train(ranks, "off", &[sets, &[OFF]].concat());
     let on = sandbox.train(ranks, "on", &[sets, &[ON]].concat());
@@ -123,6 +124,7 @@ fn a_transformer_of_images_is_trained_alike() {
 
 #[test]
 fn a_trainer_of_ones_own_is_trained_alike() {
+    let _alone = crate::alone();
     let recipe = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../docs/examples/own-trainer/recipe.toml"
@@ -146,6 +148,7 @@ fn a_trainer_of_ones_own_is_trained_alike() {
 
 #[test]
 fn a_model_without_segments_is_refused() {
+    let _alone = crate::alone();
     let outcome = train::<Moody<0>>(&Sandbox::new(MOODY), ON);
     let error = outcome.unwrap_err();
     let text = error.to_string();
