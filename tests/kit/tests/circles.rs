@@ -318,7 +318,7 @@ impl Crate {
             let ways = named
                 .into_iter()
                 .map(|(_, whole, _)| whole.clone())
-                .chain(globs.map(|(_, whole, _)| [&whole[..], &[segment.clone()]].concat()));
+                .chain(globs.map(|(_, whole, _)| [&whole[..], std::slice::from_ref(segment)].concat()));
             for whole in ways {
                 let whole = [&whole[..], &rest[index + 1..]].concat();
                 if let Some(found) = self.definition(&place, &whole, depth + 1) {

@@ -148,7 +148,6 @@ fn a_trainer_of_ones_own_is_trained_alike() {
 
 #[test]
 fn a_model_without_segments_is_refused() {
-    let _alone = crate::alone();
     let outcome = train::<Moody<0>>(&Sandbox::new(MOODY), ON);
     let error = outcome.unwrap_err();
     let text = error.to_string();
