@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+mod choice;
 pub mod control;
 pub mod env;
 pub mod exit;

@@ -3,33 +3,12 @@
 //! With k = effective batch / reference batch: linear, `lr x k` (Goyal et al. 2017, arXiv 1706.02677), and square
 //! root, `lr x sqrt(k)`, for Adam-like optimizers (Malladi et al. 2022, arXiv 2205.10287).
 
-use serde::{Deserialize, Serialize};
-
-/// The rule by which a learning rate follows the batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scaling {
-    /// The learning rate is used as stated.
-    #[default]
-    None,
-    /// In proportion to the batch.
-    Linear,
-    /// In proportion to the square root of the batch.
-    Sqrt,
-}
-
-impl Scaling {
-    /// Every rule as a recipe spells it.
-    pub const NAMES: &'static [&'static str] = &["none", "linear", "sqrt"];
-}
-
-impl std::fmt::Display for Scaling {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Linear => "linear",
-            Self::Sqrt => "sqrt",
-        })
+crate::choice::choices! {
+    /// The rule by which a learning rate follows the batch.
+    Scaling {
+        None = "none": "The learning rate is used as stated.",
+        Linear = "linear": "In proportion to the batch.",
+        Sqrt = "sqrt": "In proportion to the square root of the batch.",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 /// Why a text is no size or span.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
@@ -33,7 +33,8 @@ pub enum UnitError {
 }
 
 /// A number of bytes. Reads `14 GiB`, `512MiB`, `1 GB` and `123`; shows two decimals of the largest binary unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
+#[serde(transparent)]
 pub struct ByteSize(pub u64);
 
 const BINARY: [(&str, u64); 5] = [
@@ -106,37 +107,21 @@ impl FromStr for ByteSize {
     }
 }
 
-impl Serialize for ByteSize {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u64(self.0)
-    }
-}
-
 impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = ByteSize;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a size such as \"14 GiB\" or a number of bytes")
-            }
-
-            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<ByteSize, E> {
-                Ok(ByteSize(bytes))
-            }
-
-            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteSize, E> {
-                u64::try_from(bytes)
-                    .map(ByteSize)
-                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
-                text.parse().map_err(E::custom)
-            }
+        #[derive(Deserialize)]
+        #[serde(
+            untagged,
+            expecting = "expected a size such as \"14 GiB\" or a number of bytes"
+        )]
+        enum Form {
+            Bytes(u64),
+            Text(String),
         }
-        deserializer.deserialize_any(Visitor)
+        match Form::deserialize(deserializer)? {
+            Form::Bytes(bytes) => Ok(Self(bytes)),
+            Form::Text(text) => text.parse().map_err(de::Error::custom),
+        }
     }
 }
 
@@ -196,19 +181,7 @@ impl FromStr for Span {
     }
 }
 
-impl Serialize for Span {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(de::Error::custom)
-    }
-}
+crate::choice::as_text!(Span);
 
 /// Splits `1.5 GiB` into an unsigned decimal number and a unit, which may be empty; `None` without a number.
 fn number_and_unit(text: &str) -> Option<(&str, &str)> {

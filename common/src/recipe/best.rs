@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
 use super::Goal;
 
 /// By which figure of an evaluation checkpoints are compared, as in `"max accuracy"` or `"min loss"`.
@@ -32,21 +30,17 @@ impl FromStr for Best {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let figure = |name: &str| {
-            let known = |c: char| c.is_ascii_alphanumeric() || "_-.@/".contains(c);
-            (name.chars().all(known)).then(|| name.to_owned())
-        };
         let words: Vec<&str> = text.split_whitespace().collect();
-        let read = match words[..] {
-            ["max", name] => figure(name).map(|figure| (Goal::Max, figure)),
-            ["min", name] => figure(name).map(|figure| (Goal::Min, figure)),
-            _ => None,
+        let known = |c: char| c.is_ascii_alphanumeric() || "_-.@/".contains(c);
+        let (goal, figure) = match words[..] {
+            ["max", name] if name.chars().all(known) => (Goal::Max, name.to_owned()),
+            ["min", name] if name.chars().all(known) => (Goal::Min, name.to_owned()),
+            _ => {
+                return Err(format!(
+                    "expected max or min and the name of a figure, such as \"max accuracy\" or \"min loss\", got {text:?}"
+                ));
+            }
         };
-        let (goal, figure) = read.ok_or_else(|| {
-            format!(
-                "expected max or min and the name of a figure, such as \"max accuracy\" or \"min loss\", got {text:?}"
-            )
-        })?;
         Ok(Self { goal, figure })
     }
 }
@@ -57,16 +51,4 @@ impl fmt::Display for Best {
     }
 }
 
-impl Serialize for Best {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Best {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(de::Error::custom)
-    }
-}
+crate::choice::as_text!(Best);

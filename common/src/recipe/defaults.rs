@@ -26,24 +26,18 @@ fn data(task: Task, data: &mut Data, given: &dyn Fn(&str) -> bool) {
             data.augment = Augment::Shift;
         }
     }
-    let colour = data.channels == 3;
     for (key, values, imagenet, other) in [
         ("data.mean", &mut data.mean, IMAGENET_MEAN, 0.0),
         ("data.std", &mut data.std, IMAGENET_STD, 1.0),
     ] {
-        if !given(key) {
-            *values = if colour {
-                imagenet.into()
-            } else {
-                vec![other; data.channels]
-            };
+        match given(key) {
+            true => {}
+            false if data.channels == 3 => *values = imagenet.into(),
+            false => *values = vec![other; data.channels],
         }
     }
-    if task == Task::Segment
-        && data.kind == DataKind::Folder
-        && data.masks == Masks::Binary
-        && !given("data.classes")
-    {
+    let binary = data.kind == DataKind::Folder && data.masks == Masks::Binary;
+    if task == Task::Segment && binary && !given("data.classes") {
         data.classes = 2;
     }
 }
@@ -56,54 +50,41 @@ fn model(task: Task, model: &mut Model) {
         Task::Torchscript | Task::Custom => None,
     };
     model.name = model.name.or(usual);
-    let sizes: &mut [(&mut Option<usize>, usize)] = match model.name {
-        Some(ModelName::Vit) => &mut [
-            (&mut model.width, 192),
-            (&mut model.depth, 12),
-            (&mut model.heads, 3),
-            (&mut model.patch, 16),
-        ],
-        Some(ModelName::Unet) => &mut [(&mut model.width, 32), (&mut model.depth, 4)],
-        Some(ModelName::Gpt) => &mut [
-            (&mut model.width, 384),
-            (&mut model.depth, 6),
-            (&mut model.heads, 6),
-            (&mut model.context, 256),
-        ],
-        _ => &mut [],
+    let [width, depth, heads, patch, context] = match model.name {
+        Some(ModelName::Vit) => [Some(192), Some(12), Some(3), Some(16), None],
+        Some(ModelName::Unet) => [Some(32), Some(4), None, None, None],
+        Some(ModelName::Gpt) => [Some(384), Some(6), Some(6), None, Some(256)],
+        _ => [None; 5],
     };
-    for (size, usual) in sizes {
-        size.get_or_insert(*usual);
-    }
+    model.width = model.width.or(width);
+    model.depth = model.depth.or(depth);
+    model.heads = model.heads.or(heads);
+    model.patch = model.patch.or(patch);
+    model.context = model.context.or(context);
 }
 
 /// PyTorch's values.
 fn optim(optim: &mut Optim) {
-    optim
-        .weight_decay
-        .get_or_insert(if optim.name == OptimName::AdamW { 0.01 } else { 0.0 });
+    let decay = if optim.name == OptimName::AdamW { 0.01 } else { 0.0 };
+    optim.weight_decay = optim.weight_decay.or(Some(decay));
     match optim.name {
         OptimName::AdamW | OptimName::Adam => {
-            optim.betas.get_or_insert([0.9, 0.999]);
-            optim.eps.get_or_insert(1e-8);
+            optim.betas = optim.betas.or(Some([0.9, 0.999]));
+            optim.eps = optim.eps.or(Some(1e-8));
         }
         OptimName::Sgd => {
-            optim.momentum.get_or_insert(0.0);
-            optim.nesterov.get_or_insert(false);
+            optim.momentum = optim.momentum.or(Some(0.0));
+            optim.nesterov = optim.nesterov.or(Some(false));
         }
     }
     let schedule = &mut optim.schedule;
     match schedule.name {
-        ScheduleName::Linear | ScheduleName::Cosine => {
-            schedule.min_lr.get_or_insert(0.0);
-        }
-        ScheduleName::Step => {
-            schedule.gamma.get_or_insert(0.1);
-        }
+        ScheduleName::Linear | ScheduleName::Cosine => schedule.min_lr = schedule.min_lr.or(Some(0.0)),
+        ScheduleName::Step => schedule.gamma = schedule.gamma.or(Some(0.1)),
         ScheduleName::OneCycle => {
-            schedule.rise.get_or_insert(0.3);
-            schedule.start_factor.get_or_insert(25.0);
-            schedule.final_factor.get_or_insert(1e4);
+            schedule.rise = schedule.rise.or(Some(0.3));
+            schedule.start_factor = schedule.start_factor.or(Some(25.0));
+            schedule.final_factor = schedule.final_factor.or(Some(1e4));
         }
         ScheduleName::Constant | ScheduleName::Exponential => {}
     }

@@ -25,23 +25,20 @@ impl From<Details> for RecipeError {
 impl RecipeError {
     /// An error about a recipe as a whole.
     pub(super) fn whole(source_name: &str, message: impl Into<String>) -> Self {
-        let (source_name, message) = (Some(source_name.into()), message.into());
-        Details {
-            source_name,
-            message,
+        Self::from(Details {
+            source_name: Some(source_name.into()),
+            message: message.into(),
             ..Details::default()
-        }
-        .into()
+        })
     }
 
     /// An error about a key of a recipe that is already resolved.
     pub(super) fn key_only(key: &str, message: impl Into<String>) -> Self {
-        Details {
+        Self::from(Details {
             key: Some(key.into()),
             message: message.into(),
             ..Details::default()
-        }
-        .into()
+        })
     }
 
     /// The dotted key that is wrong or missing; none for an error of syntax or of the file itself.
@@ -73,24 +70,27 @@ impl RecipeError {
 
 impl fmt::Display for RecipeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(set) = &self.0.set {
-            write!(f, "--set {set}: ")?;
-            // The override names its key itself unless it replaced a whole section.
-            let named = set.split_once('=').map(|(key, _)| key.trim());
-            if let Some(key) = self.0.key.as_deref().filter(|key| named != Some(key)) {
-                write!(f, "{key}: ")?;
+        let (
+            mut key,
+            Details {
+                source_name, line, ..
+            },
+        ) = (self.key(), &*self.0);
+        match (self.set(), source_name, line) {
+            (Some(set), ..) => {
+                write!(f, "--set {set}: ")?;
+                // The override names its key itself unless it replaced a whole section.
+                let named = set.split_once('=').map(|(key, _)| key.trim());
+                key = key.filter(|key| named != Some(key));
             }
-            return f.write_str(&self.0.message);
+            (None, Some(source), Some(line)) => write!(f, "{source}:{line}: ")?,
+            (None, Some(source), None) => write!(f, "{source}: ")?,
+            (None, None, _) => {}
         }
-        match (&self.0.source_name, self.0.line) {
-            (Some(source), Some(line)) => write!(f, "{source}:{line}: ")?,
-            (Some(source), None) => write!(f, "{source}: ")?,
-            (None, _) => {}
+        match key {
+            Some(key) => write!(f, "{key}: {}", self.0.message),
+            None => f.write_str(&self.0.message),
         }
-        if let Some(key) = &self.0.key {
-            write!(f, "{key}: ")?;
-        }
-        f.write_str(&self.0.message)
     }
 }
 

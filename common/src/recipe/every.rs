@@ -4,8 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
 use super::Span;
 use crate::time::{parse_time, show_time};
 use crate::units::UnitError;
@@ -63,19 +61,7 @@ impl fmt::Display for Every {
     }
 }
 
-impl Serialize for Every {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Every {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(de::Error::custom)
-    }
-}
+crate::choice::as_text!(Every);
 
 #[cfg(test)]
 mod tests {

@@ -2,33 +2,25 @@
 
 use toml::Value;
 
+use super::keys::{Key, Kind};
 use super::origin::dotted;
-use super::schema::{Key, Kind, RECIPE};
+use super::schema::RECIPE;
 
 pub(super) fn quoted(words: &[&str]) -> String {
-    words
-        .iter()
-        .map(|word| format!("{word:?}"))
-        .collect::<Vec<_>>()
-        .join(", ")
+    let words: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
+    words.join(", ")
 }
 
 pub(super) fn one_of(words: &[&str]) -> String {
-    if words.len() == 1 {
-        quoted(words)
-    } else {
-        format!("one of {}", quoted(words))
-    }
+    let of = if words.len() == 1 { "" } else { "one of " };
+    format!("{of}{}", quoted(words))
 }
 
 /// A value in words, short enough for a message.
 pub(super) fn describe(value: &Value) -> String {
     match value {
         Value::String(text) if text.chars().count() > 60 => {
-            format!(
-                "the text {:?}",
-                text.chars().take(57).chain("...".chars()).collect::<String>()
-            )
+            format!("the text {:?}", text.chars().take(57).collect::<String>() + "...")
         }
         Value::String(text) => format!("the text {text:?}"),
         Value::Integer(number) => format!("the whole number {number}"),
@@ -36,7 +28,7 @@ pub(super) fn describe(value: &Value) -> String {
         Value::Boolean(flag) => flag.to_string(),
         Value::Datetime(date) => format!("the date {date}"),
         Value::Array(list) if list.len() <= 4 && list.iter().all(|v| v.is_float() || v.is_integer()) => {
-            format!("the list {}", Value::Array(list.clone()))
+            format!("the list {value}")
         }
         Value::Array(list) => format!("a list of {}", list.len()),
         Value::Table(_) => "a section".into(),
@@ -50,42 +42,43 @@ pub(super) fn unknown(keys: &[Key], path: &[String]) -> String {
     let near = nearest(name, &names).or_else(|| alias(name).filter(|alias| names.contains(alias)));
     let hint = match (near, homes(name).as_slice()) {
         (Some(near), _) => format!("; did you mean `{near}`?"),
-        (None, [home]) => format!("; it belongs in {home}"),
-        (None, []) => String::new(),
-        (None, homes) => format!("; it belongs in one of {}", homes.join(", ")),
+        (None, [home]) => format!("; it belongs in {home};"),
+        (None, []) => ";".to_owned(),
+        (None, homes) => format!("; it belongs in one of {};", homes.join(", ")),
     };
     let place = match path {
-        [] | [_] => "a recipe".to_string(),
+        [] | [_] => "a recipe".to_owned(),
         [parents @ .., last, _] if last.starts_with('[') => format!("[[{}]]", dotted(parents)),
         [parents @ .., _] => format!("[{}]", dotted(parents)),
     };
-    let end = if hint.ends_with('?') { "" } else { ";" };
-    format!("unknown key{hint}{end} {place} takes {}", names.join(", "))
+    format!("unknown key{hint} {place} takes {}", names.join(", "))
 }
 
 /// What other programs call some of these keys.
+const ALIASES: &[(&str, &[&str])] = &[
+    ("effective_batch", &["batch", "batch_size", "global_batch_size"]),
+    ("lr", &["learning_rate"]),
+    ("optim", &["optimizer"]),
+    ("workers", &["num_workers"]),
+    ("clip", &["grad_clip", "clip_grad_norm", "max_grad_norm"]),
+    ("classes", &["num_classes"]),
+    ("image_size", &["img_size", "resolution"]),
+    ("channels", &["in_channels"]),
+    ("ignore", &["ignore_index"]),
+    ("context", &["block_size", "seq_len"]),
+    ("batchnorm", &["sync_bn", "sync_batchnorm"]),
+    ("match", &["params"]),
+    ("every", &["step_size"]),
+    ("rise", &["pct_start"]),
+    ("start_factor", &["div_factor"]),
+    ("final_factor", &["final_div_factor"]),
+    ("min_lr", &["eta_min"]),
+    ("bucket", &["bucket_cap_mb"]),
+];
+
 fn alias(name: &str) -> Option<&'static str> {
-    match name {
-        "batch" | "batch_size" | "global_batch_size" => Some("effective_batch"),
-        "learning_rate" => Some("lr"),
-        "optimizer" => Some("optim"),
-        "num_workers" => Some("workers"),
-        "grad_clip" | "clip_grad_norm" | "max_grad_norm" => Some("clip"),
-        "num_classes" => Some("classes"),
-        "img_size" | "resolution" => Some("image_size"),
-        "in_channels" => Some("channels"),
-        "ignore_index" => Some("ignore"),
-        "block_size" | "seq_len" => Some("context"),
-        "sync_bn" | "sync_batchnorm" => Some("batchnorm"),
-        "params" => Some("match"),
-        "step_size" => Some("every"),
-        "pct_start" => Some("rise"),
-        "div_factor" => Some("start_factor"),
-        "final_div_factor" => Some("final_factor"),
-        "eta_min" => Some("min_lr"),
-        "bucket_cap_mb" => Some("bucket"),
-        _ => None,
-    }
+    let known = ALIASES.iter().find(|(_, aliases)| aliases.contains(&name))?;
+    Some(known.0)
 }
 
 /// The sections that have a key of this name, as they stand in a recipe.
@@ -117,15 +110,14 @@ fn homes(name: &str) -> Vec<String> {
 /// The known name nearest to `name`, if any is near: at most one slip in every three letters, or its beginning.
 pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower = name.to_lowercase().replace('-', "_");
-    let near = |candidate: &str| {
+    let near = |candidate: &&'a str| {
         let distance = strsim::osa_distance(&lower, candidate);
         let beginning = lower.len() >= 3 && candidate.starts_with(&lower);
-        (beginning || distance <= (candidate.chars().count() / 3).max(1)).then_some(distance)
+        (beginning || distance <= (candidate.chars().count() / 3).max(1)).then_some((distance, *candidate))
     };
-    let distances = known
+    let nearest = known
         .iter()
-        .filter_map(|candidate| near(candidate).map(|distance| (distance, *candidate)));
-    distances
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
+        .filter_map(near)
+        .min_by_key(|(distance, _)| *distance);
+    nearest.map(|(_, candidate)| candidate)
 }

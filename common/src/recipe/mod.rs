@@ -16,6 +16,7 @@ mod embedded;
 mod error;
 mod every;
 mod hints;
+mod keys;
 mod load;
 mod model;
 mod optim;

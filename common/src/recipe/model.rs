@@ -2,90 +2,56 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
+use super::keys::{Kind, choice, section};
 use super::{BatchNorm, Compile, Loss, MemoryFormat, ModelName, Switch, WeightsMode};
 
-/// `[model]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Model {
-    /// The network; always given after [`Recipe::load`] for the tasks classify, segment and lm, never for torchscript,
-    /// and as the user has it for a custom task.
-    ///
-    /// [`Recipe::load`]: super::Recipe::load
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<ModelName>,
-    /// Torchscript: the file of the module; absolute.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub file: Option<PathBuf>,
-    /// Torchscript: what is made of the module's output.
-    pub loss: Loss,
-    /// Size of a token's vector (vit, gpt) or channels of the first level (unet); filled in (192, 384, 32).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub width: Option<usize>,
-    /// Blocks (vit, gpt) or times that a unet halves the image; filled in (12, 6, 4).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub depth: Option<usize>,
-    /// Heads of the attention (vit, gpt), a divisor of `width`; filled in (3, 6).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub heads: Option<usize>,
-    /// Width and height of a vit's patch in pixels, a divisor of the image's; filled in (16).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub patch: Option<usize>,
-    /// Tokens that a gpt sees at once; filled in (256).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub context: Option<usize>,
-    /// A safetensors file with the usual PyTorch names to start from; absolute. Without it the weights are drawn from the
-    /// seed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub weights: Option<PathBuf>,
-    /// How closely that file must fit the model.
-    pub weights_mode: WeightsMode,
-    /// Pairs of a regular expression and what takes the place of its matches, which make the names in that file those of the model.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub weights_rename: Vec<(String, String)>,
-    /// Globs of the parameters that are not trained.
-    pub freeze: Vec<String>,
-    /// Over what BatchNorm takes its statistics in training.
-    pub batchnorm: BatchNorm,
-    /// How images and convolution weights lie in memory.
-    pub memory_format: MemoryFormat,
-    /// Whether cuDNN tries which of its algorithms is the fastest for each convolution.
-    pub cudnn_benchmark: Switch,
-    /// How a GPU is given the work of a micro-step.
-    pub compile: Compile,
-}
+/// Wider networks than any; keeps the arithmetic of their sizes far from overflow.
+const MAX_SIZE: i64 = 1 << 16;
 
-impl Default for Model {
-    fn default() -> Self {
-        Self {
-            name: None,
-            file: None,
-            loss: Loss::CrossEntropy,
-            width: None,
-            depth: None,
-            heads: None,
-            patch: None,
-            context: None,
-            weights: None,
-            weights_mode: WeightsMode::FineTune,
-            weights_rename: Vec::new(),
-            freeze: Vec::new(),
-            batchnorm: BatchNorm::Local,
-            memory_format: MemoryFormat::Contiguous,
-            cudnn_benchmark: Switch::Auto,
-            compile: Compile::Off,
-        }
+section! {
+    /// `[model]`
+    Model "model" {
+        /// The network. A loaded recipe has it for the tasks classify, segment and lm, never for torchscript, and as the user
+        /// states it for a custom task.
+        name: Option<ModelName> = None, choice(ModelName::NAMES), experiment;
+        /// Torchscript: the file of the module; absolute.
+        file: Option<PathBuf> = None, Kind::Path;
+        /// Torchscript: what is made of the module's output.
+        loss: Loss = Loss::CrossEntropy, choice(Loss::NAMES), experiment;
+        /// Size of a token's vector (vit, gpt) or channels of the first level (unet); filled in (192, 384, 32).
+        width: Option<usize> = None, Kind::Whole(1, MAX_SIZE), experiment;
+        /// Blocks (vit, gpt) or times that a unet halves the image; filled in (12, 6, 4).
+        depth: Option<usize> = None, Kind::Whole(1, 1024), experiment;
+        /// Heads of the attention (vit, gpt), a divisor of `width`; filled in (3, 6).
+        heads: Option<usize> = None, Kind::Whole(1, 1024), experiment;
+        /// Width and height of a vit's patch in pixels, a divisor of the image's; filled in (16).
+        patch: Option<usize> = None, Kind::Whole(1, 4096), experiment;
+        /// Tokens that a gpt sees at once; filled in (256).
+        context: Option<usize> = None, Kind::Whole(1, 1 << 20), experiment;
+        /// A safetensors file with the usual PyTorch names to start from; absolute. Without it the weights are drawn from
+        /// the seed.
+        weights: Option<PathBuf> = None, Kind::Path;
+        /// How closely that file must fit the model.
+        weights_mode: WeightsMode = WeightsMode::FineTune, choice(WeightsMode::NAMES);
+        /// Pairs of a regular expression and its replacement, which make the names in that file those of the model.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        weights_rename: Vec<(String, String)> = Vec::new(), Kind::Renames;
+        /// Globs of the parameters that are not trained.
+        freeze: Vec<String> = Vec::new(), Kind::Globs, experiment;
+        /// Over what BatchNorm takes its statistics in training.
+        batchnorm: BatchNorm = BatchNorm::Local, choice(BatchNorm::NAMES), experiment;
+        /// How images and convolution weights lie in memory.
+        memory_format: MemoryFormat = MemoryFormat::Contiguous, choice(MemoryFormat::NAMES);
+        /// Whether cuDNN tries which of its algorithms is the fastest for each convolution.
+        cudnn_benchmark: Switch = Switch::Auto, Kind::AutoOrFlag;
+        /// How a GPU is given the work of a micro-step.
+        compile: Compile = Compile::Off, choice(Compile::NAMES);
     }
 }
 
 impl ModelName {
     /// Whether it is one of the ResNets.
     pub fn is_resnet(self) -> bool {
-        matches!(
-            self,
-            Self::Resnet18 | Self::Resnet34 | Self::Resnet50 | Self::Resnet101 | Self::Resnet152
-        )
+        self.as_str().starts_with("resnet")
     }
 }

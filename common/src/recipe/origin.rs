@@ -1,5 +1,8 @@
 //! Where each value of a recipe came from, and the problems that are reported there.
 
+use std::ops::Range;
+
+use toml::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{Details, RecipeError};
@@ -15,18 +18,12 @@ pub(super) struct Problem {
 impl Problem {
     /// A problem with the key at a dotted path of plain names, such as `a.b` or `a.list[0].b`.
     pub(super) fn at(dotted: &str, message: impl Into<String>) -> Self {
-        let mut path = Vec::new();
-        for name in dotted.split('.') {
-            match name.find('[') {
-                Some(bracket) if bracket > 0 => {
-                    path.push(name[..bracket].to_string());
-                    path.push(name[bracket..].to_string());
-                }
-                _ => path.push(name.to_string()),
-            }
-        }
+        let names = dotted.split('.').flat_map(|name| {
+            let (key, index) = name.split_at(name.find('[').unwrap_or(name.len()));
+            [key, index].into_iter().filter(|part| !part.is_empty())
+        });
         Self {
-            path,
+            path: names.map(String::from).collect(),
             message: message.into(),
         }
     }
@@ -59,19 +56,19 @@ impl Origin<'_> {
 
     pub(super) fn error(&self, problem: &Problem) -> RecipeError {
         let path = &problem.path;
-        let (line, whole) = self.locate(path);
+        // The longest beginning of the path that the file holds.
+        let places = places(self.text);
+        let held = places.iter().filter(|place| path.starts_with(&place.path));
+        let held = held.max_by_key(|place| place.path.len());
+        let is_whole = held.is_some_and(|place| place.path.len() == path.len());
         let newest = |test: &dyn Fn(&Override) -> bool| self.overrides.iter().rev().find(|set| test(set));
         // An override decides a value when it sets the value or a table around it, or makes a table that the file lacks.
-        let set = newest(&|set| path.starts_with(&set.path)).or_else(|| {
-            if whole {
-                None
-            } else {
-                newest(&|set| set.path.starts_with(path))
-            }
-        });
+        let set = newest(&|set| path.starts_with(&set.path) || !is_whole && set.path.starts_with(path));
         Details {
             source_name: Some(self.source_name.into()),
-            line: if set.is_some() { None } else { line },
+            line: held
+                .filter(|_| set.is_none())
+                .map(|place| line_of(self.text, place.key)),
             key: Some(dotted(path)),
             set: set.map(|set| set.text.clone()),
             message: problem.message.clone(),
@@ -79,56 +76,87 @@ impl Origin<'_> {
         .into()
     }
 
-    /// The line of the longest beginning of `path` that the file holds, and whether that is the whole path.
-    fn locate(&self, path: &[String]) -> (Option<usize>, bool) {
-        let Ok(document) = DeTable::parse(self.text) else {
-            return (None, false);
+    /// The error of a text that is no TOML, or of a number in it that no integer holds.
+    pub(super) fn not_toml(&self, error: &toml::de::Error) -> RecipeError {
+        let offset = error.span().map(|span| span.start);
+        // The grammar allows whole numbers of any length; only then does the text have places here.
+        let places = places(self.text);
+        let around = |offset: usize| places.iter().rfind(|place| place.value.contains(&offset));
+        let key = offset.and_then(around).map(|place| dotted(&place.path));
+        let message = match key {
+            Some(_) => format!("the number is too large; whole numbers go up to {}", i64::MAX),
+            None => format!("this is not TOML: {}", error.message()),
         };
-        let mut line = None;
-        let mut names = path.iter();
-        let first = names.next().map(String::as_str).unwrap_or_default();
-        let Some((key, mut value)) = document.get_ref().get_key_value(first) else {
-            return (line, false);
-        };
-        line = Some(line_of(self.text, key.span().start));
-        for name in names {
-            let inner = match value.get_ref() {
-                DeValue::Table(table) => table
-                    .get_key_value(name.as_str())
-                    .map(|(key, value)| (key.span().start, value)),
-                DeValue::Array(list) => index(name)
-                    .and_then(|index| list.get(index))
-                    .map(|value| (value.span().start, value)),
-                _ => None,
-            };
-            let Some((start, inner)) = inner else {
-                return (line, false);
-            };
-            line = Some(line_of(self.text, start));
-            value = inner;
+        Details {
+            source_name: Some(self.source_name.into()),
+            line: offset.map(|offset| line_of(self.text, offset)),
+            key,
+            set: None,
+            message,
         }
-        (line, true)
+        .into()
     }
 }
 
+/// A key of the file, or a table of a list.
+struct Place {
+    path: Vec<String>,
+    /// Where the key begins, or the table.
+    key: usize,
+    value: Range<usize>,
+}
+
+/// Every key of a text, each before those within it; none of a text that is no TOML.
+fn places(text: &str) -> Vec<Place> {
+    fn visit(table: &DeTable<'_>, path: &[String], found: &mut Vec<Place>) {
+        for (key, value) in table {
+            let path = [path, &[key.get_ref().to_string()]].concat();
+            let (key, span) = (key.span().start, value.span());
+            found.push(Place {
+                path: path.clone(),
+                key,
+                value: span,
+            });
+            match value.get_ref() {
+                DeValue::Table(inner) => visit(inner, &path, found),
+                DeValue::Array(list) => {
+                    for (index, member) in list.iter().enumerate() {
+                        let path = [&path[..], &[format!("[{index}]")]].concat();
+                        let DeValue::Table(inner) = member.get_ref() else {
+                            continue;
+                        };
+                        let value = member.span();
+                        found.push(Place {
+                            path: path.clone(),
+                            key: value.start,
+                            value,
+                        });
+                        visit(inner, &path, found);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    let mut found = Vec::new();
+    if let Ok(document) = DeTable::parse(text) {
+        visit(document.get_ref(), &[], &mut found);
+    }
+    found
+}
+
 /// The line, from 1, of a byte offset.
-pub(super) fn line_of(text: &str, offset: usize) -> usize {
+fn line_of(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
 }
 
-/// The number in `[0]`.
-fn index(name: &str) -> Option<usize> {
-    name.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
+/// Whether the recipe states the key.
+pub(super) fn given(recipe: &Value, dotted: &str) -> bool {
+    let mut names = dotted.split('.');
+    names.try_fold(recipe, |value, name| value.get(name)).is_some()
 }
 
 /// A path as it is printed.
 pub(super) fn dotted(path: &[String]) -> String {
-    let mut text = String::new();
-    for name in path {
-        if !text.is_empty() && index(name).is_none() {
-            text.push('.');
-        }
-        text.push_str(name);
-    }
-    text
+    path.join(".").replace(".[", "[")
 }

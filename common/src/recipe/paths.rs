@@ -2,7 +2,7 @@
 //! before a run.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::error::RecipeError;
 use super::origin::Problem;
@@ -36,124 +36,100 @@ impl Recipe {
         if self.task == Task::Custom {
             return Ok(());
         }
-        match self.data.kind {
-            DataKind::Folder => self.check_folders()?,
-            DataKind::Text => self.check_text()?,
+        let data = &self.data;
+        let missing = || RecipeError::key_only("data.root", "missing; name the folder that holds the data");
+        let root = || data.root.as_deref().ok_or_else(missing);
+        let of_root = |message, remedy| RecipeError::key_only("data.root", format!("{message}; {remedy}"));
+        match data.kind {
+            DataKind::Folder => {
+                let root = root()?;
+                let remedy = "set data.root to the folder that holds the train and test folders";
+                list(root).map_err(|message| of_root(message, remedy))?;
+                let folders = [
+                    ("data.train", &data.train),
+                    ("data.test", &data.test),
+                    ("data.train_masks", &data.train_masks),
+                    ("data.test_masks", &data.test_masks),
+                ];
+                let needed = if self.task == Task::Segment { 4 } else { 2 };
+                for (key, name) in &folders[..needed] {
+                    list(&root.join(name)).map_err(|message| {
+                        RecipeError::key_only(key, format!("{message}; {}", folders_of(root)))
+                    })?;
+                }
+            }
+            // A text is a file or a folder of files.
+            DataKind::Text => {
+                let root = root()?;
+                let checked = if root.is_dir() {
+                    list(root)
+                } else {
+                    readable_file(root)
+                };
+                let remedy = "set data.root to a .txt file or to a folder of them";
+                checked.map_err(|message| of_root(message, remedy))?;
+            }
             DataKind::Generated => {}
         }
         for (key, path) in [
             ("model.file", &self.model.file),
             ("model.weights", &self.model.weights),
         ] {
-            if let Some(path) = path {
-                readable_file(path).map_err(|message| RecipeError::key_only(key, message))?;
-            }
+            let checked = path.as_deref().map_or(Ok(()), readable_file);
+            checked.map_err(|message| RecipeError::key_only(key, message))?;
         }
         Ok(())
-    }
-
-    fn root(&self) -> Result<&Path, RecipeError> {
-        let missing = || RecipeError::key_only("data.root", "missing; name the folder that holds the data");
-        self.data.root.as_deref().ok_or_else(missing)
-    }
-
-    fn check_folders(&self) -> Result<(), RecipeError> {
-        let root = self.root()?;
-        list(root).map_err(|message| {
-            let remedy = "set data.root to the folder that holds the train and test folders";
-            RecipeError::key_only("data.root", format!("{message}; {remedy}"))
-        })?;
-        let data = &self.data;
-        let images = [("data.train", &data.train), ("data.test", &data.test)];
-        let masks = [
-            ("data.train_masks", &data.train_masks),
-            ("data.test_masks", &data.test_masks),
-        ];
-        let masks = masks.into_iter().filter(|_| self.task == Task::Segment);
-        for (key, name) in images.into_iter().chain(masks) {
-            let folder = root.join(name);
-            list(&folder)
-                .map_err(|message| RecipeError::key_only(key, format!("{message}; {}", folders_of(root))))?;
-        }
-        Ok(())
-    }
-
-    /// A text is a file or a folder of files.
-    fn check_text(&self) -> Result<(), RecipeError> {
-        let root = self.root()?;
-        let checked = if root.is_dir() {
-            list(root)
-        } else {
-            readable_file(root)
-        };
-        checked.map_err(|message| {
-            let remedy = "set data.root to a .txt file or to a folder of them";
-            RecipeError::key_only("data.root", format!("{message}; {remedy}"))
-        })
     }
 }
 
 fn list(folder: &Path) -> Result<(), String> {
-    match std::fs::read_dir(folder) {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
-            "the folder {} does not exist{}",
-            folder.display(),
-            home_hint(folder)
-        )),
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            Err(format!("{} is not a folder", folder.display()))
-        }
-        Err(error) => Err(format!(
-            "the folder {} cannot be listed: {error}",
-            folder.display()
-        )),
-    }
+    let name = folder.display();
+    std::fs::read_dir(folder)
+        .map(drop)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => format!("the folder {name} does not exist{}", home_hint(folder)),
+            io::ErrorKind::NotADirectory => format!("{name} is not a folder"),
+            _ => format!("the folder {name} cannot be listed: {error}"),
+        })
 }
 
 fn readable_file(path: &Path) -> Result<(), String> {
+    let name = path.display();
     // To open a named pipe is to wait for its writer.
     let opened = std::fs::metadata(path).and_then(|meta| match meta.is_file() {
-        true => std::fs::File::open(path).map(|_| true),
-        false => Ok(false),
+        true => std::fs::File::open(path).map(Some),
+        false => Ok(None),
     });
     match opened {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(format!("{} is not a file", path.display())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
-            "the file {} does not exist{}",
-            path.display(),
-            home_hint(path)
-        )),
-        Err(error) => Err(format!("the file {} cannot be read: {error}", path.display())),
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => Err(format!("{name} is not a file")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(format!("the file {name} does not exist{}", home_hint(path)))
+        }
+        Err(error) => Err(format!("the file {name} cannot be read: {error}")),
     }
 }
 
 /// Only a shell expands `~`.
 fn home_hint(path: &Path) -> &'static str {
-    if path.iter().any(|part| part == "~") {
-        "; `~` is not expanded in a recipe, write the whole path"
-    } else {
-        ""
+    match path.iter().any(|part| part == "~") {
+        true => "; `~` is not expanded in a recipe, write the whole path",
+        false => "",
     }
 }
 
 /// What sub-folders there are, for a user who has the wrong name.
 fn folders_of(root: &Path) -> String {
     let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    let folders = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
+    let folders = entries.filter(|entry| entry.path().is_dir());
     let mut names: Vec<String> = folders
-        .filter_map(|path: PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned()))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     names.sort();
+    let (root, shown) = (root.display(), names[..names.len().min(8)].join(", "));
     match names.len() {
-        0 => format!("{} holds no folders", root.display()),
-        1..=8 => format!("{} holds {}", root.display(), names.join(", ")),
-        count => format!(
-            "{} holds {} and {} more",
-            root.display(),
-            names[..8].join(", "),
-            count - 8
-        ),
+        0 => format!("{root} holds no folders"),
+        1..=8 => format!("{root} holds {shown}"),
+        count => format!("{root} holds {shown} and {} more", count - 8),
     }
 }

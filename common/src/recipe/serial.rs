@@ -18,7 +18,7 @@ impl Serialize for Whole<'_> {
 impl Serialize for Recipe {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut table = Table::try_from(Whole(self)).map_err(ser::Error::custom)?;
-        for (key, _) in self.idle().iter() {
+        for (key, _) in self.idle() {
             remove(&mut table, key);
         }
         table.serialize(serializer)

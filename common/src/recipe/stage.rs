@@ -1,73 +1,61 @@
 //! `[[stage]]`: parts of a run with settings of their own, and the recipe of one of them.
 
-use serde::{Deserialize, Serialize};
-
+use super::keys::{AUTO_OR_COUNT, COUNT, Kind, RATE, Range, choice, entry};
+use super::optim::{one, one_or_many};
 use super::{Loss, MicroBatch, OptimGroup, Passage, Recipe, Recompute};
 
-/// `[[stage]]`: what is not stated is as the rest of the recipe says.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Stage {
-    /// Its name; no other stage has the same.
-    pub name: String,
-    /// Passes over the training set. Exactly one of `epochs` and `steps` is given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub epochs: Option<u64>,
-    /// Optimizer steps.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub steps: Option<u64>,
-    /// Globs of the parameters that are not trained, beside those of `model.freeze`. Without it a stage that unfreezes begins
-    /// with what was frozen at the end of the stage before, and any other with `model.freeze` alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub freeze: Option<Vec<String>>,
-    /// What is trained after all, and from when on; in rising order of `at`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unfreeze: Vec<Unfreeze>,
-    /// In place of `train.effective_batch`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub effective_batch: Option<usize>,
-    /// In place of `memory.micro_batch`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub micro_batch: Option<MicroBatch>,
-    /// In place of `optim.lr`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lr: Option<f64>,
-    /// Multiplies the learning rate.
-    #[serde(default = "one")]
-    pub lr_factor: f64,
-    /// Groups that come before those of `optim.group`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub group: Vec<OptimGroup>,
-    /// In place of `memory.recompute`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub recompute: Option<Recompute>,
-    /// In place of `model.loss`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss: Option<Loss>,
-    /// Whether the schedule runs over this stage alone or is the run's.
-    #[serde(default = "restart")]
-    pub schedule: Passage,
-    /// Whether the moving average goes on or begins again with the weights as they are.
-    #[serde(default = "goes_on")]
-    pub ema: Passage,
-    /// Whether `checkpoint.best` goes on comparing with the stage before.
-    #[serde(default = "goes_on")]
-    pub best: Passage,
+entry! {
+    /// `[[stage]]`: what is not stated is as the rest of the recipe says.
+    Stage {
+        /// Its name; no other stage has the same.
+        name: String, Kind::Name;
+        /// Passes over the training set. Exactly one of `epochs` and `steps` is given.
+        epochs: Option<u64>, COUNT;
+        /// Optimizer steps.
+        steps: Option<u64>, COUNT;
+        /// Globs of the parameters that are not trained, beside those of `model.freeze`. Without it a stage that unfreezes
+        /// begins with what was frozen at the end of the stage before, and any other with `model.freeze` alone.
+        freeze: Option<Vec<String>>, Kind::Globs;
+        /// What is trained after all, and from when on; in rising order of `at`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        unfreeze: Vec<Unfreeze>, Kind::Sections(Unfreeze::KEYS, 2);
+        /// In place of `train.effective_batch`.
+        effective_batch: Option<usize>, COUNT;
+        /// In place of `memory.micro_batch`.
+        micro_batch: Option<MicroBatch>, AUTO_OR_COUNT;
+        /// In place of `optim.lr`.
+        lr: Option<f64>, RATE;
+        /// Multiplies the learning rate.
+        #[serde(default = "one")]
+        lr_factor: f64, RATE;
+        /// Groups that come before those of `optim.group`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        group: Vec<OptimGroup>, Kind::Sections(OptimGroup::KEYS, 1);
+        /// In place of `memory.recompute`.
+        recompute: Option<Recompute>, choice(Recompute::NAMES);
+        /// In place of `model.loss`.
+        loss: Option<Loss>, choice(Loss::NAMES);
+        /// Whether the schedule runs over this stage alone or is the run's.
+        #[serde(default = "restart")]
+        schedule: Passage, choice(Passage::NAMES);
+        /// Whether the moving average goes on or begins again with the weights as they are.
+        #[serde(default = "goes_on")]
+        ema: Passage, choice(Passage::NAMES);
+        /// Whether `checkpoint.best` goes on comparing with the stage before.
+        #[serde(default = "goes_on")]
+        best: Passage, choice(Passage::NAMES);
+    }
 }
 
-/// `unfreeze = [{ at = 0.5, match = [...] }]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Unfreeze {
-    /// After which part of the stage's steps; at least 0 and below 1.
-    pub at: f64,
-    /// Globs on the names of parameters, at least one; `match` in a recipe, where one may stand without a list.
-    #[serde(rename = "match", deserialize_with = "super::optim::one_or_many")]
-    pub patterns: Vec<String>,
-}
-
-fn one() -> f64 {
-    1.0
+entry! {
+    /// `unfreeze = [{ at = 0.5, match = [...] }]`
+    Unfreeze {
+        /// After which part of the stage's steps; at least 0 and below 1.
+        at: f64, Kind::Number(Range::BelowOne);
+        /// Globs on the names of parameters, at least one; `match` in a recipe, where one may stand without a list.
+        #[serde(deserialize_with = "one_or_many")]
+        patterns as "match": Vec<String>, Kind::GlobOrGlobs;
+    }
 }
 
 fn restart() -> Passage {
@@ -99,24 +87,18 @@ impl Recipe {
         let Some(stage) = self.stage.get(number) else {
             return recipe;
         };
+        fn replace<T: Copy>(setting: &mut T, own: Option<T>) {
+            *setting = own.unwrap_or(*setting);
+        }
         recipe.stage = Vec::new();
         (recipe.train.epochs, recipe.train.steps) = (stage.epochs, stage.steps);
-        if let Some(batch) = stage.effective_batch {
-            recipe.train.effective_batch = batch;
-        }
-        if let Some(micro_batch) = stage.micro_batch {
-            recipe.memory.micro_batch = micro_batch;
-        }
-        if let Some(recompute) = stage.recompute {
-            recipe.memory.recompute = recompute;
-        }
-        if let Some(loss) = stage.loss {
-            recipe.model.loss = loss;
-        }
-        recipe.optim.lr = stage.lr.unwrap_or(recipe.optim.lr) * stage.lr_factor;
-        let mut groups = stage.group.clone();
-        groups.append(&mut recipe.optim.group);
-        recipe.optim.group = groups;
+        replace(&mut recipe.train.effective_batch, stage.effective_batch);
+        replace(&mut recipe.memory.micro_batch, stage.micro_batch);
+        replace(&mut recipe.memory.recompute, stage.recompute);
+        replace(&mut recipe.model.loss, stage.loss);
+        replace(&mut recipe.optim.lr, stage.lr);
+        recipe.optim.lr *= stage.lr_factor;
+        recipe.optim.group.splice(0..0, stage.group.iter().cloned());
         recipe
     }
 }

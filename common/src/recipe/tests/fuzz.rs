@@ -47,11 +47,11 @@ fn values() -> Vec<String> {
     ]
     .map(String::from)
     .into();
-    fn words(keys: &[schema::Key], values: &mut Vec<String>) {
+    fn words(keys: &[keys::Key], values: &mut Vec<String>) {
         for key in keys {
             match key.kind {
-                schema::Kind::Section(inner) | schema::Kind::Sections(inner, _) => words(inner, values),
-                schema::Kind::Choice(built, _) => values.extend(built.iter().map(|word| word.to_string())),
+                keys::Kind::Section(inner) | keys::Kind::Sections(inner, _) => words(inner, values),
+                keys::Kind::Choice(built, _) => values.extend(built.iter().map(|word| word.to_string())),
                 _ => {}
             }
         }
@@ -63,7 +63,7 @@ fn values() -> Vec<String> {
 }
 
 fn any_set() -> impl Strategy<Value = String> {
-    let key = prop::sample::select(keys::schema_keys());
+    let key = prop::sample::select(reference::schema_keys());
     (key, prop::sample::select(values())).prop_map(|(key, value)| format!("{key}={value}"))
 }
 

@@ -5,74 +5,86 @@ mod model;
 mod optim;
 mod stage;
 
-use toml::Table;
+use toml::Value;
 
-use super::load::given;
-use super::origin::Problem;
+use super::origin::{Problem, given};
 use super::{DataKind, LastBatch, Recipe, Task, TestWeights};
 
-/// Everything that does not fit together. `table` is the recipe as given, to tell what was stated from what is a
-/// default.
-pub(super) fn check(recipe: &Recipe, table: &Table) -> Vec<Problem> {
-    let given = |dotted: &str| given(table, dotted);
-    let mut problems = Vec::new();
+/// Everything that does not fit together. `stated` is the recipe as given, to tell what was stated from what is a default.
+pub(super) fn check(recipe: &Recipe, stated: &Value) -> Vec<Problem> {
+    let mut checks = Checks {
+        recipe,
+        stated,
+        problems: Vec::new(),
+    };
     // What data and model mean is for the user's own trainer to say.
     let own = recipe.task == Task::Custom;
     if !own {
-        data::pairing(recipe, &mut problems);
-        model::pairing(recipe, &mut problems);
+        checks.data_pairing();
+        checks.model_pairing();
     }
-    if !problems.is_empty() {
+    if !checks.problems.is_empty() {
         // Which settings mean something follows from a pairing that makes sense.
-        return problems;
+        return checks.problems;
     }
-    for (key, reason) in recipe.idle().iter().filter(|(key, _)| given(key)) {
-        let message = format!("this setting has no effect: {reason}; remove it");
-        problems.push(Problem::at(key, message));
+    for (key, reason) in recipe.idle() {
+        if given(stated, key) {
+            checks.add(key, format!("this setting has no effect: {reason}; remove it"));
+        }
     }
     if !own {
-        data::check(recipe, &given, &mut problems);
-        model::check(recipe, &given, &mut problems);
+        checks.data();
+        checks.model();
     }
-    train(recipe, &mut problems);
-    optim::check(recipe, table, &mut problems);
-    stage::check(recipe, table, &mut problems);
-    test(recipe, &mut problems);
-    problems
+    checks.train();
+    checks.optim();
+    checks.stages();
+    checks.problems
 }
 
-fn train(recipe: &Recipe, problems: &mut Vec<Problem>) {
-    let train = &recipe.train;
-    if recipe.stage.is_empty() && train.epochs.is_none() && train.steps.is_none() {
-        problems.push(Problem::at(
-            "train.epochs",
-            "missing; state the length of the run as train.epochs or train.steps",
-        ));
+/// A recipe, and what was found wrong with it.
+struct Checks<'a> {
+    recipe: &'a Recipe,
+    stated: &'a Value,
+    problems: Vec<Problem>,
+}
+
+impl Checks<'_> {
+    fn add(&mut self, key: &str, message: impl Into<String>) {
+        self.problems.push(Problem::at(key, message));
     }
-    let batches = recipe.stage.iter().filter_map(|stage| stage.effective_batch);
-    let largest = batches.chain([train.effective_batch]).max().unwrap_or(0);
-    if let Some(samples) = generated_samples(recipe)
-        && train.last_batch == LastBatch::Drop
-        && samples < largest
-    {
-        problems.push(Problem::at(
-            "train.last_batch",
-            format!(
+
+    fn given(&self, key: &str) -> bool {
+        given(self.stated, key)
+    }
+
+    fn train(&mut self) {
+        let recipe = self.recipe;
+        let train = &recipe.train;
+        if recipe.stage.is_empty() && train.epochs.is_none() && train.steps.is_none() {
+            let message = "missing; state the length of the run as train.epochs or train.steps";
+            self.add("train.epochs", message);
+        }
+        let batches = recipe.stage.iter().filter_map(|stage| stage.effective_batch);
+        let largest = batches.chain([train.effective_batch]).max().unwrap_or(0);
+        if let Some(samples) = generated_samples(recipe)
+            && train.last_batch == LastBatch::Drop
+            && samples < largest
+        {
+            let message = format!(
                 "\"drop\" leaves no step at all: the effective batch of {largest} is larger than the {samples} training \
                  samples"
-            ),
-        ));
-    }
-}
-
-fn test(recipe: &Recipe, problems: &mut Vec<Problem>) {
-    let best = recipe.test.is_some_and(|test| test.weights == TestWeights::Best);
-    if best && recipe.checkpoint.best.is_none() {
-        problems.push(Problem::at(
-            "test.weights",
-            "\"best\" needs checkpoint.best to say by which figure, such as best = \"max accuracy\"; or test those of the last step, \
-             \"last\"",
-        ));
+            );
+            self.add("train.last_batch", message);
+        }
+        let best = recipe.test.is_some_and(|test| test.weights == TestWeights::Best);
+        if best && recipe.checkpoint.best.is_none() {
+            self.add(
+                "test.weights",
+                "\"best\" needs checkpoint.best to say by which figure, such as best = \"max accuracy\"; or test those of the \
+                 last step, \"last\"",
+            );
+        }
     }
 }
 

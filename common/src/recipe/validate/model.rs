@@ -2,131 +2,98 @@
 
 use super::super::hints::quoted;
 use super::data::image_size;
-use super::{Problem, Recipe, Task};
+use super::{Checks, Task};
 use crate::recipe::ModelName;
 
-/// The networks of a task; none where a file holds it.
-fn networks(task: Task) -> Vec<&'static str> {
-    let of = |test: &dyn Fn(&str) -> bool| {
-        ModelName::NAMES
-            .iter()
-            .copied()
-            .filter(|name| test(name))
-            .collect()
-    };
-    let (unet, gpt) = (ModelName::Unet.as_str(), ModelName::Gpt.as_str());
-    match task {
-        Task::Classify => of(&|name| name != unet && name != gpt),
-        Task::Segment => vec![unet],
-        Task::Lm => vec![gpt],
-        Task::Torchscript | Task::Custom => Vec::new(),
-    }
-}
-
-/// Whether the task takes this network.
-pub(super) fn pairing(recipe: &Recipe, problems: &mut Vec<Problem>) {
-    let takes = networks(recipe.task);
-    if let Some(name) = recipe.model.name
-        && !takes.is_empty()
-        && !takes.contains(&name.as_str())
-    {
-        let message = format!(
-            "task = {:?} takes {}, not {:?}",
-            recipe.task.as_str(),
-            quoted(&takes),
-            name.as_str()
-        );
-        problems.push(Problem::at("model.name", message));
-    }
-}
-
-pub(super) fn check(recipe: &Recipe, given: &dyn Fn(&str) -> bool, problems: &mut Vec<Problem>) {
-    if recipe.task == Task::Torchscript && recipe.model.file.is_none() {
-        problems.push(Problem::at(
-            "model.file",
-            "missing; name the file of a module that torch.jit.script made and save() wrote",
-        ));
-    }
-    match recipe.model.name {
-        Some(ModelName::Vit) => {
-            heads(recipe, given, problems);
-            patch(recipe, given, problems);
+impl Checks<'_> {
+    /// Whether the task takes this network.
+    pub(super) fn model_pairing(&mut self) {
+        let takes = |name: &&str| match self.recipe.task {
+            Task::Classify => !["unet", "gpt"].contains(name),
+            Task::Segment => *name == "unet",
+            Task::Lm => *name == "gpt",
+            // A file holds the network.
+            Task::Torchscript | Task::Custom => true,
+        };
+        if let Some(name) = self.recipe.model.name.map(ModelName::as_str)
+            && !takes(&name)
+        {
+            let networks: Vec<_> = ModelName::NAMES.iter().copied().filter(takes).collect();
+            let task = self.recipe.task.as_str();
+            let message = format!("task = {task:?} takes {}, not {name:?}", quoted(&networks));
+            self.add("model.name", message);
         }
-        Some(ModelName::Gpt) => heads(recipe, given, problems),
-        Some(ModelName::Unet) => levels(recipe, given, problems),
-        _ => {}
     }
-}
 
-/// Of two keys that do not fit the first that the recipe states: the one to look at.
-fn stated<'a>(keys: [&'a str; 2], given: &dyn Fn(&str) -> bool) -> &'a str {
-    let [first, second] = keys;
-    if given(first) || !given(second) {
-        first
-    } else {
-        second
+    pub(super) fn model(&mut self) {
+        let model = &self.recipe.model;
+        if self.recipe.task == Task::Torchscript && model.file.is_none() {
+            let message = "missing; name the file of a module that torch.jit.script made and save() wrote";
+            self.add("model.file", message);
+        }
+        let is_a = |name| model.name == Some(name);
+        if let (Some(width), Some(heads)) = (model.width, model.heads)
+            && (is_a(ModelName::Vit) || is_a(ModelName::Gpt))
+            && !width.is_multiple_of(heads)
+        {
+            let above = width.next_multiple_of(heads);
+            let message = format!(
+                "a width of {width} does not divide by {heads} heads; set model.width = {above}, or model.heads to a divisor \
+                 of {width}"
+            );
+            self.add(self.first_given(["model.width", "model.heads"]), message);
+        }
+        match (model.patch, model.depth) {
+            (Some(patch), _) if is_a(ModelName::Vit) => self.patch(patch),
+            (_, Some(depth)) if is_a(ModelName::Unet) => self.levels(depth),
+            _ => {}
+        }
     }
-}
 
-fn heads(recipe: &Recipe, given: &dyn Fn(&str) -> bool, problems: &mut Vec<Problem>) {
-    let (Some(width), Some(heads)) = (recipe.model.width, recipe.model.heads) else {
-        return;
-    };
-    if !width.is_multiple_of(heads) {
-        let above = width.next_multiple_of(heads);
-        problems.push(Problem::at(
-            stated(["model.width", "model.heads"], given),
-            format!(
-                "a width of {width} does not divide by {heads} heads; set model.width = {above}, or model.heads to a \
-                 divisor of {width}"
+    /// Of two keys that do not fit the first that the recipe states: the one to look at.
+    fn first_given(&self, [first, second]: [&'static str; 2]) -> &'static str {
+        match self.given(first) || !self.given(second) {
+            true => first,
+            false => second,
+        }
+    }
+
+    fn patch(&mut self, patch: usize) {
+        match image_size(self.recipe) {
+            None => self.add(
+                "data.resize",
+                "\"vit\" needs images of a known size; set data.resize = \"crop\" or \"stretch\" and data.image_size",
             ),
-        ));
+            Some(size) if !size.is_multiple_of(patch) => {
+                let above = size.next_multiple_of(patch);
+                let message = format!(
+                    "images of {size} pixels do not divide into patches of {patch}; set data.image_size = {above}, or \
+                     model.patch to a divisor of {size}"
+                );
+                self.add(self.first_given(["model.patch", "data.image_size"]), message);
+            }
+            Some(_) => {}
+        }
     }
-}
 
-fn patch(recipe: &Recipe, given: &dyn Fn(&str) -> bool, problems: &mut Vec<Problem>) {
-    let Some(patch) = recipe.model.patch else { return };
-    let Some(size) = image_size(recipe) else {
-        problems.push(Problem::at(
-            "data.resize",
-            "\"vit\" needs images of a known size; set data.resize = \"crop\" or \"stretch\" and data.image_size",
-        ));
-        return;
-    };
-    if !size.is_multiple_of(patch) {
-        let above = size.next_multiple_of(patch);
-        problems.push(Problem::at(
-            stated(["model.patch", "data.image_size"], given),
-            format!(
-                "images of {size} pixels do not divide into patches of {patch}; set data.image_size = {above}, or \
-                 model.patch to a divisor of {size}"
-            ),
-        ));
-    }
-}
-
-/// The U-Net's width doubles and the image's size halves with every level.
-fn levels(recipe: &Recipe, given: &dyn Fn(&str) -> bool, problems: &mut Vec<Problem>) {
-    /// Beyond it a single convolution is larger than any machine's memory or the image smaller than a pixel.
-    const DEEPEST: usize = 8;
-    let Some(depth) = recipe.model.depth else { return };
-    if depth > DEEPEST {
-        problems.push(Problem::at(
-            "model.depth",
-            format!("a U-Net of {depth} levels doubles its width {depth} times; set model.depth to at most {DEEPEST}"),
-        ));
-        return;
-    }
-    if let Some(size) = image_size(recipe)
-        && size >> depth == 0
-    {
-        problems.push(Problem::at(
-            stated(["model.depth", "data.image_size"], given),
-            format!(
-                "nothing is left of images of {size} pixels when they are halved {depth} times; set data.image_size to \
-                 at least {}, or lower model.depth",
-                1usize << depth
-            ),
-        ));
+    /// The U-Net's width doubles and the image's size halves with every level.
+    fn levels(&mut self, depth: usize) {
+        /// Beyond it a single convolution is larger than any machine's memory or the image smaller than a pixel.
+        const DEEPEST: usize = 8;
+        if depth > DEEPEST {
+            let message = format!(
+                "a U-Net of {depth} levels doubles its width {depth} times; set model.depth to at most {DEEPEST}"
+            );
+            self.add("model.depth", message);
+        } else if let Some(size) = image_size(self.recipe)
+            && size >> depth == 0
+        {
+            let least = 1_usize << depth;
+            let message = format!(
+                "nothing is left of images of {size} pixels when they are halved {depth} times; set data.image_size to at \
+                 least {least}, or lower model.depth"
+            );
+            self.add(self.first_given(["model.depth", "data.image_size"]), message);
+        }
     }
 }

@@ -1,135 +1,126 @@
 //! What must hold within `[[stage]]`, between the stages, and between them and the rest of the recipe. Which parameters their
 //! globs match is told when there is a model.
 
-use toml::{Table, Value};
+use toml::Value;
 
-use super::{Problem, Recipe, Task, optim};
-use crate::recipe::{Passage, Stage};
+use super::{Checks, Task};
+use crate::recipe::Passage;
 
-pub(super) fn check(recipe: &Recipe, table: &Table, problems: &mut Vec<Problem>) {
-    let given = table.get("stage").and_then(Value::as_array);
-    for (number, stage) in recipe.stage.iter().enumerate() {
-        let mut problem = |key: &str, message: String| {
-            problems.push(Problem::at(&format!("stage[{number}].{key}"), message))
-        };
-        if recipe.stage[..number]
-            .iter()
-            .any(|earlier| earlier.name == stage.name)
-        {
-            problem(
-                "name",
-                format!(
-                    "{:?} is the name of an earlier stage; give each its own",
-                    stage.name
+impl Checks<'_> {
+    pub(super) fn stages(&mut self) {
+        let stated = self.stated.get("stage").and_then(Value::as_array);
+        for (number, stage) in self.recipe.stage.iter().enumerate() {
+            let name = &stage.name;
+            let earlier = &self.recipe.stage[..number];
+            if earlier.iter().any(|earlier| earlier.name == *name) {
+                let message = format!("{name:?} is the name of an earlier stage; give each its own");
+                self.of_stage(number, "name", message);
+            }
+            match (stage.epochs, stage.steps) {
+                (None, None) => {
+                    let message = "missing; state the length of the stage as epochs or as steps";
+                    self.of_stage(number, "epochs", message);
+                }
+                (Some(_), Some(_)) => self.of_stage(
+                    number,
+                    "steps",
+                    "the stage has epochs and steps; state its length in one of them, and remove the other",
                 ),
-            );
+                _ => {}
+            }
+            self.stage_effect(number);
+            self.stage_rates(number);
+            self.freezing(number);
+            let groups = stated.and_then(|list| list.get(number)?.get("group"));
+            self.groups(groups, &format!("stage[{number}].group"));
         }
-        match (stage.epochs, stage.steps) {
-            (None, None) => problem(
-                "epochs",
-                "missing; state the length of the stage as epochs or as steps".into(),
-            ),
-            (Some(_), Some(_)) => problem(
-                "steps",
-                "the stage has epochs and steps; state its length in one of them, and remove the other"
-                    .into(),
-            ),
-            _ => {}
-        }
-        effect(recipe, number, stage, &mut problem);
-        rates(recipe, number, &mut problem);
-        freezing(stage, &mut problem);
-        let groups = given.and_then(|list| list.get(number)?.get("group"));
-        optim::groups(
-            stage.group.len(),
-            groups,
-            &format!("stage[{number}].group"),
-            problems,
-        );
     }
-}
 
-/// Settings that mean nothing in their stage.
-fn effect(recipe: &Recipe, number: usize, stage: &Stage, problem: &mut dyn FnMut(&str, String)) {
-    let mut idle =
-        |key: &str, reason: String| problem(key, format!("this setting has no effect: {reason}; remove it"));
-    let chooses = matches!(recipe.task, Task::Torchscript | Task::Custom);
-    if stage.loss.is_some() && !chooses {
+    fn of_stage(&mut self, number: usize, key: &str, message: impl Into<String>) {
+        self.add(&format!("stage[{number}].{key}"), message);
+    }
+
+    /// Settings that mean nothing in their stage.
+    fn stage_effect(&mut self, number: usize) {
+        let (recipe, stage) = (self.recipe, &self.recipe.stage[number]);
+        let chooses = matches!(recipe.task, Task::Torchscript | Task::Custom);
         let task = recipe.task.as_str();
-        idle(
-            "loss",
-            format!("it is for task = \"torchscript\" and this is {task:?}"),
-        );
+        let of_modules = format!("it is for task = \"torchscript\" and this is {task:?}");
+        let no_average = "the recipe has no moving average, which [ema] asks for";
+        let no_best = "no best checkpoint is kept, which checkpoint.best asks for";
+        let (ema, best) = (stage.ema == Passage::Restart, stage.best == Passage::Restart);
+        let (has_ema, has_best) = (recipe.ema.is_some(), recipe.checkpoint.best.is_some());
+        for (idle, key, reason) in [
+            (stage.loss.is_some() && !chooses, "loss", &*of_modules),
+            (ema && !has_ema, "ema", no_average),
+            (
+                ema && has_ema && number == 0,
+                "ema",
+                "the moving average begins with the run",
+            ),
+            (best && !has_best, "best", no_best),
+            (
+                best && has_best && number == 0,
+                "best",
+                "the best is sought from the beginning of the run",
+            ),
+        ] {
+            if idle {
+                let message = format!("this setting has no effect: {reason}; remove it");
+                self.of_stage(number, key, message);
+            }
+        }
     }
-    if stage.ema == Passage::Restart && recipe.ema.is_none() {
-        idle(
-            "ema",
-            "the recipe has no moving average, which [ema] asks for".into(),
-        );
-    } else if stage.ema == Passage::Restart && number == 0 {
-        idle("ema", "the moving average begins with the run".into());
-    }
-    if stage.best == Passage::Restart && recipe.checkpoint.best.is_none() {
-        idle(
-            "best",
-            "no best checkpoint is kept, which checkpoint.best asks for".into(),
-        );
-    } else if stage.best == Passage::Restart && number == 0 {
-        idle("best", "the best is sought from the beginning of the run".into());
-    }
-}
 
-fn rates(recipe: &Recipe, number: usize, problem: &mut dyn FnMut(&str, String)) {
-    let (stage, alone) = (&recipe.stage[number], recipe.of_stage(number));
-    let rate = alone.learning_rate();
-    let key = match (stage.lr, stage.lr_factor) {
-        (Some(_), _) => "lr",
-        (None, factor) if factor != 1.0 => "lr_factor",
-        _ => "effective_batch",
-    };
-    if !rate.is_finite() {
-        problem(
-            key,
-            "the learning rate of this stage becomes infinite when it is scaled to the batch".into(),
-        );
-    } else if let Some(min_lr) = alone.optim.schedule.min_lr.filter(|min_lr| *min_lr > rate)
-        && recipe.learning_rate() >= min_lr
-    {
-        problem(
-            key,
-            format!(
+    fn stage_rates(&mut self, number: usize) {
+        let (stage, alone) = (&self.recipe.stage[number], self.recipe.of_stage(number));
+        let rate = alone.learning_rate();
+        let key = match (stage.lr, stage.lr_factor) {
+            (Some(_), _) => "lr",
+            (None, factor) if factor != 1.0 => "lr_factor",
+            _ => "effective_batch",
+        };
+        if !rate.is_finite() {
+            let message = "the learning rate of this stage becomes infinite when it is scaled to the batch";
+            self.of_stage(number, key, message);
+        } else if let Some(min_lr) = alone.optim.schedule.min_lr.filter(|min_lr| *min_lr > rate)
+            && self.recipe.learning_rate() >= min_lr
+        {
+            let message = format!(
                 "the learning rate of this stage is {rate}, below optim.schedule.min_lr, which is {min_lr}; raise the one or \
                  lower the other"
-            ),
-        );
-    }
-}
-
-/// Contradictions that can be seen without the model.
-fn freezing(stage: &Stage, problem: &mut dyn FnMut(&str, String)) {
-    for (index, entry) in stage.unfreeze.iter().enumerate() {
-        let earlier = &stage.unfreeze[..index];
-        if let Some(before) = earlier.last().filter(|before| before.at >= entry.at) {
-            let message = format!(
-                "{} comes after {} in the list; put the parts in rising order, each once",
-                entry.at, before.at
             );
-            problem(&format!("unfreeze[{index}].at"), message);
+            self.of_stage(number, key, message);
         }
-        let key = format!("unfreeze[{index}].match");
-        for glob in &entry.patterns {
-            if earlier.iter().any(|entry| entry.patterns.contains(glob)) {
-                let message =
-                    format!("{glob:?} is unfrozen by an earlier entry already; remove it here or there");
-                problem(&key, message);
-            }
-            let frozen = stage.freeze.as_ref().is_some_and(|globs| globs.contains(glob));
-            if frozen && entry.at == 0.0 {
+    }
+
+    /// Contradictions that can be seen without the model.
+    fn freezing(&mut self, number: usize) {
+        let stage = &self.recipe.stage[number];
+        for (index, entry) in stage.unfreeze.iter().enumerate() {
+            let earlier = &stage.unfreeze[..index];
+            if let Some(before) = earlier.last().filter(|before| before.at >= entry.at) {
+                let (at, before) = (entry.at, before.at);
                 let message = format!(
-                    "{glob:?} is frozen by this stage and unfrozen where it begins; remove it from freeze, or unfreeze it at a \
-                     later part"
+                    "{at} comes after {before} in the list; put the parts in rising order, each once"
                 );
-                problem(&key, message);
+                self.of_stage(number, &format!("unfreeze[{index}].at"), message);
+            }
+            let key = format!("unfreeze[{index}].match");
+            for glob in &entry.patterns {
+                if earlier.iter().any(|entry| entry.patterns.contains(glob)) {
+                    let message =
+                        format!("{glob:?} is unfrozen by an earlier entry already; remove it here or there");
+                    self.of_stage(number, &key, message);
+                }
+                let frozen = stage.freeze.as_ref().is_some_and(|globs| globs.contains(glob));
+                if frozen && entry.at == 0.0 {
+                    let message = format!(
+                        "{glob:?} is frozen by this stage and unfrozen where it begins; remove it from freeze, or unfreeze it \
+                         at a later part"
+                    );
+                    self.of_stage(number, &key, message);
+                }
             }
         }
     }

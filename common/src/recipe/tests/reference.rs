@@ -50,11 +50,11 @@ fn every_key_is_of_the_experiment_or_free() {
 }
 
 pub(super) fn schema_keys() -> Vec<String> {
-    fn visit(keys: &[schema::Key], path: &str, found: &mut Vec<String>) {
+    fn visit(keys: &[keys::Key], path: &str, found: &mut Vec<String>) {
         for key in keys {
             let name = format!("{path}{}", key.name);
             match &key.kind {
-                schema::Kind::Section(inner) => visit(inner, &format!("{name}."), found),
+                keys::Kind::Section(inner) => visit(inner, &format!("{name}."), found),
                 _ => found.push(name),
             }
         }
@@ -86,15 +86,15 @@ fn schema_and_types_agree() {
 }
 
 /// The keys of this name's section, or of each member of its list.
-fn inner_keys(keys: &'static [schema::Key], name: &str) -> &'static [schema::Key] {
+fn inner_keys(keys: &'static [keys::Key], name: &str) -> &'static [keys::Key] {
     match keys.iter().find(|key| key.name == name).unwrap().kind {
-        schema::Kind::Section(inner) | schema::Kind::Sections(inner, _) => inner,
+        keys::Kind::Section(inner) | keys::Kind::Sections(inner, _) => inner,
         _ => panic!("{name} is a section"),
     }
 }
 
 /// What these write is what the schema lists for them.
-fn agree(written: &[serde_json::Value], listed: &[schema::Key]) {
+fn agree(written: &[serde_json::Value], listed: &[keys::Key]) {
     let mut keys: Vec<&str> = written
         .iter()
         .flat_map(|value| value.as_object().unwrap().keys().map(String::as_str))
@@ -188,16 +188,16 @@ fn docs_of(heading: &str) -> &'static str {
 /// Every key has its row in the reference, below the heading of its section, with every word that it takes.
 #[test]
 fn the_reference_lists_every_key_and_word() {
-    fn visit(keys: &[schema::Key], part: &str) {
+    fn visit(keys: &[keys::Key], part: &str) {
         for key in keys {
             let row = format!("| `{}` |", key.name);
             match &key.kind {
                 // A sub-section or a list of them has a heading of its own.
-                schema::Kind::Section(inner) | schema::Kind::Sections(inner, _) => {
+                keys::Kind::Section(inner) | keys::Kind::Sections(inner, _) => {
                     assert!(part.contains(&row), "no row for {}", key.name);
                     visit(inner, docs_of(&format!("### `{}`", key.name)));
                 }
-                schema::Kind::Choice(words, _) => {
+                keys::Kind::Choice(words, _) => {
                     assert!(part.contains(&row), "no row for {}", key.name);
                     for word in *words {
                         assert!(
@@ -213,9 +213,9 @@ fn the_reference_lists_every_key_and_word() {
     }
     for key in schema::RECIPE {
         match &key.kind {
-            schema::Kind::Section(inner) => visit(inner, docs_of(&format!("## `[{}]`", key.name))),
-            schema::Kind::Sections(inner, _) => visit(inner, docs_of(&format!("## `[[{}]]`", key.name))),
-            schema::Kind::Free => assert!(!docs_of(&format!("## `[{}]`", key.name)).is_empty()),
+            keys::Kind::Section(inner) => visit(inner, docs_of(&format!("## `[{}]`", key.name))),
+            keys::Kind::Sections(inner, _) => visit(inner, docs_of(&format!("## `[[{}]]`", key.name))),
+            keys::Kind::Free => assert!(!docs_of(&format!("## `[{}]`", key.name)).is_empty()),
             _ => visit(std::slice::from_ref(key), docs_of("## Top level")),
         }
     }
