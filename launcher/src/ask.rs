@@ -2,6 +2,7 @@
 //! worker, whose output, exit code and signals are then its own.
 
 use crate::cli::{EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
+use crate::gpus::names::{of_machine, usual};
 use crate::launch::find_worker;
 use anyhow::{Context, bail};
 use dtrain_common::batch::Partition;
@@ -10,8 +11,7 @@ use dtrain_common::env::{
     WORLD_SIZE,
 };
 use dtrain_common::gpu::{self, GpuError, Visible};
-use dtrain_common::plan::gpus::{Gpu, of_machine, usual};
-use dtrain_common::plan::{Job, PlanJob, ProfileJob, Way};
+use dtrain_common::job::{Gpu, Job, PlanJob, ProfileJob, Way};
 use dtrain_common::recipe::Recipe;
 use std::io::Write;
 use std::os::unix::process::CommandExt;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::memory_report::host_memory;
 use dtrain_common::control::{Answer, Ask, Listener, ask, folders};
-use dtrain_common::memory::host_memory;
 use dtrain_torch_shim::{ShimError, memory};
 use tch::Device;
 

@@ -5,12 +5,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::memory_report::Owners;
+use crate::plan::{EvalJob, EvalWeights};
 use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::Manifest;
-use dtrain_common::memory::Owners;
-use dtrain_common::plan::{EvalJob, EvalWeights};
 use dtrain_common::recipe::{MemoryFormat, Recipe};
 use dtrain_common::run_dir::{Resume, RunDir};
 use dtrain_common::units::ByteSize;

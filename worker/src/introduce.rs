@@ -1,9 +1,9 @@
 //! What a run says of itself before its first step: plan.json, and sentences for people.
 
+use crate::memory_report::state_bytes;
+use crate::plan::Prediction;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::files::write_atomic;
-use dtrain_common::memory::state_bytes;
-use dtrain_common::plan::Prediction;
 use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::RunDir;
 use dtrain_common::units::ByteSize;
@@ -158,8 +158,8 @@ fn predicted(stage: Option<&str>, chosen: &Chosen, segments: usize, limit: u64) 
 
 #[cfg(test)]
 mod tests {
-    use dtrain_common::memory::Owners;
-    use dtrain_common::plan::{Cut, Way};
+    use crate::memory_report::Owners;
+    use crate::plan::{Cut, Way};
     use dtrain_common::recipe::Amp;
 
     use super::*;

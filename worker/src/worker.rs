@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::plan::{Cut, EvalWeights};
 use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::plan::{Cut, EvalWeights};
 use dtrain_common::recipe::{self, Recipe, Task, TestWeights};
 use dtrain_common::run_dir::{Resume, RunDir};
 use tch::{Device, Tensor};
@@ -43,7 +43,7 @@ pub struct Request {
     pub resume: Resume,
     /// The launcher has prepared the run directory and holds its lock.
     pub prepared: bool,
-    /// What is asked for instead of a training, as JSON: see `dtrain_common::plan::Job`.
+    /// What is asked for instead of a training, as JSON: see `crate::plan::Job`.
     pub job: Option<String>,
 }
 

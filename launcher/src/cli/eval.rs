@@ -3,7 +3,7 @@
 use super::{GpuArgs, LaunchArgs, Nproc, RecipeArgs, parse};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use dtrain_common::plan::{EvalJob, EvalWeights, Job};
+use dtrain_common::job::{EvalJob, EvalWeights, Job};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 

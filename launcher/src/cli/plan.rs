@@ -1,9 +1,10 @@
 //! The flags of `dtrain plan`, `dtrain profile` and `dtrain gpu suggest-batch-size`.
 
 use super::launch::MOST_WORKERS;
+use crate::gpus::names::{GpuNameError, parse_list};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use dtrain_common::plan::gpus::{Gpu, GpuNameError, parse_list};
+use dtrain_common::job::Gpu;
 use std::str::FromStr;
 
 /// Which recipe, and with which settings.

@@ -4,6 +4,7 @@ mod clear;
 mod info;
 mod kill;
 mod monitor;
+pub(crate) mod names;
 pub(crate) mod owner;
 
 use crate::ask;

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use crate::memory_report::Owners;
 use dtrain_common::batch::share;
-use dtrain_common::memory::Owners;
 use tch::{Device, Tensor};
 
 use super::error::TrainError;

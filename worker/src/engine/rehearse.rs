@@ -1,7 +1,7 @@
 //! A step that is rehearsed: the same operations on the same model as one that counts, of which only the memory matters. The
 //! tensors are symbolic, or real in a process that does nothing else.
 
-use dtrain_common::memory::Owners;
+use crate::memory_report::Owners;
 use tch::{Kind, Tensor};
 
 use super::arena::Arena;

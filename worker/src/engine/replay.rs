@@ -10,7 +10,7 @@ mod shortage;
 
 use std::sync::Arc;
 
-use dtrain_common::memory::Owners;
+use crate::memory_report::Owners;
 use dtrain_common::recipe::Budget;
 use dtrain_torch_shim::memory;
 use tch::Device;

@@ -2,8 +2,8 @@
 
 use std::process::{Command, Stdio};
 
+use crate::plan::Cut;
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::plan::Cut;
 use serde::{Deserialize, Serialize};
 use tch::Device;
 

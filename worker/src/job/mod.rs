@@ -6,9 +6,9 @@ mod profile;
 
 use std::io::Write;
 
+use crate::plan::{Job, PlanError};
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::plan::{Job, PlanError};
 use dtrain_common::recipe::Recipe;
 use serde_json::Value;
 

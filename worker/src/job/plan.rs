@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::plan::{Cut, Outcome, PlanJob, Prediction, Predictor, Subject as Planned, Way, report};
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::plan::{Cut, Outcome, PlanJob, Prediction, Predictor, Subject as Planned, Way, report};
 
 use super::attempt::{Attempt, Came, LIMITLESS, start};
 use super::{Subject, answer, planned};

@@ -1,11 +1,11 @@
 //! `dtrain profile`: real steps beside their prediction, and the largest micro-batch that fits.
 
-use dtrain_common::batch::Partition;
-use dtrain_common::exit::ExitStatus;
-use dtrain_common::plan::{
+use crate::plan::{
     Asked, Choice, Cut, MeasuredStage, Optimal, Predictor, Profile, ProfileJob, ProfiledStage, Solver,
     Subject as Planned, Tried, TriedOutcome, largest,
 };
+use dtrain_common::batch::Partition;
+use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Amp;
 use tch::Device;
 

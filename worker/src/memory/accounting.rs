@@ -1,6 +1,6 @@
 //! The memory of a step by phase and by owner, the same on the CPU and on a GPU.
 
-use dtrain_common::memory::{MemoryReport, Owners, PhasePeaks};
+use crate::memory_report::{MemoryReport, Owners, PhasePeaks};
 use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::memory::{self, Usage};
 use dtrain_torch_shim::symbolic::Symbolic;

@@ -1,6 +1,6 @@
 //! How much a rank's tensors may take on its device.
 
-use dtrain_common::plan::FRAGMENTATION_PERCENT;
+use crate::plan::FRAGMENTATION_PERCENT;
 use dtrain_common::recipe;
 use dtrain_torch_shim::{ShimError, cuda, memory};
 use tch::Device;

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
+use crate::memory_report::{Owners, PhasePeaks};
+use crate::plan::Cut;
 use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::memory::{Owners, PhasePeaks};
-use dtrain_common::plan::Cut;
 use dtrain_common::recipe::{MicroBatch, Recipe, Recompute};
 use dtrain_torch_shim::memory::empty_cache;
 use serde::{Deserialize, Serialize};

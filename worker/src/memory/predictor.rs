@@ -1,9 +1,9 @@
 //! What cuts take, known from a step on symbolic tensors: milliseconds for any model, and no memory.
 
+use crate::memory_report::Owners;
+use crate::plan::{Cut, Prediction, Predictor, Subject, Way};
 use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::memory::Owners;
-use dtrain_common::plan::{Cut, Prediction, Predictor, Subject, Way};
 use dtrain_common::recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
 use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::symbolic::{Attention, Symbolic};
@@ -297,7 +297,7 @@ fn with_more(step: &StepMemory, ahead: u64, always: u64) -> (u64, Owners) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_common::memory::{MemoryReport, PhasePeaks};
+    use crate::memory_report::{MemoryReport, PhasePeaks};
 
     #[test]
     fn libraries_take_their_share_on_a_gpu_where_there_are_products() {

@@ -1,6 +1,6 @@
 //! The cut of every stage, chosen before the first step from what symbolic steps would take.
 
-use dtrain_common::plan::{Asked, Choice, Cut, PlanError, Prediction, Predictor, Solver};
+use crate::plan::{Asked, Choice, Cut, PlanError, Prediction, Predictor, Solver};
 use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
 use dtrain_common::units::ByteSize;
 use dtrain_torch_shim::rng;

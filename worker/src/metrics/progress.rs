@@ -182,8 +182,8 @@ fn say(text: &str) {
 mod tests {
     use super::*;
     use crate::memory::StepMemory;
+    use crate::memory_report::MemoryReport;
     use crate::metrics::{SkipCause, WaitMs};
-    use dtrain_common::memory::MemoryReport;
 
     fn record(step: u64) -> StepRecord {
         StepRecord {

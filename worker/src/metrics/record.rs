@@ -1,6 +1,6 @@
 //! The lines of metrics.jsonl.
 
-use dtrain_common::memory::MemoryReport;
+use crate::memory_report::MemoryReport;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 

@@ -1,7 +1,7 @@
 //! RUN_DIR/plan.json.
 
-use dtrain_common::memory::StateBytes;
-use dtrain_common::plan::Prediction;
+use crate::memory_report::StateBytes;
+use crate::plan::Prediction;
 use serde::Serialize;
 
 /// RUN_DIR/plan.json: the partition chosen, and the memory that it is predicted to take.

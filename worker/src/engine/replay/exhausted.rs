@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use dtrain_common::memory::Owners;
+use crate::memory_report::Owners;
 use dtrain_common::units::ByteSize;
 
 use crate::memory::Elsewhere;

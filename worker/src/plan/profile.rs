@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::profile_table;
 use super::{Prediction, Subject};
-use crate::memory::{Owners, PhasePeaks};
+use crate::memory_report::{Owners, PhasePeaks};
 
 /// The whole answer; `--json` writes it as one object on a line. Sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,20 +82,5 @@ impl MeasuredStage {
     /// Prediction less measurement, as a part of the measurement: 0.01 is 1% too much.
     pub fn error(&self) -> f64 {
         self.predicted.peak as f64 / (self.peak as f64).max(1.0) - 1.0
-    }
-}
-
-impl Profile {
-    /// The answer as text, or as a line of JSON.
-    ///
-    /// # Errors
-    /// None known: every part has a form in JSON.
-    pub fn render(&self, json: bool) -> serde_json::Result<String> {
-        if json {
-            return serde_json::to_string(self).map(|line| line + "\n");
-        }
-        let mut out = String::new();
-        profile_table::full(self, &mut out);
-        Ok(out)
     }
 }

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 
 use super::{Cut, Prediction, Predictor, Subject, Way};
-use crate::memory::Owners;
-use crate::recipe::Amp;
+use crate::memory_report::Owners;
+use dtrain_common::recipe::Amp;
 
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const GIB: u64 = 1 << 30;

@@ -1,81 +1,11 @@
 //! `dtrain plan`: a cut for every GPU, and what helps.
 
-use serde::{Deserialize, Serialize};
-
-use super::advice::{Advice, advise};
+use super::advice::advise;
+use super::answer::{Margin, Outcome, Plan, Row};
 use super::budget::{CONTEXT_BYTES, FRAGMENTATION_PERCENT, usable};
-use super::gpus::Gpu;
 use super::solve::{Asked, Choice, Solver};
-use super::{PlanError, PlanJob, Prediction, Predictor, Subject, Way, table};
-use crate::exit::ExitStatus;
-use crate::recipe::{Amp, Budget, Recipe};
-
-/// The whole answer; `--json` writes it as one object on a line. Sizes are bytes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
-    /// The stage that it is about, where one was named.
-    pub stage: Option<String>,
-    /// What is planned for.
-    pub subject: Subject,
-    /// Ranks, each on a GPU of its own.
-    pub nproc: usize,
-    /// How the predictions came about.
-    pub way: Way,
-    /// What is not given to tensors of every GPU.
-    pub margin: Margin,
-    /// `memory.budget`, where it is a size: no row has more.
-    pub budget: Option<u64>,
-    /// A rank's whole share at once, and nothing computed again: what the times of rows and advice compare with.
-    pub plain: Prediction,
-    /// One row for each GPU, in the order asked for.
-    pub rows: Vec<Row>,
-    /// What saves memory against the plain cut, each alone; most first.
-    pub advice: Vec<Advice>,
-    /// What saves memory against the smallest cut, where that does not fit somewhere.
-    pub helps: Vec<Advice>,
-    /// What makes the result depend on the micro-batch.
-    pub warnings: Vec<String>,
-}
-
-/// The margin of a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Margin {
-    /// Taken off first.
-    pub context_bytes: u64,
-    /// Taken off the rest.
-    pub fragmentation_percent: u64,
-}
-
-/// What was chosen for a GPU.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    /// The GPU.
-    pub gpu: Gpu,
-    /// What tensors may take of it, in bytes.
-    pub budget: u64,
-    /// The cut.
-    #[serde(flatten)]
-    pub choice: Choice,
-}
-
-/// Whether anything fits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// On one of the GPUs at least.
-    Fits,
-    /// On none.
-    NothingFits,
-}
-
-impl Outcome {
-    /// The exit code's meaning: 3 where nothing fits.
-    pub fn exit_status(self) -> ExitStatus {
-        match self {
-            Self::Fits => ExitStatus::Success,
-            Self::NothingFits => ExitStatus::OutOfMemory,
-        }
-    }
-}
+use super::{Gpu, PlanError, PlanJob, Predictor, Subject, table};
+use dtrain_common::recipe::{Amp, Recipe};
 
 /// Plans `recipe` for the GPUs of `job` and appends the answer to `out`, as text or as a line of JSON. `subject` is the
 /// predictor's own. The worker calls it once, or once for each stage.
@@ -99,10 +29,9 @@ pub fn report<P: Predictor + ?Sized>(
         table::full(&plan, out);
     }
     let fits = |row: &Row| matches!(row.choice, Choice::Fit(_));
-    Ok(if plan.rows.iter().any(fits) {
-        Outcome::Fits
-    } else {
-        Outcome::NothingFits
+    Ok(match plan.rows.iter().any(fits) {
+        true => Outcome::Fits,
+        false => Outcome::NothingFits,
     })
 }
 
@@ -112,10 +41,7 @@ fn plan<P: Predictor + ?Sized>(
     predictor: &mut P,
     job: &PlanJob,
 ) -> Result<Plan, PlanError<P::Error>> {
-    let most = match recipe.memory.budget {
-        Budget::Auto => None,
-        Budget::Size(size) => Some(size.0),
-    };
+    let most = recipe.memory.budget.size();
     let asked = |gpu: &Gpu| {
         let budget = usable(gpu.bytes).min(most.unwrap_or(u64::MAX));
         Asked::new(recipe, job.nproc, budget, precision(recipe.precision.amp, gpu))
@@ -146,10 +72,11 @@ fn plan<P: Predictor + ?Sized>(
         }
     }
     let cut_up = |row: &Row| row.choice.prediction().cut.micro_batch < subject.effective_batch;
-    let warnings = match rows.iter().any(cut_up) {
-        true => subject.depends.iter().map(warning).collect(),
-        false => Vec::new(),
+    let depends = match rows.iter().any(cut_up) {
+        true => &subject.depends[..],
+        false => &[],
     };
+    let warning = |words| format!("the result depends on the micro-batch: {words}");
     Ok(Plan {
         stage: job.stage.clone(),
         subject: subject.clone(),
@@ -164,12 +91,8 @@ fn plan<P: Predictor + ?Sized>(
         rows,
         advice,
         helps,
-        warnings,
+        warnings: depends.iter().map(warning).collect(),
     })
-}
-
-fn warning(words: &String) -> String {
-    format!("the result depends on the micro-batch: {words}")
 }
 
 /// The precision of a run on this GPU, as the worker would choose it there.

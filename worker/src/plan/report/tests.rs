@@ -1,15 +1,31 @@
 #![allow(clippy::unwrap_used)]
 
+use dtrain_common::exit::ExitStatus;
+
 use super::*;
-use crate::plan::fixtures::{GIB, MIB, Machine};
-use crate::plan::gpus;
+use crate::plan::Way;
+use crate::plan::tests::{GIB, MIB, Machine};
 
 const RECIPE: &str = "task = \"classify\"\n[data]\nkind = \"generated\"\nimage_size = 224\n[model]\nname = \"resnet50\"\n\
                       [train]\neffective_batch = 16\nepochs = 1\n[ema]\ndecay = 0.99\n";
 
+/// GPUs of so many hundredths of a GiB, by the names of the launcher's table.
 fn job(list: &str) -> PlanJob {
+    let gpu = |name: &str| {
+        let (hundredths, bf16) = match name {
+            "t4" => (1474, false),
+            "a100-40gb" => (3939, true),
+            "h200" => (13972, true),
+            gib => (gib.trim_end_matches("GiB").parse::<u64>().unwrap() * 100, true),
+        };
+        Gpu {
+            name: name.into(),
+            bytes: hundredths * GIB / 100,
+            bf16,
+        }
+    };
     PlanJob {
-        gpus: gpus::parse_list(list).unwrap(),
+        gpus: list.split(',').map(gpu).collect(),
         nproc: 1,
         way: Way::Symbolic,
         stage: None,

@@ -12,6 +12,7 @@
 //! backward, however the step is cut up.
 
 use super::Prediction;
+use dtrain_common::batch::Partition;
 
 /// What a micro-step costs on top of its samples, in samples. One of the guides measured times of 1, 1.08, 1.30 and 1.44 for
 /// micro-batches of 16, 8, 4 and 2, another 1.18 for 1 against 2. Half a sample gives 1, 1.03, 1.09 and 1.21, and 1.20: the
@@ -25,6 +26,16 @@ pub struct Share {
     pub samples: usize,
     /// Its micro-steps.
     pub steps: usize,
+}
+
+impl Share {
+    /// The share of the busiest rank of a partition.
+    pub fn of(partition: &Partition) -> Self {
+        Self {
+            samples: partition.rank_range(0).len(),
+            steps: partition.grad_accum_steps(),
+        }
+    }
 }
 
 /// The expected time of a step with `cut`, against that of a step with `plain`. `segments` are those of the model that can be
@@ -49,8 +60,8 @@ pub fn relative_time(plain: (&Prediction, Share), cut: (&Prediction, Share), seg
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::Machine;
     use super::*;
+    use crate::plan::tests::Machine;
 
     /// A step of 16 samples on one rank in micro-batches of `micro_batch`, with so many of 4 segments computed again.
     fn time(machine: &Machine, micro_batch: usize, recompute: usize) -> f64 {

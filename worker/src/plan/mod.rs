@@ -1,17 +1,12 @@
-//! The memory plan: how a step is cut up so that it fits, chosen from predictions. Pure arithmetic; what predicts is the
-//! worker, which runs the step on tensors without storage or measures it.
-
+//! The memory plan: how a step is cut up so that it fits, chosen from predictions. Pure arithmetic: a [`Predictor`] runs the
+//! step on tensors without storage, or measures it.
 //!
-//! [`report`] is what `dtrain plan` prints: [`Solver`] chooses a cut for every GPU, [`gpus`] knows their memory. `dtrain profile`
-//! prints [`Profile`]. [`Job`] is how the launcher tells the worker what is asked for.
+//! [`report`] is what `dtrain plan` prints; [`Solver`] chooses a cut for every GPU. `dtrain profile` prints [`Profile`].
 
 mod advice;
+mod answer;
 mod budget;
 mod cost;
-#[cfg(test)]
-mod fixtures;
-pub mod gpus;
-mod job;
 mod profile;
 mod profile_table;
 mod report;
@@ -19,18 +14,21 @@ mod search;
 mod solve;
 mod table;
 
+#[cfg(test)]
+mod tests;
+
 use serde::{Deserialize, Serialize};
 
-use crate::batch::BatchError;
-use crate::memory::Owners;
-use crate::recipe::Amp;
+use crate::memory_report::Owners;
+use dtrain_common::batch::BatchError;
+use dtrain_common::recipe::Amp;
 
-pub use advice::Advice;
+pub use answer::{Advice, Margin, Outcome, Plan, Row};
 pub use budget::{CONTEXT_BYTES, FRAGMENTATION_PERCENT, usable};
 pub use cost::{MICRO_STEP_SAMPLES, Share, relative_time};
-pub use job::{EvalJob, EvalWeights, Job, PlanJob, ProfileJob};
+pub use dtrain_common::job::{EvalJob, EvalWeights, Gpu, Job, PlanJob, ProfileJob, Way};
 pub use profile::{MeasuredStage, Optimal, Profile, ProfiledStage, Tried, TriedOutcome};
-pub use report::{Margin, Outcome, Plan, Row, report};
+pub use report::report;
 pub use search::largest;
 pub use solve::{Asked, Choice, Fit, NoFit, Solver};
 
@@ -47,16 +45,6 @@ pub struct Cut {
     pub recompute: usize,
     /// Whether every rank keeps its own part of the optimizer's state only.
     pub shard_optimizer: bool,
-}
-
-/// How a prediction came about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Way {
-    /// The step was run on tensors without storage.
-    Symbolic,
-    /// Steps were run at two micro-batches, and the rest follows by a straight line.
-    Measured,
 }
 
 /// What a cut is predicted to take of a rank with the largest share.

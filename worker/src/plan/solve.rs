@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::cost::{Share, relative_time};
 use super::search::largest;
 use super::{Cut, PlanError, Prediction, Predictor, Subject};
-use crate::batch::{BatchError, Partition};
-use crate::recipe::{Amp, MicroBatch, Recipe, Recompute};
+use dtrain_common::batch::{BatchError, Partition};
+use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
 
 /// So many cuts with recompute are looked at closely, the best by the straight line first.
 const CANDIDATES: usize = 2;
@@ -153,66 +153,55 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
     /// As [`Solver::plain`].
     pub fn solve(&mut self, asked: &Asked) -> Result<Choice, PlanError<P::Error>> {
         let partitions = self.partitions(asked)?;
-        let segments = self.subject.segments;
-        let (least, most) = match asked.recompute {
-            Recompute::Off => (0, 0),
-            Recompute::On => (segments, segments),
-            Recompute::Auto => (0, segments),
-        };
         let sizes: Vec<_> = partitions.iter().map(Partition::micro_batch).collect();
+        let segments = self.subject.segments;
+        let (least, most) = asked.segments(segments);
         let plain = self.plain(asked)?;
-        let share = |partition: &Partition| Share {
-            samples: partition.rank_range(0).len(),
-            steps: partition.grad_accum_steps(),
-        };
         let whole = Share {
-            samples: partitions[0].rank_range(0).len(),
             steps: 1,
+            ..Share::of(&partitions[0])
         };
         let time = |prediction: &Prediction, partition: &Partition| {
-            relative_time((&plain, whole), (prediction, share(partition)), segments)
+            relative_time((&plain, whole), (prediction, Share::of(partition)), segments)
         };
-
+        let mut fitting: Vec<(usize, Prediction)> = Vec::new();
         let without = largest(&sizes, asked.budget, |micro_batch| {
-            self.predict(asked.cut(micro_batch, least))
-                .map(|prediction| Some(prediction.peak))
+            let prediction = self.predict(asked.cut(micro_batch, least))?;
+            Ok::<_, PlanError<P::Error>>(Some(prediction.peak))
         })?;
-        let mut best: Option<(f64, usize, Prediction)> = None;
         if let Some(position) = without {
-            let prediction = self.predict(asked.cut(sizes[position], least))?;
-            best = Some((time(&prediction, &partitions[position]), position, prediction));
+            fitting.push((position, self.predict(asked.cut(sizes[position], least))?));
         }
         let rest = without.map_or(0, |position| position + 1);
         if rest < sizes.len() && least < most {
-            let promising = self.promising(asked, &partitions[rest..], time)?;
-            for position in promising.into_iter().map(|position| position + rest) {
-                if let Some(prediction) = self.fewest_segments(asked, sizes[position], most)? {
-                    let expected = time(&prediction, &partitions[position]);
-                    let better = |(cost, at, _): &(f64, usize, _)| {
-                        expected < *cost || (expected <= *cost && position > *at)
-                    };
-                    if best.as_ref().is_none_or(better) {
-                        best = Some((expected, position, prediction));
-                    }
-                }
+            for position in self.promising(asked, &partitions[rest..], time)? {
+                let found = self.fewest_segments(asked, sizes[position + rest], most)?;
+                fitting.extend(found.map(|prediction| (position + rest, prediction)));
             }
-            if best.is_none()
-                && let Some(prediction) = self.fewest_segments(asked, sizes[0], most)?
-            {
-                best = Some((time(&prediction, &partitions[0]), 0, prediction));
+            if fitting.is_empty() {
+                let found = self.fewest_segments(asked, sizes[0], most)?;
+                fitting.extend(found.map(|prediction| (0, prediction)));
             }
         }
+        let timed = fitting.into_iter().map(|(position, prediction)| {
+            let relative_time = time(&prediction, &partitions[position]);
+            (relative_time, position, prediction)
+        });
+        let best = timed.min_by(|(one, a, _), (other, b, _)| one.total_cmp(other).then(b.cmp(a)));
+        let position = best.map_or(0, |(_, position, _)| position);
+        let partition = partitions[position].to_string();
+        let grad_accum_steps = partitions[position].grad_accum_steps();
         Ok(match best {
-            Some((relative_time, position, prediction)) => Choice::Fit(Fit {
+            Some((relative_time, _, prediction)) => Choice::Fit(Fit {
                 prediction,
-                partition: partitions[position].to_string(),
-                grad_accum_steps: partitions[position].grad_accum_steps(),
+                partition,
+                grad_accum_steps,
                 relative_time,
             }),
             None => Choice::NoFit(NoFit {
                 smallest: self.smallest(asked)?,
-                partition: partitions[0].to_string(),
-                grad_accum_steps: partitions[0].grad_accum_steps(),
+                partition,
+                grad_accum_steps,
             }),
         })
     }
@@ -223,11 +212,8 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
     /// As [`Solver::plain`].
     pub fn smallest(&mut self, asked: &Asked) -> Result<Prediction, PlanError<P::Error>> {
         let smallest = self.partitions(asked)?[0].micro_batch();
-        let segments = match asked.recompute {
-            Recompute::Off => 0,
-            Recompute::On | Recompute::Auto => self.subject.segments,
-        };
-        self.predict(asked.cut(smallest, segments))
+        let (_, most) = asked.segments(self.subject.segments);
+        self.predict(asked.cut(smallest, most))
     }
 
     /// The ways in which a step can be cut up, one for every micro-batch that the recipe leaves free, which ascend.
@@ -283,31 +269,23 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
         let mut ranked: Vec<(f64, usize)> = Vec::new();
         for (position, &size) in sizes.iter().enumerate() {
             let (most, least) = (between(&none, size), between(&all, size));
-            let over = most - asked.budget as f64;
-            let part = if over <= 0.0 {
-                0.0
-            } else {
-                over / (most - least).max(1.0)
-            };
+            let over = (most - asked.budget as f64).max(0.0);
+            let part = over / (most - least).max(1.0);
             if part > 1.0 {
                 continue;
             }
             let recompute = (part * segments as f64).ceil() as usize;
-            let operations = |(from, _): &(Prediction, Prediction)| from.flops;
             let again = recompute as f64 / segments as f64;
             let guess = Prediction {
                 cut: asked.cut(size, recompute),
-                flops: operations(&none) + again * (operations(&all) - operations(&none)),
+                flops: none.0.flops + again * (all.0.flops - none.0.flops),
                 ..none.0
             };
             ranked.push((time(&guess, &partitions[position]), position));
         }
         ranked.sort_by(|(one, a), (other, b)| one.total_cmp(other).then(b.cmp(a)));
-        Ok(ranked
-            .into_iter()
-            .take(CANDIDATES)
-            .map(|(_, position)| position)
-            .collect())
+        let best = ranked.into_iter().take(CANDIDATES);
+        Ok(best.map(|(_, position)| position).collect())
     }
 
     /// What a micro-batch takes with the fewest segments, at most `most`, with which it fits; none where it does not.
@@ -340,6 +318,15 @@ impl Asked {
             amp,
             recompute: recipe.memory.recompute,
             shard_optimizer: recipe.memory.shard_optimizer,
+        }
+    }
+
+    /// The fewest and the most segments that may be computed again, of so many.
+    fn segments(&self, all: usize) -> (usize, usize) {
+        match self.recompute {
+            Recompute::Off => (0, 0),
+            Recompute::On => (all, all),
+            Recompute::Auto => (0, all),
         }
     }
 

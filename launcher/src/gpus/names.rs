@@ -1,54 +1,13 @@
 //! GPUs by name, and their memory as the driver reports it.
 
-use std::fmt;
+use dtrain_common::gpu::{Inventory, Visible};
+use dtrain_common::job::Gpu;
+use dtrain_common::units::ByteSize;
 
-use serde::{Deserialize, Serialize};
-
-use crate::gpu::{Inventory, Visible};
-use crate::units::ByteSize;
-
-/// A GPU to plan for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gpu {
-    /// A name of the table, a size, or what the driver calls it.
-    pub name: String,
-    /// All its memory in bytes.
-    pub bytes: u64,
-    /// Whether it computes in bfloat16 itself; what `precision.amp = "auto"` is depends on it.
-    pub bf16: bool,
-}
-
-/// A list of GPUs that cannot be read.
+/// Why a list of GPUs cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum GpuNameError {
-    /// Neither a name nor a size.
-    #[error(
-        "`{name}` is no GPU that dtrain knows{nearest}; give a name or a size of memory, such as a100-40gb or 16GiB. Names: {}",
-        NAMES
-    )]
-    Unknown {
-        /// As given.
-        name: String,
-        /// Empty, or what may be meant.
-        nearest: String,
-    },
-    /// A name that several sizes share.
-    #[error("there is more than one `{name}`; say which: {choices}")]
-    Ambiguous {
-        /// As given.
-        name: String,
-        /// The names.
-        choices: String,
-    },
-    /// A size that no GPU has.
-    #[error(
-        "`{0}` is no memory of a GPU; give at least 256 MiB and at most 16 TiB, with the unit, such as 16GiB"
-    )]
-    Size(String),
-    /// An empty list or entry.
-    #[error("there is an empty entry in `{0}`; separate GPUs by single commas, such as 16GiB,a100-40gb")]
-    Empty(String),
-}
+#[error("{0}")]
+pub(crate) struct GpuNameError(String);
 
 /// Name, memory in hundredths of a GiB, and whether it computes in bfloat16 (compute capability 8.0 on).
 ///
@@ -95,45 +54,26 @@ const GPUS: &[(&str, u32, bool)] = &[
     ("v100-32gb", 3174, false),
 ];
 
-/// The names as a list, for messages.
-const NAMES: Names = Names;
-struct Names;
-
-impl fmt::Display for Names {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = GPUS.iter().map(|(name, ..)| *name).collect();
-        f.write_str(&names.join(", "))
-    }
-}
-
 /// Sizes for which a plan is made where no GPU is named and none is there.
 const USUAL_GIB: [u64; 7] = [8, 12, 16, 24, 40, 48, 80];
 const LEAST_BYTES: u64 = 256 << 20;
 const MOST_BYTES: u64 = 16 << 40;
 const GIB: u64 = 1 << 30;
 
-impl Gpu {
-    /// A GPU of which only the memory is known: a recent one.
-    pub fn of_size(bytes: u64) -> Self {
-        Self {
-            name: ByteSize(bytes).exact(),
-            bytes,
-            bf16: true,
-        }
-    }
-}
-
 /// Reads a list such as `16GiB,24GiB,a100-40gb`. Capitals, `nvidia`, `tesla`, `geforce`, spaces, dashes and underscores do not
 /// matter in names.
 ///
 /// # Errors
 /// [`GpuNameError`], with the nearest names.
-pub fn parse_list(list: &str) -> Result<Vec<Gpu>, GpuNameError> {
+pub(crate) fn parse_list(list: &str) -> Result<Vec<Gpu>, GpuNameError> {
     let mut gpus: Vec<Gpu> = Vec::new();
     for entry in list.split(',') {
         let entry = entry.trim();
         if entry.is_empty() {
-            return Err(GpuNameError::Empty(list.into()));
+            let message = format!(
+                "there is an empty entry in `{list}`; separate GPUs by single commas, such as 16GiB,a100-40gb"
+            );
+            return Err(GpuNameError(message));
         }
         let gpu = parse(entry)?;
         if !gpus.contains(&gpu) {
@@ -146,42 +86,47 @@ pub fn parse_list(list: &str) -> Result<Vec<Gpu>, GpuNameError> {
 fn parse(entry: &str) -> Result<Gpu, GpuNameError> {
     let looks_like_a_size = entry.starts_with(|first: char| first.is_ascii_digit() || first == '.');
     if looks_like_a_size && let Ok(ByteSize(bytes)) = entry.parse() {
-        return if (LEAST_BYTES..=MOST_BYTES).contains(&bytes) {
-            Ok(Gpu {
-                name: entry.into(),
+        let name = entry.to_owned();
+        return match (LEAST_BYTES..=MOST_BYTES).contains(&bytes) {
+            true => Ok(Gpu {
+                name,
                 ..Gpu::of_size(bytes)
-            })
-        } else {
-            Err(GpuNameError::Size(entry.into()))
+            }),
+            false => Err(GpuNameError(format!(
+                "`{entry}` is no memory of a GPU; give at least 256 MiB and at most 16 TiB, with the unit, such as 16GiB"
+            ))),
         };
     }
     let key = key(entry);
-    if let Some(gpu) = GPUS.iter().find(|(name, ..)| self::key(name) == key) {
-        return Ok(known(gpu));
-    }
-    let begun: Vec<_> = GPUS
-        .iter()
-        .map(|(name, ..)| *name)
-        .filter(|name| name.strip_prefix(&*key).is_some_and(|rest| rest.starts_with('-')))
-        .collect();
-    if begun.len() > 1 {
-        return Err(GpuNameError::Ambiguous {
-            name: entry.into(),
-            choices: begun.join(" or "),
-        });
-    }
+    let is_begun = |name: &str| name.strip_prefix(&*key).is_some_and(|rest| rest.starts_with('-'));
+    let begun: Vec<_> = GPUS.iter().filter(|(name, ..)| is_begun(name)).collect();
     // One that exists with several memories and is known with one, such as "h100-80gb".
-    let sized = GPUS.iter().find(|(name, hundredths, _)| {
+    let is_sized = |name: &str, hundredths: u32| {
         key.strip_prefix(&*self::key(name))
             .and_then(|rest| rest.strip_suffix("gb")?.parse::<u32>().ok())
-            .is_some_and(|gb| (gb * 90..=gb * 101).contains(hundredths))
-    });
-    if let Some(gpu) = sized.or_else(|| GPUS.iter().find(|(name, ..)| begun.contains(name))) {
-        return Ok(known(gpu));
+            .is_some_and(|gb| (gb * 90..=gb * 101).contains(&hundredths))
+    };
+    let exact = GPUS.iter().find(|(name, ..)| self::key(name) == key);
+    match (exact, &begun[..]) {
+        (Some(gpu), _) => return Ok(known(gpu)),
+        (None, [_, _, ..]) => {
+            let choices: Vec<_> = begun.iter().map(|(name, ..)| *name).collect();
+            let choices = choices.join(" or ");
+            let message = format!("there is more than one `{entry}`; say which: {choices}");
+            return Err(GpuNameError(message));
+        }
+        _ => {}
     }
-    Err(GpuNameError::Unknown {
-        name: entry.into(),
-        nearest: nearest(&key),
+    let sized = GPUS
+        .iter()
+        .find(|(name, hundredths, _)| is_sized(name, *hundredths));
+    sized.or(begun.first().copied()).map(known).ok_or_else(|| {
+        let names: Vec<_> = GPUS.iter().map(|(name, ..)| *name).collect();
+        GpuNameError(format!(
+            "`{entry}` is no GPU that dtrain knows{}; give a name or a size of memory, such as a100-40gb or 16GiB. Names: {}",
+            nearest(&key),
+            names.join(", ")
+        ))
     })
 }
 
@@ -212,20 +157,19 @@ fn nearest(key: &str) -> String {
         .collect();
     near.sort_unstable();
     let names: Vec<_> = near.into_iter().take(3).map(|(_, name)| name).collect();
-    if names.is_empty() {
-        String::new()
-    } else {
-        format!("; did you mean {}?", names.join(" or "))
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("; did you mean {}?", names.join(" or ")),
     }
 }
 
 /// The usual sizes: 8, 12, 16, 24, 40, 48 and 80 GiB.
-pub fn usual() -> Vec<Gpu> {
+pub(crate) fn usual() -> Vec<Gpu> {
     USUAL_GIB.map(|gib| Gpu::of_size(gib * GIB)).to_vec()
 }
 
 /// The visible GPUs of a machine, or their MIG instances, each kind once. `bf16`: see [`Gpu::bf16`].
-pub fn of_machine(inventory: &Inventory, visible: &Visible, bf16: bool) -> Vec<Gpu> {
+pub(crate) fn of_machine(inventory: &Inventory, visible: &Visible, bf16: bool) -> Vec<Gpu> {
     let mut gpus: Vec<Gpu> = Vec::new();
     let instances: Vec<_> = visible.instances(inventory).collect();
     let places = if instances.is_empty() {

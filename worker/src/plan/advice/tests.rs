@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::plan::fixtures::{MIB, Machine};
+use crate::plan::tests::{MIB, Machine};
 
 const RESNET: &str = "task = \"classify\"\n[data]\nkind = \"generated\"\nimage_size = 224\n[model]\nname = \"resnet50\"\n\
                       [train]\nepochs = 1\n[ema]\ndecay = 0.99\n";

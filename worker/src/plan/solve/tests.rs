@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::plan::fixtures::{GIB, MIB, Machine};
+use crate::plan::tests::{GIB, MIB, Machine};
 use proptest::prelude::*;
 
 fn asked(budget: u64) -> Asked {

@@ -1,19 +1,29 @@
 //! A profile as text of at most 100 columns.
 
 use super::profile::{MeasuredStage, Optimal, Profile, ProfiledStage, TriedOutcome};
-use crate::text::{Align::Left, Align::Right, columns, grouped, paragraph, size};
+use dtrain_common::text::{Align::Left, Align::Right, columns, grouped, paragraph, size};
 
-/// The whole of `dtrain profile`.
-pub(super) fn full(profile: &Profile, out: &mut String) {
-    let text = format!(
-        "Measured on {}, where tensors may take {}.",
-        profile.device,
-        size(profile.budget)
-    );
-    paragraph(out, 2, &text);
-    for stage in &profile.stages {
-        out.push('\n');
-        one(stage, out);
+impl Profile {
+    /// The answer as text, or as a line of JSON.
+    ///
+    /// # Errors
+    /// None known: every part has a form in JSON.
+    pub fn render(&self, json: bool) -> serde_json::Result<String> {
+        if json {
+            return serde_json::to_string(self).map(|line| line + "\n");
+        }
+        let mut out = String::new();
+        let (device, budget) = (&self.device, size(self.budget));
+        paragraph(
+            &mut out,
+            2,
+            &format!("Measured on {device}, where tensors may take {budget}."),
+        );
+        for stage in &self.stages {
+            out.push('\n');
+            one(stage, &mut out);
+        }
+        Ok(out)
     }
 }
 
@@ -111,10 +121,10 @@ fn tries(optimal: &Optimal, out: &mut String) {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::fixtures::{GIB, MIB, Machine};
     use super::super::profile::Tried;
     use super::*;
-    use crate::memory::PhasePeaks;
+    use crate::memory_report::PhasePeaks;
+    use crate::plan::tests::{GIB, MIB, Machine};
 
     fn profile() -> Profile {
         let machine = Machine::default();

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::Way;
-use super::gpus::Gpu;
+use crate::units::ByteSize;
 
 /// A job besides training. The worker that gets one trains nothing: it writes its answer to standard output, and ends with 0,
 /// 2 (a wrong recipe), 3 (nothing fits) or 1.
@@ -30,8 +29,7 @@ pub struct PlanJob {
     pub nproc: usize,
     /// How predictions are to come about.
     pub way: Way,
-    /// The stage, or `all`; without it the first. [`report`](super::report) names it, so for `all` the worker calls that once for
-    /// each stage, with the stage's own name here.
+    /// The stage, or `all`; without it the first.
     #[serde(default)]
     pub stage: Option<String>,
     /// Only the micro-batch of each GPU, in one sentence each.
@@ -40,6 +38,48 @@ pub struct PlanJob {
     /// JSON instead of a table: one object, a line, for each stage.
     #[serde(default)]
     pub json: bool,
+}
+
+/// A GPU to plan for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// A name of the launcher's table, a size, or what the driver calls it.
+    pub name: String,
+    /// All its memory in bytes.
+    pub bytes: u64,
+    /// Whether it computes in bfloat16 itself; what `precision.amp = "auto"` is depends on it.
+    pub bf16: bool,
+}
+
+impl Gpu {
+    /// A GPU of which only the memory is known: a recent one.
+    pub fn of_size(bytes: u64) -> Self {
+        Self {
+            name: ByteSize(bytes).exact(),
+            bytes,
+            bf16: true,
+        }
+    }
+}
+
+/// How a prediction came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// The step was run on tensors without storage.
+    Symbolic,
+    /// Steps were run at two micro-batches, and the rest follows by a straight line.
+    Measured,
+}
+
+impl Way {
+    /// `predicted (symbolic)`, as every figure of it is labelled.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Symbolic => "predicted (symbolic)",
+            Self::Measured => "predicted (measured)",
+        }
+    }
 }
 
 /// `dtrain profile`

@@ -2,36 +2,17 @@
 
 use std::fmt::Write;
 
-use super::advice::Advice;
-use super::report::{Plan, Row};
+use super::answer::{Advice, Plan, Row};
 use super::solve::Choice;
 use super::{Cut, Prediction, Way};
-use crate::batch::effective_batch;
-use crate::recipe::Amp;
-use crate::text::{Align::Left, Align::Right, columns, counted, grouped, paragraph, size};
+use dtrain_common::batch::effective_batch;
+use dtrain_common::recipe::Amp;
+use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, paragraph, size};
 
 /// GPUs whose bytes stand side by side.
 const COLUMNS: usize = 5;
 /// Letters of a GPU's name that are shown.
 const NAME: usize = 16;
-
-impl Way {
-    /// `predicted (symbolic)`, as every figure of it is labelled.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Symbolic => "predicted (symbolic)",
-            Self::Measured => "predicted (measured)",
-        }
-    }
-
-    /// How it came about.
-    fn explained(self) -> &'static str {
-        match self {
-            Self::Symbolic => "the step was run on tensors without storage",
-            Self::Measured => "steps were run at two micro-batches, and the rest follows by a straight line",
-        }
-    }
-}
 
 /// The whole of `dtrain plan`.
 pub(super) fn full(plan: &Plan, out: &mut String) {
@@ -99,35 +80,27 @@ fn header(plan: &Plan, out: &mut String) {
         counted(plan.nproc, "rank"),
     );
     paragraph(out, 2, &text);
-    let text = format!(
-        "Memory and time are {}: {}.",
-        plan.way.label(),
-        plan.way.explained()
-    );
+    let how = match plan.way {
+        Way::Symbolic => "the step was run on tensors without storage",
+        Way::Measured => "steps were run at two micro-batches, and the rest follows by a straight line",
+    };
+    let text = format!("Memory and time are {}: {how}.", plan.way.label());
     paragraph(out, 2, &text);
 }
 
 fn rows(plan: &Plan, out: &mut String) {
-    let mut table = vec![
-        [
-            "GPU",
-            "memory",
-            "micro x accum x ranks",
-            "amp",
-            "recompute",
-            "shard",
-            "peak",
-            "time",
-            "fits",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-    ];
+    let header = "GPU|memory|micro x accum x ranks|amp|recompute|shard|peak|time|fits";
+    let mut table = vec![header.split('|').map(str::to_owned).collect()];
     for row in &plan.rows {
         let prediction = row.choice.prediction();
         let (time, fits) = match &row.choice {
             Choice::Fit(fit) => (format!("{:.2}", fit.relative_time), "yes"),
             Choice::NoFit(_) => ("-".into(), "no"),
+        };
+        let shard = if prediction.cut.shard_optimizer {
+            "yes"
+        } else {
+            "no"
         };
         table.push(vec![
             shown(&row.gpu.name),
@@ -135,12 +108,7 @@ fn rows(plan: &Plan, out: &mut String) {
             batch(plan, row),
             precision(prediction.cut.amp).into(),
             segments(plan, &prediction.cut),
-            if prediction.cut.shard_optimizer {
-                "yes"
-            } else {
-                "no"
-            }
-            .into(),
+            shard.into(),
             size(prediction.peak),
             time,
             fits.into(),
@@ -164,14 +132,12 @@ fn rows(plan: &Plan, out: &mut String) {
 
 /// `8 x 2 x 1 = 16`; `<=6 x 3 x 1 = 16` where the pieces differ.
 fn batch(plan: &Plan, row: &Row) -> String {
-    let (micro_batch, steps) = (
-        row.choice.prediction().cut.micro_batch,
-        row.choice.grad_accum_steps(),
-    );
+    let micro_batch = row.choice.prediction().cut.micro_batch;
+    let (steps, ranks) = (row.choice.grad_accum_steps(), plan.nproc);
     let total = plan.subject.effective_batch;
-    let even = effective_batch(micro_batch, steps, plan.nproc) == total;
+    let even = effective_batch(micro_batch, steps, ranks) == total;
     let at_most = if even { "" } else { "<=" };
-    format!("{at_most}{micro_batch} x {steps} x {} = {total}", plan.nproc)
+    format!("{at_most}{micro_batch} x {steps} x {ranks} = {total}")
 }
 
 fn bytes(plan: &Plan, out: &mut String) {
@@ -193,25 +159,23 @@ fn bytes(plan: &Plan, out: &mut String) {
         if index > 0 {
             out.push('\n');
         }
-        let line = |name: &str, cell: &dyn Fn(&(String, &Prediction)) -> String| {
-            std::iter::once(name.to_owned())
-                .chain(some.iter().map(cell))
-                .collect::<Vec<_>>()
-        };
-        let mut table = vec![
-            line("", &|(name, _)| name.clone()),
-            line("micro-batch", &|(_, prediction)| {
-                prediction.cut.micro_batch.to_string()
-            }),
-            line("recompute", &|(_, prediction)| segments(plan, &prediction.cut)),
-        ];
-        let owners = plan.plain.owners.rows().map(|(name, _)| name);
-        for (index, name) in owners.into_iter().enumerate() {
-            table.push(line(name, &|(_, prediction)| {
-                size(prediction.owners.rows()[index].1)
-            }));
+        let names = plan.plain.owners.rows().map(|(name, _)| name);
+        let names = ["", "micro-batch", "recompute"]
+            .into_iter()
+            .chain(names)
+            .chain(["together"]);
+        let mut table: Vec<_> = names.map(|name| vec![name.to_owned()]).collect();
+        for (name, prediction) in some {
+            let (cut, owners) = (&prediction.cut, prediction.owners.rows());
+            let head = [name.clone(), cut.micro_batch.to_string(), segments(plan, cut)];
+            let sizes = owners
+                .into_iter()
+                .map(|(_, bytes)| bytes)
+                .chain([prediction.peak]);
+            for (line, cell) in table.iter_mut().zip(head.into_iter().chain(sizes.map(size))) {
+                line.push(cell);
+            }
         }
-        table.push(line("together", &|(_, prediction)| size(prediction.peak)));
         let align: Vec<_> = std::iter::once(Left).chain(some.iter().map(|_| Right)).collect();
         columns(out, 2, &align, &table);
     }
@@ -231,13 +195,9 @@ fn advice(out: &mut String, title: &str, advice: &[Advice]) {
             one.what.clone(),
         ]);
         if let Some(setting) = &one.setting {
-            let blank = String::new();
-            table.push(vec![
-                blank.clone(),
-                blank.clone(),
-                blank,
-                format!("  --set {}", quoted(setting)),
-            ]);
+            let mut line = vec![String::new(); 3];
+            line.push(format!("  --set {}", quoted(setting)));
+            table.push(line);
         }
     }
     columns(out, 2, &[Right, Right, Right, Left], &table);

@@ -1,0 +1,211 @@
+//! What else saves memory: the advice of the guides, each line computed for this recipe and left out where it has no effect.
+
+use super::answer::Advice;
+use super::cost::{Share, relative_time};
+use super::solve::Solver;
+use super::{Cut, Prediction, Predictor, Subject};
+use dtrain_common::batch::Partition;
+use dtrain_common::recipe::{Amp, ModelName, Recipe, Resize, Task};
+
+/// Something to try.
+struct Lever {
+    what: String,
+    setting: String,
+    /// What the setting makes of the cut; none where the cut stays and the setting goes over the recipe's.
+    cut: Option<Cut>,
+}
+
+/// Images are made smaller by so many pixels where the model has no patches: the strides of the backbones.
+const STRIDE: usize = 32;
+
+/// Every way that saves memory against `base`, a cut of this recipe. What the model does not allow, such as images that its
+/// patches do not divide, is no advice.
+pub(super) fn advise<P: Predictor + ?Sized>(
+    recipe: &Recipe,
+    solver: &mut Solver<'_, P>,
+    base: &Prediction,
+    half: Amp,
+) -> Vec<Advice> {
+    let subject = solver.subject();
+    let share = |cut: &Cut| {
+        let partition = Partition::new(subject.effective_batch, cut.ranks, Some(cut.micro_batch));
+        Some(Share::of(&partition.ok()?))
+    };
+    let Some(base_share) = share(&base.cut) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    let levers = by_cut(subject, base.cut, half)
+        .into_iter()
+        .chain(by_setting(recipe));
+    for lever in levers {
+        let overrides = Vec::from_iter(lever.cut.is_none().then(|| lever.setting.clone()));
+        let cut = lever.cut.unwrap_or(base.cut);
+        let (Ok(prediction), Some(lever_share)) = (solver.predict_with(&overrides, cut), share(&cut)) else {
+            continue;
+        };
+        let saves = base.peak.saturating_sub(prediction.peak);
+        if saves == 0 {
+            continue;
+        }
+        found.push(Advice {
+            what: lever.what,
+            setting: Some(lever.setting),
+            peak: prediction.peak,
+            saves,
+            relative_time: relative_time((base, base_share), (&prediction, lever_share), subject.segments),
+        });
+    }
+    if recipe.ema.is_some() && base.owners.ema > 0 {
+        // It is there in every moment, so that without it every moment takes so much less.
+        found.push(Advice {
+            what: "no moving average of the weights: remove [ema]".into(),
+            setting: None,
+            peak: base.peak.saturating_sub(base.owners.ema),
+            saves: base.owners.ema,
+            relative_time: 1.0,
+        });
+    }
+    found.sort_by_key(|advice| std::cmp::Reverse(advice.saves));
+    found
+}
+
+/// What another cut saves.
+fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Lever> {
+    let mut levers = Vec::new();
+    let mut lever = |what: String, setting: String, cut: Cut| {
+        let cut = Some(cut);
+        levers.push(Lever { what, setting, cut });
+    };
+    let Cut {
+        ranks, micro_batch, ..
+    } = base;
+    let recompute = subject.segments;
+    if base.recompute < recompute {
+        let what = format!("compute all {recompute} segments again in backward");
+        lever(what, "memory.recompute=on".into(), Cut { recompute, ..base });
+    }
+    if micro_batch > 1
+        && let Ok(halved) = Partition::new(subject.effective_batch, ranks, Some(micro_batch.div_ceil(2)))
+        && halved.smallest_micro_batch() >= subject.min_micro_batch
+    {
+        let (before, micro_batch) = (micro_batch, halved.micro_batch());
+        let what = format!("half the micro-batch: {micro_batch} instead of {before}");
+        let cut = Cut { micro_batch, ..base };
+        lever(what, format!("memory.micro_batch={micro_batch}"), cut);
+    }
+    if ranks > 1 && !base.shard_optimizer {
+        let what = format!("every rank keeps its part of the optimizer's state: {ranks} ranks");
+        let shard_optimizer = true;
+        let cut = Cut {
+            shard_optimizer,
+            ..base
+        };
+        lever(what, "memory.shard_optimizer=true".into(), cut);
+    }
+    if base.amp == Amp::Off {
+        let what = format!("matrix products and convolutions in {half}; rounds otherwise");
+        lever(what, format!("precision.amp={half}"), Cut { amp: half, ..base });
+    }
+    levers
+}
+
+/// What another setting of the recipe saves.
+fn by_setting(recipe: &Recipe) -> Vec<Lever> {
+    let mut levers = Vec::new();
+    let mut lever = |what: String, setting: String| {
+        let cut = None;
+        levers.push(Lever { what, setting, cut });
+    };
+    if recipe.model.freeze.is_empty()
+        && let Some((part, globs)) = all_but_the_last(recipe)
+    {
+        let globs: Vec<_> = globs.iter().map(|glob| format!("{glob:?}")).collect();
+        let what = format!("progressive unfreezing, at first: train {part} alone");
+        lever(what, format!("model.freeze=[{}]", globs.join(",")));
+    }
+    if let Some(size) = smaller_image(recipe) {
+        let now = recipe.data.image_size;
+        let what = format!("images of {size} instead of {now} pixels; another experiment");
+        lever(what, format!("data.image_size={size}"));
+    }
+    if let Some(name) = recipe.model.name.and_then(smaller_backbone)
+        && recipe.model.weights.is_none()
+    {
+        let what = "a smaller backbone; another experiment";
+        lever(what.into(), format!("model.name={name}"));
+    }
+    levers
+}
+
+/// The image size one step smaller: the next multiple of the patch, or of the strides of a backbone.
+fn smaller_image(recipe: &Recipe) -> Option<usize> {
+    let has_images = matches!(recipe.task, Task::Classify | Task::Segment | Task::Torchscript);
+    if !has_images || recipe.data.resize == Resize::None {
+        return None;
+    }
+    let step = match recipe.model.name {
+        Some(ModelName::Vit) => recipe.model.patch?,
+        _ => STRIDE,
+    };
+    let steps = recipe.data.image_size.checked_sub(1)?.checked_div(step)?;
+    (steps > 0).then_some(steps * step)
+}
+
+fn smaller_backbone(name: ModelName) -> Option<ModelName> {
+    match name {
+        ModelName::Resnet152 => Some(ModelName::Resnet101),
+        ModelName::Resnet101 => Some(ModelName::Resnet50),
+        ModelName::Resnet50 => Some(ModelName::Resnet34),
+        ModelName::Resnet34 => Some(ModelName::Resnet18),
+        _ => None,
+    }
+}
+
+/// What progressive unfreezing begins with: the last part of the model in words, and globs of all others, which are frozen.
+fn all_but_the_last(recipe: &Recipe) -> Option<(&'static str, Vec<String>)> {
+    let owned = |globs: &[&str]| globs.iter().map(|glob| (*glob).to_owned()).collect::<Vec<_>>();
+    let name = recipe.model.name?;
+    if name.is_resnet() {
+        return Some(("layer4 and fc", owned(&["conv1.*", "bn1.*", "layer[1-3].*"])));
+    }
+    let depth = recipe.model.depth?;
+    // As the guides' backbones, whose last of four stages comes first.
+    let frozen = depth - depth.div_ceil(4);
+    let (part, first, blocks): (_, &[&str], _) = match name {
+        ModelName::Unet => return Some(("the decoder", owned(&["inc.*", "down*"]))),
+        ModelName::Vit => (
+            "the last quarter of the blocks",
+            &["cls_token", "pos_embed", "patch_embed.*"],
+            "blocks",
+        ),
+        // The embedding of tokens is also the head.
+        ModelName::Gpt => (
+            "the last quarter of the blocks and the head",
+            &["transformer.wpe.*"],
+            "transformer.h",
+        ),
+        _ => return None,
+    };
+    let globs = owned(first).into_iter().chain(below(blocks, frozen));
+    (frozen > 0).then(|| (part, globs.collect()))
+}
+
+/// Globs for `prefix.0` to `prefix.(count - 1)` and what is in them.
+fn below(prefix: &str, count: usize) -> Vec<String> {
+    let of_tens = |tens: usize| {
+        let written = if tens == 0 {
+            String::new()
+        } else {
+            tens.to_string()
+        };
+        match (count - tens * 10).min(10) - 1 {
+            0 => format!("{prefix}.{written}0.*"),
+            last => format!("{prefix}.{written}[0-{last}].*"),
+        }
+    };
+    (0..count.div_ceil(10)).map(of_tens).collect()
+}
+
+#[cfg(test)]
+mod tests;
