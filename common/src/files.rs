@@ -26,6 +26,17 @@ pub fn remove_temporary(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// What was found at a path, or none where there is nothing.
+///
+/// # Errors
+/// Every other failure.
+pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 /// Writes `bytes` to `path` so that a reader, also after a crash, sees the old content or the new, never a part:
 /// a temporary file beside it, flushed to disk, renamed over it, and the folder flushed.
 ///

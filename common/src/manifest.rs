@@ -5,24 +5,26 @@
 
 mod checksum;
 mod entry;
+mod error;
+mod name;
 mod seal;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::checksum::{CHECKSUM_BYTES, Checksum, hex};
 pub use self::entry::{FileEntry, Part};
+pub use self::error::ManifestError;
+use self::error::failed;
+pub use self::name::{folder_name, step_of};
 use crate::files::write_atomic;
 use crate::numbers;
 use crate::recipe::{Best, Recipe};
-use crate::run_dir::step_of;
-use seal::Seal;
 
 /// The newest format this version reads, and the one it writes.
 pub const FORMAT: u32 = 4;
@@ -128,130 +130,6 @@ pub struct Manifest {
     pub files: Vec<FileEntry>,
 }
 
-/// Why a checkpoint cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ManifestError {
-    /// The folder has no manifest.
-    #[error("{} holds no {FILE_NAME}, so it is not a whole checkpoint; name a folder such as RUN/checkpoints/step-00000120", dir.display())]
-    Missing {
-        /// The checkpoint's folder.
-        dir: PathBuf,
-    },
-    /// A file could not be read or written.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// `read` or `write`.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The manifest is too large to be one.
-    #[error("{} is larger than any manifest ({} MiB); it was not written by dtrain", path.display(), MAX_BYTES >> 20)]
-    TooLarge {
-        /// The manifest.
-        path: PathBuf,
-    },
-    /// The manifest is not JSON of the expected shape.
-    #[error("{} is not a checkpoint manifest: {source}", path.display())]
-    Json {
-        /// The manifest.
-        path: PathBuf,
-        /// What is wrong and where.
-        source: serde_json::Error,
-    },
-    /// The manifest is not what was written.
-    #[error("{} does not have its own checksum; the checkpoint is damaged, use an earlier one", path.display())]
-    Altered {
-        /// The manifest.
-        path: PathBuf,
-    },
-    /// The folder has the name of another checkpoint.
-    #[error("{} holds the checkpoint of step {step}; it was renamed or overwritten, and is not used", dir.display())]
-    OtherStep {
-        /// The folder.
-        dir: PathBuf,
-        /// The step by its manifest.
-        step: u64,
-    },
-    /// The checkpoint was written by a newer dtrain.
-    #[error(
-        "{} has format {format} and this dtrain reads formats up to {FORMAT}; use the newer dtrain that wrote it",
-        path.display()
-    )]
-    NewerFormat {
-        /// The manifest.
-        path: PathBuf,
-        /// Its format.
-        format: u32,
-    },
-    /// The format is none that ever was.
-    #[error("{} has format {format}, which no dtrain writes", path.display())]
-    UnknownFormat {
-        /// The manifest.
-        path: PathBuf,
-        /// Its format.
-        format: u32,
-    },
-    /// An entry's name could lead out of the folder, or stands twice.
-    #[error("{} lists a file {name:?}; names must be plain, different file names in the checkpoint's own folder", path.display())]
-    FileName {
-        /// The manifest.
-        path: PathBuf,
-        /// The name.
-        name: String,
-    },
-    /// An entry's checksum is none.
-    #[error("{} lists {checksum:?} as the checksum of {name:?}; expected 64 lower-case hexadecimal digits", path.display())]
-    ChecksumForm {
-        /// The manifest.
-        path: PathBuf,
-        /// The file.
-        name: String,
-        /// The text in the checksum's place.
-        checksum: String,
-    },
-    /// What the parts of a file add up to is not the file.
-    #[error("{} lists {bytes} bytes of {name:?}, and parts or a checksum of another number of them", path.display())]
-    Parts {
-        /// The manifest.
-        path: PathBuf,
-        /// The file.
-        name: String,
-        /// Its size by the manifest.
-        bytes: u64,
-    },
-    /// A file is not as long as the manifest says.
-    #[error("{} has {got} bytes and its manifest says {expected}; the checkpoint is damaged, use an earlier one", path.display())]
-    Size {
-        /// The file.
-        path: PathBuf,
-        /// Bytes by the manifest.
-        expected: u64,
-        /// Bytes found.
-        got: u64,
-    },
-    /// A file's content is not what was written.
-    #[error(
-        "{} does not have the checksum of its manifest{}; the checkpoint is damaged, use an earlier one",
-        path.display(),
-        place(range, *whole)
-    )]
-    Checksum {
-        /// The file.
-        path: PathBuf,
-        /// The bytes that the checksum is of.
-        range: Range<u64>,
-        /// Whether these are all of the file.
-        whole: bool,
-        /// The checksum by the manifest.
-        expected: String,
-        /// The one found.
-        got: String,
-    },
-}
-
 impl Manifest {
     /// Reads the manifest of the checkpoint in `dir`. The files it lists are not looked at.
     ///
@@ -260,23 +138,18 @@ impl Manifest {
     pub fn read(dir: &Path) -> Result<Self, ManifestError> {
         let path = dir.join(FILE_NAME);
         let file = File::open(&path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound if dir.is_dir() => ManifestError::Missing { dir: dir.into() },
-            _ => io_error("read", &path, source),
+            io::ErrorKind::NotFound if dir.is_dir() => ManifestError::Missing(dir.into()),
+            _ => failed("read", &path)(source),
         })?;
         let mut bytes = Vec::new();
-        file.take(MAX_BYTES + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|source| io_error("read", &path, source))?;
-        if bytes.len() as u64 > MAX_BYTES {
-            return Err(ManifestError::TooLarge { path });
+        let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+        if read.map_err(failed("read", &path))? as u64 > MAX_BYTES {
+            return Err(ManifestError::TooLarge(path));
         }
         let manifest = Self::parse(&bytes, &path)?;
         let named = dir.file_name().and_then(|name| name.to_str()).and_then(step_of);
         match named {
-            Some(named) if named != manifest.step => Err(ManifestError::OtherStep {
-                dir: dir.into(),
-                step: manifest.step,
-            }),
+            Some(named) if named != manifest.step => Err(ManifestError::OtherStep(dir.into(), manifest.step)),
             _ => Ok(manifest),
         }
     }
@@ -287,30 +160,17 @@ impl Manifest {
         struct Format {
             format: u32,
         }
-        let json = |source| ManifestError::Json {
-            path: path.into(),
-            source,
-        };
+        let json = |source| ManifestError::Json(path.into(), source);
         let Format { format } = serde_json::from_slice(bytes).map_err(json)?;
-        match format {
-            OLDEST..=FORMAT => {}
-            0 => {
-                return Err(ManifestError::UnknownFormat {
-                    path: path.into(),
-                    format,
-                });
-            }
-            _ => {
-                return Err(ManifestError::NewerFormat {
-                    path: path.into(),
-                    format,
-                });
-            }
+        if format > FORMAT {
+            let path = path.into();
+            return Err(ManifestError::NewerFormat { path, format });
         }
-        match seal::check(bytes) {
-            Seal::Whole => {}
-            Seal::None if format < SEALED => {}
-            Seal::Broken | Seal::None => return Err(ManifestError::Altered { path: path.into() }),
+        if format < OLDEST {
+            return Err(ManifestError::UnknownFormat(path.into(), format));
+        }
+        if !seal::is_whole(bytes).unwrap_or(format < SEALED) {
+            return Err(ManifestError::Altered(path.into()));
         }
         let manifest: Self = serde_json::from_slice(bytes).map_err(json)?;
         manifest.check_entries(path)?;
@@ -323,11 +183,10 @@ impl Manifest {
     /// [`ManifestError`] for entries that would not read back, naming `path`.
     pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>, ManifestError> {
         self.check_entries(path)?;
-        let json = serde_json::to_vec_pretty(self).map_err(|source| ManifestError::Json {
-            path: path.into(),
-            source,
-        })?;
-        Ok(seal::seal(json))
+        let json = serde_json::to_vec_pretty(self);
+        Ok(seal::seal(
+            json.map_err(|source| ManifestError::Json(path.into(), source))?,
+        ))
     }
 
     /// Writes the manifest into `dir`, whole or not at all.
@@ -337,7 +196,7 @@ impl Manifest {
     pub fn write(&self, dir: &Path) -> Result<(), ManifestError> {
         let path = dir.join(FILE_NAME);
         let bytes = self.to_bytes(&path)?;
-        write_atomic(&path, &bytes).map_err(|source| io_error("write", &path, source))
+        write_atomic(&path, &bytes).map_err(failed("write", &path))
     }
 
     /// Checks that every file is there with its size, which takes no time.
@@ -383,40 +242,17 @@ impl Manifest {
     }
 
     fn check_entries(&self, path: &Path) -> Result<(), ManifestError> {
-        let mut names = std::collections::BTreeSet::new();
+        let mut names = BTreeSet::new();
         for entry in &self.files {
-            let name = &entry.name;
-            let plain = !name.is_empty()
-                && name != "."
-                && name != ".."
-                && name != FILE_NAME
+            let name = entry.name.as_str();
+            let plain = !["", ".", "..", FILE_NAME].contains(&name)
                 && !name.contains(|c: char| c == '/' || c == '\\' || c.is_control());
             if !plain || !names.insert(name) {
-                return Err(ManifestError::FileName {
-                    path: path.into(),
-                    name: name.clone(),
-                });
+                return Err(ManifestError::FileName(path.into(), name.into()));
             }
             entry.check(path)?;
         }
         Ok(())
-    }
-}
-
-/// Which bytes, where they are not all.
-fn place(range: &Range<u64>, whole: bool) -> String {
-    if whole {
-        String::new()
-    } else {
-        format!(" in bytes {} to {}", range.start, range.end)
-    }
-}
-
-fn io_error(action: &'static str, path: &Path, source: io::Error) -> ManifestError {
-    ManifestError::Io {
-        action,
-        path: path.into(),
-        source,
     }
 }
 

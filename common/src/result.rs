@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::files::write_atomic;
+use crate::files::{if_there, write_atomic};
 use crate::manifest::BestSoFar;
 use crate::numbers;
 
@@ -120,9 +120,8 @@ impl RunResult {
     /// # Errors
     /// When it cannot be read, or (`InvalidData`, naming the path) does not hold a result.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
-        let bytes = match std::fs::read(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            other => other?,
+        let Some(bytes) = if_there(std::fs::read(path))? else {
+            return Ok(None);
         };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| {
             io::Error::new(

@@ -25,108 +25,34 @@ pub enum GpuId {
 )]
 pub struct GpuIdError(pub String);
 
-/// Why the devices that a user named cannot be used.
+/// Why the devices that a user named cannot be used, with a list of what there is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ChoiceError {
-    /// There is none of this name.
-    #[error("`{id}` names no GPU{among}; choose from\n{choices}")]
-    NotThere {
-        /// As named.
-        id: GpuId,
-        /// Says where CUDA_VISIBLE_DEVICES has left some out.
-        among: String,
-        /// What there is.
-        choices: String,
-    },
-    /// There is one, and CUDA_VISIBLE_DEVICES leaves it out.
-    #[error(
-        "`{id}` is {title} of this machine, which CUDA_VISIBLE_DEVICES={list} hides; unset it, or choose from\n{choices}"
-    )]
-    Hidden {
-        /// As named.
-        id: GpuId,
-        /// What it is.
-        title: String,
-        /// The variable's value.
-        list: String,
-        /// What is visible.
-        choices: String,
-    },
-    /// The beginning of a UUID that several have.
-    #[error("`{id}` is the beginning of several UUIDs; give more of it, or choose from\n{choices}")]
-    Ambiguous {
-        /// As named.
-        id: GpuId,
-        /// What there is.
-        choices: String,
-    },
-    /// The same device under the same name or under two.
-    #[error("{title} is named twice, by `{first}` and `{second}`; name each once, of\n{choices}")]
-    Twice {
-        /// What it is.
-        title: String,
-        /// The first name.
-        first: GpuId,
-        /// The second.
-        second: GpuId,
-        /// What there is.
-        choices: String,
-    },
-    /// A GPU in MIG mode, which CUDA cannot use as a whole.
-    #[error(
-        "{title} is divided into MIG instances and cannot be used as a whole; name instances of it by UUID:\n{choices}"
-    )]
-    Divided {
-        /// What it is.
-        title: String,
-        /// What there is.
-        choices: String,
-    },
-    /// A GPU in MIG mode that has no instance yet.
-    #[error(
-        "{title} is in MIG mode and has no instances; make some with `nvidia-smi mig -cgi`, leave the mode with `nvidia-smi \
-         -mig 0`, or choose from\n{choices}"
-    )]
-    NoInstances {
-        /// What it is.
-        title: String,
-        /// What there is.
-        choices: String,
-    },
-    /// Which GPUs a list of numbers shows depends on an order that is not known.
-    #[error(
-        "which GPUs CUDA_VISIBLE_DEVICES={list} shows cannot be told, since this machine has {why}; list their UUIDs \
-         there{remedy}"
-    )]
-    Unclear {
-        /// The variable's value.
-        list: String,
-        /// What makes it so.
-        why: &'static str,
-        /// Another way than UUIDs, where there is one.
-        remedy: &'static str,
-    },
-}
+#[error("{0}")]
+pub struct ChoiceError(String);
 
 impl FromStr for GpuId {
     type Err = GpuIdError;
 
     fn from_str(text: &str) -> Result<Self, GpuIdError> {
         let text = text.trim();
-        let wrong = || GpuIdError(text.into());
-        if let Some(rest) = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")) {
-            // Instances of older drivers are named `MIG-GPU-.../1/0`.
-            let letters = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '/';
-            return if !rest.is_empty() && rest.chars().all(letters) {
-                Ok(Self::Uuid(text.into()))
-            } else {
-                Err(wrong())
-            };
+        // Instances of older drivers are named `MIG-GPU-.../1/0`.
+        let is_named = |rest: &str| {
+            !rest.is_empty()
+                && rest
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '/')
+        };
+        let index = || {
+            text.parse()
+                .ok()
+                .filter(|_| !text.starts_with('+'))
+                .map(Self::Index)
+        };
+        match text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")) {
+            Some(rest) => is_named(rest).then(|| Self::Uuid(text.into())),
+            None => index(),
         }
-        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(wrong());
-        }
-        text.parse().map(Self::Index).map_err(|_| wrong())
+        .ok_or_else(|| GpuIdError(text.into()))
     }
 }
 
@@ -156,12 +82,9 @@ impl Visible {
         for (position, id) in ids.iter().enumerate() {
             let place = self.find(inventory, id)?;
             if let Some(first) = chosen.iter().position(|earlier| *earlier == place) {
-                return Err(ChoiceError::Twice {
-                    title: inventory.title(place),
-                    first: ids[first].clone(),
-                    second: ids[position].clone(),
-                    choices: self.choices(inventory),
-                });
+                let (title, first, second) = (inventory.title(place), &ids[first], &ids[position]);
+                let what = format!("{title} is named twice, by `{first}` and `{second}`; name each once, of");
+                return Err(self.refuse(inventory, &what));
             }
             chosen.push(place);
         }
@@ -207,23 +130,18 @@ impl Visible {
         } else {
             return Ok(());
         };
-        Err(ChoiceError::Unclear {
-            list: list.into(),
-            why,
-            remedy,
-        })
+        Err(ChoiceError(format!(
+            "which GPUs {CUDA_VISIBLE_DEVICES}={list} shows cannot be told, since this machine has {why}; list their UUIDs \
+             there{remedy}"
+        )))
     }
 
     fn find(&self, inventory: &Inventory, id: &GpuId) -> Result<Place, ChoiceError> {
-        let choices = || self.choices(inventory);
-        let not_there = || ChoiceError::NotThere {
-            id: id.clone(),
-            among: match self.list() {
-                Some(list) => format!(" among those that {CUDA_VISIBLE_DEVICES}={list} shows"),
-                None => String::new(),
-            },
-            choices: choices(),
-        };
+        let refuse = |what: String| self.refuse(inventory, &what);
+        let among = self.list().map_or_else(String::new, |list| {
+            format!(" among those that {CUDA_VISIBLE_DEVICES}={list} shows")
+        });
+        let not_there = || refuse(format!("`{id}` names no GPU{among}; choose from"));
         let place = match id {
             GpuId::Index(index) => {
                 let position = usize::try_from(*index).ok();
@@ -232,46 +150,43 @@ impl Visible {
             }
             GpuId::Uuid(uuid) => {
                 let everywhere = inventory.named(uuid);
-                let here: Vec<_> = everywhere
-                    .iter()
-                    .copied()
-                    .filter(|place| self.shows(*place))
-                    .collect();
-                match (&here[..], &everywhere[..], self.list()) {
-                    ([place], ..) => *place,
-                    ([], [hidden], Some(list)) => {
-                        return Err(ChoiceError::Hidden {
-                            id: id.clone(),
-                            title: inventory.title(*hidden),
-                            list: list.into(),
-                            choices: choices(),
-                        });
+                let mut here = everywhere.iter().filter(|place| self.shows(**place));
+                match (here.next(), here.next(), &everywhere[..], self.list()) {
+                    (Some(place), None, ..) => *place,
+                    (None, _, [hidden], Some(list)) => {
+                        let title = inventory.title(*hidden);
+                        return Err(refuse(format!(
+                            "`{id}` is {title} of this machine, which {CUDA_VISIBLE_DEVICES}={list} hides; unset it, or \
+                             choose from"
+                        )));
                     }
-                    ([], ..) => return Err(not_there()),
+                    (None, ..) => return Err(not_there()),
                     _ => {
-                        return Err(ChoiceError::Ambiguous {
-                            id: id.clone(),
-                            choices: choices(),
-                        });
+                        return Err(refuse(format!(
+                            "`{id}` is the beginning of several UUIDs; give more of it, or choose from"
+                        )));
                     }
                 }
             }
         };
         let title = inventory.title(place);
         match &inventory.gpus[place.gpu].mig {
-            Some(instances) if !place.is_instance() => Err(if instances.is_empty() {
-                ChoiceError::NoInstances {
-                    title,
-                    choices: choices(),
-                }
+            Some(instances) if !place.is_instance() => Err(refuse(if instances.is_empty() {
+                format!(
+                    "{title} is in MIG mode and has no instances; make some with `nvidia-smi mig -cgi`, leave the mode with \
+                     `nvidia-smi -mig 0`, or choose from"
+                )
             } else {
-                ChoiceError::Divided {
-                    title,
-                    choices: choices(),
-                }
-            }),
+                format!(
+                    "{title} is divided into MIG instances and cannot be used as a whole; name instances of it by UUID:"
+                )
+            })),
             _ => Ok(place),
         }
+    }
+
+    fn refuse(&self, inventory: &Inventory, what: &str) -> ChoiceError {
+        ChoiceError(format!("{what}\n{}", self.choices(inventory)))
     }
 
     /// The visible devices, a line each: number, name, memory, UUID.
@@ -279,22 +194,15 @@ impl Visible {
         let mut lines = Vec::new();
         for (number, place) in self.places().iter().enumerate() {
             // Where the variable counts anew, the machine's own number is worth knowing.
-            let title = match self.list() {
-                Some(_) => format!("{}, ", inventory.title(*place)),
-                None => String::new(),
-            };
-            let mode = match &inventory.gpus[place.gpu].mig {
-                Some(_) if !place.is_instance() => ", in MIG mode",
-                _ => "",
-            };
+            let title = self.list().map(|_| format!("{}, ", inventory.title(*place)));
+            let title = title.unwrap_or_default();
+            let whole = !place.is_instance();
+            let in_mig = whole && inventory.gpus[place.gpu].mig.is_some();
+            let mode = if in_mig { ", in MIG mode" } else { "" };
             lines.push(format!("  {number}: {title}{}{mode}", inventory.details(*place)));
-            if !place.is_instance() {
-                let instances = inventory.instances(place.gpu);
-                lines.extend(
-                    instances
-                        .map(|instance| format!("     an instance of it: {}", inventory.details(instance))),
-                );
-            }
+            let instances = inventory.instances(place.gpu).filter(|_| whole);
+            let line = |place| format!("     an instance of it: {}", inventory.details(place));
+            lines.extend(instances.map(line));
         }
         lines.join("\n")
     }

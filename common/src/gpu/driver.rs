@@ -43,16 +43,14 @@ impl Nvidia {
     pub fn versions(&self) -> Result<Versions, GpuError> {
         let driver = self.0.sys_driver_version();
         let cuda = self.0.sys_cuda_driver_version().ok().map(|version| {
-            format!(
-                "{}.{}",
+            let (major, minor) = (
                 cuda_driver_version_major(version),
-                cuda_driver_version_minor(version)
-            )
+                cuda_driver_version_minor(version),
+            );
+            format!("{major}.{minor}")
         });
-        Ok(Versions {
-            driver: driver.map_err(|source| failed("tell its version", source))?,
-            cuda,
-        })
+        let driver = driver.map_err(failed("tell its version"))?;
+        Ok(Versions { driver, cuda })
     }
 }
 
@@ -73,9 +71,8 @@ impl Driver for Nvidia {
 /// What a GPU does not tell, such as the temperature of one in a virtual machine, is left out.
 fn status(nvml: &Nvml, index: u32) -> Result<GpuStatus, GpuError> {
     let info = gpu(nvml, index)?;
-    let device = nvml
-        .device_by_index(index)
-        .map_err(|source| failed(&format!("open GPU {index}"), source))?;
+    let opened = nvml.device_by_index(index);
+    let device = opened.map_err(failed(format!("open GPU {index}")))?;
     let compute = device.running_compute_processes().unwrap_or_default();
     let graphics = device.running_graphics_processes().unwrap_or_default();
     let mut processes: Vec<GpuProcess> = Vec::new();
@@ -130,31 +127,30 @@ pub fn inventory() -> Result<Inventory, GpuError> {
 }
 
 fn count(nvml: &Nvml) -> Result<u32, GpuError> {
-    nvml.device_count()
-        .map_err(|source| failed("count the GPUs", source))
+    nvml.device_count().map_err(failed("count the GPUs"))
 }
 
 fn gpu(nvml: &Nvml, index: u32) -> Result<GpuInfo, GpuError> {
-    let of = |what: &str, source| failed(&format!("{what} GPU {index}"), source);
-    let device = nvml.device_by_index(index).map_err(|source| of("open", source))?;
+    let of = |what: &str| failed(format!("{what} GPU {index}"));
+    let device = nvml.device_by_index(index).map_err(of("open"))?;
     let uuid = match device.uuid() {
-        Ok(uuid) => Some(uuid),
         Err(NvmlError::NotSupported) => None,
-        Err(source) => return Err(of("identify", source)),
+        other => Some(other.map_err(of("identify"))?),
     };
     let mig = instances(&device, index)?;
     let (total_bytes, free_bytes) = match (device.memory_info(), &mig) {
-        (Ok(memory), _) => (memory.total, memory.free),
         // Whoever may use an instance alone is not told about the rest of its GPU.
         (Err(NvmlError::NoPermission), Some(instances)) => (
             instances.iter().map(|instance| instance.total_bytes).sum(),
             instances.iter().map(|instance| instance.free_bytes).sum(),
         ),
-        (Err(source), _) => return Err(of("tell the memory of", source)),
+        (memory, _) => memory
+            .map(|memory| (memory.total, memory.free))
+            .map_err(of("tell the memory of"))?,
     };
     Ok(GpuInfo {
         index,
-        name: device.name().map_err(|source| of("name", source))?,
+        name: device.name().map_err(of("name"))?,
         uuid,
         total_bytes,
         free_bytes,
@@ -167,20 +163,17 @@ fn instances(device: &Device<'_>, gpu: u32) -> Result<Option<Vec<MigInfo>>, GpuE
     if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
         return Ok(None);
     }
-    let most = device
-        .mig_device_count()
-        .map_err(|source| failed(&format!("count the MIG instances of GPU {gpu}"), source))?;
+    let counted = device.mig_device_count();
+    let most = counted.map_err(failed(format!("count the MIG instances of GPU {gpu}")))?;
     // Not every number is taken; one that may not be used, as in a container that was given others, counts as not there.
     let taken = (0..most).filter_map(|index| Some((index, device.mig_device_by_index(index).ok()?)));
     let instances = taken.map(|(index, instance)| {
-        let of = |what: &str, source| failed(&format!("{what} MIG instance {index} of GPU {gpu}"), source);
-        let memory = instance
-            .memory_info()
-            .map_err(|source| of("tell the memory of", source))?;
+        let of = |what: &str| failed(format!("{what} MIG instance {index} of GPU {gpu}"));
+        let memory = instance.memory_info().map_err(of("tell the memory of"))?;
         Ok(MigInfo {
             index,
-            name: instance.name().map_err(|source| of("name", source))?,
-            uuid: instance.uuid().map_err(|source| of("identify", source))?,
+            name: instance.name().map_err(of("name"))?,
+            uuid: instance.uuid().map_err(of("identify"))?,
             total_bytes: memory.total,
             free_bytes: memory.free,
         })
@@ -198,15 +191,14 @@ fn load() -> Result<Nvml, GpuError> {
             NvmlError::LibloadingError(_) | NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => {
                 GpuError::NoDriver
             }
-            source => failed("start", source),
+            source => failed("start")(source),
         })
 }
 
-fn failed(what: &str, source: NvmlError) -> GpuError {
-    GpuError::Driver {
-        what: what.into(),
-        source,
-    }
+/// For `map_err`: the driver failed to do this.
+fn failed(what: impl Into<String>) -> impl FnOnce(NvmlError) -> GpuError {
+    let what = what.into();
+    |source| GpuError::Driver { what, source }
 }
 
 #[cfg(test)]

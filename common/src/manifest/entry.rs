@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::checksum::{Checksum, Fields, blake3_of};
-use super::{ManifestError, io_error};
+use super::error::{ManifestError, failed};
 use serde::{Deserialize, Serialize};
 
 /// One file of a checkpoint. In JSON it has a checksum, where one rank has written all of it, or `parts`.
@@ -126,28 +126,23 @@ impl FileEntry {
             .iter()
             .try_fold(0_u64, |sum, part| sum.checked_add(part.bytes));
         if parts.is_empty() || sum != Some(*bytes) {
-            return Err(ManifestError::Parts {
-                path: path.into(),
-                name: name.clone(),
-                bytes: *bytes,
-            });
+            return Err(ManifestError::Parts(path.into(), name.clone(), *bytes));
         }
         match parts.iter().find(|part| !part.checksum.is_well_formed()) {
             None => Ok(()),
-            Some(part) => Err(ManifestError::ChecksumForm {
-                path: path.into(),
-                name: name.clone(),
-                checksum: part.checksum.digits().to_owned(),
-            }),
+            Some(part) => {
+                let digits = part.checksum.digits().to_owned();
+                Err(ManifestError::ChecksumForm(path.into(), name.clone(), digits))
+            }
         }
     }
 
     /// Checks that the file in `dir` has its size.
     pub(super) fn check_size(&self, dir: &Path) -> Result<(), ManifestError> {
         let path = dir.join(&self.name);
-        let meta = std::fs::metadata(&path).map_err(|source| io_error("read", &path, source))?;
+        let meta = std::fs::metadata(&path).map_err(failed("read", &path))?;
         if !meta.is_file() {
-            return Err(io_error("read", &path, io::Error::other("not a file")));
+            return Err(failed("read", &path)(io::Error::other("not a file")));
         }
         if meta.len() != self.bytes {
             return Err(ManifestError::Size {
@@ -195,29 +190,22 @@ fn for_each_slice<T: Send>(files: &[FileEntry], check: impl Fn(&Slice<'_>) -> T 
             offset += part.bytes;
         }
     }
-    let threads = std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(slices.len());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     let check_some = || {
-        let mut outcomes = Vec::new();
-        loop {
+        let taken = std::iter::from_fn(|| {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(slice) = slices.get(at) else {
-                return outcomes;
-            };
-            outcomes.push((at, check(slice)));
-        }
+            Some((at, check(slices.get(at)?)))
+        });
+        taken.collect::<Vec<_>>()
     };
     let mut outcomes = std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..threads).map(|_| scope.spawn(check_some)).collect();
+        let others = 1..threads.min(slices.len());
+        let others: Vec<_> = others.map(|_| scope.spawn(check_some)).collect();
         let mut outcomes = check_some();
-        for thread in threads {
-            outcomes.extend(
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            );
+        for thread in others {
+            let joined = thread.join();
+            outcomes.extend(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
         outcomes
     });
@@ -242,7 +230,7 @@ impl Slice<'_> {
             file.seek(SeekFrom::Start(offset))?;
             part.checksum.again(file.take(part.bytes), read)
         };
-        let (bytes, checksum) = digest().map_err(|source| io_error("read", &path, source))?;
+        let (bytes, checksum) = digest().map_err(failed("read", &path))?;
         if bytes != part.bytes {
             return Err(ManifestError::Size {
                 path,

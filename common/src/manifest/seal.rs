@@ -17,32 +17,13 @@ pub(super) fn seal(mut object: Vec<u8>) -> Vec<u8> {
     object
 }
 
-/// What a manifest's checksum says of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seal {
-    /// It is as it was written.
-    Whole,
-    /// It is not.
-    Broken,
-    /// It has none.
-    None,
-}
-
-/// Compares a manifest with its checksum.
-pub(super) fn check(bytes: &[u8]) -> Seal {
+/// Whether a manifest is as it was written, by its checksum; none where it has none.
+pub(super) fn is_whole(bytes: &[u8]) -> Option<bool> {
     // From the end: the recipe in it may hold any text, though none with a line break in quotes.
-    let Some(at) = bytes
-        .windows(BEFORE.len())
-        .rposition(|window| window == BEFORE.as_bytes())
-    else {
-        return Seal::None;
-    };
+    let mut windows = bytes.windows(BEFORE.len());
+    let at = windows.rposition(|window| window == BEFORE.as_bytes())?;
     let (object, rest) = bytes.split_at(at);
-    let wanted = [BEFORE, &of(object), BEHIND].concat();
-    match rest == wanted.as_bytes() {
-        true => Seal::Whole,
-        false => Seal::Broken,
-    }
+    Some(rest == [BEFORE, &of(object), BEHIND].concat().as_bytes())
 }
 
 fn of(bytes: &[u8]) -> String {

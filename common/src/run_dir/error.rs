@@ -1,7 +1,7 @@
 //! Why a run may not use a folder.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::manifest::ManifestError;
 use crate::recipe::RecipeError;
@@ -9,97 +9,62 @@ use crate::recipe::RecipeError;
 /// Settings that differ: key, value asked for, value found.
 pub type Differences = Vec<(String, String, String)>;
 
-/// Why a run may not use a folder. Nothing has been written.
+/// Why a run may not use a folder. Nothing has been written. The first path of each is the folder, or the file, that it is about.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
     /// The path is taken by something that is no folder.
-    #[error("{} is not a folder; choose another --run-dir", path.display())]
-    NotAFolder {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The folder holds files that are not a run's.
+    #[error("{} is not a folder; choose another --run-dir", .0.display())]
+    NotAFolder(PathBuf),
+    /// The folder holds files that are not a run's, such as this one.
     #[error(
-        "{} is not empty and holds no run of dtrain (it holds {entry:?}); choose another --run-dir",
-        path.display()
+        "{} is not empty and holds no run of dtrain (it holds {:?}); choose another --run-dir",
+        .0.display(), .1
     )]
-    NotARun {
-        /// The folder.
-        path: PathBuf,
-        /// One of its entries.
-        entry: String,
-    },
-    /// Another run goes on in the folder.
+    NotARun(PathBuf, String),
+    /// Another run goes on in the folder; who holds it, in its own words.
     #[error(
-        "{} is in use by another run ({holder}); wait for its end or stop it, or choose another --run-dir",
-        path.display()
+        "{} is in use by another run ({}); wait for its end or stop it, or choose another --run-dir",
+        .0.display(), .1
     )]
-    InUse {
-        /// The folder.
-        path: PathBuf,
-        /// Who holds it, in its own words.
-        holder: String,
-    },
+    InUse(PathBuf, String),
     /// The folder holds a run and the new one must not go on from it.
-    #[error("{} holds another run, which is not overwritten; choose another --run-dir", path.display())]
-    HoldsRun {
-        /// The folder.
-        path: PathBuf,
-    },
+    #[error("{} holds another run, which is not overwritten; choose another --run-dir", .0.display())]
+    HoldsRun(PathBuf),
     /// The folder holds checkpoints and nothing that tells of which experiment.
     #[error(
         "{} holds checkpoints but neither a recipe.toml nor a manifest that reads, so it cannot be told which run they \
          belong to; choose another --run-dir",
-        path.display()
+        .0.display()
     )]
-    UnknownRun {
-        /// The folder.
-        path: PathBuf,
-    },
+    UnknownRun(PathBuf),
     /// There are checkpoints, and all of them are damaged.
     #[error(
         "no checkpoint in {} is whole; `dtrain ckpt verify` says what is wrong with each. Choose another --run-dir to begin anew",
-        path.display()
+        .0.display()
     )]
-    NoneWhole {
-        /// The folder of the checkpoints.
-        path: PathBuf,
-    },
-    /// All checkpoints are of steps behind the one that `latest` names.
+    NoneWhole(PathBuf),
+    /// All checkpoints are of steps behind the one that `latest` names; the latter, and the first step that there is.
     #[error(
-        "{}/latest names step {latest}, which is gone, and the oldest checkpoint there is of step {first}: it belongs to steps that \
+        "{}/latest names step {}, which is gone, and the oldest checkpoint there is of step {}: it belongs to steps that \
          were given up, or `latest` is wrong; name the checkpoint with --resume to go on from it",
-        path.display()
+        .0.display(), .1, .2
     )]
-    OnlyLater {
-        /// The folder of the checkpoints.
-        path: PathBuf,
-        /// The step that `latest` names.
-        latest: u64,
-        /// The first step that there is.
-        first: u64,
-    },
-    /// All checkpoints are set aside.
+    OnlyLater(PathBuf, u64, u64),
+    /// All checkpoints are set aside, some of them in the second folder.
     #[error(
         "{} holds no checkpoint but those that a rollback set aside in {}; name one with --resume to go on from it, or choose another \
          --run-dir to begin anew",
-        path.display(),
-        folder.display()
+        .0.display(),
+        .1.display()
     )]
-    OnlySetAside {
-        /// The folder of the checkpoints.
-        path: PathBuf,
-        /// Where some are.
-        folder: PathBuf,
-    },
+    OnlySetAside(PathBuf, PathBuf),
     /// The run has begun with a checkpoint of another run, and has none of its own.
     #[error(
-        "the run in {} began with {} and has no checkpoint of its own; give --resume {} to begin with it again, or remove {} to begin \
+        "the run in {} began with {} and has no checkpoint of its own; give --resume {1} to begin with it again, or remove {} to begin \
          without it",
         path.display(),
         checkpoint.display(),
-        checkpoint.display(),
-        record.display()
+        record.display(),
     )]
     BeganElsewhere {
         /// The run directory.
@@ -109,73 +74,51 @@ pub enum RunDirError {
         /// The file that says so.
         record: PathBuf,
     },
-    /// A checkpoint that was being brought back is nowhere.
+    /// A checkpoint that was being brought back, by the rollback in the first folder, is nowhere. It lay at the second path; a
+    /// rollback that is completed has the name.
     #[error(
-        "cannot complete the rollback in {}: the checkpoint {} that it brings back is gone; put it back, or rename the folder to {name} \
+        "cannot complete the rollback in {}: the checkpoint {} that it brings back is gone; put it back, or rename the folder to {} \
          to go on without it",
-        folder.display(),
-        checkpoint.display()
+        .0.display(), .1.display(), .2
     )]
-    RestoredIsGone {
-        /// The rollback's folder.
-        folder: PathBuf,
-        /// Where the checkpoint lay.
-        checkpoint: PathBuf,
-        /// The name of the folder of a rollback that is completed.
-        name: String,
-    },
+    RestoredIsGone(PathBuf, PathBuf, String),
     /// The folder's run is another experiment.
-    #[error("{} holds a run of another experiment: {}; choose another --run-dir", path.display(), list(differences))]
-    Differs {
-        /// The folder.
-        path: PathBuf,
-        /// What differs.
-        differences: Differences,
-    },
+    #[error("{} holds a run of another experiment: {}; choose another --run-dir", .0.display(), list(.1))]
+    Differs(PathBuf, Differences),
     /// The checkpoint is of another experiment.
-    #[error("the checkpoint {} is of another experiment: {}; resume it with its own recipe", path.display(), list(differences))]
-    CheckpointDiffers {
-        /// The checkpoint's folder.
-        path: PathBuf,
-        /// What differs.
-        differences: Differences,
-    },
-    /// The run directory holds a run and the checkpoint is not one of its own.
+    #[error("the checkpoint {} is of another experiment: {}; resume it with its own recipe", .0.display(), list(.1))]
+    CheckpointDiffers(PathBuf, Differences),
+    /// The run in the second folder is not the checkpoint's.
     #[error(
         "the checkpoint {} does not belong to the run in {}; choose another --run-dir to go on from it",
-        checkpoint.display(),
-        path.display()
+        .0.display(),
+        .1.display()
     )]
-    CheckpointElsewhere {
-        /// The checkpoint's folder.
-        checkpoint: PathBuf,
-        /// The run directory.
-        path: PathBuf,
-    },
+    CheckpointElsewhere(PathBuf, PathBuf),
     /// The checkpoint to resume from cannot be used.
     #[error("cannot resume: {0}")]
     Checkpoint(#[from] ManifestError),
     /// The recipe of the run in the folder does not read.
-    #[error("cannot tell which experiment {} holds: {source}; choose another --run-dir", path.display())]
-    SavedRecipe {
-        /// The folder.
-        path: PathBuf,
-        /// What is wrong with its recipe.
-        source: RecipeError,
-    },
+    #[error(
+        "cannot tell which experiment {} holds: {}; choose another --run-dir",
+        .0.display(), .1
+    )]
+    SavedRecipe(PathBuf, #[source] RecipeError),
     /// The new run's recipe cannot be saved.
     #[error("{0}")]
     Recipe(#[from] RecipeError),
-    /// The file system refused.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// What was attempted.
-        action: &'static str,
-        /// On which path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    /// The file system refused to do this.
+    #[error(
+        "cannot {} {}: {}",
+        .0, .1.display(), .2
+    )]
+    Io(&'static str, PathBuf, #[source] io::Error),
+}
+
+/// For `map_err`: the error of an attempt to do something with a path.
+pub(super) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> RunDirError + use<> {
+    let path = path.to_owned();
+    move |source| RunDirError::Io(action, path.clone(), source)
 }
 
 fn list(differences: &Differences) -> String {

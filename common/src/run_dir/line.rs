@@ -7,8 +7,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{REMOVED, REPLACED, RunDir, RunDirError, SetAside, io_error, step_of};
-use crate::files::sync_folder;
+use super::error::failed;
+use super::{REMOVED, REPLACED, RunDir, RunDirError, SetAside, step_of};
+use crate::files::{if_there, sync_folder};
 use crate::manifest::{BestSoFar, Manifest, ManifestError};
 
 impl RunDir {
@@ -19,8 +20,8 @@ impl RunDir {
     /// # Errors
     /// [`RunDirError::Io`] when the checkpoints cannot be listed.
     pub fn candidates(&self) -> Result<Vec<PathBuf>, RunDirError> {
-        let listed = |source| io_error("list the folder", &self.checkpoints(), source);
-        let mut steps = self.steps().map_err(listed)?;
+        let listed = failed("list the folder", &self.checkpoints());
+        let mut steps = self.steps().map_err(&listed)?;
         steps.extend(self.replaced().map_err(listed)?.iter().map(|(step, _)| *step));
         steps.sort_unstable();
         steps.dedup();
@@ -61,26 +62,15 @@ impl RunDir {
     pub fn none_to_begin_with(&self) -> Result<(), RunDirError> {
         let path = self.checkpoints();
         if !self.candidates()?.is_empty() {
-            return Err(RunDirError::NoneWhole { path });
+            return Err(RunDirError::NoneWhole(path));
         }
-        let steps = self.steps();
-        let later = steps.map_err(|source| io_error("list the folder", &path, source))?;
-        if let Some(first) = later.first() {
-            return Err(RunDirError::OnlyLater {
-                path,
-                latest: self.head(),
-                first: *first,
-            });
+        let listed = failed("list the folder", &path);
+        if let Some(first) = self.steps().map_err(&listed)?.first() {
+            return Err(RunDirError::OnlyLater(path, self.head(), *first));
         }
-        let set_aside = self.set_aside();
-        let mut set_aside = set_aside
-            .map_err(|source| io_error("list the folder", &path, source))?
-            .into_iter();
+        let mut set_aside = self.set_aside().map_err(listed)?.into_iter();
         match set_aside.find(|one| !one.steps.is_empty()) {
-            Some(one) => Err(RunDirError::OnlySetAside {
-                path,
-                folder: one.folder,
-            }),
+            Some(one) => Err(RunDirError::OnlySetAside(path, one.folder)),
             None => self.begins_nowhere_else(),
         }
     }
@@ -130,24 +120,22 @@ impl RunDir {
     /// [`RunDirError::Io`] where the disk fails.
     pub fn recover(&self) -> Result<Option<SetAside>, RunDirError> {
         let folder = self.checkpoints();
-        let replaced = self
-            .replaced()
-            .map_err(|source| io_error("list the folder", &folder, source))?;
+        let replaced = self.replaced().map_err(failed("list the folder", &folder))?;
         for (step, path) in &replaced {
             let moved = match self.checkpoint(*step).exists() {
                 true => hide(path).map(drop),
                 false => fs::rename(path, self.checkpoint(*step)),
             };
-            moved.map_err(|source| io_error("move", path, source))?;
+            moved.map_err(failed("move", path))?;
         }
         let next = self.next();
         if self.linked(&next).is_some() {
-            fs::rename(&next, self.latest()).map_err(|source| io_error("rename", &next, source))?;
+            fs::rename(&next, self.latest()).map_err(failed("rename", &next))?;
         } else if next.is_symlink() {
-            fs::remove_file(&next).map_err(|source| io_error("remove", &next, source))?;
+            fs::remove_file(&next).map_err(failed("remove", &next))?;
         }
         if folder.is_dir() {
-            sync_folder(&folder).map_err(|source| io_error("sync", &folder, source))?;
+            sync_folder(&folder).map_err(failed("sync", &folder))?;
         }
         self.complete_rollback()
     }
@@ -201,12 +189,8 @@ pub(super) fn numbered(folder: &Path, prefix: &str) -> io::Result<Vec<(u64, Path
 }
 
 fn names(folder: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
-    };
     let mut names = Vec::new();
-    for entry in entries {
+    for entry in if_there(fs::read_dir(folder))?.into_iter().flatten() {
         names.extend(entry?.file_name().into_string().ok());
     }
     Ok(names)

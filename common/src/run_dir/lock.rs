@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::error::failed;
 use super::lease::{Lease, LeaseError, Pace, SUFFIX};
-use super::{RunDir, RunDirError, io_error};
+use super::{RunDir, RunDirError};
 
 /// Held by whoever has begun the run: a launcher, or rank 0 of workers that nobody launched.
 const RUN: &str = ".lock";
@@ -87,10 +88,7 @@ impl RunDir {
         let root = self.root().to_owned();
         let path = root.join(name);
         let begun = Instant::now();
-        let in_use = |holder: &str| RunDirError::InUse {
-            path: root.clone(),
-            holder: holder.trim().to_owned(),
-        };
+        let in_use = |holder: &str| RunDirError::InUse(root.clone(), holder.trim().to_owned());
         let lease = |is_locked| {
             let path = root.join(format!("{name}{SUFFIX}"));
             match Lease::take(path.clone(), patience, Pace::USUAL) {
@@ -98,7 +96,7 @@ impl RunDir {
                 Err(LeaseError::Held(holder)) => Err(in_use(&holder)),
                 // A lock does without.
                 Err(LeaseError::Io(_)) if is_locked => Ok(None),
-                Err(LeaseError::Io(source)) => Err(io_error("write", &path, source)),
+                Err(LeaseError::Io(source)) => Err(failed("write", &path)(source)),
             }
         };
         let mut file = OpenOptions::new()
@@ -106,7 +104,7 @@ impl RunDir {
             .truncate(false)
             .write(true)
             .open(&path)
-            .map_err(|source| io_error("write", &path, source))?;
+            .map_err(failed("write", &path))?;
         loop {
             match try_lock(&file) {
                 Ok(()) => break,
@@ -119,7 +117,7 @@ impl RunDir {
                     let file = Err(why);
                     return Ok(RunLock { root, lease, file });
                 }
-                Err(TryLockError::Error(source)) => return Err(io_error("lock", &path, source)),
+                Err(TryLockError::Error(source)) => return Err(failed("lock", &path)(source)),
             }
         }
         let lease = lease(true)?;

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Resume, RunDir, RunDirError, exists, io_error};
-use crate::files::write_atomic;
+use super::error::failed;
+use super::{Resume, RunDir, RunDirError, exists};
+use crate::files::{if_there, write_atomic};
 
 /// The content of resume.json.
 #[derive(Debug, Serialize, Deserialize)]
@@ -108,12 +109,8 @@ impl RunDir {
     pub(super) fn note_named(&self, resume: &Resume) -> Result<(), RunDirError> {
         let Resume::From(checkpoint) = resume else {
             let path = self.resume();
-            return match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    Err(io_error("remove", &path, error))
-                }
-                _ => Ok(()),
-            };
+            let removed = if_there(fs::remove_file(&path)).map_err(failed("remove", &path));
+            return removed.map(drop);
         };
         // The next start completes its way back, and does not begin with it again.
         let state = match self.is_coming_back(checkpoint)? {
@@ -150,17 +147,14 @@ impl RunDir {
     /// None also where it does not read: the command is taken by its word then.
     fn read_named(&self) -> Result<Option<Named>, RunDirError> {
         let path = self.resume();
-        match fs::read(&path) {
-            Ok(json) => Ok(serde_json::from_slice(&json).ok()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(io_error("read", &path, source)),
-        }
+        let json = if_there(fs::read(&path)).map_err(failed("read", &path))?;
+        Ok(json.and_then(|json| serde_json::from_slice(&json).ok()))
     }
 
     fn write_named(&self, named: &Named) -> Result<(), RunDirError> {
         let path = self.resume();
         let json = serde_json::to_vec_pretty(named).map_err(io::Error::other);
         json.and_then(|json| write_atomic(&path, &json))
-            .map_err(|source| io_error("write", &path, source))
+            .map_err(failed("write", &path))
     }
 }

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::error::failed;
 use super::line::{numbered, steps_in};
-use super::{RunDir, RunDirError, io_error, real, step_of};
-use crate::files::{remove_temporary, symlink_atomic, sync_folder, write_atomic};
+use super::{RunDir, RunDirError, real, step_of};
+use crate::files::{if_there, remove_temporary, symlink_atomic, sync_folder, write_atomic};
 use crate::metrics;
 
 /// Begins the name of a folder of checkpoints that a rollback has set aside.
@@ -120,7 +121,7 @@ impl RunDir {
             }
             None => step,
         };
-        let steps = self.steps().map_err(|source| self.unlisted(source))?;
+        let steps = self.steps().map_err(self.unlisted())?;
         let newest = steps.last().copied().filter(|newest| *newest > to);
         if newest.is_none() && restores.is_none() {
             self.point_latest(step)?;
@@ -153,12 +154,12 @@ impl RunDir {
             return self.carry_out(rollback, &folder).map(Some);
         }
         // Nothing has moved before it was written down.
-        let steps = steps_in(&folder).map_err(|source| io_error("list the folder", &folder, source))?;
+        let steps = steps_in(&folder).map_err(failed("list the folder", &folder))?;
         let (tidied, doing) = match steps.is_empty() {
             true => (fs::remove_dir_all(&folder), "remove"),
             false => (fs::rename(&folder, self.done(&folder)), "rename"),
         };
-        tidied.map_err(|source| io_error(doing, &folder, source))?;
+        tidied.map_err(failed(doing, &folder))?;
         Ok(None)
     }
 
@@ -180,7 +181,7 @@ impl RunDir {
     /// one have in common what the one that went back furthest has left.
     fn since(&self, restores: &Path) -> Result<Vec<(PathBuf, Rollback)>, RunDirError> {
         let own = restores.parent();
-        let all = self.set_aside().map_err(|source| self.unlisted(source))?;
+        let all = self.set_aside().map_err(self.unlisted())?;
         Ok(all
             .into_iter()
             .skip_while(|one| Some(Path::new(name_of(&one.folder))) != own)
@@ -189,8 +190,8 @@ impl RunDir {
             .collect())
     }
 
-    fn unlisted(&self, source: io::Error) -> RunDirError {
-        io_error("list the folder", &self.checkpoints(), source)
+    fn unlisted(&self) -> impl Fn(io::Error) -> RunDirError + use<> {
+        failed("list the folder", &self.checkpoints())
     }
 
     /// The name of a rollback's folder when all is done.
@@ -204,7 +205,7 @@ impl RunDir {
     }
 
     fn under_way_in(&self) -> Result<Option<(u64, PathBuf)>, RunDirError> {
-        let found = numbered(&self.checkpoints(), UNDER_WAY).map_err(|source| self.unlisted(source))?;
+        let found = numbered(&self.checkpoints(), UNDER_WAY).map_err(self.unlisted())?;
         Ok(found.into_iter().max())
     }
 
@@ -222,57 +223,57 @@ impl RunDir {
 
     /// Makes the folder of a rollback and writes down what is to be done.
     fn write_down(&self, rollback: &Rollback) -> Result<PathBuf, RunDirError> {
-        let all = numbered(&self.checkpoints(), PREFIX).map_err(|source| self.unlisted(source))?;
+        let all = numbered(&self.checkpoints(), PREFIX).map_err(self.unlisted())?;
         let next = all.iter().map(|(number, _)| number + 1).max().unwrap_or(1);
         let folder = self.checkpoints().join(format!("{UNDER_WAY}{next}"));
-        fs::create_dir(&folder).map_err(|source| io_error("create the folder", &folder, source))?;
+        fs::create_dir(&folder).map_err(failed("create the folder", &folder))?;
         let path = folder.join(FILE);
         let written = serde_json::to_vec_pretty(rollback).map_err(io::Error::other);
         written
             .and_then(|json| write_atomic(&path, &json))
             .and_then(|()| sync_folder(&self.checkpoints()))
-            .map_err(|source| io_error("write", &path, source))?;
+            .map_err(failed("write", &path))?;
         Ok(folder)
     }
 
     /// Does what is written down, from the beginning or from wherever a crash has broken it off.
     fn carry_out(&self, rollback: Rollback, folder: &Path) -> Result<SetAside, RunDirError> {
         let (parent, done) = (self.checkpoints(), self.done(folder));
-        remove_temporary(folder).map_err(|source| io_error("tidy up", folder, source))?;
+        remove_temporary(folder).map_err(failed("tidy up", folder))?;
         let (restored, head) = rollback.begins_at(self);
         if let Some(restores) = &rollback.restores
             && restored.is_none()
             && !parent.join(name_of(restores)).exists()
         {
-            return Err(RunDirError::RestoredIsGone {
-                folder: folder.to_owned(),
-                checkpoint: parent.join(restores),
-                name: name_of(&done).to_owned(),
-            });
+            let name = name_of(&done).to_owned();
+            return Err(RunDirError::RestoredIsGone(
+                folder.to_owned(),
+                parent.join(restores),
+                name,
+            ));
         }
         if rollback.restores.is_none() || restored.is_some() {
             // The links first: they never point to what is not there.
             self.point_latest(head)?;
             self.point_best(None, head)?;
-            let later = self.steps().map_err(|source| self.unlisted(source))?;
+            let later = self.steps().map_err(self.unlisted())?;
             for step in later.into_iter().filter(|step| *step > head) {
                 let own = self.checkpoint(step);
-                fs::rename(&own, folder.join(name_of(&own)))
-                    .map_err(|source| io_error("move", &own, source))?;
+                fs::rename(&own, folder.join(name_of(&own))).map_err(failed("move", &own))?;
             }
             self.divide_metrics(&rollback, folder, &done)?;
         }
         if let Some(restored) = &restored {
             let own = parent.join(name_of(restored));
-            fs::rename(restored, own).map_err(|source| io_error("move", restored, source))?;
+            fs::rename(restored, own).map_err(failed("move", restored))?;
         }
         self.point_latest(rollback.begins_at(self).1)?;
         for changed in [folder, &parent] {
-            sync_folder(changed).map_err(|source| io_error("sync", changed, source))?;
+            sync_folder(changed).map_err(failed("sync", changed))?;
         }
-        fs::rename(folder, &done).map_err(|source| io_error("rename", folder, source))?;
-        sync_folder(&parent).map_err(|source| io_error("sync", &parent, source))?;
-        let steps = steps_in(&done).map_err(|source| io_error("list the folder", &done, source))?;
+        fs::rename(folder, &done).map_err(failed("rename", folder))?;
+        sync_folder(&parent).map_err(failed("sync", &parent))?;
+        let steps = steps_in(&done).map_err(failed("list the folder", &done))?;
         Ok(SetAside {
             folder: done,
             rollback: Some(rollback),
@@ -282,7 +283,7 @@ impl RunDir {
 
     /// Points `latest` to the newest checkpoint up to `step`; without one there is no link.
     fn point_latest(&self, step: u64) -> Result<(), RunDirError> {
-        let steps = self.steps().map_err(|source| self.unlisted(source))?;
+        let steps = self.steps().map_err(self.unlisted())?;
         let newest = steps.into_iter().rev().find(|own| *own <= step);
         let link = self.latest();
         if newest != self.linked(&link) || newest.is_none() {
@@ -308,15 +309,14 @@ impl RunDir {
             None if link.is_symlink() => fs::remove_file(link),
             None => Ok(()),
         };
-        switched.map_err(|source| io_error("switch the link", link, source))
+        switched.map_err(failed("switch the link", link))
     }
 
     /// Moves the lines of the steps that are left into the folder, brings those of a checkpoint that comes back, and says so in a line.
     fn divide_metrics(&self, rollback: &Rollback, folder: &Path, done: &Path) -> Result<(), RunDirError> {
         let path = self.metrics();
-        let text = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            other => other.map_err(|source| io_error("read", &path, source))?,
+        let Some(text) = if_there(fs::read(&path)).map_err(failed("read", &path))? else {
+            return Ok(());
         };
         let mut told = serde_json::json!({"rollback": rollback});
         told["rollback"]["folder"] = name_of(done).into();
@@ -327,13 +327,13 @@ impl RunDir {
         let (mut kept, left) = metrics::split(&text, rollback.to);
         if !left.is_empty() {
             let aside = folder.join(METRICS);
-            write_atomic(&aside, &left).map_err(|source| io_error("write", &aside, source))?;
+            write_atomic(&aside, &left).map_err(failed("write", &aside))?;
         }
         if let Some(restores) = &rollback.restores {
             kept.extend(self.lines_of(restores)?);
         }
         kept.extend(told);
-        write_atomic(&path, &kept).map_err(|source| io_error("write", &path, source))
+        write_atomic(&path, &kept).map_err(failed("write", &path))
     }
 
     /// The lines of metrics.jsonl up to a checkpoint that comes back, but for those that the present line of steps has in common with its own.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::files::symlink_atomic;
-use crate::manifest::{FORMAT, FileEntry};
+use crate::manifest::{FORMAT, FileEntry, Manifest};
+use crate::recipe::Recipe;
 
 struct Place {
     _folder: tempfile::TempDir,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::env::{OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, omp_threads};
 
 fn read(vars: &[(&str, &str)]) -> Result<WorkerEnv, EnvError> {
     let map: BTreeMap<_, _> = vars.iter().copied().collect();

@@ -1,0 +1,271 @@
+//! The place of one worker among the others.
+
+use std::env::VarError;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::{
+    GROUP_RANK, GROUP_WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK, ROLE_NAME,
+    ROLE_RANK, ROLE_WORLD_SIZE, TORCHELASTIC_ERROR_FILE, TORCHELASTIC_MAX_RESTARTS,
+    TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_RUN_ID, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE,
+};
+
+/// The variables without which a worker cannot join the others.
+const ESSENTIAL: [&str; 4] = [RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT];
+
+/// What is wrong with the environment of a worker.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum EnvError {
+    /// Some of the variables of a distributed start are set and this one is not.
+    #[error(
+        "the environment variable {missing} is not set although {present} is; set RANK, WORLD_SIZE, MASTER_ADDR \
+         and MASTER_PORT for a distributed start, or neither RANK nor WORLD_SIZE for a single process"
+    )]
+    Missing {
+        /// The variable that is missing.
+        missing: &'static str,
+        /// One that is set.
+        present: &'static str,
+    },
+    /// A variable has a value that cannot be read.
+    #[error("the environment variable {name} is {value:?}; expected {expected}")]
+    Invalid {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it should be, in words.
+        expected: &'static str,
+    },
+    /// A rank does not lie below the number of ranks.
+    #[error("the environment variable {0} is {1}, which must be below {2} = {3}")]
+    RankOutOfRange(&'static str, usize, &'static str, usize),
+    /// A variable's value is not UTF-8.
+    #[error("the environment variable {name} is not valid UTF-8")]
+    NotUnicode {
+        /// The variable.
+        name: &'static str,
+    },
+}
+
+/// The place of one worker among the others, as its environment tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerEnv {
+    /// Rank among all workers.
+    pub rank: usize,
+    /// Rank on this node.
+    pub local_rank: usize,
+    /// This node's rank among the nodes.
+    pub group_rank: usize,
+    /// Rank among the workers of the same role.
+    pub role_rank: usize,
+    /// Name of the role.
+    pub role_name: String,
+    /// Number of workers.
+    pub world_size: usize,
+    /// Number of workers on this node.
+    pub local_world_size: usize,
+    /// Number of nodes.
+    pub group_world_size: usize,
+    /// Number of workers of the same role.
+    pub role_world_size: usize,
+    /// Host of the store.
+    pub master_addr: String,
+    /// Port of the store.
+    pub master_port: u16,
+    /// Restarts so far.
+    pub restart_count: u32,
+    /// Restarts allowed.
+    pub max_restarts: u32,
+    /// Name of the run.
+    pub run_id: String,
+    /// The launcher serves the store; rank 0 connects to it like every other rank.
+    pub use_agent_store: bool,
+    /// Where to write the error on failure.
+    pub error_file: Option<PathBuf>,
+}
+
+impl WorkerEnv {
+    /// Rank 0 of 1 on this machine: what a worker is that nobody launched.
+    pub fn single() -> Self {
+        Self {
+            rank: 0,
+            local_rank: 0,
+            group_rank: 0,
+            role_rank: 0,
+            role_name: "default".into(),
+            world_size: 1,
+            local_world_size: 1,
+            group_world_size: 1,
+            role_world_size: 1,
+            master_addr: "127.0.0.1".into(),
+            master_port: 29500,
+            restart_count: 0,
+            max_restarts: 0,
+            run_id: "none".into(),
+            use_agent_store: false,
+            error_file: None,
+        }
+    }
+
+    /// Reads the contract through `get`. With neither RANK nor WORLD_SIZE the worker is [`WorkerEnv::single`].
+    ///
+    /// Otherwise RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must all be there. What is missing of the rest
+    /// follows from them: the workers lie on GROUP_WORLD_SIZE nodes (1 if unset) in order of rank.
+    ///
+    /// # Errors
+    /// [`EnvError`] naming the variable that is missing or wrong.
+    pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvError> {
+        if get(RANK).is_none() && get(WORLD_SIZE).is_none() {
+            return Ok(Self::single());
+        }
+        let present = if get(RANK).is_some() { RANK } else { WORLD_SIZE };
+        if let Some(missing) = ESSENTIAL.into_iter().find(|name| get(name).is_none()) {
+            return Err(EnvError::Missing { missing, present });
+        }
+        let read = Reader(&get);
+        let single = Self::single();
+        let world_size = read.size(WORLD_SIZE, 1)?;
+        let rank = read.rank(RANK, 0, WORLD_SIZE, world_size)?;
+        let nodes = read.size(GROUP_WORLD_SIZE, 1)?;
+        let local_size = read.size(LOCAL_WORLD_SIZE, world_size.div_ceil(nodes))?;
+        let node = (rank / local_size).min(nodes - 1);
+        let role_size = read.size(ROLE_WORLD_SIZE, world_size)?;
+        let error_file = get(TORCHELASTIC_ERROR_FILE).filter(|path| !path.is_empty());
+        Ok(Self {
+            rank,
+            local_rank: read.rank(LOCAL_RANK, rank % local_size, LOCAL_WORLD_SIZE, local_size)?,
+            group_rank: read.rank(GROUP_RANK, node, GROUP_WORLD_SIZE, nodes)?,
+            role_rank: read.rank(ROLE_RANK, rank.min(role_size - 1), ROLE_WORLD_SIZE, role_size)?,
+            role_name: get(ROLE_NAME).unwrap_or(single.role_name),
+            world_size,
+            local_world_size: local_size,
+            group_world_size: nodes,
+            role_world_size: role_size,
+            master_addr: read.host(MASTER_ADDR)?,
+            master_port: read.number(MASTER_PORT, single.master_port, "a port from 0 to 65535")?,
+            restart_count: read.number(TORCHELASTIC_RESTART_COUNT, 0, WHOLE)?,
+            max_restarts: read.number(TORCHELASTIC_MAX_RESTARTS, 0, WHOLE)?,
+            run_id: get(TORCHELASTIC_RUN_ID).unwrap_or(single.run_id),
+            use_agent_store: read.flag(TORCHELASTIC_USE_AGENT_STORE)?,
+            error_file: error_file.map(PathBuf::from),
+        })
+    }
+
+    /// [`WorkerEnv::from_lookup`] on the environment of this process.
+    ///
+    /// # Errors
+    /// As `from_lookup`; also when a variable of the contract is not UTF-8.
+    pub fn from_process() -> Result<Self, EnvError> {
+        let contract = Self::single().vars();
+        let names = contract.into_iter().map(|(name, _)| name);
+        for name in names.chain([TORCHELASTIC_ERROR_FILE]) {
+            if let Err(VarError::NotUnicode(_)) = std::env::var(name) {
+                return Err(EnvError::NotUnicode { name });
+            }
+        }
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// Every variable of the contract with its value, for the launcher to set. OMP_NUM_THREADS and
+    /// TORCH_NCCL_ASYNC_ERROR_HANDLING are not among them: the user's own setting of these stays.
+    pub fn vars(&self) -> Vec<(&'static str, String)> {
+        // Python's spelling: PyTorch compares with str(True).
+        let agent_store = if self.use_agent_store { "True" } else { "False" };
+        let mut vars = vec![
+            (RANK, self.rank.to_string()),
+            (LOCAL_RANK, self.local_rank.to_string()),
+            (GROUP_RANK, self.group_rank.to_string()),
+            (ROLE_RANK, self.role_rank.to_string()),
+            (ROLE_NAME, self.role_name.clone()),
+            (WORLD_SIZE, self.world_size.to_string()),
+            (LOCAL_WORLD_SIZE, self.local_world_size.to_string()),
+            (GROUP_WORLD_SIZE, self.group_world_size.to_string()),
+            (ROLE_WORLD_SIZE, self.role_world_size.to_string()),
+            (MASTER_ADDR, self.master_addr.clone()),
+            (MASTER_PORT, self.master_port.to_string()),
+            (TORCHELASTIC_RESTART_COUNT, self.restart_count.to_string()),
+            (TORCHELASTIC_MAX_RESTARTS, self.max_restarts.to_string()),
+            (TORCHELASTIC_RUN_ID, self.run_id.clone()),
+            (TORCHELASTIC_USE_AGENT_STORE, agent_store.into()),
+        ];
+        if let Some(path) = &self.error_file {
+            vars.push((TORCHELASTIC_ERROR_FILE, path.to_string_lossy().into_owned()));
+        }
+        vars
+    }
+}
+
+const WHOLE: &str = "a whole number of at least 0";
+
+/// Reads variables through a look-up.
+struct Reader<'a>(&'a dyn Fn(&str) -> Option<String>);
+
+impl Reader<'_> {
+    /// What `read` makes of the variable, and `default` where it is not set.
+    fn value<T>(
+        &self,
+        name: &'static str,
+        default: T,
+        expected: &'static str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, EnvError> {
+        let Some(value) = (self.0)(name) else {
+            return Ok(default);
+        };
+        read(value.trim()).ok_or(EnvError::Invalid {
+            name,
+            value,
+            expected,
+        })
+    }
+
+    fn number<T: FromStr>(
+        &self,
+        name: &'static str,
+        default: T,
+        expected: &'static str,
+    ) -> Result<T, EnvError> {
+        self.value(name, default, expected, |value| value.parse().ok())
+    }
+
+    fn size(&self, name: &'static str, default: usize) -> Result<usize, EnvError> {
+        self.value(name, default, "a whole number of at least 1", |value| {
+            value.parse().ok().filter(|size| *size > 0)
+        })
+    }
+
+    fn rank(
+        &self,
+        name: &'static str,
+        default: usize,
+        size_name: &'static str,
+        size: usize,
+    ) -> Result<usize, EnvError> {
+        let rank = self.number(name, default, WHOLE)?;
+        match rank < size {
+            true => Ok(rank),
+            false => Err(EnvError::RankOutOfRange(name, rank, size_name, size)),
+        }
+    }
+
+    fn host(&self, name: &'static str) -> Result<String, EnvError> {
+        self.value(name, String::new(), "a host name or an IP address", |host| {
+            let is_host = !host.is_empty() && !host.contains(char::is_whitespace);
+            is_host.then(|| host.to_owned())
+        })
+    }
+
+    fn flag(&self, name: &'static str) -> Result<bool, EnvError> {
+        self.value(name, false, "True or False", |value| {
+            match value.to_ascii_lowercase().as_str() {
+                "true" | "1" => Some(true),
+                "false" | "0" | "" => Some(false),
+                _ => None,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
