@@ -17,7 +17,9 @@ pub(crate) const UNITS: [(u64, &[&str]); 4] = [
 /// without a unit, and no time at all. To the millisecond, and at least one.
 pub fn parse_time(text: &str) -> Option<Duration> {
     let seconds = match text.contains(':') {
-        true => by_colons(text.trim())?,
+        true => parse_clock(text.trim())
+            .filter(|_| text.matches(':').count() == 2)?
+            .as_secs_f64(),
         false => by_units(text)?,
     };
     if !(seconds > 0.0 && seconds <= LONGEST_S) {
@@ -49,15 +51,14 @@ fn by_units(text: &str) -> Option<f64> {
     Some(seconds)
 }
 
-/// `[days-]hours:minutes:seconds`.
-fn by_colons(text: &str) -> Option<f64> {
+/// Reads `[days-][[hours:]minutes:]seconds`, as batch systems print times; none for anything else.
+pub fn parse_clock(text: &str) -> Option<Duration> {
     let (days, clock) = text.split_once('-').unwrap_or(("0", text));
-    let fields: Vec<&str> = clock.split(':').collect();
-    let [hours, minutes, seconds] = fields.as_slice() else {
-        return None;
-    };
-    let whole = |field: &str| field.parse::<u32>().ok().map(f64::from);
-    Some(whole(days)? * 86400.0 + whole(hours)? * 3600.0 + whole(minutes)? * 60.0 + whole(seconds)?)
+    let whole = |field: &str| field.parse::<u32>().ok().map(u64::from);
+    let fields: Vec<u64> = clock.split(':').map(whole).collect::<Option<_>>()?;
+    let seconds = fields.iter().fold(0, |seconds, field| seconds * 60 + field);
+    let days = whole(days).filter(|_| fields.len() <= 3)?;
+    Some(Duration::from_secs(days * 86400 + seconds))
 }
 
 /// The time in its largest whole unit, as text that [`parse_time`] reads: `90 min`, `2 h`, `0.25 s`.

@@ -3,7 +3,7 @@
 
 use crate::cli::{EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 use crate::gpus::names::{of_machine, usual};
-use crate::launch::find_worker;
+use crate::plan::find_worker;
 use anyhow::{Context, bail};
 use dtrain_common::batch::Partition;
 use dtrain_common::env::{
@@ -17,12 +17,11 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-/// `dtrain plan`
+/// `dtrain plan`. On success it does not return, as those below.
 ///
-/// # Errors
-/// What is wrong with the command line or the recipe, or why the worker cannot be started. On success it does not return.
+/// Errors: what is wrong with the command line or the recipe, or why the worker cannot be started.
 pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
-    let recipe = Recipe::load(&args.recipe.recipe, &args.recipe.set)?;
+    let recipe = load(&args.recipe)?;
     let (gpus, visible) = match &args.gpu {
         Some(list) => (list.0.clone(), None),
         None => here().unwrap_or_else(|error| {
@@ -33,90 +32,78 @@ pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
             (usual(), None)
         }),
     };
-    let nproc = args
-        .nproc
-        .and_then(|number| usize::try_from(number).ok())
-        .or(visible)
-        .unwrap_or(1);
-    become_worker(
-        &args.recipe,
-        &recipe,
+    let nproc = args.nproc.map(|number| number as usize).or(visible).unwrap_or(1);
+    let way = if args.measured {
+        Way::Measured
+    } else {
+        Way::Symbolic
+    };
+    let (stage, json) = (args.stage.clone(), args.json);
+    let job = Job::Plan(PlanJob {
+        gpus,
         nproc,
-        &Job::Plan(PlanJob {
-            gpus,
-            nproc,
-            way: if args.measured {
-                Way::Measured
-            } else {
-                Way::Symbolic
-            },
-            stage: args.stage.clone(),
-            brief: false,
-            json: args.json,
-        }),
-    )
+        way,
+        stage,
+        brief: false,
+        json,
+    });
+    become_worker(&args.recipe, &recipe, nproc, &job)
 }
 
 /// `dtrain gpu suggest-batch-size`
 ///
-/// # Errors
-/// As [`plan`]; also where no GPU is named and this machine has none.
+/// Errors: as [`plan`]; also where no GPU is named and this machine has none.
 pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
-    let recipe = Recipe::load(&args.recipe.recipe, &args.recipe.set)?;
-    let gpus = match &args.gpu {
-        Some(list) => list.0.clone(),
-        None => match here() {
-            Ok((_, None)) => {
-                bail!("no GPU of this machine is visible; name GPUs with --gpu, such as --gpu t4,24GiB")
-            }
-            Ok((gpus, _)) => gpus,
-            Err(error) => bail!("{error}; name GPUs with --gpu, such as --gpu t4,24GiB"),
-        },
+    let recipe = load(&args.recipe)?;
+    let gpus = match args
+        .gpu
+        .as_ref()
+        .map_or_else(here, |list| Ok((list.0.clone(), Some(1))))
+    {
+        Ok((gpus, Some(_))) => gpus,
+        Ok((_, None)) => {
+            bail!("no GPU of this machine is visible; name GPUs with --gpu, such as --gpu t4,24GiB")
+        }
+        Err(error) => bail!("{error}; name GPUs with --gpu, such as --gpu t4,24GiB"),
     };
-    let nproc = usize::try_from(args.nproc).unwrap_or(1);
-    become_worker(
-        &args.recipe,
-        &recipe,
+    let (nproc, json) = (args.nproc as usize, args.json);
+    let (way, stage, brief) = (Way::Symbolic, None, true);
+    let job = Job::Plan(PlanJob {
+        gpus,
         nproc,
-        &Job::Plan(PlanJob {
-            gpus,
-            nproc,
-            way: Way::Symbolic,
-            stage: None,
-            brief: true,
-            json: args.json,
-        }),
-    )
+        way,
+        stage,
+        brief,
+        json,
+    });
+    become_worker(&args.recipe, &recipe, nproc, &job)
 }
 
 /// `dtrain profile`
 ///
-/// # Errors
-/// As [`plan`]; also where data or weights are not there.
+/// Errors: as [`plan`]; also where data or weights are not there.
 pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
-    let recipe = Recipe::load(&args.recipe.recipe, &args.recipe.set)?;
+    let recipe = load(&args.recipe)?;
     recipe.check_paths()?;
-    let nproc = usize::try_from(args.nproc).unwrap_or(1);
-    become_worker(
-        &args.recipe,
-        &recipe,
+    let nproc = args.nproc as usize;
+    let (stage, find_optimal, json) = (args.stage.clone(), args.find_optimal, args.json);
+    let job = Job::Profile(ProfileJob {
+        stage,
+        find_optimal,
         nproc,
-        &Job::Profile(ProfileJob {
-            stage: args.stage.clone(),
-            find_optimal: args.find_optimal,
-            nproc,
-            json: args.json,
-        }),
-    )
+        json,
+    });
+    become_worker(&args.recipe, &recipe, nproc, &job)
+}
+
+fn load(args: &RecipeArgs) -> anyhow::Result<Recipe> {
+    Ok(Recipe::load(&args.recipe, &args.set)?)
 }
 
 /// `dtrain eval`: the launch of the worker that evaluates.
-///
-/// # Errors
-/// As [`profile`]; also where the checkpoint is not there.
+/// Errors: as [`profile`]; also where the checkpoint is not there.
 pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
-    let recipe = Recipe::load(&args.recipe.recipe, &args.recipe.set)?;
-    recipe.check_paths()?;
+    load(&args.recipe)?.check_paths()?;
     if !args.checkpoint.is_dir() {
         bail!(
             "--checkpoint {}: there is no such folder; name one such as RUN_DIR/checkpoints/latest, or RUN_DIR itself",

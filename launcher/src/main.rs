@@ -11,6 +11,7 @@ mod ckpt;
 mod cli;
 mod gpus;
 mod launch;
+mod plan;
 mod python;
 mod stdout;
 
@@ -71,46 +72,11 @@ fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyhow::Result<E
 /// Says what is wrong. `from_environment` are the variables that stand for flags: one that nobody typed is hard to find
 /// otherwise.
 fn refuse(error: &anyhow::Error, from_environment: &[String]) -> ExitCode {
-    let mut said = in_one_line(error);
+    let mut said = stdout::in_one_line(error);
     if !from_environment.is_empty() {
         said = format!("{said} (set in the environment: {})", from_environment.join(", "));
     }
     // If standard error is closed there is nobody left to tell, and the exit code still says it.
     let _ = writeln!(std::io::stderr(), "dtrain: error: {said}");
     ExitStatus::Usage.into()
-}
-
-/// The error and its causes, each said once: the errors of `dtrain_common` name their cause themselves.
-pub(crate) fn in_one_line(error: &anyhow::Error) -> String {
-    error.chain().fold(String::new(), |mut said, cause| {
-        let cause = cause.to_string();
-        if said.is_empty() {
-            said = cause;
-        } else if !said.contains(&cause) {
-            said = format!("{said}: {cause}");
-        }
-        said
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cause_is_said_once() {
-        let said = |error: anyhow::Result<()>| error.err().map(|error| in_one_line(&error));
-        let plain = || Err(anyhow::anyhow!("no such file"));
-        let context = said(plain().context("cannot read a.toml"));
-        assert_eq!(context.as_deref(), Some("cannot read a.toml: no such file"));
-        let named = said(
-            plain()
-                .context("cannot read a.toml: no such file")
-                .context("cannot resume"),
-        );
-        assert_eq!(
-            named.as_deref(),
-            Some("cannot resume: cannot read a.toml: no such file")
-        );
-    }
 }

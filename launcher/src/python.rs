@@ -20,43 +20,23 @@ const LONGEST_SHEBANG: u64 = 256;
 /// Why a script or a module cannot be run.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum PythonError {
-    /// The variable that names the interpreter is wrong.
     #[error("{PYTHON_EXEC} is set wrongly: {source}")]
-    Exec {
-        /// What is wrong with it.
-        source: ProgramError,
-    },
-    /// The environment in use has no interpreter.
+    Exec { source: ProgramError },
     #[error(
         "{variable} is `{folder}`, which has no executable bin/python3; activate an environment that has one, or unset \
          {variable}"
     )]
-    Environment {
-        /// The variable that names the environment.
-        variable: &'static str,
-        /// Its value.
-        folder: PathBuf,
-    },
-    /// There is no interpreter at all.
+    Environment { variable: &'static str, folder: PathBuf },
     #[error("neither python3 nor python is in PATH; install Python, or name it in {PYTHON_EXEC}")]
     None,
-    /// The script's path leads nowhere.
     #[error("the script `{0}` does not exist; give the path of a Python script")]
     Missing(PathBuf),
-    /// It is a folder that Python does not run.
     #[error(
         "the script `{0}` is a folder without a __main__.py; give a Python script, or start a module by -m"
     )]
     NotAFile(PathBuf),
-    /// The script cannot be opened.
     #[error("the script `{path}` cannot be read: {why}")]
-    Unreadable {
-        /// As given.
-        path: PathBuf,
-        /// The system's reason.
-        why: String,
-    },
-    /// A path where a module's name should be.
+    Unreadable { path: PathBuf, why: String },
     #[error(
         "-m takes the name of a module, such as `package.train`, and `{0}` is a path; leave -m out for a script"
     )]
@@ -65,9 +45,7 @@ pub(crate) enum PythonError {
 
 /// The interpreter: what PYTHON_EXEC names, else that of the environment in use, else the first in PATH. `get`
 /// looks up the launcher's environment.
-///
-/// # Errors
-/// There is none, or a variable names what is none. The next one is not tried then, since another Python has other
+/// Errors: there is none, or a variable names what is none. The next one is not tried then, since another Python has other
 /// packages.
 pub(crate) fn find(get: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, PythonError> {
     let set = |variable| get(variable).filter(|value| !value.is_empty());
@@ -135,9 +113,7 @@ fn names_python(path: &Path) -> io::Result<bool> {
 }
 
 /// Checks that there is such a script.
-///
-/// # Errors
-/// There is none, or it cannot be read.
+/// Errors: there is none, or it cannot be read.
 pub(crate) fn check_script(name: &OsStr) -> Result<(), PythonError> {
     let path = PathBuf::from(name);
     let unreadable = |path, why: std::io::Error| PythonError::Unreadable {
@@ -156,9 +132,7 @@ pub(crate) fn check_script(name: &OsStr) -> Result<(), PythonError> {
 }
 
 /// Checks that this can be a module's name. Whether there is such a module only Python can say.
-///
-/// # Errors
-/// It is a path.
+/// Errors: it is a path.
 pub(crate) fn check_module(name: &OsStr) -> Result<(), PythonError> {
     let path = Path::new(name);
     let script = path.extension().is_some_and(|extension| extension == "py") && path.is_file();

@@ -1,15 +1,49 @@
-//! What the commands print that are not a launch.
+//! What commands print, and how errors are said.
 
 use std::io::{self, ErrorKind, Write};
 
 /// Writes to standard output. Whether somebody is still there to read it.
-///
-/// # Errors
-/// The output cannot be written, as on a full disk.
+/// Errors: the output cannot be written, as on a full disk.
 pub(crate) fn say(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         other => other.map(|()| true),
+    }
+}
+
+/// The error and its causes, each said once: the errors of `dtrain_common` name their cause themselves.
+pub(crate) fn in_one_line(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |mut said, cause| {
+        let cause = cause.to_string();
+        if said.is_empty() {
+            said = cause;
+        } else if !said.contains(&cause) {
+            said = format!("{said}: {cause}");
+        }
+        said
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let said = |error: anyhow::Result<()>| error.err().map(|error| in_one_line(&error));
+        let plain = || Err(anyhow::anyhow!("no such file"));
+        let context = said(plain().context("cannot read a.toml"));
+        assert_eq!(context.as_deref(), Some("cannot read a.toml: no such file"));
+        let named = said(
+            plain()
+                .context("cannot read a.toml: no such file")
+                .context("cannot resume"),
+        );
+        assert_eq!(
+            named.as_deref(),
+            Some("cannot resume: cannot read a.toml: no such file")
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The clock of a run.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// When the command began, on both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -23,5 +23,11 @@ impl Begun {
     /// Time on the agent's clock.
     pub fn elapsed(&self) -> Duration {
         self.at.elapsed()
+    }
+
+    /// A time on the agent's clock by the calendar, in milliseconds since 1970.
+    pub fn unix_ms(&self, at: Duration) -> u64 {
+        let since_epoch = self.wall.duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since_epoch.saturating_add(at).as_millis()).unwrap_or(u64::MAX)
     }
 }

@@ -4,8 +4,10 @@ mod plan;
 mod write;
 
 use self::plan::{Output, Plan};
+use self::write::Unwritten;
+use super::problem::{Failed, failed};
 use super::progress::Progress;
-use super::{Failed, failed};
+use super::tensors::{header, torch_name};
 use crate::cli::{ExportArgs, Weights};
 use crate::stdout::say;
 use anyhow::{Context, bail};
@@ -14,10 +16,9 @@ use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic_with;
 use dtrain_common::manifest::FILE_NAME;
-use dtrain_common::tensors::header_with;
 use dtrain_common::text::{counted, size};
 use std::fs::File;
-use std::io::{self, ErrorKind, Write};
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -27,9 +28,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 const CLASS_NAMES: &str = "class_names";
 
 /// Writes it.
-///
-/// # Errors
-/// Wrong usage, or [`Failed`] for a checkpoint that is damaged and a file that cannot be written.
+/// Errors: wrong usage, or [`Failed`] for a checkpoint that is damaged and a file that cannot be written.
 pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     check_out(&args.out, args.force)?;
     let plan = Plan::new(args)?;
@@ -91,23 +90,6 @@ fn check_out(out: &Path, force: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Why the file was not written.
-#[derive(Debug)]
-enum Unwritten {
-    /// The file system refused, also in making it.
-    Io(io::Error),
-    /// By this signal.
-    Stopped(i32),
-    /// Anything else, in words.
-    Other(anyhow::Error),
-}
-
-impl From<io::Error> for Unwritten {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
 fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicI32::new(0));
     let signal = Arc::clone(&stop);
@@ -118,10 +100,10 @@ fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
     .context("cannot receive signals")?;
     let total = plan.outputs.iter().map(|output| output.target.bytes()).sum();
     let progress = Progress::new(format!("writing {}", out.display()), total);
-    let targets: Vec<_> = plan.outputs.iter().map(|output| output.target.clone()).collect();
+    let targets = plan.outputs.iter().map(|output| &output.target);
     let names = &plan.manifest.class_names;
     let metadata = (!names.is_empty()).then(|| (CLASS_NAMES, serde_json::json!(names).to_string()));
-    let head = header_with(&targets, metadata).map_err(failed)?;
+    let head = header(targets, metadata).map_err(failed)?;
     let mut overflows = Vec::new();
     let written = write_atomic_with(out, force, |file: &mut File| {
         file.write_all(&head)?;
@@ -147,29 +129,23 @@ fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
         }
     });
     drop(progress);
-    let error = match written {
-        Ok(()) => return Ok(()),
-        Err(error) => error,
-    };
-    Err(match error {
+    written.map_err(|error| unwritten(error, out))
+}
+
+fn unwritten(error: Unwritten, out: &Path) -> anyhow::Error {
+    let shown = out.display();
+    match error {
         Unwritten::Io(error) if error.kind() == ErrorKind::AlreadyExists => failed(anyhow::anyhow!(
-            "{} has come to be there meanwhile; --force overwrites it",
-            out.display()
+            "{shown} has come to be there meanwhile; --force overwrites it"
         )),
-        Unwritten::Io(error) => {
-            failed(anyhow::Error::new(error).context(format!("cannot write {}", out.display())))
-        }
+        Unwritten::Io(error) => failed(anyhow::Error::new(error).context(format!("cannot write {shown}"))),
         Unwritten::Stopped(signal) => Failed {
-            said: format!(
-                "stopped by {}; {} was not written",
-                signals::name(signal),
-                out.display()
-            ),
+            said: format!("stopped by {}; {shown} was not written", signals::name(signal)),
             status: ExitStatus::Signal(signal),
         }
         .into(),
         Unwritten::Other(error) => failed(error),
-    })
+    }
 }
 
 /// What is said of finite numbers that the type cannot hold; nothing where there are none.
@@ -181,6 +157,6 @@ fn too_large(overflows: &[(&Output, u64)]) -> Option<String> {
         counted(number as usize, "number"),
         counted(overflows.len(), "tensor"),
         first.source.name,
-        first.target.dtype.torch_name()
+        torch_name(first.target.dtype)
     ))
 }

@@ -18,9 +18,7 @@ pub(super) enum Found {
 }
 
 /// What `path` names: a run directory, the folder of its checkpoints, a checkpoint, a link to one, or `RUN_DIR@STEP`.
-///
-/// # Errors
-/// It names none of these.
+/// Errors: it names none of these.
 pub(super) fn find(path: &Path) -> anyhow::Result<Found> {
     let about = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -82,9 +80,7 @@ pub(super) fn find(path: &Path) -> anyhow::Result<Found> {
 }
 
 /// A run directory.
-///
-/// # Errors
-/// `path` names something else, or nothing.
+/// Errors: `path` names something else, or nothing.
 pub(super) fn run_dir(path: &Path) -> anyhow::Result<RunDir> {
     match find(path)? {
         Found::Run(run_dir) => Ok(run_dir),
@@ -96,9 +92,7 @@ pub(super) fn run_dir(path: &Path) -> anyhow::Result<RunDir> {
 }
 
 /// The folder of a checkpoint, of a run directory the latest one.
-///
-/// # Errors
-/// `path` names nothing, or a run without checkpoints.
+/// Errors: `path` names nothing, or a run without checkpoints.
 pub(super) fn checkpoint(path: &Path) -> anyhow::Result<PathBuf> {
     match find(path)? {
         Found::Checkpoint(folder) => Ok(folder),

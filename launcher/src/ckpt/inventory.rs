@@ -78,9 +78,7 @@ pub(super) fn name(path: &Path) -> String {
 }
 
 /// The checkpoints of a run in the order of their steps.
-///
-/// # Errors
-/// The folder cannot be listed.
+/// Errors: the folder cannot be listed.
 pub(super) fn entries(run_dir: &RunDir) -> anyhow::Result<Vec<Entry>> {
     let steps = run_dir
         .steps()
@@ -112,18 +110,14 @@ pub(super) fn entries(run_dir: &RunDir) -> anyhow::Result<Vec<Entry>> {
 }
 
 /// What rollbacks have set aside.
-///
-/// # Errors
-/// The folder cannot be listed.
+/// Errors: the folder cannot be listed.
 pub(super) fn set_aside(run_dir: &RunDir) -> anyhow::Result<Vec<SetAside>> {
     let found = run_dir.set_aside();
     found.with_context(|| format!("cannot list {}", run_dir.checkpoints().display()))
 }
 
 /// What is left over of checkpoints beside them, by name.
-///
-/// # Errors
-/// The folder cannot be listed.
+/// Errors: the folder cannot be listed.
 pub(super) fn leftovers(run_dir: &RunDir, now: SystemTime) -> anyhow::Result<Vec<Leftover>> {
     let folder = run_dir.checkpoints();
     let list = || format!("cannot list {}", folder.display());

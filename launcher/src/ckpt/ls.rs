@@ -2,7 +2,7 @@
 
 use super::find::run_dir;
 use super::inventory::{self, Entry, Leftover, entries, leftovers, name, set_aside};
-use super::{kind, sentence};
+use super::problem::{kind, sentence};
 use crate::cli::LsArgs;
 use crate::stdout::say;
 use dtrain_common::exit::ExitStatus;
@@ -19,9 +19,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 /// Lists them.
-///
-/// # Errors
-/// There is no such run, or its folder cannot be read.
+/// Errors: there is no such run, or its folder cannot be read.
 pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let run_dir = run_dir(&args.run_dir)?;
     let entries = entries(&run_dir)?;

@@ -5,23 +5,22 @@ mod export;
 mod find;
 mod inventory;
 mod ls;
+mod names;
+mod problem;
 mod progress;
 mod prune;
+mod round;
 mod show;
+mod tensors;
 mod verify;
 
 use crate::cli::CkptCommand;
-use crate::in_one_line;
-use dtrain_common::exit::ExitStatus;
-use dtrain_common::manifest::ManifestError;
+use problem::Failed;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 /// Runs the command.
-///
-/// # Errors
-/// Wrong usage: exit code 2.
+/// Errors: wrong usage: exit code 2.
 pub(crate) fn run(command: &CkptCommand) -> anyhow::Result<ExitCode> {
     let done = match command {
         CkptCommand::Ls(args) => ls::run(args),
@@ -39,71 +38,4 @@ pub(crate) fn run(command: &CkptCommand) -> anyhow::Result<ExitCode> {
         let _ = writeln!(io::stderr(), "dtrain: error: {error}");
         Ok(status.into())
     })
-}
-
-/// Not a matter of usage: the command was right and could not be carried out.
-#[derive(Debug, thiserror::Error)]
-#[error("{said}")]
-struct Failed {
-    said: String,
-    status: ExitStatus,
-}
-
-/// An error whose exit code is 1.
-fn failed(error: impl Into<anyhow::Error>) -> anyhow::Error {
-    let said = in_one_line(&error.into());
-    let status = ExitStatus::Program(1);
-    Failed { said, status }.into()
-}
-
-/// What is wrong with a checkpoint, in a word for scripts.
-fn kind(error: &ManifestError) -> &'static str {
-    match error {
-        ManifestError::Missing { .. } => "no-manifest",
-        ManifestError::NewerFormat { .. } => "newer-format",
-        ManifestError::Size { .. } => "size",
-        ManifestError::Checksum { .. } => "checksum",
-        ManifestError::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            match path.file_name() {
-                Some(name) if name == dtrain_common::manifest::FILE_NAME => "no-manifest",
-                _ => "missing",
-            }
-        }
-        ManifestError::Io { .. } => "unreadable",
-        _ => "manifest",
-    }
-}
-
-/// What is wrong in a sentence, without the folder, which is named already.
-fn sentence(error: &ManifestError) -> String {
-    let name = |path: &Path| {
-        path.file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default()
-    };
-    match error {
-        ManifestError::Missing { .. } => "manifest.json is missing".into(),
-        ManifestError::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            format!("{} is missing", name(path))
-        }
-        ManifestError::Size { path, expected, got } => {
-            format!("{} has {got} bytes and its manifest says {expected}", name(path))
-        }
-        ManifestError::Checksum {
-            path, range, whole, ..
-        } => {
-            let place = if *whole {
-                String::new()
-            } else {
-                format!(" in bytes {} to {}", range.start, range.end)
-            };
-            format!("{} does not have its checksum{place}", name(path))
-        }
-        ManifestError::NewerFormat { format, .. } => {
-            format!(
-                "it has format {format}, which a newer dtrain wrote; this one cannot tell whether it is whole"
-            )
-        }
-        other => other.to_string(),
-    }
 }

@@ -1,8 +1,8 @@
 //! `dtrain ckpt prune`: removes older checkpoints by the rule by which a training does, and what a crash has left.
 
-use super::failed;
 use super::find::run_dir;
 use super::inventory::{Entry, Leftover, entries, leftovers, name, set_aside, size as size_of};
+use super::problem::failed;
 use crate::cli::PruneArgs;
 use crate::stdout::say;
 use anyhow::{Context, bail};
@@ -14,7 +14,7 @@ use dtrain_common::units::Span;
 use serde::Deserialize;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
@@ -22,9 +22,7 @@ use std::time::{Duration, SystemTime};
 const YOUNG: Duration = Duration::from_secs(600);
 
 /// Removes, or says what it would.
-///
-/// # Errors
-/// There is no such run, what is to stay is not known, or a folder cannot be removed.
+/// Errors: there is no such run, what is to stay is not known, or a folder cannot be removed.
 pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     let run_dir = run_dir(&args.run_dir)?;
     let _claim = (!args.dry_run).then(|| run_dir.claim()).transpose()?;
@@ -51,32 +49,7 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
             doomed.push((leftover.path, leftover.bytes));
         }
     }
-    for set_aside in set_aside(&run_dir)? {
-        if set_aside.is_under_way() {
-            let steps = match broken_off_at {
-                Some(step) => format!(", and all behind step {step}"),
-                None => String::new(),
-            };
-            notes.push(format!(
-                "kept {}{steps}: the next start of the run completes this rollback",
-                name(&set_aside.folder)
-            ));
-        } else if args.rollbacks && broken_off_at.is_some() {
-            notes.push(format!(
-                "kept {}: the next start of the run completes another rollback first",
-                name(&set_aside.folder)
-            ));
-        } else if args.rollbacks {
-            let bytes = size_of(&set_aside.folder);
-            doomed.push((set_aside.folder, bytes));
-        } else {
-            notes.push(format!(
-                "kept {}: a rollback set aside {} in it; --rollbacks removes it",
-                name(&set_aside.folder),
-                counted(set_aside.steps.len(), "checkpoint")
-            ));
-        }
-    }
+    rollbacks(args.rollbacks, &run_dir, broken_off_at, &mut doomed, &mut notes)?;
     let mut freed = 0;
     for (path, bytes) in &doomed {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -102,6 +75,43 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     };
     say(&total)?;
     Ok(ExitStatus::Success.into())
+}
+
+/// What rollbacks have set aside: removed where that is asked for and no start of the run needs it.
+fn rollbacks(
+    wanted: bool,
+    run_dir: &RunDir,
+    broken_off_at: Option<u64>,
+    doomed: &mut Vec<(PathBuf, u64)>,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<()> {
+    for set_aside in set_aside(run_dir)? {
+        if set_aside.is_under_way() {
+            let steps = match broken_off_at {
+                Some(step) => format!(", and all behind step {step}"),
+                None => String::new(),
+            };
+            notes.push(format!(
+                "kept {}{steps}: the next start of the run completes this rollback",
+                name(&set_aside.folder)
+            ));
+        } else if wanted && broken_off_at.is_some() {
+            notes.push(format!(
+                "kept {}: the next start of the run completes another rollback first",
+                name(&set_aside.folder)
+            ));
+        } else if wanted {
+            let bytes = size_of(&set_aside.folder);
+            doomed.push((set_aside.folder, bytes));
+        } else {
+            notes.push(format!(
+                "kept {}: a rollback set aside {} in it; --rollbacks removes it",
+                name(&set_aside.folder),
+                counted(set_aside.steps.len(), "checkpoint")
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn young(leftover: &Leftover) -> String {

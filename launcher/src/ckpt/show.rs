@@ -6,7 +6,7 @@ use self::sizes::{Share, Sizes};
 use super::find::{Found, checkpoint, find};
 use super::inventory;
 use super::ls::{epochs, local_time, time_value};
-use super::{failed, sentence};
+use super::problem::{failed, sentence};
 use crate::cli::ShowArgs;
 use crate::stdout::say;
 use anyhow::Context;
@@ -28,38 +28,37 @@ struct Comparison {
     differences: Differences,
 }
 
-/// Shows it.
-///
-/// # Errors
-/// There is no such checkpoint or recipe, or the checkpoint cannot be read.
+/// All that is shown.
+struct Shown {
+    folder: PathBuf,
+    manifest: Manifest,
+    /// None of a checkpoint that is damaged.
+    sizes: Option<Sizes>,
+    comparison: Option<Comparison>,
+    problem: Option<String>,
+}
+
+/// Errors: there is no such checkpoint or recipe, or the checkpoint cannot be read.
 pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
     let folder = checkpoint(&args.checkpoint)?;
     let manifest = Manifest::read(&folder).map_err(failed)?;
     let comparison = compare(&manifest, &folder, args.against.as_deref())?;
-    let problem = manifest.check_sizes(&folder).err();
-    let sizes = match &problem {
+    let problem = manifest.check_sizes(&folder).err().as_ref().map(sentence);
+    let sizes = match problem {
         None => Some(Sizes::of(&folder, &manifest).map_err(failed)?),
         Some(_) => None,
     };
-    let problem = problem.as_ref().map(sentence);
-    if args.json {
-        let object = object(
-            &folder,
-            &manifest,
-            sizes.as_ref(),
-            comparison.as_ref(),
-            problem.as_deref(),
-        )?;
-        say(&format!("{object}\n"))?;
-    } else {
-        say(&text(
-            &folder,
-            &manifest,
-            sizes.as_ref(),
-            comparison.as_ref(),
-            problem.as_deref(),
-        ))?;
-    }
+    let shown = Shown {
+        folder,
+        manifest,
+        sizes,
+        comparison,
+        problem,
+    };
+    match args.json {
+        true => say(&format!("{}\n", shown.object()?))?,
+        false => say(&shown.text())?,
+    };
     Ok(ExitStatus::Success.into())
 }
 
@@ -107,46 +106,57 @@ fn load(path: &Path) -> anyhow::Result<Recipe> {
     Ok(Recipe::load(&path.to_string_lossy(), &[])?)
 }
 
-fn text(
-    folder: &Path,
-    manifest: &Manifest,
-    sizes: Option<&Sizes>,
-    comparison: Option<&Comparison>,
-    problem: Option<&str>,
-) -> String {
-    let mut out = format!("{}\n", folder.display());
-    if let Some(problem) = problem {
-        out.push_str(&format!("damaged: {problem}\n"));
-    }
-    out.push('\n');
-    columns(&mut out, 2, &[Left, Left], &facts(folder, manifest));
-    if let Some(sizes) = sizes {
+impl Shown {
+    fn text(&self) -> String {
+        let mut out = format!("{}\n", self.folder.display());
+        if let Some(problem) = &self.problem {
+            out.push_str(&format!("damaged: {problem}\n"));
+        }
         out.push('\n');
-        let title = ["", "tensors", "elements", "size"];
-        let mut rows = vec![title.map(str::to_owned).to_vec()];
-        for (indent, name, share) in sizes.rows() {
-            rows.push(row(&format!("{}{name}", " ".repeat(indent)), share));
+        columns(&mut out, 2, &[Left, Left], &facts(&self.folder, &self.manifest));
+        if let Some(sizes) = &self.sizes {
+            out.push('\n');
+            let mut rows = vec![["", "tensors", "elements", "size"].map(str::to_owned).to_vec()];
+            for (indent, name, share) in sizes.rows() {
+                rows.push(row(&format!("{}{name}", " ".repeat(indent)), share));
+            }
+            columns(&mut out, 2, &[Left, Right, Right, Right], &rows);
         }
-        columns(&mut out, 2, &[Left, Right, Right, Right], &rows);
+        match &self.comparison {
+            None => out.push_str("\nThere is no recipe.toml beside it to compare its recipe with.\n"),
+            Some(Comparison { with, differences }) if differences.is_empty() => {
+                out.push_str(&format!("\nThe same experiment as {}.\n", with.display()));
+            }
+            Some(Comparison { with, differences }) => {
+                let count = counted(differences.len(), "setting");
+                out.push_str(&format!("\n{count} other than in {}:\n", with.display()));
+                let mut rows = vec![["key", "here", "there"].map(str::to_owned).to_vec()];
+                let row = |(key, here, there): &(String, String, String)| {
+                    vec![key.clone(), here.clone(), there.clone()]
+                };
+                rows.extend(differences.iter().map(row));
+                columns(&mut out, 2, &[Left, Left, Left], &rows);
+            }
+        }
+        out
     }
-    match comparison {
-        None => out.push_str("\nThere is no recipe.toml beside it to compare its recipe with.\n"),
-        Some(Comparison { with, differences }) if differences.is_empty() => {
-            out.push_str(&format!("\nThe same experiment as {}.\n", with.display()));
-        }
-        Some(Comparison { with, differences }) => {
-            let count = counted(differences.len(), "setting");
-            out.push_str(&format!("\n{count} other than in {}:\n", with.display()));
-            let mut rows = vec![["key", "here", "there"].map(str::to_owned).to_vec()];
-            rows.extend(
-                differences
-                    .iter()
-                    .map(|(key, here, there)| vec![key.clone(), here.clone(), there.clone()]),
-            );
-            columns(&mut out, 2, &[Left, Left, Left], &rows);
-        }
+
+    fn object(&self) -> anyhow::Result<Value> {
+        let written = fs::metadata(self.folder.join(FILE_NAME)).and_then(|about| about.modified());
+        let differences = |Comparison { with, differences }: &Comparison| {
+            let difference = |(key, here, there): &(String, String, String)| json!({"key": key, "here": here, "there": there});
+            json!({"with": with, "differences": differences.iter().map(difference).collect::<Vec<_>>()})
+        };
+        Ok(json!({
+            "path": self.folder,
+            "bytes": inventory::size(&self.folder),
+            "written": time_value(written.ok()),
+            "problem": self.problem,
+            "manifest": serde_json::to_value(&self.manifest)?,
+            "sizes": self.sizes.as_ref().map(Sizes::object),
+            "recipe": self.comparison.as_ref().map(differences),
+        }))
     }
-    out
 }
 
 /// What the manifest says, by name.
@@ -213,31 +223,4 @@ fn row(name: &str, share: &Share) -> Vec<String> {
         grouped(share.elements),
         size(share.bytes),
     ]
-}
-
-fn object(
-    folder: &Path,
-    manifest: &Manifest,
-    sizes: Option<&Sizes>,
-    comparison: Option<&Comparison>,
-    problem: Option<&str>,
-) -> anyhow::Result<Value> {
-    let written = fs::metadata(folder.join(FILE_NAME)).and_then(|about| about.modified());
-    let differences = |comparison: &Comparison| {
-        let difference =
-            |(key, here, there): &(String, String, String)| json!({"key": key, "here": here, "there": there});
-        json!({
-            "with": comparison.with,
-            "differences": comparison.differences.iter().map(difference).collect::<Vec<_>>(),
-        })
-    };
-    Ok(json!({
-        "path": folder,
-        "bytes": inventory::size(folder),
-        "written": time_value(written.ok()),
-        "problem": problem,
-        "manifest": serde_json::to_value(manifest)?,
-        "sizes": sizes.map(Sizes::object),
-        "recipe": comparison.map(differences),
-    }))
 }

@@ -1,14 +1,14 @@
 //! `dtrain ckpt verify`: whether every byte of a checkpoint is as it was written.
 
 use super::find::{Found, find};
+use super::problem::{kind, sentence};
 use super::progress::Progress;
-use super::{kind, sentence};
+use super::tensors::{TensorFile, TensorFileError};
 use crate::cli::VerifyArgs;
 use crate::stdout::say;
 use anyhow::bail;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::Manifest;
-use dtrain_common::tensors::{TensorFile, TensorFileError};
 use dtrain_common::text::{counted, size};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -34,9 +34,7 @@ struct Report {
 }
 
 /// Checks all of them, and says of each what it is like as soon as that is known.
-///
-/// # Errors
-/// A path names nothing that could be checked. Damage is no error, but exit code 1.
+/// Errors: a path names nothing that could be checked. Damage is no error, but exit code 1.
 pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let folders = folders(&args.paths)?;
     let mut reports = Vec::new();

@@ -1,6 +1,7 @@
 //! The flags of `dtrain ckpt`.
 
 use clap::{Args, Subcommand, ValueEnum};
+use std::fmt;
 use std::path::PathBuf;
 
 /// What is to be done about checkpoints.
@@ -150,13 +151,9 @@ pub(crate) enum Names {
     Huggingface,
 }
 
-impl From<Names> for dtrain_common::names::Names {
-    fn from(names: Names) -> Self {
-        match names {
-            Names::Pytorch => Self::Pytorch,
-            Names::Torchvision => Self::Torchvision,
-            Names::Timm => Self::Timm,
-            Names::Huggingface => Self::Huggingface,
-        }
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = self.to_possible_value();
+        f.write_str(word.as_ref().map_or("", |word| word.get_name()))
     }
 }

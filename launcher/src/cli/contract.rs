@@ -122,9 +122,7 @@ impl Binding {
 
 impl ContractArgs {
     /// Checks the flags against each other, and answers what the user is to be told of them.
-    ///
-    /// # Errors
-    /// Flags that contradict each other, or that ask for what one node cannot have.
+    /// Errors: flags that contradict each other, or that ask for what one node cannot have.
     pub(crate) fn check(&self) -> anyhow::Result<Vec<String>> {
         if self.module && self.no_python {
             bail!("-m and --no-python contradict each other; give one of them");
@@ -358,9 +356,7 @@ fn rdzv_conf(text: &str) -> Result<RdzvConf, String> {
 }
 
 /// The settings that have no use on one node, as the user wrote them.
-///
-/// # Errors
-/// A time that is none.
+/// Errors: a time that is none.
 fn without_use(RdzvConf(settings): &RdzvConf) -> anyhow::Result<Vec<String>> {
     let mut without_use = Vec::new();
     for (key, value) in settings {

@@ -1,11 +1,9 @@
 //! `dtrain eval`: its flags, and the launch that they stand for.
 
-use super::{GpuArgs, LaunchArgs, Nproc, RecipeArgs, parse};
-use anyhow::Context;
+use super::{GpuArgs, RecipeArgs};
 use clap::{Args, ValueEnum};
-use dtrain_common::job::{EvalJob, EvalWeights, Job};
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use dtrain_common::job::EvalWeights;
+use std::path::PathBuf;
 
 /// What `dtrain eval` is to do.
 #[derive(Debug, Args)]
@@ -26,13 +24,13 @@ pub(crate) struct EvalArgs {
         default_value = "auto",
         hide_possible_values = true
     )]
-    weights: Weights,
+    pub(super) weights: Weights,
 
     /// Samples of a batch on each worker [default: as in training].
     ///
     /// It is halved where memory runs out.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
-    batch: Option<u32>,
+    pub(super) batch: Option<u32>,
 
     /// Number of worker processes, as for `dtrain launch`.
     #[arg(
@@ -41,18 +39,18 @@ pub(crate) struct EvalArgs {
         default_value = "auto",
         allow_negative_numbers = true
     )]
-    nproc: String,
+    pub(super) nproc: String,
 
     #[command(flatten)]
-    gpus: GpuArgs,
+    pub(super) gpus: GpuArgs,
 
     /// One object of JSON, in a line, instead of the table.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Weights {
+pub(super) enum Weights {
     Auto,
     Raw,
     Average,
@@ -68,45 +66,16 @@ impl From<Weights> for EvalWeights {
     }
 }
 
-impl EvalArgs {
-    /// The launch of `worker` that does it: rank 0 answers, and the others are heard only where they fail.
-    ///
-    /// # Errors
-    /// A number of workers that is none.
-    pub(crate) fn launch(&self, worker: &Path) -> anyhow::Result<LaunchArgs> {
-        self.nproc
-            .parse::<Nproc>()
-            .map_err(anyhow::Error::msg)
-            .with_context(|| format!("--nproc {}", self.nproc))?;
-        let job = Job::Eval(EvalJob {
-            checkpoint: self.checkpoint.clone(),
-            weights: self.weights.into(),
-            batch: self.batch.map(|batch| batch as usize),
-            json: self.json,
-        });
-        let mut line: Vec<OsString> = ["dtrain", "launch", "--nproc", &self.nproc]
-            .map(Into::into)
-            .into();
-        if let Some(ids) = &self.gpus.gpu_ids {
-            line.extend(["--gpu-ids".into(), ids.to_string().into()]);
-        }
-        line.extend(["--log-line-prefix-template=", "--local-ranks-filter=0", "--"].map(Into::into));
-        line.extend([worker.into(), OsString::from(&self.recipe.recipe)]);
-        for set in &self.recipe.set {
-            line.extend(["--set".into(), set.into()]);
-        }
-        line.extend(["--job".into(), serde_json::to_string(&job)?.into()]);
-        Ok(parse::launch(line, false)?)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::{Cli, Command, Form};
+    use super::super::command::Cli;
+    use super::super::{Command, Form, Nproc};
     use super::*;
     use clap::Parser;
+    use dtrain_common::job::{EvalJob, Job};
+    use std::path::Path;
 
     fn parsed(line: &[&str]) -> EvalArgs {
         let words = ["dtrain", "eval"].iter().chain(line);

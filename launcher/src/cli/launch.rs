@@ -217,3 +217,73 @@ impl FromStr for Nproc {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::super::parse;
+    use super::*;
+
+    fn parse(line: &[&str]) -> Result<LaunchArgs, clap::Error> {
+        let words = ["dtrain", "launch"].iter().chain(line);
+        parse::launch(words.map(OsString::from).collect(), false)
+    }
+
+    #[test]
+    fn a_recipe_takes_flags_before_and_after_it() {
+        let args = parse(&[
+            "--nproc", "2", "a.toml", "--set", "x=1", "--set", "y=2", "--resume", "never",
+        ])
+        .unwrap();
+        assert_eq!(args.nproc, Nproc::Count(2));
+        assert_eq!(args.set, ["x=1", "y=2"]);
+        assert_eq!(args.resume.as_deref(), Some("never"));
+        assert_eq!(args.shutdown_timeout(), Duration::from_secs(30));
+    }
+
+    #[test]
+    fn torchruns_names_for_the_number_of_workers_are_known() {
+        for flag in ["--nproc", "--nproc-per-node", "--nproc_per_node"] {
+            assert_eq!(parse(&[flag, "3", "r"]).unwrap().nproc, Nproc::Count(3));
+        }
+        for (word, expected) in [("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)] {
+            assert_eq!(parse(&["--nproc", word, "r"]).unwrap().nproc, expected);
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_bounds_are_usage_errors() {
+        for line in [
+            ["--nproc", "0"],
+            ["--nproc", "-1"],
+            ["--nproc", "x"],
+            ["--nproc", "1.5"],
+            ["--nproc", ""],
+        ] {
+            assert_eq!(parse(&line).unwrap_err().exit_code(), 2, "{line:?}");
+        }
+        for line in [
+            ["--nproc", "1025"],
+            ["--shutdown-timeout", "604801"],
+            ["--shutdown-timeout", "-1"],
+        ] {
+            assert_eq!(parse(&line).unwrap_err().exit_code(), 2, "{line:?}");
+        }
+        assert_eq!(
+            parse(&["--shutdown-timeout", "0", "r"])
+                .unwrap()
+                .shutdown_timeout(),
+            Duration::ZERO
+        );
+    }
+
+    #[test]
+    fn help_lines_fit_a_common_terminal() {
+        let longest = help!("launch-examples", "launch")
+            .lines()
+            .map(|line| line.chars().count())
+            .max();
+        assert!(longest <= Some(90), "{longest:?}");
+    }
+}

@@ -107,8 +107,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl PrefixTemplate {
-    /// # Errors
-    /// A name is not known, or the text contains the end of a line.
+    /// Errors: a name is not known, or the text contains the end of a line.
     pub(crate) fn new(text: &str) -> Result<Self, String> {
         if text.contains(['\n', '\r']) {
             return Err("the prefix stands before a line and cannot contain the end of one".into());

@@ -1,19 +1,22 @@
 //! From the words of the command line to its meaning: which of them belong to the launcher and which to what it starts, and which
 //! flags the environment gives.
 
-use super::{Cli, Command, LaunchArgs, Target};
+use super::command::{Cli, Command};
+use super::eval::EvalArgs;
+use super::launch::{LaunchArgs, Nproc, Target};
+use anyhow::Context;
 use clap::builder::BoolishValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use dtrain_common::env::TWIN_PREFIX;
+use dtrain_common::job::{EvalJob, Job};
 use std::error::Error;
 use std::ffi::OsString;
+use std::path::Path;
 
 /// Reads the command line, and for a launch the variables that stand for flags.
-///
-/// # Errors
-/// Wrong usage, or a request for help or for the version.
+/// Errors: wrong usage, or a request for help or for the version.
 pub(crate) fn read_command(argv: Vec<OsString>) -> Result<Command, clap::Error> {
     if argv.get(1).is_some_and(|word| word == "launch") {
         return launch(argv, true).map(|args| Command::Launch(Box::new(args)));
@@ -23,10 +26,8 @@ pub(crate) fn read_command(argv: Vec<OsString>) -> Result<Command, clap::Error> 
 
 /// Reads a launch's command line. To the parser everything from the first word on that is no flag belongs to the program, which is
 /// right for all but a recipe: flags may follow its name.
-///
-/// # Errors
-/// Wrong usage, or a request for help or for the version.
-pub(super) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<LaunchArgs, clap::Error> {
+/// Errors: wrong usage, or a request for help or for the version.
+pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<LaunchArgs, clap::Error> {
     let mut args = read(&argv, environment)?;
     let count = args.words.len();
     if count > 1 && args.is_recipe(&args.words[0]) {
@@ -87,9 +88,7 @@ impl Twin {
 
 /// The command, and the variables that are set. Its flags may also be spelt with underscores, as torchrun's may. A variable that is
 /// empty counts as not set.
-///
-/// # Errors
-/// Two variables of one flag differ.
+/// Errors: two variables of one flag differ.
 fn command(environment: bool) -> Result<(clap::Command, Vec<Twin>), clap::Error> {
     let (mut twins, mut differ) = (Vec::<Twin>::new(), None);
     let mut prepare = |arg: Arg| {
@@ -179,9 +178,7 @@ fn blame(command: &mut clap::Command, error: &clap::Error, twins: &[Twin]) -> cl
 
 impl LaunchArgs {
     /// What is to be started, unless nothing is named.
-    ///
-    /// # Errors
-    /// Two things are named.
+    /// Errors: two things are named.
     pub(crate) fn target(&self) -> anyhow::Result<Option<Target<'_>>> {
         let words = self.words.split_first();
         let Some(recipe) = &self.recipe else {
@@ -209,11 +206,41 @@ impl LaunchArgs {
     }
 }
 
+impl EvalArgs {
+    /// The launch of `worker` that does it: rank 0 answers, and the others are heard only where they fail.
+    /// Errors: a number of workers that is none.
+    pub(crate) fn launch(&self, worker: &Path) -> anyhow::Result<LaunchArgs> {
+        self.nproc
+            .parse::<Nproc>()
+            .map_err(anyhow::Error::msg)
+            .with_context(|| format!("--nproc {}", self.nproc))?;
+        let job = Job::Eval(EvalJob {
+            checkpoint: self.checkpoint.clone(),
+            weights: self.weights.into(),
+            batch: self.batch.map(|batch| batch as usize),
+            json: self.json,
+        });
+        let mut line: Vec<OsString> = ["dtrain", "launch", "--nproc", &self.nproc]
+            .map(Into::into)
+            .into();
+        if let Some(ids) = &self.gpus.gpu_ids {
+            line.extend(["--gpu-ids".into(), ids.to_string().into()]);
+        }
+        line.extend(["--log-line-prefix-template=", "--local-ranks-filter=0", "--"].map(Into::into));
+        line.extend([worker.into(), OsString::from(&self.recipe.recipe)]);
+        for set in &self.recipe.set {
+            line.extend(["--set".into(), set.into()]);
+        }
+        line.extend(["--job".into(), serde_json::to_string(&job)?.into()]);
+        Ok(launch(line, false)?)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::{Form, Nproc};
+    use super::super::Form;
     use super::*;
     use proptest::prelude::*;
     use std::ffi::OsStr;

@@ -1,7 +1,7 @@
 //! `dtrain gpu clear`: asks the workers of this user to give back memory that they do not use.
 
 use super::info::size;
-use super::say;
+use crate::stdout::say;
 use anyhow::bail;
 use dtrain_common::control::{self, Answer, Ask, AskError};
 use dtrain_common::exit::ExitStatus;
@@ -16,9 +16,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks all workers at the same time, and says what each gave back.
-///
-/// # Errors
-/// There is neither a worker nor a driver: nothing that this could be about.
+/// Errors: there is neither a worker nor a driver: nothing that this could be about.
 pub(super) fn run() -> anyhow::Result<ExitCode> {
     let workers = control::workers(&control::folders());
     if workers.is_empty() {

@@ -1,8 +1,8 @@
 //! `dtrain gpu info`, and the tables that `monitor` shows too.
 
 use super::owner::{Owner, owner};
-use super::say;
 use crate::cli::InfoArgs;
+use crate::stdout::say;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::gpu::{Driver, GpuStatus, Status};
 use dtrain_common::text::{Align::Left, Align::Right, columns};
@@ -97,7 +97,7 @@ pub(super) struct Tick<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{machine, process};
+    use super::super::fake::{machine, process};
     use super::*;
 
     #[test]

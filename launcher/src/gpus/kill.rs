@@ -2,13 +2,13 @@
 
 use super::info::{known, size};
 use super::owner::{Owner, owner};
-use super::say;
 use crate::cli::KillArgs;
+use crate::stdout::say;
 use anyhow::bail;
+use dtrain_agent::io::process::has_ended;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::gpu::{Driver, GpuId, GpuStatus, Status};
 use dtrain_common::text::{Align::Left, Align::Right, columns};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::fd::OwnedFd;
@@ -19,9 +19,7 @@ use std::time::{Duration, Instant};
 const AFTER_KILL: Duration = Duration::from_secs(5);
 
 /// Names the processes, asks, and ends them.
-///
-/// # Errors
-/// A GPU that is not there, or nobody to ask: exit code 2.
+/// Errors: a GPU that is not there, or nobody to ask: exit code 2.
 pub(super) fn run(driver: &mut impl Driver, args: &KillArgs) -> anyhow::Result<ExitCode> {
     let status = driver.status()?;
     let found = find(&status, args)?;
@@ -202,46 +200,21 @@ impl Victim {
     }
 }
 
-/// Waits for the ends of those that have not ended; the pids of those that do, in the order of their ends.
+/// Waits for the ends of those that have not ended; the pids of those that do.
 fn wait(victims: &mut [Victim], patience: Duration) -> Vec<u32> {
     let deadline = Instant::now() + patience;
     let mut ended = Vec::new();
-    loop {
-        let mut left: Vec<_> = victims
-            .iter_mut()
-            .filter(|victim| victim.handle.is_some())
-            .collect();
-        let rest = deadline.saturating_duration_since(Instant::now());
-        if left.is_empty() {
-            return ended;
-        }
-        let ready: Vec<bool> = {
-            let mut polled: Vec<_> = left
-                .iter()
-                .filter_map(|victim| victim.handle.as_ref())
-                .map(|handle| PollFd::new(handle, PollFlags::IN))
-                .collect();
-            let timeout = Timespec {
-                tv_sec: rest.as_secs().cast_signed(),
-                tv_nsec: rest.subsec_nanos().into(),
-            };
-            // An interrupted wait is waited again; nothing else can fail.
-            let _ = poll(&mut polled, Some(&timeout));
-            polled
-                .iter()
-                .map(|one| one.revents().contains(PollFlags::IN))
-                .collect()
-        };
-        for (victim, ready) in left.iter_mut().zip(ready) {
-            if ready {
-                victim.handle = None;
-                ended.push(victim.pid);
-            }
-        }
-        if rest.is_zero() {
-            return ended;
+    for victim in victims {
+        if victim
+            .handle
+            .as_ref()
+            .is_some_and(|handle| has_ended(handle, deadline))
+        {
+            victim.handle = None;
+            ended.push(victim.pid);
         }
     }
+    ended
 }
 
 #[cfg(test)]

@@ -9,14 +9,11 @@ pub(crate) mod owner;
 
 use crate::ask;
 use crate::cli::GpuCommand;
-use crate::stdout::say;
 use dtrain_common::gpu::Nvidia;
 use std::process::ExitCode;
 
 /// Runs the command.
-///
-/// # Errors
-/// Wrong usage, or no driver where one is needed: exit code 2.
+/// Errors: wrong usage, or no driver where one is needed: exit code 2.
 pub(crate) fn run(command: &GpuCommand) -> anyhow::Result<ExitCode> {
     match command {
         GpuCommand::Info(args) => info::run(&mut Nvidia::open()?, args),
@@ -28,4 +25,4 @@ pub(crate) fn run(command: &GpuCommand) -> anyhow::Result<ExitCode> {
 }
 
 #[cfg(test)]
-mod fixtures;
+mod fake;

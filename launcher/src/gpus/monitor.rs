@@ -2,8 +2,8 @@
 
 use super::info::{Tick, known, size, text};
 use super::owner::owner;
-use super::say;
 use crate::cli::MonitorArgs;
+use crate::stdout::say;
 use anyhow::Context;
 use crossbeam_channel::{Receiver, bounded};
 use dtrain_agent::io::process::handlers;
@@ -147,7 +147,7 @@ fn objects(status: &Status, time: &str) -> serde_json::Result<String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::fixtures::{MadeUp, machine, process};
+    use super::super::fake::{MadeUp, machine, process};
     use super::*;
 
     fn shown(form: Form, looks: u64) -> Vec<String> {

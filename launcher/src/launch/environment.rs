@@ -1,6 +1,6 @@
 //! The environment of a worker: torchrun's contract and dtrain's own variables.
 
-use super::devices::Devices;
+use crate::plan::Devices;
 use dtrain_common::env::{
     CUDA_VISIBLE_DEVICES, DTRAIN_COLLECTIVE_TIMEOUT, DTRAIN_HEARTBEAT_FILE, DTRAIN_MEMORY_COPIES,
     DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING,
@@ -24,7 +24,7 @@ pub(super) struct Shared {
     /// Whether the launcher serves the store there; else rank 0 does.
     pub(super) use_agent_store: bool,
     pub(super) role: String,
-    /// See [`super::placement::Placement`].
+    /// See [`Plan`](crate::plan::Plan).
     pub(super) own_devices: Option<Vec<String>>,
     pub(super) run_id: String,
     /// Threads of each worker, unless the user has set a number.
@@ -55,44 +55,9 @@ impl Shared {
         [error_file, heartbeat_file]: &[PathBuf; 2],
         inherited: impl Fn(&str) -> Option<OsString>,
     ) -> Vec<(&'static str, OsString)> {
-        let place = WorkerEnv {
-            rank,
-            local_rank: if self.own_devices.is_some() { 0 } else { rank },
-            group_rank: 0,
-            role_rank: rank,
-            role_name: self.role.clone(),
-            world_size: self.world_size,
-            local_world_size: self.world_size,
-            group_world_size: 1,
-            role_world_size: self.world_size,
-            master_addr: self.master_addr.clone(),
-            master_port: self.master_port,
-            restart_count: self.restart,
-            max_restarts: self.max_restarts,
-            run_id: self.run_id.clone(),
-            use_agent_store: self.use_agent_store,
-            // Added below, where a path that is not UTF-8 survives.
-            error_file: None,
-        };
-        let mut vars: Vec<_> = place
-            .vars()
-            .into_iter()
-            .map(|(name, value)| (name, value.into()))
-            .collect();
-        vars.push((TORCHELASTIC_ERROR_FILE, error_file.into()));
-        vars.push((TORCHELASTIC_SIGNALS_TO_HANDLE, self.signals.clone().into()));
-        vars.push((DTRAIN_HEARTBEAT_FILE, heartbeat_file.into()));
-        if let Some(place) = &self.memory_copies {
-            vars.push((DTRAIN_MEMORY_COPIES, place.into()));
-        }
-        if let Some(timeout) = self.collective_timeout {
-            vars.push((
-                DTRAIN_COLLECTIVE_TIMEOUT,
-                timeout.as_secs_f64().to_string().into(),
-            ));
-        }
-        let since_epoch = self.start.duration_since(UNIX_EPOCH).unwrap_or_default();
-        vars.push((DTRAIN_START_UNIX_NS, since_epoch.as_nanos().to_string().into()));
+        let vars = self.place(rank).vars().into_iter();
+        let mut vars: Vec<(&'static str, OsString)> =
+            vars.map(|(name, value)| (name, value.into())).collect();
         // Always set: under a launcher within a launcher the outer one's value would be wrong. A user who asks for
         // lines on a terminal gets them.
         let wants_lines = inherited(DTRAIN_PROGRESS).is_some_and(|value| value == "lines");
@@ -101,7 +66,23 @@ impl Shared {
         } else {
             "lines"
         };
-        vars.push((DTRAIN_PROGRESS, progress.into()));
+        let since_epoch = self.start.duration_since(UNIX_EPOCH).unwrap_or_default();
+        vars.extend([
+            (TORCHELASTIC_ERROR_FILE, error_file.into()),
+            (TORCHELASTIC_SIGNALS_TO_HANDLE, self.signals.clone().into()),
+            (DTRAIN_HEARTBEAT_FILE, heartbeat_file.into()),
+            (DTRAIN_START_UNIX_NS, since_epoch.as_nanos().to_string().into()),
+            (DTRAIN_PROGRESS, progress.into()),
+        ]);
+        vars.extend(
+            self.memory_copies
+                .iter()
+                .map(|place| (DTRAIN_MEMORY_COPIES, place.into())),
+        );
+        let timeout = self
+            .collective_timeout
+            .map(|timeout| timeout.as_secs_f64().to_string());
+        vars.extend(timeout.map(|seconds| (DTRAIN_COLLECTIVE_TIMEOUT, seconds.into())));
         let defaults = [
             (OMP_NUM_THREADS, self.omp_threads.to_string()),
             (TORCH_NCCL_ASYNC_ERROR_HANDLING, "1".into()),
@@ -121,6 +102,28 @@ impl Shared {
             vars.push((CUDA_VISIBLE_DEVICES, own.into()));
         }
         vars
+    }
+
+    fn place(&self, rank: usize) -> WorkerEnv {
+        WorkerEnv {
+            rank,
+            local_rank: if self.own_devices.is_some() { 0 } else { rank },
+            group_rank: 0,
+            role_rank: rank,
+            role_name: self.role.clone(),
+            world_size: self.world_size,
+            local_world_size: self.world_size,
+            group_world_size: 1,
+            role_world_size: self.world_size,
+            master_addr: self.master_addr.clone(),
+            master_port: self.master_port,
+            restart_count: self.restart,
+            max_restarts: self.max_restarts,
+            run_id: self.run_id.clone(),
+            use_agent_store: self.use_agent_store,
+            // Added apart, where a path that is not UTF-8 survives.
+            error_file: None,
+        }
     }
 }
 

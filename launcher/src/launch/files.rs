@@ -1,7 +1,8 @@
 //! The files that a launch makes for its workers: logs and error files, before any worker starts.
 
-use super::streams::Routing;
+use crate::plan::Routing;
 use anyhow::Context;
+use dtrain_agent::cause::error_message;
 use dtrain_agent::io::output::{RotatingLog, Sieve, Stream};
 use dtrain_agent::io::temporary::Temporary;
 use dtrain_common::run_dir::RunDir;
@@ -50,9 +51,7 @@ pub(super) struct Sieves {
 impl Files {
     /// Makes the folders for an attempt that the run directory, or the log directory of `routing`, does not hold
     /// yet; without either, in a temporary place.
-    ///
-    /// # Errors
-    /// A folder cannot be made.
+    /// Errors: a folder cannot be made.
     pub(super) fn create(
         run_dir: Option<&RunDir>,
         routing: &Routing,
@@ -97,7 +96,7 @@ impl Files {
 
     /// What the worker of `rank` reported in its error file, if anything.
     pub(super) fn reported_error(&self, rank: usize) -> Option<String> {
-        message_of(&self.error_text(rank)?)
+        error_message(&self.error_text(rank)?)
     }
 
     /// The content of the error file of `rank`, if there is one.
@@ -130,9 +129,7 @@ impl Files {
     }
 
     /// Makes the log files of `rank`, those that are kept.
-    ///
-    /// # Errors
-    /// A file cannot be made.
+    /// Errors: a file cannot be made.
     pub(super) fn open_logs(&self, rank: usize) -> anyhow::Result<WorkerLogs> {
         let open = |stream| {
             self.log_path(rank, stream)
@@ -146,9 +143,7 @@ impl Files {
     }
 
     /// Makes the files for the lines that are copied, where there are texts to look for.
-    ///
-    /// # Errors
-    /// A file cannot be made.
+    /// Errors: a file cannot be made.
     pub(super) fn open_sieves(&self) -> anyhow::Result<Sieves> {
         let open = |stream: Stream| {
             let texts = self.routing.filters(stream);
@@ -221,27 +216,22 @@ fn rank_folder(attempt: &Path, rank: usize) -> PathBuf {
     attempt.join(format!("rank_{rank}"))
 }
 
-/// The message in an error file of torchrun's form, `{"message": {"message": ...}}` or `{"message": "..."}`.
-fn message_of(text: &str) -> Option<String> {
-    let json: serde_json::Value = serde_json::from_str(text).ok()?;
-    let outer = json.get("message")?;
-    let message = outer.get("message").unwrap_or(outer).as_str()?.trim();
-    (!message.is_empty()).then(|| message.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::streams::Home;
     use super::*;
     use crate::cli::OutputArgs;
+    use crate::plan::Home;
 
     #[test]
     fn error_files_of_both_forms_are_understood() {
         let ours = r#"{"message":{"message":"no data","extraInfo":{"py_callstack":"","timestamp":"1"}}}"#;
-        assert_eq!(message_of(ours).as_deref(), Some("no data"));
-        assert_eq!(message_of(r#"{"message":" short "}"#).as_deref(), Some("short"));
+        assert_eq!(error_message(ours).as_deref(), Some("no data"));
+        assert_eq!(
+            error_message(r#"{"message":" short "}"#).as_deref(),
+            Some("short")
+        );
         for useless in [
             "",
             "{",
@@ -251,7 +241,7 @@ mod tests {
             r#"{"message":{"message":""}}"#,
             r#"{"message":3}"#,
         ] {
-            assert_eq!(message_of(useless), None, "{useless}");
+            assert_eq!(error_message(useless), None, "{useless}");
         }
     }
 

@@ -1,38 +1,55 @@
-//! The workers of one attempt: how they are started, signalled and read, by the orders of [`supervise`](super::supervise).
+//! The workers of one attempt: how they are started, signalled and read.
 
 use super::files::{Files, Sieves, WorkerLogs, read_error};
-use super::streams::Routing;
+use super::inbox::Inbox;
+use crate::plan::Routing;
 use crossbeam_channel::Sender;
 use dtrain_agent::cause::{self, Evidence};
-use dtrain_agent::clock::Begun;
 use dtrain_agent::io::output::{Chunk, Reader, RotatingLog, Source, Stream, Style, Tail, Unkept};
-use dtrain_agent::io::process::{Family, ShellJob, Streams, Terminal, Worker, WorkerSpec, handlers};
-use dtrain_agent::local::{Event, Outcome};
+use dtrain_agent::io::process::{Streams, Terminal, Worker, WorkerSpec, handlers, stacks};
+use dtrain_agent::local::{Event, INSPECTION, Outcome};
 use rustix::io::Errno;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, PipeReader};
 use std::path::Path;
 use std::sync::Arc;
 
 /// The workers, and what is needed to start one.
 pub(super) struct Group<'a> {
-    pub(super) begun: Begun,
-    pub(super) specs: Vec<WorkerSpec>,
-    pub(super) files: &'a Files,
-    pub(super) logs: Vec<Option<WorkerLogs>>,
-    pub(super) workers: Vec<Option<Worker>>,
+    inbox: &'a Inbox,
+    specs: Vec<WorkerSpec>,
+    files: &'a Files,
+    logs: Vec<Option<WorkerLogs>>,
+    workers: Vec<Option<Worker>>,
     /// Signals that workers get as soon as they have a handler for them.
     pub(super) owed: Vec<(usize, i32)>,
     pub(super) tails: Vec<Tail>,
     pub(super) not_started: Option<(usize, io::Error)>,
-    pub(super) events: Sender<Event>,
-    pub(super) family: Family,
-    /// What the shell knows.
-    pub(super) job: Option<ShellJob>,
     pub(super) capture: Capture<'a>,
 }
 
-impl Group<'_> {
+impl<'a> Group<'a> {
+    /// Workers of which none has been started.
+    pub(super) fn new(
+        inbox: &'a Inbox,
+        specs: Vec<WorkerSpec>,
+        files: &'a Files,
+        logs: Vec<Option<WorkerLogs>>,
+        capture: Capture<'a>,
+    ) -> Self {
+        Self {
+            inbox,
+            files,
+            logs,
+            workers: specs.iter().map(|_| None).collect(),
+            owed: Vec::new(),
+            tails: specs.iter().map(|_| Tail::default()).collect(),
+            not_started: None,
+            capture,
+            specs,
+        }
+    }
+
     /// Starts the worker of this rank and answers whether it runs.
     pub(super) fn start(&mut self, rank: usize) -> Event {
         match self.try_start(rank) {
@@ -49,11 +66,11 @@ impl Group<'_> {
     }
 
     fn try_start(&mut self, rank: usize) -> io::Result<Worker> {
-        let (mut worker, streams) = self.family.start(&self.specs[rank])?;
+        let (mut worker, streams) = self.inbox.family.start(&self.specs[rank])?;
         let logs = self.logs[rank].take().unwrap_or_default();
-        let (events, begun) = (self.events.clone(), self.begun);
+        let (events, begun) = (self.inbox.sender.clone(), self.inbox.begun);
         let (tail, error_file) = (self.tails[rank].clone(), self.files.error_file(rank));
-        let job = self.job.filter(|_| self.specs[rank].inherit_stdin);
+        let job = self.inbox.job.filter(|_| self.specs[rank].inherit_stdin);
         let terminal = job.and_then(Terminal::at_stdin);
         let lent = terminal.clone();
         let ended = move |worker, outcome| {
@@ -74,10 +91,14 @@ impl Group<'_> {
             .capture
             .attach(rank, streams, logs, &self.tails[rank])
             // The worker may have been stopped for its first read already, which is not forgotten.
-            .and_then(|()| terminal.map_or(Ok(()), |terminal| terminal.lend(&worker, self.family.clone())))
+            .and_then(|()| {
+                terminal.map_or(Ok(()), |terminal| {
+                    terminal.lend(&worker, self.inbox.family.clone())
+                })
+            })
             .and_then(|()| worker.watch(ended));
         if let Err(error) = attached {
-            self.family.sweep(&mut worker);
+            self.inbox.family.sweep(&mut worker);
             return Err(error);
         }
         Ok(worker)
@@ -105,10 +126,10 @@ impl Group<'_> {
     /// Kills and reaps what is left of the workers, which have all ended.
     pub(super) fn sweep(&mut self) {
         for worker in self.workers.iter_mut().flatten() {
-            self.family.sweep(worker);
+            self.inbox.family.sweep(worker);
         }
         // All workers are reaped: what is left below the launcher was started by them.
-        self.family.end_orphans();
+        self.inbox.family.end_orphans();
     }
 
     /// Process ids by rank; none for a worker that was not started.
@@ -117,6 +138,40 @@ impl Group<'_> {
             .iter()
             .map(|worker| worker.as_ref().map(Worker::pid))
             .collect()
+    }
+
+    /// Writes down where these workers are, which hang, for each beside its logs, or tells all where no logs are kept. A debugger
+    /// takes its time, so it is done on threads; the agent hears when it is done, with the number.
+    pub(super) fn inspect(&self, ranks: &[usize], number: u32, notices: &Sender<String>) {
+        let pids = self.pids();
+        let hanging: Vec<_> = ranks
+            .iter()
+            .filter_map(|&rank| Some((rank, pids[rank]?, self.files.stacks_path(rank))))
+            .collect();
+        let (notices, events) = (notices.clone(), self.inbox.sender.clone());
+        let look = move || {
+            std::thread::scope(|scope| {
+                for (rank, pid, path) in &hanging {
+                    // Fails only when the run is over.
+                    scope.spawn(|| drop(notices.send(where_it_is(*rank, *pid, path.as_deref()))));
+                }
+            });
+            let _ = events.send(Event::Inspected { number });
+        };
+        let thread = std::thread::Builder::new().name("inspect".to_owned());
+        if thread.spawn(look).is_err() {
+            let _ = self.inbox.sender.send(Event::Inspected { number });
+        }
+    }
+}
+
+fn where_it_is(rank: usize, pid: u32, path: Option<&Path>) -> String {
+    let found = stacks::of(pid, INSPECTION);
+    let indented: String = found.lines().map(|line| format!("\n    {line}")).collect();
+    match path.map(|path| (path, fs::write(path, &found))) {
+        Some((path, Ok(()))) => format!("dtrain: where rank {rank} is: {}", path.display()),
+        Some((_, Err(error))) => format!("dtrain: where rank {rank} is (cannot be kept: {error}):{indented}"),
+        None => format!("dtrain: where rank {rank} is:{indented}"),
     }
 }
 

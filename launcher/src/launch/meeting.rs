@@ -1,13 +1,18 @@
 //! Where the workers meet: the address and the port at which rank 0 is going to listen.
 
+use super::port::MasterPort;
 use crate::cli::ContractArgs;
-use anyhow::bail;
+use anyhow::{Context, bail};
+use dtrain_agent::io::store::Place;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
 
 /// Where the workers meet unless the user says where.
 const LOOPBACK: &str = "127.0.0.1";
+
+/// How often a chosen port may be lost before it is taken.
+const TRIES: u32 = 10;
 
 /// A place that was found to be usable.
 #[derive(Debug)]
@@ -22,9 +27,7 @@ pub(super) struct Meeting {
 
 impl Meeting {
     /// Checks what the user wants: an address of this machine, and a port that nobody has.
-    ///
-    /// # Errors
-    /// The flag, its value, and why rank 0 could not listen there.
+    /// Errors: the flag, its value, and why rank 0 could not listen there.
     pub(super) fn check(args: &ContractArgs) -> anyhow::Result<Self> {
         Self::at(args.host(), args.port())
     }
@@ -42,6 +45,35 @@ impl Meeting {
             addresses,
             port: port.map(|(_, port)| port),
         })
+    }
+
+    /// The workers' port, and the place of the store where one is served.
+    /// Errors: no port is free, or not the one that the user wants.
+    pub(super) fn place(&self, is_served: bool) -> anyhow::Result<(MasterPort, Option<Place>)> {
+        let choose = || {
+            self.port
+                .map_or_else(MasterPort::choose, |number| Ok(MasterPort::fixed(number)))
+        };
+        let mut port = choose()?;
+        if !is_served {
+            return Ok((port, None));
+        }
+        for _ in 0..TRIES {
+            match Place::take(&self.addresses, port.number) {
+                // Another program was faster.
+                Err(error) if self.port.is_none() && error.kind() == ErrorKind::AddrInUse => port = choose()?,
+                taken => {
+                    let place = taken.with_context(|| {
+                        format!(
+                            "cannot serve the workers' store at {}, port {}",
+                            self.host, port.number
+                        )
+                    })?;
+                    return Ok((port, Some(place)));
+                }
+            }
+        }
+        anyhow::bail!("cannot find a free TCP port for the workers' store")
     }
 }
 
@@ -135,5 +167,28 @@ mod tests {
             error.contains("192.0.2.1 is not an address of this machine"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn the_port_is_taken_where_workers_are_and_given_back() {
+        let meeting = Meeting {
+            host: "127.0.0.1".into(),
+            addresses: vec![Ipv4Addr::LOCALHOST.into()],
+            port: None,
+        };
+        let (port, place) = meeting.place(true).unwrap();
+        let again = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port.number));
+        assert_eq!(again().unwrap_err().kind(), ErrorKind::AddrInUse);
+        let taken = Meeting {
+            port: Some(port.number),
+            ..meeting
+        };
+        let error = taken.place(true).unwrap_err().to_string();
+        assert!(
+            error.starts_with("cannot serve the workers' store at 127.0.0.1, port "),
+            "{error}"
+        );
+        drop(place);
+        again().unwrap();
     }
 }

@@ -32,9 +32,7 @@ pub(super) struct MasterPort {
 
 impl MasterPort {
     /// Chooses a port that is free on this machine at this moment.
-    ///
-    /// # Errors
-    /// No port is free.
+    /// Errors: no port is free.
     pub(super) fn choose() -> anyhow::Result<Self> {
         let range =
             candidates(&fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default());

@@ -3,8 +3,8 @@
 use crate::harness::{Done, Scene, wait_until};
 use dtrain_common::manifest::{FORMAT, FileEntry, Manifest};
 use dtrain_common::recipe::Recipe;
-use dtrain_common::tensors::{Dtype, Tensor, TensorFile, header};
 use rustix::process::Signal;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -32,26 +32,21 @@ fn json(scene: &Scene, args: &[&str]) -> Value {
 type Tensors<'a> = &'a [(&'a str, &'a [u64], f32)];
 
 fn write_tensors(path: &Path, tensors: Tensors<'_>) {
-    let made: Vec<_> = tensors
+    let of = |(name, shape, value): &(&str, &[u64], f32)| {
+        let elements = shape.iter().product::<u64>() as usize;
+        let is_count = name.starts_with("step.") || name.ends_with("tracked");
+        let (dtype, bytes) = match is_count {
+            true => (Dtype::I64, (*value as i64).to_le_bytes().repeat(elements)),
+            false => (Dtype::F32, value.to_le_bytes().repeat(elements)),
+        };
+        let shape = shape.iter().map(|size| *size as usize).collect();
+        ((*name).to_owned(), dtype, shape, bytes)
+    };
+    let made: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = tensors.iter().map(of).collect();
+    let views = made
         .iter()
-        .map(|(name, shape, _)| {
-            let dtype = if name.starts_with("step.") || name.ends_with("tracked") {
-                Dtype::I64
-            } else {
-                Dtype::F32
-            };
-            Tensor::new(*name, dtype, shape.to_vec()).unwrap()
-        })
-        .collect();
-    let mut bytes = header(&made).unwrap();
-    for (tensor, (_, _, value)) in made.iter().zip(tensors) {
-        for _ in 0..tensor.elements() {
-            match tensor.dtype {
-                Dtype::F32 => bytes.extend(value.to_le_bytes()),
-                _ => bytes.extend((*value as i64).to_le_bytes()),
-            }
-        }
-    }
+        .map(|(name, dtype, shape, bytes)| (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
+    let bytes = safetensors::serialize(views, None).unwrap();
     fs::write(path, bytes).unwrap();
 }
 
@@ -512,11 +507,13 @@ fn an_export_is_one_file_of_the_weights_asked_for() {
     link(&run, "latest", 20);
     let out = scene.path("out.safetensors");
     let first = |name: &str| {
-        let file = TensorFile::open(&out).unwrap();
-        let tensor = file.tensors().iter().find(|tensor| tensor.name == name).unwrap();
-        let mut bytes = vec![0; tensor.dtype.bytes() as usize];
-        file.read(tensor, 0, &mut bytes).unwrap();
-        (tensor.dtype, bytes)
+        let content = fs::read(&out).unwrap();
+        let file = SafeTensors::deserialize(&content).unwrap();
+        let tensor = file.tensor(name).unwrap();
+        (
+            tensor.dtype(),
+            tensor.data()[..tensor.dtype().bitsize() / 8].to_vec(),
+        )
     };
     let f32 = |value: f32| (Dtype::F32, value.to_le_bytes().to_vec());
     let said = ckpt(&scene, &["export", "a", "out.safetensors"])
@@ -545,7 +542,7 @@ fn an_export_is_one_file_of_the_weights_asked_for() {
     ckpt(&scene, &raw).expect_code(0);
     assert_eq!(
         first("resnet.embedder.embedder.convolution.weight"),
-        (Dtype::Bf16, vec![0xc0, 0x3f])
+        (Dtype::BF16, vec![0xc0, 0x3f])
     );
     assert_eq!(
         first("resnet.embedder.embedder.normalization.num_batches_tracked"),

@@ -6,7 +6,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use dtrain_common::manifest::{FILE_NAME, Manifest};
-use dtrain_common::tensors;
 use dtrain_tests::runs::Sandbox;
 use dtrain_worker::models::TensorFile;
 use proptest::prelude::*;
@@ -140,10 +139,7 @@ fn read(folder: &Path) -> Result<(), TestCaseError> {
     }
     for file in ["model.safetensors", "optimizer-00000-of-00001.safetensors"] {
         let path = folder.join(file);
-        // Both readers come to the same result about what is sound, but that one of them also refuses what has no use.
-        let (ours, trainers) = (tensors::TensorFile::open(&path), TensorFile::open(&path));
-        prop_assert!(ours.is_err() || trainers.is_ok(), "{:?}", trainers.err());
-        if let Ok(file) = trainers {
+        if let Ok(file) = TensorFile::open(&path) {
             for name in file.names() {
                 let _ = file.read(&name);
             }

@@ -1,6 +1,6 @@
 //! Which of several failed workers is the cause.
 
-use super::Cause;
+use super::kind::Cause;
 use crate::local::SAME_MOMENT;
 use std::time::Duration;
 

@@ -1,8 +1,12 @@
 //! What a worker can fail of.
 #![expect(missing_docs, reason = "the words of most kinds say what they are")]
 
+use crate::local::Outcome;
+use serde::{Deserialize, Serialize};
+
 /// A kind of cause. Its word is part of `result.json` and does not change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     OutOfMemoryKilled,
     Hang,
@@ -35,6 +39,7 @@ pub enum Kind {
     SegmentationFault,
     Abort,
     BusError,
+    #[serde(rename = "killed-by-cpu-time")]
     CpuTime,
     FileSize,
     BrokenPipe,
@@ -42,33 +47,64 @@ pub enum Kind {
 
 impl Kind {
     /// The stable word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::OutOfMemoryKilled => "out-of-memory-killed",
-            Self::Hang => "hang",
-            Self::Killed => "killed",
-            Self::CudaOutOfMemory => "cuda-out-of-memory",
-            Self::CudaDriver => "cuda-driver",
-            Self::CudaKernel => "cuda-kernel",
-            Self::GpuUnsupported => "gpu-unsupported",
-            Self::GpuUnavailable => "gpu-unavailable",
-            Self::GpuLost => "gpu-lost",
-            Self::GpuHardware => "gpu-hardware",
-            Self::CollectiveTimeout => "collective-timeout",
-            Self::Nccl => "nccl",
-            Self::Gloo => "gloo",
-            Self::Store => "store",
-            Self::PortInUse => "port-in-use",
-            Self::MissingLibrary => "missing-library",
-            Self::ModuleNotFound => "module-not-found",
-            Self::PythonException => "python-exception",
-            Self::IllegalInstruction => "illegal-instruction",
-            Self::SegmentationFault => "segmentation-fault",
-            Self::Abort => "abort",
-            Self::BusError => "bus-error",
-            Self::CpuTime => "killed-by-cpu-time",
-            Self::FileSize => "file-size",
-            Self::BrokenPipe => "broken-pipe",
+    pub fn word(self) -> String {
+        let word = serde_json::to_value(self).ok();
+        word.and_then(|word| word.as_str().map(str::to_owned))
+            .unwrap_or_default()
+    }
+}
+
+/// What is known about a failed worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Evidence<'a> {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The stop signals that the launcher had sent it before.
+    pub sent: &'a [i32],
+    /// The last lines of its standard error.
+    pub stderr: &'a [String],
+    /// The content of its error file.
+    pub error_file: Option<&'a str>,
+    /// What speaks for a kill because of memory, during its life.
+    pub memory_kill: Option<MemoryKill>,
+}
+
+/// How it is known that memory ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKill {
+    /// The kernel's log names the process.
+    Logged,
+    /// The kernel killed a process of the launcher's control group.
+    Group,
+    /// The kernel killed a process of this machine, and nothing nearer can be read.
+    Machine,
+}
+
+/// Why a worker failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// For programs.
+    pub kind: Kind,
+    /// What it means and what to do: one line.
+    pub text: String,
+    /// Whether it says that another worker is gone, so that the failure is probably a consequence.
+    pub peer_lost: bool,
+}
+
+impl Cause {
+    /// Nothing was heard of the worker any more.
+    pub fn hang() -> Self {
+        Self::new(
+            Kind::Hang,
+            "it made no progress any more; where its threads were stands in stacks.txt beside its log, or above",
+        )
+    }
+
+    pub(super) fn new(kind: Kind, text: impl Into<String>) -> Self {
+        Self {
+            kind,
+            text: text.into(),
+            peer_lost: false,
         }
     }
 }

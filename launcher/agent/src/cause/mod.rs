@@ -13,8 +13,8 @@ mod wording;
 mod tests;
 
 pub use blame::{Suspect, to_blame};
-pub use kind::Kind;
-pub use said::shortened;
+pub use kind::{Cause, Evidence, Kind, MemoryKill};
+pub use said::{error_message, shortened};
 
 use crate::local::Outcome;
 use crate::signals;
@@ -25,61 +25,6 @@ use rustix::process::Signal;
 const SEARCHED: usize = 40;
 /// Characters of a program's own message that are quoted.
 const QUOTED: usize = 300;
-
-/// What is known about a failed worker.
-#[derive(Clone, Copy, Debug)]
-pub struct Evidence<'a> {
-    /// How it ended.
-    pub outcome: Outcome,
-    /// The stop signals that the launcher had sent it before.
-    pub sent: &'a [i32],
-    /// The last lines of its standard error.
-    pub stderr: &'a [String],
-    /// The content of its error file.
-    pub error_file: Option<&'a str>,
-    /// What speaks for a kill because of memory, during its life.
-    pub memory_kill: Option<MemoryKill>,
-}
-
-/// How it is known that memory ran out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemoryKill {
-    /// The kernel's log names the process.
-    Logged,
-    /// The kernel killed a process of the launcher's control group.
-    Group,
-    /// The kernel killed a process of this machine, and nothing nearer can be read.
-    Machine,
-}
-
-/// Why a worker failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cause {
-    /// For programs.
-    pub kind: Kind,
-    /// What it means and what to do: one line.
-    pub text: String,
-    /// Whether it says that another worker is gone, so that the failure is probably a consequence.
-    pub peer_lost: bool,
-}
-
-impl Cause {
-    /// Nothing was heard of the worker any more.
-    pub fn hang() -> Self {
-        Self::new(
-            Kind::Hang,
-            "it made no progress any more; where its threads were stands in stacks.txt beside its log, or above",
-        )
-    }
-
-    fn new(kind: Kind, text: impl Into<String>) -> Self {
-        Self {
-            kind,
-            text: text.into(),
-            peer_lost: false,
-        }
-    }
-}
 
 /// Why the worker failed, where that can be known.
 pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
@@ -152,51 +97,7 @@ impl Death {
 
     /// The cause, where the signal alone says it.
     fn by_signal(&self) -> Option<Cause> {
-        let name = self.name();
-        let (kind, text) = match Signal::from_named_raw(self.signal?)? {
-            Signal::KILL => (
-                Kind::Killed,
-                format!(
-                    "{name}, not sent by the launcher: perhaps by the kernel because memory ran out, perhaps by the batch \
-                     system or a person; `dmesg | grep -i 'killed process'` or the administrator can tell"
-                ),
-            ),
-            Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT => (
-                Kind::Killed,
-                format!(
-                    "{name}, not sent by the launcher: perhaps by the batch system or a person; to stop a run, signal \
-                     the launcher"
-                ),
-            ),
-            Signal::ILL => (
-                Kind::IllegalInstruction,
-                format!(
-                    "{name}: it is compiled for another processor; compare `lscpu` with what the program and its libraries \
-                     were built for"
-                ),
-            ),
-            Signal::SEGV => (
-                Kind::SegmentationFault,
-                format!(
-                    "{name}: an error in native code, often of libraries that do not fit together; with \
-                     PYTHONFAULTHANDLER=1 Python shows where, and `coredumpctl` or a debugger in other programs"
-                ),
-            ),
-            Signal::BUS => (Kind::BusError, format!("{name}: {}", wording::SHARED_MEMORY)),
-            Signal::XCPU => (
-                Kind::CpuTime,
-                format!(
-                    "{name}: it used up the CPU time that is allowed; see `ulimit -t` and the batch system's limits"
-                ),
-            ),
-            Signal::XFSZ => (
-                Kind::FileSize,
-                format!("{name}: a file became larger than is allowed; see `ulimit -f`"),
-            ),
-            Signal::PIPE => (Kind::BrokenPipe, format!("{name}: {}", wording::BROKEN_PIPE)),
-            _ => return None,
-        };
-        Some(Cause::new(kind, text))
+        wording::death(&signals::name(self.signal?), &self.name())
     }
 }
 

@@ -13,19 +13,26 @@ pub(super) fn plain<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String>
     lines.into_iter().map(plain_line).collect()
 }
 
-/// What an error file of torchrun's form says: the message and the call stack.
+/// The message in an error file of torchrun's form, `{"message": {"message": ...}}` or `{"message": "..."}`.
+pub fn error_message(error_file: &str) -> Option<String> {
+    let (message, _) = error_parts(error_file)?;
+    let message = message?.trim().to_owned();
+    (!message.is_empty()).then_some(message)
+}
+
+/// What an error file says: the message and the call stack.
 pub(super) fn reported(error_file: &str) -> Vec<String> {
-    let Ok(json) = serde_json::from_str::<serde_json::Value>(error_file) else {
-        return Vec::new();
-    };
-    let outer = json.get("message");
-    let message = outer.map(|outer| outer.get("message").unwrap_or(outer));
-    let stack = outer.and_then(|outer| outer.pointer("/extraInfo/py_callstack"));
-    let texts = [message, stack]
-        .into_iter()
-        .flatten()
-        .filter_map(serde_json::Value::as_str);
-    plain(texts.flat_map(str::lines))
+    let (message, stack) = error_parts(error_file).unwrap_or_default();
+    let texts = [message, stack].into_iter().flatten().collect::<Vec<_>>();
+    plain(texts.iter().flat_map(|text| text.lines()))
+}
+
+fn error_parts(error_file: &str) -> Option<(Option<String>, Option<String>)> {
+    let json: serde_json::Value = serde_json::from_str(error_file).ok()?;
+    let outer = json.get("message")?;
+    let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+    let message = text(outer.get("message").unwrap_or(outer));
+    Some((message, outer.pointer("/extraInfo/py_callstack").and_then(text)))
 }
 
 /// The lines as they are shown: of a long traceback only where it ended, and no long row of C++ frames.

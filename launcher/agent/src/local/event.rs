@@ -1,7 +1,10 @@
 //! What the agent is told and what it answers.
 #![expect(missing_docs, reason = "the names of fields say what they are")]
 
-use super::{HangPolicy, Verdict};
+use super::end::Outcome;
+use super::hang::HangPolicy;
+use super::times::TimeLimit;
+use super::verdict::Verdict;
 use std::time::Duration;
 
 /// What the agent is told about the run.
@@ -20,28 +23,6 @@ pub struct Policy {
     pub limit: Option<TimeLimit>,
     /// Signals for the workers that came before this attempt and reached none that could heed them.
     pub notices: Vec<i32>,
-}
-
-/// A time limit, on the agent's clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TimeLimit {
-    /// When workers are asked to stop.
-    pub ask: Duration,
-    /// When those are killed that still run; later than `ask`.
-    pub end: Duration,
-    /// The signal that asks.
-    pub signal: i32,
-}
-
-/// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It exited with this code.
-    Exited(i32),
-    /// This signal killed it.
-    Signaled(i32),
-    /// It is gone and the system does not say how, because something else took its exit status. Counts as failed.
-    Lost,
 }
 
 /// What happened.
@@ -130,23 +111,4 @@ pub enum Notice {
         ranks: Vec<usize>,
         timed_out: Option<Duration>,
     },
-}
-
-/// How one worker ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
-    pub rank: usize,
-    pub outcome: Outcome,
-    pub at: Duration,
-    /// The stop signals it had been sent before it ended, oldest first.
-    pub sent: Vec<i32>,
-    /// Whether its last words are that another worker is gone.
-    pub lost_peer: bool,
-}
-
-impl End {
-    /// Whether the worker died of a signal that the agent had sent it.
-    pub fn stopped_by_agent(&self) -> bool {
-        matches!(self.outcome, Outcome::Signaled(signal) if self.sent.contains(&signal))
-    }
 }

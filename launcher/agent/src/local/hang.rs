@@ -19,7 +19,7 @@ impl HangPolicy {
     /// How often the beats are to be looked at, so that what is usual is never taken for longer than `least` because of it: of
     /// steps shorter than this only one in each such time is seen.
     pub fn look_every(&self) -> Duration {
-        (self.least / (2 * self.factor.max(1))).min(super::TICK)
+        (self.least / (2 * self.factor.max(1))).min(super::times::TICK)
     }
 }
 

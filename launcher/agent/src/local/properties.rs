@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use super::phase::Phase;
 use super::*;
+use crate::signals;
 use crate::signals::{ABRT, KILL, USR1};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 const SHUTDOWN: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(3);

@@ -1,7 +1,10 @@
 //! Whether a group that failed is started once more, and when: pure, over the verdicts of one run's attempts.
 #![expect(missing_docs, reason = "the names of fields say what they are")]
 
-use super::{Asked, Cause, Event, Outcome, TimeLimit, Verdict};
+use super::end::Outcome;
+use super::event::Event;
+use super::times::TimeLimit;
+use super::verdict::{Asked, Cause, Verdict};
 use crate::signals;
 use std::time::Duration;
 

@@ -1,61 +1,12 @@
 //! How a group is stopped: on whose behalf, by which signal, and until when.
 
-use super::{Action, Agent, Asked, Cause, Notice, SAME_REQUEST, TimeLimit, Verdict};
+use super::event::{Action, Notice};
+use super::phase::{Phase, Why};
+use super::state::Agent;
+use super::times::{LAST_WORDS, SAME_REQUEST, STILL_WRITING, TimeLimit};
+use super::verdict::{Asked, Cause, Verdict};
 use crate::signals;
 use std::time::Duration;
-
-/// Workers that hang have so long to say where, after SIGABRT.
-pub(super) const LAST_WORDS: Duration = Duration::from_secs(10);
-/// A worker that was heard of writing a checkpoint so long ago may still do it; its signs come every half second.
-const STILL_WRITING: Duration = Duration::from_secs(10);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    Running,
-    Stopping { why: Why, deadline: Option<Duration> },
-    Finished,
-}
-
-/// Why the group is being stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    Failure,
-    NotStarted {
-        rank: usize,
-        passing: bool,
-    },
-    Signal {
-        signal: i32,
-    },
-    /// The time limit is near.
-    TimeLimit(TimeLimit),
-    /// No progress; this worker stopped first.
-    Hang {
-        rank: usize,
-    },
-    /// A worker ended with the requeue code although the launcher had not been asked to stop.
-    Requeue,
-    /// Another run has taken over the run directory.
-    Evicted,
-}
-
-impl Why {
-    /// What a worker gets first.
-    pub(super) fn signal(self) -> i32 {
-        match self {
-            Self::Signal { signal } => signal,
-            Self::TimeLimit(limit) => limit.signal,
-            Self::Evicted => signals::KILL,
-            _ => signals::TERM,
-        }
-    }
-
-    /// Whether the workers may still write a checkpoint because of which it is worth to wait: not where one has failed, since
-    /// they cannot make it whole any more.
-    fn may_write(self) -> bool {
-        matches!(self, Self::Signal { .. } | Self::Requeue)
-    }
-}
 
 impl Agent {
     pub(super) fn stop(&mut self, why: Why, deadline: Option<Duration>) {
@@ -65,12 +16,12 @@ impl Agent {
         self.lost_peer = None;
     }
 
-    pub(super) fn stop_requested(&mut self, signal: i32, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn stop_requested(&mut self, signal: i32, now: Duration) {
         self.asked = Some(Asked::Request { signal });
         if signal == signals::INT || signal == signals::TERM {
             match self.interrupted {
                 Some(first) if now < first + SAME_REQUEST => return,
-                Some(_) => return self.kill_all(now, None, actions),
+                Some(_) => return self.kill_all(now, None),
                 None => self.interrupted = Some(now),
             }
         }
@@ -79,31 +30,31 @@ impl Agent {
         }
         let ranks = self.running();
         for &rank in &ranks {
-            self.send(rank, signal, now, actions);
+            self.send(rank, signal, now);
         }
-        actions.push(Action::Tell(Notice::Stopping {
+        self.say(Notice::Stopping {
             signal,
             workers: ranks.len(),
-        }));
+        });
     }
 
-    pub(super) fn abandoned(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn abandoned(&mut self, now: Duration) {
         let signal = signals::KILL;
         self.asked = Some(Asked::Request { signal });
         if self.phase == Phase::Running {
             self.stop(Why::Signal { signal }, None);
         }
-        self.kill_all(now, None, actions);
+        self.kill_all(now, None);
     }
 
-    pub(super) fn evicted(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn evicted(&mut self, now: Duration) {
         self.stop(Why::Evicted, None);
         for rank in self.running() {
-            self.send(rank, signals::KILL, now, actions);
+            self.send(rank, signals::KILL, now);
         }
     }
 
-    pub(super) fn forward(&mut self, signal: i32, actions: &mut Vec<Action>) {
+    pub(super) fn forward(&mut self, signal: i32) {
         // Of a training it is a request to stop, which must not be forgotten when the attempt fails before it has heeded it.
         let is_training = self.is_training();
         let is_request = is_training && signal == signals::USR1;
@@ -115,10 +66,11 @@ impl Agent {
             self.policy.notices.push(signal);
         }
         // A trainer has a handler soon after it has begun, and dies of the signal before.
-        actions.extend(self.running().into_iter().map(|rank| match is_training {
-            true => Action::Notify { rank, signal },
-            false => Action::Signal { rank, signal },
-        }));
+        self.actions
+            .extend(self.running().into_iter().map(|rank| match is_training {
+                true => Action::Notify { rank, signal },
+                false => Action::Signal { rank, signal },
+            }));
     }
 
     /// The notices that another attempt has to heed because this one did not.
@@ -143,18 +95,18 @@ impl Agent {
         self.policy.requeue_code.is_some()
     }
 
-    pub(super) fn time_is_up(&mut self, limit: TimeLimit, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn time_is_up(&mut self, limit: TimeLimit, now: Duration) {
         self.asked = Some(Asked::TimeLimit);
         let end = limit.end.max(now.saturating_add(self.time_to_stop(limit)));
         self.stop(Why::TimeLimit(limit), Some(end));
         let ranks = self.running();
         for &rank in &ranks {
-            self.send(rank, limit.signal, now, actions);
+            self.send(rank, limit.signal, now);
         }
-        actions.push(Action::Tell(Notice::TimeLimit {
+        self.say(Notice::TimeLimit {
             workers: ranks.len(),
             left: end.saturating_sub(now),
-        }));
+        });
     }
 
     /// What workers have to stop in even if the limit itself is over, because nothing ran when it came near.
@@ -167,7 +119,7 @@ impl Agent {
 
     /// Nothing ran for a while: what the workers have to do, they have their time for anew. By how much that is longer than without
     /// it is bounded, however often it happens. A time limit does not wait.
-    pub(super) fn thaw(&mut self, frozen: Duration, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn thaw(&mut self, frozen: Duration, now: Duration) {
         if let Some(progress) = &mut self.progress {
             progress.thaw(frozen, now);
         }
@@ -189,10 +141,10 @@ impl Agent {
         {
             *writing += frozen;
         }
-        actions.push(Action::Tell(Notice::Thawed {
+        self.say(Notice::Thawed {
             frozen,
             taken_back: suspicion.is_some() && !hangs,
-        }));
+        });
         let Phase::Stopping {
             why,
             deadline: Some(deadline),
@@ -217,7 +169,7 @@ impl Agent {
         };
     }
 
-    pub(super) fn timer_while_stopping(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn timer_while_stopping(&mut self, now: Duration) {
         let Phase::Stopping {
             why,
             deadline: Some(deadline),
@@ -236,15 +188,15 @@ impl Agent {
                 deadline: Some(until),
             };
             if !std::mem::replace(&mut self.is_write_told, true) {
-                actions.push(Action::Tell(Notice::Writing {
+                self.say(Notice::Writing {
                     ranks: self.writing(now),
                     left: self.policy.limit.map(|limit| limit.end.saturating_sub(now)),
-                }));
+                });
             }
             return;
         }
         let patience = self.patience();
-        self.kill_all(now, Some(patience), actions);
+        self.kill_all(now, Some(patience));
     }
 
     /// The workers that write a checkpoint.
@@ -273,16 +225,16 @@ impl Agent {
     }
 
     /// Kills all that run; from here on only their ends are waited for.
-    pub(super) fn kill_all(&mut self, now: Duration, timed_out: Option<Duration>, actions: &mut Vec<Action>) {
+    pub(super) fn kill_all(&mut self, now: Duration, timed_out: Option<Duration>) {
         if let Phase::Stopping { deadline, .. } = &mut self.phase {
             *deadline = None;
         }
         let ranks = self.running();
         for &rank in &ranks {
-            self.send(rank, signals::KILL, now, actions);
+            self.send(rank, signals::KILL, now);
         }
         if !ranks.is_empty() {
-            actions.push(Action::Tell(Notice::Killing { ranks, timed_out }));
+            self.say(Notice::Killing { ranks, timed_out });
         }
     }
 

@@ -1,13 +1,9 @@
 //! What an attempt came to: the cause, judged from how every worker ended.
 #![expect(missing_docs, reason = "the names of fields say what they are")]
 
-use super::stop::Why;
-use super::{End, Outcome};
-use std::time::Duration;
-
-/// A worker that failed this much later may still be why another one lost it: a process that dies of an exception closes its
-/// connections first and is gone a moment later, and its peers may be faster to fail.
-pub const SAME_MOMENT: Duration = Duration::from_secs(1);
+use super::end::{End, Outcome};
+use super::phase::Why;
+use super::times::SAME_MOMENT;
 
 /// Why a run ended as it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,15 @@
 //! What is written where, before anything is written.
 
 use crate::ckpt::find::checkpoint;
+use crate::ckpt::names::{Form, rename};
+use crate::ckpt::problem::{failed, sentence};
 use crate::ckpt::progress::Progress;
-use crate::ckpt::{failed, sentence};
+use crate::ckpt::tensors::{Tensor, TensorFile, torch_name};
+use crate::cli::Names;
 use crate::cli::{Dtype, ExportArgs, Weights};
 use anyhow::bail;
 use dtrain_common::manifest::Manifest;
-use dtrain_common::names::{Form, Names, rename};
-use dtrain_common::tensors::{Floats, Tensor, TensorFile};
+use safetensors::Dtype as Type;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -22,7 +24,7 @@ pub(super) struct Output {
     pub(super) source: Tensor,
     pub(super) form: Form,
     /// The type that the values get; none where they keep theirs.
-    pub(super) floats: Option<Floats>,
+    pub(super) floats: Option<Type>,
     pub(super) target: Tensor,
 }
 
@@ -40,9 +42,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Reads manifest and headers.
-    ///
-    /// # Errors
-    /// Wrong usage, or a failure where the checkpoint is damaged.
+    /// Errors: wrong usage, or a failure where the checkpoint is damaged.
     pub(super) fn new(args: &ExportArgs) -> anyhow::Result<Self> {
         let folder = checkpoint(&args.checkpoint)?;
         let manifest = Manifest::read(&folder).map_err(failed)?;
@@ -64,12 +64,12 @@ impl Plan {
         for name in [Some(MODEL), average.then_some(EMA)].into_iter().flatten() {
             files.push(TensorFile::open(&folder.join(name)).map_err(failed)?);
         }
-        let names = args.names.into();
+        let names = args.names;
         let floats = match args.dtype {
             Dtype::Keep => None,
-            Dtype::F32 => Some(Floats::F32),
-            Dtype::Bf16 => Some(Floats::Bf16),
-            Dtype::F16 => Some(Floats::F16),
+            Dtype::F32 => Some(Type::F32),
+            Dtype::Bf16 => Some(Type::BF16),
+            Dtype::F16 => Some(Type::F16),
         };
         let outputs = outputs(&files, names, &manifest.model, floats)?;
         Ok(Self {
@@ -83,9 +83,7 @@ impl Plan {
     }
 
     /// Reads every byte of the files once, to compare their checksums.
-    ///
-    /// # Errors
-    /// One of them is damaged.
+    /// Errors: one of them is damaged.
     pub(super) fn verify(&self) -> anyhow::Result<()> {
         let wanted = |name: &str| name == MODEL || self.average && name == EMA;
         let entries = self.manifest.files.iter();
@@ -113,7 +111,7 @@ impl Plan {
     pub(super) fn types(&self) -> BTreeMap<&'static str, usize> {
         let mut types = BTreeMap::new();
         for output in &self.outputs {
-            *types.entry(output.target.dtype.torch_name()).or_default() += 1;
+            *types.entry(torch_name(output.target.dtype)).or_default() += 1;
         }
         types
     }
@@ -124,7 +122,7 @@ fn outputs(
     files: &[TensorFile],
     names: Names,
     model: &str,
-    floats: Option<Floats>,
+    floats: Option<Type>,
 ) -> anyhow::Result<Vec<Output>> {
     let Some((first, others)) = files.split_first() else {
         return Ok(Vec::new());
@@ -148,10 +146,10 @@ fn outputs(
                 source.shape
             );
         }
-        let floats = floats.filter(|_| source.dtype.is_float());
+        let floats = floats.filter(|_| source.is_float());
         for piece in rename(names, model, &own.name)? {
             let shape = shape(piece.form, &own.shape);
-            let dtype = floats.map_or(source.dtype, Floats::dtype);
+            let dtype = floats.unwrap_or(source.dtype);
             let Some(target) = shape.and_then(|shape| Tensor::new(piece.name, dtype, shape)) else {
                 bail!(
                     "{:?} has the shape {:?}, which does not fit {names}'s {model}; --names pytorch keeps it as it is",
@@ -176,7 +174,7 @@ fn outputs(
         );
     }
     // A stable sort: otherwise the model's order stays.
-    outputs.sort_by_key(|output| std::cmp::Reverse(output.target.dtype.bytes()));
+    outputs.sort_by_key(|output| std::cmp::Reverse(output.target.width()));
     Ok(outputs)
 }
 

@@ -1,9 +1,27 @@
 //! The values of one tensor, a few MiB at a time.
 
-use super::Unwritten;
 use super::plan::Output;
-use dtrain_common::names::Form;
-use dtrain_common::tensors::{TensorFile, convert};
+use crate::ckpt::names::Form;
+use crate::ckpt::round::convert;
+use crate::ckpt::tensors::TensorFile;
+use std::io;
+
+/// Why the file was not written.
+#[derive(Debug)]
+pub(super) enum Unwritten {
+    /// The file system refused, also in making it.
+    Io(io::Error),
+    /// By this signal.
+    Stopped(i32),
+    /// Anything else, in words.
+    Other(anyhow::Error),
+}
+
+impl From<io::Error> for Unwritten {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
 
 /// What is read at a time; a multiple of every type's size.
 const CHUNK: u64 = 4 << 20;
@@ -74,7 +92,7 @@ fn transposed(
     if rows == 0 || columns == 0 {
         return Ok(());
     }
-    let wide = output.source.dtype.bytes();
+    let wide = output.source.width();
     let (element, height) = (wide as usize, rows as usize);
     let most = (STRIP / (rows * wide)).clamp(1, columns);
     let mut strip = vec![0; (most * rows * wide) as usize];
@@ -114,16 +132,17 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use dtrain_common::tensors::{Dtype, Floats, Tensor, header};
+    use crate::ckpt::tensors::{Tensor, header};
     use proptest::prelude::*;
+    use safetensors::Dtype;
     use std::fs;
 
     /// What is made of a matrix of 0, 1, 2 ... in this form.
-    fn made(rows: u64, columns: u64, form: Form, floats: Option<Floats>) -> Vec<u8> {
+    fn made(rows: u64, columns: u64, form: Form, floats: Option<Dtype>) -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.safetensors");
         let source = Tensor::new("x", Dtype::F32, vec![rows, columns]).unwrap();
-        let mut bytes = header(std::slice::from_ref(&source)).unwrap();
+        let mut bytes = header([&source], None).unwrap();
         bytes.extend((0..rows * columns).flat_map(|value| (value as f32).to_le_bytes()));
         fs::write(&path, bytes).unwrap();
         let file = TensorFile::open(&path).unwrap();
@@ -177,7 +196,7 @@ mod tests {
     fn what_is_longer_than_a_chunk_is_whole() {
         let found = numbers(&made(1, (CHUNK / 4) * 2 + 5, Form::Same, None));
         assert!(found.iter().enumerate().all(|(at, value)| *value == at as f32));
-        let half = made(2, 2, Form::Transposed, Some(Floats::Bf16));
+        let half = made(2, 2, Form::Transposed, Some(Dtype::BF16));
         assert_eq!(half, [0, 0, 0, 0x40, 0x80, 0x3f, 0x40, 0x40]);
     }
 

@@ -1,7 +1,7 @@
 //! Whose the bytes of a checkpoint are, by the headers of its files.
 
+use crate::ckpt::tensors::{Tensor, TensorFile, TensorFileError};
 use dtrain_common::manifest::Manifest;
-use dtrain_common::tensors::{Tensor, TensorFile, TensorFileError};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -30,9 +30,7 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// Reads the headers of the files that the manifest lists.
-    ///
-    /// # Errors
-    /// A header cannot be read.
+    /// Errors: a header cannot be read.
     pub(super) fn of(folder: &Path, manifest: &Manifest) -> Result<Self, TensorFileError> {
         let open = |wanted: &dyn Fn(&str) -> bool| -> Result<Vec<Tensor>, TensorFileError> {
             let mut tensors = Vec::new();
@@ -110,9 +108,7 @@ fn kind_in_model(tensor: &Tensor, trained: &HashSet<&str>) -> &'static str {
     let last = tensor.name.rsplit('.').next().unwrap_or_default();
     if trained.contains(tensor.name.as_str()) {
         "trained"
-    } else if !tensor.dtype.is_float()
-        || matches!(last, "running_mean" | "running_var" | "num_batches_tracked")
-    {
+    } else if !tensor.is_float() || matches!(last, "running_mean" | "running_var" | "num_batches_tracked") {
         "buffers"
     } else {
         "not trained"

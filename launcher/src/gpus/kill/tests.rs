@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::fixtures::{MadeUp, machine, process};
+use super::super::fake::{MadeUp, machine, process};
 use super::*;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};

@@ -1,10 +1,10 @@
 //! The worker that a failure is told of: which it is, how it ended and why.
 
-use super::ended;
-use crate::launch::Attempt;
+use crate::launch::attempt::Attempt;
 use crate::launch::files::Files;
-use crate::launch::plan::Plan;
-use crate::launch::supervise::Run;
+use crate::launch::run::Run;
+use crate::launch::told::ended;
+use crate::plan::Plan;
 use dtrain_agent::cause::{self, Evidence, Suspect};
 use dtrain_agent::clock::Begun;
 use dtrain_agent::io::output::Stream;
@@ -12,7 +12,6 @@ use dtrain_agent::io::process::memory_kill::SinceThen;
 use dtrain_agent::local::{Cause, End, Outcome, Verdict};
 use dtrain_agent::signals;
 use dtrain_common::result::{self, Failure};
-use std::time::{Duration, UNIX_EPOCH};
 
 /// Lines of standard error that are shown and kept in `result.json`.
 const LAST_LINES: usize = 20;
@@ -73,27 +72,26 @@ impl<'a> Culprit<'a> {
 
     /// How it ended, in words.
     pub(super) fn ended(&self) -> String {
-        let mut ended = ended(self.end.outcome);
+        let mut how = ended(self.end.outcome);
         if self
             .cause
             .as_ref()
             .is_some_and(|cause| cause.kind == cause::Kind::Hang)
         {
-            ended = format!("no progress, then {ended}");
+            how = format!("no progress, then {how}");
         }
-        if self.yielded() {
-            let sender = if self.end.stopped_by_agent() {
-                " from the launcher"
-            } else {
-                ""
-            };
-            format!(
-                "{ended}{sender}, after rank {} had failed because of it",
-                self.seen_first.rank
-            )
+        if !self.yielded() {
+            return how;
+        }
+        let sender = if self.end.stopped_by_agent() {
+            " from the launcher"
         } else {
-            ended
-        }
+            ""
+        };
+        format!(
+            "{how}{sender}, after rank {} had failed because of it",
+            self.seen_first.rank
+        )
     }
 
     /// Whether the worker that was seen first is not the one that is told about.
@@ -190,10 +188,10 @@ impl<'a> Culprit<'a> {
                 .clone()
                 .or_else(|| (!self.tail.is_empty()).then(|| self.tail.join("\n"))),
             cause: self.cause.as_ref().map(|cause| result::Cause {
-                kind: cause.kind.word().to_owned(),
+                kind: cause.kind.word(),
                 text: cause.text.clone(),
             }),
-            at_ms: unix_ms(begun, self.end.at),
+            at_ms: begun.unix_ms(self.end.at),
         }
     }
 }
@@ -214,13 +212,4 @@ fn suspect(end: &End, run: &Run, files: &Files, kills: &SinceThen) -> Suspect {
         at: end.at,
         cause,
     }
-}
-
-fn unix_ms(begun: Begun, at: Duration) -> u64 {
-    let since_epoch = begun
-        .wall
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .saturating_add(at);
-    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }

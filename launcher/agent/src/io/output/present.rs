@@ -2,7 +2,7 @@
 //! progress bar in place or now and then. No thread, stream or clock in it.
 
 use super::split::{LONGEST_LINE, Piece, Splitter};
-use super::{FrameChange, Start};
+use super::stream::{FrameChange, Start};
 use std::time::{Duration, Instant};
 
 /// A frame of a progress bar is shown as a line so often where it cannot be drawn in place.
@@ -79,72 +79,64 @@ impl Presenter {
         now: Instant,
         mut each: impl FnMut(&[u8]),
     ) -> Option<Output> {
-        let Style::Lines { frames, .. } = self.style else {
-            let mut lines = |piece: Piece<'_>| {
-                if let Piece::Line(line) = piece {
-                    each(line);
-                }
-            };
-            match bytes {
-                Some(bytes) => self.splitter.push(bytes, &mut lines),
-                None => self.splitter.finish(&mut lines),
+        if let Style::Lines { frames, .. } = self.style {
+            return self.lines(frames, bytes, now, each);
+        }
+        self.splitter.take(bytes, &mut |piece| {
+            if let Piece::Line(line) = piece {
+                each(line);
             }
-            return (self.style == Style::Raw).then(|| Output {
-                text: bytes.unwrap_or_default().to_vec(),
-                start: Start::Raw,
-                frame: FrameChange::Keep,
-            });
-        };
+        });
+        (self.style == Style::Raw).then(|| Output {
+            text: bytes.unwrap_or_default().to_vec(),
+            start: Start::Raw,
+            frame: FrameChange::Keep,
+        })
+    }
+
+    fn lines(
+        &mut self,
+        frames: Frames,
+        bytes: Option<&[u8]>,
+        now: Instant,
+        mut each: impl FnMut(&[u8]),
+    ) -> Option<Output> {
         let mut output = Output {
             text: Vec::new(),
             start: Start::Line,
             frame: FrameChange::Keep,
         };
-        {
-            let Self {
-                splitter,
-                prefix,
-                shown,
-                frame: held,
-                last_frame,
-                since,
-                ..
-            } = &mut *self;
-            let mut piece = |piece: Piece<'_>| match piece {
-                Piece::Line(line) => {
-                    each(line);
-                    output.frame = FrameChange::Clear;
-                    (*held, *since) = (None, None);
-                    let shown = std::mem::take(shown).min(line.len());
-                    if shown > 0 {
-                        output.start = Start::Continued(prefix.clone());
-                    } else if last_frame
-                        .take()
-                        .is_some_and(|(last, _)| last == line.trim_ascii_end())
-                    {
-                        return;
-                    } else {
-                        output.text.extend_from_slice(prefix);
-                    }
-                    output.text.extend_from_slice(&line[shown..]);
-                    if !line.ends_with(b"\n") {
-                        output.text.push(b'\n');
-                    }
+        self.splitter.take(bytes, &mut |piece| match piece {
+            Piece::Line(line) => {
+                each(line);
+                output.frame = FrameChange::Clear;
+                (self.frame, self.since) = (None, None);
+                let shown = std::mem::take(&mut self.shown).min(line.len());
+                if shown > 0 {
+                    output.start = Start::Continued(self.prefix.clone());
+                } else if self
+                    .last_frame
+                    .take()
+                    .is_some_and(|(last, _)| last == line.trim_ascii_end())
+                {
+                    return;
+                } else {
+                    output.text.extend_from_slice(&self.prefix);
                 }
-                Piece::Frame(text) => {
-                    let already = std::mem::take(shown) > 0;
-                    match frames {
-                        Frames::Drawn => output.frame = FrameChange::Show(text.to_vec()),
-                        Frames::Lines => *held = (!already).then(|| text.to_vec()),
-                        Frames::Dropped => {}
-                    }
+                output.text.extend_from_slice(&line[shown..]);
+                if !line.ends_with(b"\n") {
+                    output.text.push(b'\n');
                 }
-            };
-            match bytes {
-                Some(bytes) => splitter.push(bytes, &mut piece),
-                None => splitter.finish(&mut piece),
             }
-        }
+            Piece::Frame(text) => {
+                let already = std::mem::take(&mut self.shown) > 0;
+                match frames {
+                    Frames::Drawn => output.frame = FrameChange::Show(text.to_vec()),
+                    Frames::Lines => self.frame = (!already).then(|| text.to_vec()),
+                    Frames::Dropped => {}
+                }
+            }
+        });
         if let Some(text) = self.splitter.frame_in_the_making() {
             match frames {
                 Frames::Drawn => output.frame = FrameChange::Show(text.to_vec()),

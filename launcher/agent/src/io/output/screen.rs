@@ -1,6 +1,7 @@
 //! The owner of the launcher's standard output and standard error.
 
-use super::{Chunk, FrameChange, Source, Start, Stream, frame};
+use super::frame;
+use super::stream::{Chunk, FrameChange, Source, Start, Stream};
 use crossbeam_channel::{Receiver, Sender, never, select};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;

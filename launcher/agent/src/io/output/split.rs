@@ -87,6 +87,14 @@ impl Splitter {
         }
     }
 
+    /// Takes in `bytes`, or without them the end of the stream.
+    pub(super) fn take(&mut self, bytes: Option<&[u8]>, each: &mut impl FnMut(Piece<'_>)) {
+        match bytes {
+            Some(bytes) => self.push(bytes, each),
+            None => self.finish(each),
+        }
+    }
+
     /// The line that has begun, as far as it is there.
     pub(super) fn line_in_the_making(&self) -> Option<&[u8]> {
         (!self.after_frame && !self.carriage_return && !self.pending.is_empty()).then_some(&self.pending[..])

@@ -40,7 +40,7 @@ fn ends_within(child: &Child, patience: Duration) -> bool {
 }
 
 /// Whether the process ends before `deadline`: its descriptor is readable then.
-fn has_ended(pidfd: &OwnedFd, deadline: Instant) -> bool {
+pub fn has_ended(pidfd: &OwnedFd, deadline: Instant) -> bool {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).ok();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const XFSZ: i32 = Signal::XFSZ.as_raw();
 
 /// Calls `deliver` with the number of every signal of `wanted` that the launcher receives, on a thread of its own.
-/// From its return on, none of them kills the launcher. `wanted` is a choice of [`STOP`], [`FORWARD`] and [`JOB`]; `deliver`
+/// From its return on, none of them kills the launcher. `wanted` is a choice of those in [`crate::signals`]; `deliver`
 /// also hears of SIGCHLD.
 ///
 /// A signal that was ignored when the launcher started stays ignored: that is how `nohup` and the shell's `&` ask

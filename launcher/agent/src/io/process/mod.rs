@@ -16,7 +16,7 @@ pub mod stacks;
 mod terminal;
 mod worker;
 
-pub use answer::output;
+pub use answer::{has_ended, output};
 pub use family::Family;
 pub use shell::ShellJob;
 pub use terminal::Terminal;

@@ -8,6 +8,7 @@ mod requests;
 
 use super::*;
 use crate::signals::{HUP, INT, KILL, QUIT, TERM, USR1, USR2};
+use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -1,0 +1,107 @@
+//! What other programs call a model's tensors, and in what form they want them: torchvision, timm, and Hugging Face's
+//! transformers. Names only; who writes the tensors moves their values as [`Piece`] says.
+//!
+//! dtrain's own names are torchvision's for a ResNet, timm's for a vision transformer and nanoGPT's for a GPT.
+
+mod resnet;
+mod transformers;
+
+use crate::cli::Names;
+
+/// A tensor under another name, made of one of the checkpoint's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// The other name.
+    pub(super) name: String,
+    /// How it is made.
+    pub(super) form: Form,
+}
+
+/// How a tensor is made of the checkpoint's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As it is.
+    Same,
+    /// A matrix with rows and columns exchanged.
+    Transposed,
+    /// One of three equal parts of the rows: 0, 1 or 2.
+    Third(u8),
+}
+
+/// Why a model has no such names.
+#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
+pub(super) enum NamesError {
+    /// The other program has no such model.
+    #[error(
+        "{names} has no model like {model:?}; these have: {}. `--names pytorch` keeps the checkpoint's own names",
+        known(*names)
+    )]
+    Model { names: Names, model: String },
+    /// The model has a tensor that the other program's has not.
+    #[error(
+        "{tensor:?} has no counterpart in {names}'s {model}; `--names pytorch` keeps the checkpoint's own names"
+    )]
+    Tensor {
+        names: Names,
+        model: String,
+        tensor: String,
+    },
+}
+
+fn known(names: Names) -> &'static str {
+    match names {
+        Names::Huggingface => "resnet18 to resnet152, vit and gpt",
+        _ => "resnet18 to resnet152 and vit",
+    }
+}
+
+/// What becomes of the tensor `tensor` of a checkpoint of `model` (as its manifest calls it) under other names: one tensor or
+/// more.
+/// Errors: [`NamesError`] where there is no such model, or no such tensor in it.
+pub(super) fn rename(names: Names, model: &str, tensor: &str) -> Result<Vec<Piece>, NamesError> {
+    let same = |name: &str| vec![piece(name, Form::Same)];
+    let found = match (names, model) {
+        (Names::Pytorch, _) => Some(same(tensor)),
+        (Names::Torchvision | Names::Timm, _) if is_resnet(model) => {
+            resnet::huggingface(tensor).map(|_| same(tensor))
+        }
+        (Names::Huggingface, _) if is_resnet(model) => resnet::huggingface(tensor).map(|name| same(&name)),
+        (Names::Timm, "vit") => transformers::vit_torchvision(tensor).map(|_| same(tensor)),
+        (Names::Torchvision, "vit") => transformers::vit_torchvision(tensor).map(|name| same(&name)),
+        (Names::Huggingface, "vit") => transformers::vit_huggingface(tensor),
+        (Names::Huggingface, "gpt") => transformers::gpt_huggingface(tensor),
+        _ => {
+            let model = model.into();
+            return Err(NamesError::Model { names, model });
+        }
+    };
+    found.ok_or_else(|| NamesError::Tensor {
+        names,
+        model: model.into(),
+        tensor: tensor.into(),
+    })
+}
+
+fn is_resnet(model: &str) -> bool {
+    matches!(
+        model,
+        "resnet18" | "resnet34" | "resnet50" | "resnet101" | "resnet152"
+    )
+}
+
+fn piece(name: impl Into<String>, form: Form) -> Piece {
+    Piece {
+        name: name.into(),
+        form,
+    }
+}
+
+/// `blocks.3.norm1.weight` without `blocks.`: 3 and `norm1.weight`.
+fn numbered(text: &str) -> Option<(usize, &str)> {
+    let (number, rest) = text.split_once('.')?;
+    let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| number.parse().ok()).flatten().zip(Some(rest))
+}
+
+#[cfg(test)]
+mod tests;

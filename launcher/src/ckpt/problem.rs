@@ -1,0 +1,74 @@
+//! What is wrong with a checkpoint, or with what was to be done about it.
+
+use crate::stdout::in_one_line;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::manifest::ManifestError;
+use std::io;
+use std::path::Path;
+
+/// Not a matter of usage: the command was right and could not be carried out.
+#[derive(Debug, thiserror::Error)]
+#[error("{said}")]
+pub(super) struct Failed {
+    pub(super) said: String,
+    pub(super) status: ExitStatus,
+}
+
+/// An error whose exit code is 1.
+pub(super) fn failed(error: impl Into<anyhow::Error>) -> anyhow::Error {
+    let said = in_one_line(&error.into());
+    let status = ExitStatus::Program(1);
+    Failed { said, status }.into()
+}
+
+/// What is wrong with a checkpoint, in a word for scripts.
+pub(super) fn kind(error: &ManifestError) -> &'static str {
+    match error {
+        ManifestError::Missing { .. } => "no-manifest",
+        ManifestError::NewerFormat { .. } => "newer-format",
+        ManifestError::Size { .. } => "size",
+        ManifestError::Checksum { .. } => "checksum",
+        ManifestError::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            match path.file_name() {
+                Some(name) if name == dtrain_common::manifest::FILE_NAME => "no-manifest",
+                _ => "missing",
+            }
+        }
+        ManifestError::Io { .. } => "unreadable",
+        _ => "manifest",
+    }
+}
+
+/// What is wrong in a sentence, without the folder, which is named already.
+pub(super) fn sentence(error: &ManifestError) -> String {
+    let name = |path: &Path| {
+        path.file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    };
+    match error {
+        ManifestError::Missing { .. } => "manifest.json is missing".into(),
+        ManifestError::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            format!("{} is missing", name(path))
+        }
+        ManifestError::Size { path, expected, got } => {
+            format!("{} has {got} bytes and its manifest says {expected}", name(path))
+        }
+        ManifestError::Checksum {
+            path, range, whole, ..
+        } => {
+            let place = if *whole {
+                String::new()
+            } else {
+                format!(" in bytes {} to {}", range.start, range.end)
+            };
+            format!("{} does not have its checksum{place}", name(path))
+        }
+        ManifestError::NewerFormat { format, .. } => {
+            format!(
+                "it has format {format}, which a newer dtrain wrote; this one cannot tell whether it is whole"
+            )
+        }
+        other => other.to_string(),
+    }
+}

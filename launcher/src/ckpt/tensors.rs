@@ -1,0 +1,267 @@
+//! Files of tensors: the header of a safetensors file, read strictly and written. No tensor is ever held here: whoever wants its
+//! values reads the range that the header names.
+
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The length field at the start of a file.
+const PREFIX: u64 = 8;
+/// The longest header that the format allows.
+const LONGEST: u64 = 100_000_000;
+
+/// Why a file of tensors cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TensorFileError {
+    #[error("cannot read {}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    /// The file is none of this format, or it is damaged.
+    #[error("{} is not a sound safetensors file: {source}", path.display())]
+    Header { path: PathBuf, source: HeaderError },
+}
+
+/// What is wrong with a header.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HeaderError {
+    #[error("it has {bytes} bytes, fewer than the {PREFIX} of its length field")]
+    TooShort { bytes: u64 },
+    #[error("its first 8 bytes announce a header of {announced} bytes, and {left} follow")]
+    Cut { announced: u64, left: u64 },
+    #[error("its first 8 bytes announce a header of {announced} bytes, and the format allows {LONGEST}")]
+    TooLong { announced: u64 },
+    #[error("it is a zip, as torch.save writes; convert it with safetensors.torch.save_file")]
+    Zip,
+    /// It is no JSON of the expected shape, or its tensors overlap or leave a gap.
+    #[error("its header cannot be read: {0}")]
+    Content(#[from] serde_json::Error),
+    #[error("its tensors take {expected} bytes and it holds {got}; it is cut short or has bytes to spare")]
+    End { expected: u64, got: u64 },
+}
+
+/// One tensor of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tensor {
+    /// Its name, such as `layer1.0.conv1.weight`.
+    pub(super) name: String,
+    /// The type of its elements.
+    pub(super) dtype: Dtype,
+    /// Its sizes, outermost first; empty for a single number.
+    pub(super) shape: Vec<u64>,
+    /// Where its values begin, counted from the end of the header.
+    begin: u64,
+    bytes: u64,
+}
+
+impl Tensor {
+    /// A tensor to be written, of no place yet; none where it is larger than can be counted, or its elements are no whole bytes.
+    pub(super) fn new(name: impl Into<String>, dtype: Dtype, shape: Vec<u64>) -> Option<Self> {
+        let elements = shape
+            .iter()
+            .try_fold(1_u64, |product, size| product.checked_mul(*size))?;
+        let bits = elements.checked_mul(dtype.bitsize() as u64)?;
+        (dtype.bitsize() >= 8).then_some(Self {
+            name: name.into(),
+            dtype,
+            bytes: bits / 8,
+            shape,
+            begin: 0,
+        })
+    }
+
+    /// The size of its values in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The size of an element in bytes.
+    pub(super) fn width(&self) -> u64 {
+        self.dtype.bitsize() as u64 / 8
+    }
+
+    /// The number of its elements.
+    pub(super) fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+
+    /// Whether its elements are floating-point numbers that PyTorch computes with.
+    pub(super) fn is_float(&self) -> bool {
+        matches!(self.dtype, Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64)
+    }
+}
+
+/// As PyTorch names the type: `float32`.
+pub(super) fn torch_name(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::BOOL => "bool",
+        Dtype::U8 => "uint8",
+        Dtype::I8 => "int8",
+        Dtype::I16 => "int16",
+        Dtype::U16 => "uint16",
+        Dtype::F16 => "float16",
+        Dtype::BF16 => "bfloat16",
+        Dtype::I32 => "int32",
+        Dtype::U32 => "uint32",
+        Dtype::F32 => "float32",
+        Dtype::I64 => "int64",
+        Dtype::U64 => "uint64",
+        Dtype::F64 => "float64",
+        _ => "another type",
+    }
+}
+
+/// An open safetensors file whose header has been read and checked against its length.
+#[derive(Debug)]
+pub(super) struct TensorFile {
+    path: PathBuf,
+    file: File,
+    data_start: u64,
+    tensors: Vec<Tensor>,
+}
+
+impl TensorFile {
+    /// Opens a file and checks all of its header. No value is read, and no more memory is taken than the file is long.
+    /// Errors: [`TensorFileError`], whatever the file holds.
+    pub(super) fn open(path: &Path) -> Result<Self, TensorFileError> {
+        let read = |source| TensorFileError::Io {
+            path: path.into(),
+            source,
+        };
+        let wrong = |source| TensorFileError::Header {
+            path: path.into(),
+            source,
+        };
+        let file = File::open(path).map_err(read)?;
+        let about = file.metadata().map_err(read)?;
+        if !about.is_file() {
+            return Err(read(io::Error::other("it is not a regular file")));
+        }
+        let length = about.len();
+        if length < PREFIX {
+            return Err(wrong(HeaderError::TooShort { bytes: length }));
+        }
+        let mut prefix = [0; PREFIX as usize];
+        file.read_exact_at(&mut prefix, 0).map_err(read)?;
+        let header = announced(prefix, length).map_err(wrong)?;
+        let mut text = vec![0; header as usize];
+        file.read_exact_at(&mut text, PREFIX).map_err(read)?;
+        let data_start = PREFIX + header;
+        Ok(Self {
+            path: path.into(),
+            file,
+            data_start,
+            tensors: parse(&text, length - data_start).map_err(wrong)?,
+        })
+    }
+
+    /// The file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All tensors, in the order of their values in the file.
+    pub(super) fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// Fills `buffer` with the values of one of [`TensorFile::tensors`], from its byte `offset` on: little-endian, in row-major
+    /// order.
+    /// Errors: the file cannot be read, or the range is not within the tensor.
+    pub(super) fn read(
+        &self,
+        tensor: &Tensor,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), TensorFileError> {
+        let end = offset.checked_add(buffer.len() as u64);
+        let read = match end.is_some_and(|end| end <= tensor.bytes) {
+            true => self
+                .file
+                .read_exact_at(buffer, self.data_start + tensor.begin + offset),
+            false => Err(io::Error::other("beyond the end of a tensor")),
+        };
+        read.map_err(|source| TensorFileError::Io {
+            path: self.path.clone(),
+            source,
+        })
+    }
+}
+
+/// The header's length by the first bytes of a file of `length` bytes, checked against that.
+fn announced(prefix: [u8; PREFIX as usize], length: u64) -> Result<u64, HeaderError> {
+    let (announced, left) = (u64::from_le_bytes(prefix), length.saturating_sub(PREFIX));
+    match announced {
+        _ if announced <= left && announced <= LONGEST => Ok(announced),
+        // The start of a zip, which PyTorch's own files are.
+        _ if prefix.starts_with(b"PK\x03\x04") => Err(HeaderError::Zip),
+        _ if announced > left => Err(HeaderError::Cut { announced, left }),
+        _ => Err(HeaderError::TooLong { announced }),
+    }
+}
+
+/// The tensors of a header, in the order of their places, which are end to end in `data_bytes`.
+fn parse(text: &[u8], data_bytes: u64) -> Result<Vec<Tensor>, HeaderError> {
+    let header: Metadata = serde_json::from_slice(text)?;
+    let expected = header.data_len() as u64;
+    if expected != data_bytes {
+        return Err(HeaderError::End {
+            expected,
+            got: data_bytes,
+        });
+    }
+    let names = header.offset_keys().into_iter();
+    let tensors = names.filter_map(|name| {
+        let TensorInfo {
+            dtype,
+            shape,
+            data_offsets: (begin, end),
+        } = header.info(&name)?;
+        Some(Tensor {
+            dtype: *dtype,
+            shape: shape.iter().map(|size| *size as u64).collect(),
+            begin: *begin as u64,
+            bytes: (end - begin) as u64,
+            name,
+        })
+    });
+    Ok(tensors.collect())
+}
+
+/// The beginning of a file in which the values of these tensors follow each other: the length field and the header, padded so
+/// that the values begin at a multiple of 8. `metadata` are keys and texts beside those of PyTorch's own writer.
+/// Errors: the header would be longer than the format allows, or the tensors larger than can be counted.
+pub(super) fn header<'a>(
+    tensors: impl IntoIterator<Item = &'a Tensor>,
+    metadata: Option<(&str, String)>,
+) -> anyhow::Result<Vec<u8>> {
+    let mut about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    about.extend(metadata.map(|(key, text)| (key.to_owned(), text)));
+    let mut begin = 0;
+    let place = |tensor: &Tensor| {
+        let data_offsets = (begin, begin + tensor.bytes as usize);
+        begin = data_offsets.1;
+        let shape = tensor.shape.iter().map(|size| *size as usize).collect();
+        (
+            tensor.name.clone(),
+            TensorInfo {
+                dtype: tensor.dtype,
+                shape,
+                data_offsets,
+            },
+        )
+    };
+    let places = tensors.into_iter().map(place).collect();
+    let mut text = serde_json::to_vec(&Metadata::new(Some(about), places)?)?;
+    text.resize(text.len().next_multiple_of(PREFIX as usize), b' ');
+    let announced = text.len() as u64;
+    if announced > LONGEST {
+        return Err(HeaderError::TooLong { announced }.into());
+    }
+    Ok([&announced.to_le_bytes()[..], &text].concat())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn with_header(text: &str, data: &[u8]) -> Vec<u8> {
+    let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(text.as_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+fn open(bytes: &[u8]) -> Result<TensorFile, TensorFileError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
+    fs::write(&path, bytes).unwrap();
+    TensorFile::open(&path)
+}
+
+#[track_caller]
+fn refused(bytes: &[u8]) -> HeaderError {
+    match open(bytes).unwrap_err() {
+        error @ TensorFileError::Io { .. } => panic!("{error}"),
+        TensorFileError::Header { path, source } => {
+            assert!(path.ends_with("x.safetensors"));
+            source
+        }
+    }
+}
+
+fn sample() -> Vec<u8> {
+    let tensors = [
+        Tensor::new("n", Dtype::I64, vec![]).unwrap(),
+        Tensor::new("a.weight", Dtype::F32, vec![2, 3]).unwrap(),
+        Tensor::new("none", Dtype::F32, vec![0, 7]).unwrap(),
+        Tensor::new("half", Dtype::BF16, vec![2]).unwrap(),
+    ];
+    let mut bytes = header(&tensors, None).unwrap();
+    assert_eq!(bytes.len() % 8, 0);
+    bytes.extend(0..36_u8);
+    bytes
+}
+
+#[test]
+fn what_is_written_reads_back() {
+    let file = open(&sample()).unwrap();
+    let shown: Vec<_> = file
+        .tensors()
+        .iter()
+        .map(|tensor| {
+            (
+                tensor.name.as_str(),
+                torch_name(tensor.dtype),
+                tensor.elements(),
+                tensor.bytes(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("n", "int64", 1, 8),
+            ("a.weight", "float32", 6, 24),
+            ("none", "float32", 0, 0),
+            ("half", "bfloat16", 2, 4)
+        ]
+    );
+    let mut buffer = [0; 4];
+    file.read(&file.tensors()[1], 20, &mut buffer).unwrap();
+    assert_eq!(buffer, [28, 29, 30, 31]);
+    for offset in [21, u64::MAX] {
+        let error = file.read(&file.tensors()[1], offset, &mut buffer).unwrap_err();
+        assert!(error.to_string().contains("x.safetensors"), "{error}");
+    }
+}
+
+/// A case for every error.
+#[test]
+fn a_header_that_is_wrong_is_a_typed_error() {
+    use HeaderError::*;
+    let one = |text: &str, bytes: usize| refused(&with_header(text, &vec![0; bytes]));
+    assert!(matches!(refused(b"1234567"), TooShort { bytes: 7 }));
+    assert!(matches!(
+        refused(&[9, 0, 0, 0, 0, 0, 0, 0, b'{']),
+        Cut {
+            announced: 9,
+            left: 1
+        }
+    ));
+    assert!(matches!(
+        refused(&[255; 64]),
+        Cut {
+            announced: u64::MAX,
+            ..
+        }
+    ));
+    assert!(matches!(
+        refused(b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00"),
+        Zip
+    ));
+    assert!(matches!(
+        announced((LONGEST + 1).to_le_bytes(), u64::MAX),
+        Err(TooLong { .. })
+    ));
+    for text in [
+        "",
+        "not json",
+        "[]",
+        "{} x",
+        r#"{"a":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}}"#,
+        r#"{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}"#,
+        r#"{"a":{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}}"#,
+        r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}}"#,
+        r#"{"a":{"dtype":"F32","shape":[1]}}"#,
+    ] {
+        assert!(matches!(one(text, 4), Content(_)), "{text}");
+    }
+    for shape in [
+        "[9223372036854775807,9223372036854775807]",
+        "[4611686018427387904]",
+    ] {
+        let text = format!(r#"{{"a":{{"dtype":"F32","shape":{shape},"data_offsets":[0,4]}}}}"#);
+        assert!(matches!(one(&text, 4), Content(_)), "{shape}");
+    }
+    for offsets in ["[0,8]", "[4,0]", "[18446744073709551615,3]"] {
+        let text = format!(r#"{{"a":{{"dtype":"F32","shape":[1],"data_offsets":{offsets}}}}}"#);
+        assert!(matches!(one(&text, 8), Content(_)), "{offsets}");
+    }
+    let two = |second: &str| {
+        format!(
+            r#"{{"a":{{"dtype":"U8","shape":[4],"data_offsets":[0,4]}},"b":{{"dtype":"U8","shape":[2],"data_offsets":{second}}}}}"#
+        )
+    };
+    for (second, bytes) in [("[2,4]", 4), ("[5,7]", 7), ("[1,3]", 6)] {
+        assert!(matches!(one(&two(second), bytes), Content(_)), "{second}");
+    }
+    for bytes in [0, 5, 7, 100] {
+        assert!(
+            matches!(one(&two("[4,6]"), bytes), End { expected: 6, .. }),
+            "{bytes}"
+        );
+    }
+    assert!(open(&with_header(&two("[4,6]"), &[0; 6])).is_ok());
+    assert!(open(&with_header("{}", &[])).unwrap().tensors().is_empty());
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    let whole = sample();
+    for length in 0..whole.len() {
+        refused(&whole[..length]);
+    }
+    refused(&[&whole[..], b"x"].concat());
+}
+
+#[test]
+fn what_is_no_file_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in [folder.path().to_path_buf(), folder.path().join("none")] {
+        let error = TensorFile::open(&path).unwrap_err();
+        assert!(matches!(error, TensorFileError::Io { .. }), "{error}");
+        assert!(error.to_string().contains(&*path.to_string_lossy()), "{error}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        prop_assert!(open(&bytes).is_err());
+        let _ = parse(&bytes, bytes.len() as u64);
+    }
+
+    /// A sound file with some bytes changed: what reads still lies within the file, so no reader takes more than it holds.
+    #[test]
+    fn any_damage_is_read_or_refused(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+    ) {
+        let mut bytes = sample();
+        for (index, byte) in &changes {
+            let index = index.index(bytes.len());
+            bytes[index] = *byte;
+        }
+        if let Ok(file) = open(&bytes) {
+            let taken: u64 = file.tensors().iter().map(Tensor::bytes).sum();
+            prop_assert!(taken <= bytes.len() as u64);
+            let mut end = 0;
+            for tensor in file.tensors() {
+                prop_assert_eq!(tensor.begin, end);
+                end += tensor.bytes();
+            }
+        }
+    }
+}

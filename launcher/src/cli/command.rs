@@ -1,0 +1,44 @@
+//! The commands.
+
+use super::ckpt::CkptCommand;
+use super::eval::EvalArgs;
+use super::gpu::GpuCommand;
+use super::launch::LaunchArgs;
+use super::plan::{PlanArgs, ProfileArgs};
+use clap::{Parser, Subcommand};
+
+/// Train on all GPUs of this machine, or start any program on them.
+#[derive(Debug, Parser)]
+#[command(name = "dtrain", version, arg_required_else_help = true, after_help = help!("launch-examples"))]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start one worker process per GPU: a training recipe, a Python script, or any program.
+    #[command(override_usage = USAGE, after_help = help!("launch-examples"), after_long_help = help!("launch-examples", "launch"), infer_long_args = true)]
+    Launch(Box<LaunchArgs>),
+    /// Say before the run what fits: micro-batch, accumulation, precision and recompute for each GPU.
+    #[command(after_help = help!("plan-examples"), after_long_help = help!("plan-examples", "plan"))]
+    Plan(PlanArgs),
+    /// Measure real steps, and find the largest micro-batch that fits.
+    #[command(after_help = help!("profile"))]
+    Profile(ProfileArgs),
+    /// Evaluate a checkpoint on the whole test set.
+    #[command(after_help = help!("eval"))]
+    Eval(Box<EvalArgs>),
+    /// The checkpoints of a run: list, show, check, remove and export them.
+    #[command(subcommand, after_help = help!("ckpt"))]
+    Ckpt(CkptCommand),
+    /// The GPUs of this machine: what they do, what fits on them, and ending what holds them.
+    #[command(subcommand, after_help = help!("gpu"))]
+    Gpu(GpuCommand),
+}
+
+const USAGE: &str = "\
+dtrain launch [FLAGS] RECIPE [FLAGS]
+       dtrain launch [FLAGS] SCRIPT.py [ARGS]...
+       dtrain launch [FLAGS] -m MODULE [ARGS]...
+       dtrain launch [FLAGS] -- PROGRAM [ARGS]...";

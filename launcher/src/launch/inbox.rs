@@ -1,0 +1,169 @@
+//! What happens to the launcher itself, over all attempts of a run.
+
+use anyhow::Context;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use dtrain_agent::clock::Begun;
+use dtrain_agent::io::guardian::{self, Behind};
+use dtrain_agent::io::process::{Family, ShellJob, descendants, handlers};
+use dtrain_agent::local::{Event, Restarts, SAME_REQUEST};
+use dtrain_agent::signals;
+use std::time::{Duration, Instant};
+
+/// Where all events come in.
+pub(super) struct Inbox {
+    pub(super) begun: Begun,
+    pub(super) sender: Sender<Event>,
+    events: Receiver<Event>,
+    pub(super) family: Family,
+    /// What the shell knows.
+    pub(super) job: Option<ShellJob>,
+}
+
+/// What came of work before anything was started.
+pub(super) enum Early<T> {
+    Done(T),
+    /// This signal asked the launcher to stop, and the work did not end.
+    Stopped {
+        signal: i32,
+    },
+}
+
+/// How a wait for output came to its end.
+#[derive(Default)]
+pub(super) struct Waited {
+    /// INT or TERM came first: whoever reads the output does not go on reading, and the user wants to go.
+    pub(super) given_up: bool,
+    /// This stop signal came meanwhile.
+    pub(super) stopped: Option<i32>,
+    /// Signals for the workers, of which none runs.
+    pub(super) notices: Vec<i32>,
+}
+
+/// Work that was begun before a request to stop is waited for so long: its result may be that a later launch goes on from a checkpoint.
+const LAST_CHECKS: Duration = Duration::from_secs(2);
+
+impl Inbox {
+    /// Begins to receive the signals that are `handled` and those by which a shell controls its jobs, and to watch the
+    /// guardian.
+    /// Errors: the system refuses a thread or a handler.
+    pub(super) fn open(begun: Begun, behind: &Behind, handled: &[i32]) -> anyhow::Result<Self> {
+        descendants::adopt().context("cannot become the parent of processes that workers leave behind")?;
+        let (sender, events) = crossbeam_channel::unbounded();
+        let (signals_out, abandoned_out) = (sender.clone(), sender.clone());
+        let family = Family::default();
+        let relatives = family.clone();
+        let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
+        let latest = handlers::LatestOfJob::watch().context("cannot receive signals")?;
+        handlers::listen(&wanted, move |signal| {
+            let event = match signal {
+                signals::CHLD => return relatives.reap_orphans(),
+                signals::CONT => return relatives.resume(),
+                signal if signals::SUSPEND.contains(&signal) => return relatives.suspend(&latest),
+                signal if signals::STOP.contains(&signal) => Event::Stop { signal },
+                signal => Event::Forward { signal },
+            };
+            // Fails only when the run is over, and then the signal is for nobody.
+            let _ = signals_out.send(event);
+        })
+        .context("cannot receive signals")?;
+        handlers::survive_file_size_limit().context("cannot receive signals")?;
+        guardian::watch(behind.guardian, move || {
+            drop(abandoned_out.send(Event::Abandoned))
+        })
+        .context("cannot watch the process that stands behind the launcher")?;
+        Ok(Self {
+            begun,
+            sender,
+            events,
+            family,
+            job: behind.job,
+        })
+    }
+
+    /// Does `work` on a thread of its own, which is left alone if it does not end soon after a request to stop, or if nobody is there
+    /// any more who wants it. What comes meanwhile is kept for [`Inbox::pause`].
+    /// Errors: the thread cannot be started, or panicked.
+    pub(super) fn while_nothing_runs<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> anyhow::Result<Early<T>> {
+        let (done, result) = crossbeam_channel::bounded(1);
+        let thread = std::thread::Builder::new().name("checks".to_owned());
+        thread
+            .spawn(move || done.send(work()))
+            .context("cannot start a thread")?;
+        let (mut kept, mut stopped, mut give_up) = (Vec::new(), None, crossbeam_channel::never());
+        let result = loop {
+            crossbeam_channel::select! {
+                recv(result) -> result => break result.context("the checks before the start ended by a bug of dtrain")?,
+                recv(self.events) -> event => {
+                    let event = event.unwrap_or(Event::Abandoned);
+                    match (&event, stopped) {
+                        (Event::Abandoned, _) => return Ok(Early::Stopped { signal: signals::KILL }),
+                        (Event::Stop { signal }, None) => {
+                            stopped = Some((*signal, Instant::now()));
+                            give_up = crossbeam_channel::after(LAST_CHECKS);
+                        }
+                        (Event::Stop { signal: signals::INT | signals::TERM }, Some((signal, first)))
+                            if first.elapsed() >= SAME_REQUEST =>
+                        {
+                            return Ok(Early::Stopped { signal });
+                        }
+                        _ => {}
+                    }
+                    kept.push(event);
+                }
+                recv(give_up) -> _ => {
+                    return Ok(Early::Stopped { signal: stopped.map_or(signals::TERM, |(signal, _)| signal) });
+                }
+            }
+        };
+        // It cannot fail: this holds the receiver.
+        kept.into_iter().for_each(|event| drop(self.sender.send(event)));
+        Ok(Early::Done(result))
+    }
+
+    /// Lets `pause` pass between two attempts, unless something comes that ends it.
+    pub(super) fn pause(&self, pause: Duration, restarts: &mut Restarts) {
+        let deadline = Instant::now() + pause;
+        let mut is_over = restarts.is_asked();
+        // What has come already is heard even where there is no pause.
+        while let Ok(event) = match is_over {
+            true => self.events.try_recv().map_err(|_| RecvTimeoutError::Timeout),
+            false => self.events.recv_deadline(deadline),
+        } {
+            is_over |= restarts.heard(&event);
+        }
+    }
+
+    /// The next thing that happens, or the timer at `deadline`.
+    pub(super) fn next(&self, deadline: Instant) -> Event {
+        // This holds a sender, so that the channel cannot close.
+        self.events.recv_deadline(deadline).unwrap_or(Event::Timer)
+    }
+
+    /// Waits until `done` disconnects, or the user does not want to wait.
+    pub(super) fn wait(&self, done: &Receiver<()>) -> Waited {
+        let begun = Instant::now();
+        let mut waited = Waited::default();
+        while !waited.given_up {
+            crossbeam_channel::select! {
+                recv(done) -> _ => break,
+                recv(self.events) -> event => match event {
+                    Ok(Event::Stop { signal }) => {
+                        waited.stopped = Some(signal);
+                        waited.given_up =
+                            matches!(signal, signals::INT | signals::TERM) && begun.elapsed() >= SAME_REQUEST;
+                    }
+                    Ok(Event::Abandoned) => (waited.stopped, waited.given_up) = (Some(signals::KILL), true),
+                    Ok(Event::Forward { signal }) => waited.notices.push(signal),
+                    _ => {}
+                },
+            }
+        }
+        waited
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+fn inbox() -> Inbox {
+    let (sender, events) = crossbeam_channel::unbounded();
+    Inbox {
+        begun: Begun::now(),
+        sender,
+        events,
+        family: Family::default(),
+        job: None,
+    }
+}
+
+/// What comes of checks that hang, as on a file system that does not answer.
+fn hanging(inbox: &Inbox) -> Early<()> {
+    inbox
+        .while_nothing_runs(|| std::thread::sleep(Duration::from_secs(20)))
+        .unwrap()
+}
+
+#[test]
+fn checks_that_hang_are_left_when_the_guardian_is_killed() {
+    let inbox = inbox();
+    inbox.sender.send(Event::Abandoned).unwrap();
+    let signal = signals::KILL;
+    assert!(matches!(hanging(&inbox), Early::Stopped { signal: by } if by == signal));
+}
+
+#[test]
+fn checks_that_hang_are_left_at_once_at_a_second_request() {
+    let takes_at_once = || {
+        let inbox = inbox();
+        let events = inbox.sender.clone();
+        let begun = Instant::now();
+        let asking = std::thread::spawn(move || {
+            events
+                .send(Event::Stop {
+                    signal: signals::TERM,
+                })
+                .unwrap();
+            std::thread::sleep(SAME_REQUEST * 2);
+            events.send(Event::Stop { signal: signals::INT }).unwrap();
+        });
+        let signal = signals::TERM;
+        assert!(matches!(hanging(&inbox), Early::Stopped { signal: by } if by == signal));
+        let took = begun.elapsed();
+        asking.join().unwrap();
+        took < LAST_CHECKS
+    };
+    // A busy machine may be late, but not always.
+    assert!((0..5).any(|_| takes_at_once()));
+}
+
+#[test]
+fn a_request_that_comes_twice_at_a_time_leaves_the_checks_their_time() {
+    let inbox = inbox();
+    for _ in 0..2 {
+        inbox.sender.send(Event::Stop { signal: signals::INT }).unwrap();
+    }
+    let begun = Instant::now();
+    hanging(&inbox);
+    assert!(begun.elapsed() >= LAST_CHECKS);
+}

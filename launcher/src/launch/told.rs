@@ -1,0 +1,146 @@
+//! What the user is told while a run goes on.
+
+use crate::launch::group::is_passing;
+use crate::plan::Plan;
+use dtrain_agent::local::{Notice, Outcome};
+use dtrain_agent::signals;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::text::counted;
+use std::io;
+use std::time::Duration;
+
+/// That it goes on.
+pub(super) fn restarting(restart: u32, allowed: u32, workers: usize, pause: Duration) -> String {
+    let all = if workers == 1 {
+        "the worker".to_owned()
+    } else {
+        format!("all {workers} workers")
+    };
+    let when = if pause.is_zero() {
+        String::new()
+    } else {
+        format!(" in {} s", pause.as_secs())
+    };
+    format!("dtrain: restarting {all}{when} (restart {restart} of {allowed})")
+}
+
+/// What the user is told while the run goes on; nothing where the banner follows at once.
+pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<String> {
+    let workers = plan.nproc;
+    let refusal = Outcome::Exited(ExitStatus::Usage.code().into());
+    let timeout = timeout.as_secs();
+    match notice {
+        Notice::Failed { stopping: 0, .. } | Notice::Stopping { workers: 0, .. } => None,
+        Notice::Failed { outcome, .. } if plan.training().is_some() && *outcome == refusal => None,
+        Notice::Failed {
+            rank,
+            outcome,
+            stopping,
+        } => Some(format!(
+            "dtrain: rank {rank} failed ({}); stopping the other {stopping} of {workers} workers, which are killed after \
+             {timeout} s",
+            ended(*outcome)
+        )),
+        Notice::Stopping { signal, workers } => Some(format!(
+            "dtrain: received {}, passed on to {}; they are killed after {timeout} s, or at once by a second Ctrl-C or SIGTERM",
+            signals::name(*signal),
+            counted(*workers, "worker")
+        )),
+        Notice::TimeLimit { workers, left } => Some(format!(
+            "dtrain: the time limit is near: asked {} to stop; what still runs in {} s is killed",
+            counted(*workers, "worker"),
+            left.as_secs()
+        )),
+        Notice::Hanging { silent } => {
+            let ranks: Vec<_> = silent
+                .iter()
+                .map(|(rank, since)| format!("rank {rank} for {} s", since.as_secs()))
+                .collect();
+            Some(format!(
+                "dtrain: no progress: nothing was heard of {}; finding out where the workers are, and stopping them unless \
+                 they go on",
+                ranks.join(", of ")
+            ))
+        }
+        Notice::Thawed { frozen, taken_back } => {
+            let hang = if *taken_back {
+                ", also whether the workers hang"
+            } else {
+                ""
+            };
+            Some(format!(
+                "dtrain: the launcher did not run for {} s: all times but the time limit begin anew{hang}",
+                frozen.as_secs()
+            ))
+        }
+        Notice::Recovered => Some("dtrain: the workers make progress again: they are not stopped".to_owned()),
+        Notice::Writing { ranks, left } => {
+            let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
+            let until = left.map_or(String::new(), |left| {
+                format!(", until the time limit in {} s", left.as_secs())
+            });
+            Some(format!(
+                "dtrain: rank {} still writes a checkpoint after {timeout} s (--shutdown-timeout): waiting for it{until}; a second \
+                 Ctrl-C or SIGTERM kills at once",
+                ranks.join(", ")
+            ))
+        }
+        Notice::Killing { ranks, timed_out } => {
+            let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
+            let why = match timed_out {
+                Some(time) => format!("still running after {} s", time.as_secs()),
+                None => "on request".to_owned(),
+            };
+            Some(format!("dtrain: killing rank {}: {why}", ranks.join(", ")))
+        }
+    }
+}
+
+/// That the workers are killed because the run directory is another run's.
+pub(super) fn evicted(plan: &Plan) -> String {
+    let folder = plan
+        .run_dir
+        .as_ref()
+        .map(|run_dir| run_dir.root().display().to_string());
+    format!(
+        "dtrain: another run has taken {}, because this launcher was suspended or its file system did not answer: killing the \
+         workers, and writing nothing more there",
+        folder.unwrap_or_default()
+    )
+}
+
+/// That a worker could not be started, and why.
+pub(super) fn cannot_start(plan: &Plan, rank: usize, error: &io::Error) -> String {
+    let of = if plan.nproc == 1 {
+        String::new()
+    } else {
+        format!(" for rank {rank}")
+    };
+    let why = why_not_started(error);
+    format!("cannot start `{}`{of}: {why}", plan.command.program.display())
+}
+
+/// Why the system refused to execute a program that is there and executable.
+fn why_not_started(error: &io::Error) -> String {
+    match error.kind() {
+        _ if is_passing(error) => format!(
+            "{error}: the system lacks room for another process; end others, or raise the limit: `ulimit -u`, `ulimit -n`, a \
+             container's --pids-limit (pids.max of the control group), memory"
+        ),
+        io::ErrorKind::NotFound => "the interpreter named in its first line does not exist".to_owned(),
+        _ if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
+            "it is neither a program for this machine nor a script whose first line names its interpreter (`#!/bin/sh`)"
+                .to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// How a process ended, in words.
+pub(super) fn ended(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Exited(code) => format!("exit code {code}"),
+        Outcome::Signaled(signal) => format!("killed by {}", signals::name(signal)),
+        Outcome::Lost => "its exit code is lost".to_owned(),
+    }
+}

@@ -1,0 +1,305 @@
+//! Which devices there are for the workers, and how they are told.
+
+use crate::cli::GpuIds;
+use anyhow::Context;
+use dtrain_common::env::{CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, LOCAL_RANK};
+use dtrain_common::gpu::{GpuError, Inventory, Nvidia, Place, Versions, Visible};
+use dtrain_common::text::counted;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+/// The machine's GPUs, and what the launcher's environment says of them.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) inventory: Result<Inventory, GpuError>,
+    /// The driver's; none where it does not tell.
+    pub(super) versions: Option<Versions>,
+    /// CUDA_VISIBLE_DEVICES.
+    pub(super) list: Option<String>,
+    /// CUDA_DEVICE_ORDER.
+    pub(super) order: Option<String>,
+}
+
+/// What the workers' environment says of GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Devices {
+    /// What the launcher's own says.
+    Inherited,
+    /// That there is none.
+    Cpu,
+    /// That there are these.
+    Chosen(Chosen),
+}
+
+/// The GPUs on which the workers compute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct InUse {
+    pub(super) inventory: Inventory,
+    /// In the order of the workers; empty where it is not certain which of the visible ones they are.
+    pub(super) places: Vec<Place>,
+    /// The driver's.
+    pub(super) versions: Option<Versions>,
+}
+
+/// GPUs that the user has named, in the order of the workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    places: Vec<Place>,
+    /// As CUDA_VISIBLE_DEVICES names them.
+    entries: Vec<String>,
+    /// They are named by their numbers in the order of the PCI bus.
+    by_index: bool,
+    /// A worker sees its own alone, as the first one: CUDA shows a process no more than one MIG instance.
+    alone: bool,
+    /// For people.
+    described: String,
+}
+
+impl Machine {
+    /// Asks the driver and the environment.
+    pub(super) fn look() -> Self {
+        let var = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let driver = Nvidia::open();
+        let versions = driver.as_ref().ok().and_then(|driver| driver.versions().ok());
+        Self {
+            inventory: driver.and_then(|driver| driver.inventory()),
+            versions,
+            list: var(CUDA_VISIBLE_DEVICES),
+            order: var(CUDA_DEVICE_ORDER),
+        }
+    }
+
+    /// How many devices a worker sees under the launcher's environment.
+    pub(super) fn count(&self) -> usize {
+        match &self.inventory {
+            Ok(inventory) => self.visible(inventory).count(inventory),
+            Err(_) => 0,
+        }
+    }
+
+    /// Whether what a worker sees is one MIG instance, however many there are.
+    pub(super) fn shows_an_instance(&self) -> bool {
+        self.inventory
+            .as_ref()
+            .is_ok_and(|inventory| self.visible(inventory).instances(inventory).next().is_some())
+    }
+
+    /// What a worker sees in words (`1 GPU (NVIDIA H200)`), or why it sees nothing.
+    pub(super) fn described(&self) -> String {
+        let inventory = match &self.inventory {
+            Ok(inventory) => inventory,
+            Err(error) => return error.to_string(),
+        };
+        let visible = self.visible(inventory);
+        let all = inventory.gpus.len();
+        let count = visible.count(inventory);
+        if all == 0 {
+            return "the NVIDIA driver finds no GPU".to_owned();
+        }
+        if count == 0 {
+            return match &self.list {
+                Some(list) if visible.places().is_empty() => format!(
+                    "{CUDA_VISIBLE_DEVICES}={list:?} hides the {} of this machine",
+                    counted(all, "GPU")
+                ),
+                _ => "the visible GPUs are in MIG mode and have no instances".to_owned(),
+            };
+        }
+        if let Some(first) = visible.instances(inventory).next() {
+            let instances = visible.instances(inventory).count();
+            return format!(
+                "1 of {} ({})",
+                counted(instances, "MIG instance"),
+                inventory.name(first)
+            );
+        }
+        let usable = |place: &&Place| inventory.gpus[place.gpu()].mig.is_none();
+        let names = names(inventory, visible.places().iter().filter(usable).copied());
+        format!("{} ({names})", counted(count, "GPU"))
+    }
+
+    /// What is wrong with a driver that is there and does not answer as it should.
+    pub(super) fn failure(&self) -> Option<String> {
+        match &self.inventory {
+            Err(error @ GpuError::Driver { .. }) => Some(error.to_string()),
+            Err(GpuError::NoDriver) | Ok(_) => None,
+        }
+    }
+
+    /// The GPUs of so many workers under the launcher's environment, where there are any.
+    pub(super) fn in_use(self, workers: usize) -> Option<InUse> {
+        let (list, order) = (self.list, self.order);
+        let (inventory, versions) = (self.inventory.ok()?, self.versions);
+        let visible = Visible::new(&inventory, list.as_deref());
+        if visible.count(&inventory) == 0 {
+            return None;
+        }
+        let places = visible.of_the_first(&inventory, workers, order.as_deref());
+        Some(InUse {
+            places: places.unwrap_or_default(),
+            inventory,
+            versions,
+        })
+    }
+
+    /// The GPUs of workers that get these.
+    pub(super) fn in_use_as(self, chosen: &Chosen) -> Option<InUse> {
+        Some(InUse {
+            places: chosen.places.clone(),
+            inventory: self.inventory.ok()?,
+            versions: self.versions,
+        })
+    }
+
+    /// The GPUs that the user has named.
+    /// Errors: they are not there, not visible or not usable; the message lists those that are.
+    pub(super) fn choose(&self, wanted: &GpuIds) -> anyhow::Result<Chosen> {
+        let flag = || format!("--gpu-ids {wanted}");
+        let described = self.described();
+        let inventory = match &self.inventory {
+            Ok(inventory) if !self.visible(inventory).places().is_empty() => inventory,
+            Ok(inventory) if !inventory.gpus.is_empty() => {
+                let error =
+                    anyhow::anyhow!("{described}; unset it, or give --gpu-ids none for workers on the CPU");
+                return Err(error.context(flag()));
+            }
+            _ => {
+                let error = anyhow::anyhow!(
+                    "{described}; leave the flag out, or give --gpu-ids none, for workers on the CPU"
+                );
+                return Err(error.context(flag()));
+            }
+        };
+        let places = self
+            .visible(inventory)
+            .choose(inventory, wanted.ids(), self.order.as_deref())
+            .with_context(flag)?;
+        Ok(Chosen::new(inventory, &places))
+    }
+
+    fn visible(&self, inventory: &Inventory) -> Visible {
+        Visible::new(inventory, self.list.as_deref())
+    }
+}
+
+impl Chosen {
+    fn new(inventory: &Inventory, places: &[Place]) -> Self {
+        let uuids = places
+            .iter()
+            .map(|place| inventory.uuid(*place).map(str::to_owned));
+        // A list is of one kind, so that one GPU without a UUID makes it a list of numbers. A driver that gives none knows
+        // nothing of MIG.
+        let (entries, by_index) = match uuids.collect::<Option<Vec<_>>>() {
+            Some(uuids) => (uuids, false),
+            None => (places.iter().map(|place| place.gpu().to_string()).collect(), true),
+        };
+        let instances = places.iter().any(|place| place.is_instance());
+        Self {
+            places: places.to_vec(),
+            entries,
+            by_index,
+            alone: instances && places.len() > 1,
+            described: described(inventory, places),
+        }
+    }
+
+    /// `GPUs 4 and 6 (NVIDIA H200)`, with the machine's numbers.
+    pub(super) fn described(&self) -> &str {
+        &self.described
+    }
+}
+
+impl Devices {
+    /// CUDA_VISIBLE_DEVICES as the workers have it; none where it is not set.
+    pub(super) fn list(&self) -> Option<String> {
+        match self {
+            Self::Inherited => {
+                std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned())
+            }
+            Self::Cpu => Some(String::new()),
+            Self::Chosen(chosen) => Some(chosen.entries.join(",")),
+        }
+    }
+
+    /// How many devices that is.
+    pub(super) fn count(&self) -> usize {
+        match self {
+            Self::Inherited => Machine::look().count(),
+            Self::Cpu => 0,
+            Self::Chosen(chosen) => chosen.entries.len(),
+        }
+    }
+
+    /// Adds what the worker of `local_rank` is to see. `inherited` looks up the launcher's own environment.
+    pub(crate) fn tell(
+        &self,
+        local_rank: usize,
+        vars: &mut Vec<(&'static str, OsString)>,
+        inherited: impl Fn(&str) -> Option<OsString>,
+    ) {
+        match self {
+            Self::Inherited => {}
+            Self::Cpu => vars.push((CUDA_VISIBLE_DEVICES, OsString::new())),
+            Self::Chosen(chosen) => {
+                let list = match chosen.entries.get(local_rank) {
+                    Some(own) if chosen.alone => own.clone(),
+                    _ => chosen.entries.join(","),
+                };
+                vars.push((CUDA_VISIBLE_DEVICES, list.into()));
+                // UUIDs mean the same in every order; the program's own calls should count as nvidia-smi all the same.
+                if chosen.by_index || inherited(CUDA_DEVICE_ORDER).is_none() {
+                    vars.push((CUDA_DEVICE_ORDER, "PCI_BUS_ID".into()));
+                }
+                if chosen.alone {
+                    vars.iter_mut()
+                        .filter(|(name, _)| *name == LOCAL_RANK)
+                        .for_each(|(_, value)| *value = "0".into());
+                }
+            }
+        }
+    }
+}
+
+/// The number of GPUs for which the kernel's module has a folder; none where that says nothing of what is visible. It is
+/// enough to know that there are as many GPUs as workers, without waiting for the driver's library.
+pub(super) fn listed_by_the_kernel() -> Option<usize> {
+    if std::env::var_os(CUDA_VISIBLE_DEVICES).is_some() {
+        return None;
+    }
+    let folders = fs::read_dir(Path::new("/proc/driver/nvidia/gpus")).ok()?;
+    Some(folders.filter_map(Result::ok).count())
+}
+
+/// Titles and names: `GPUs 4 and 6 (NVIDIA H200)`, `MIG instance 1 of GPU 0 (NVIDIA A100 MIG 1g.5gb)`.
+fn described(inventory: &Inventory, places: &[Place]) -> String {
+    let names = names(inventory, places.iter().copied());
+    let titles: Vec<_> = if places.len() > 1 && !places.iter().any(|place| place.is_instance()) {
+        places.iter().map(|place| place.gpu().to_string()).collect()
+    } else {
+        places.iter().map(|place| inventory.title(*place)).collect()
+    };
+    let titles = match &titles[..] {
+        [before @ .., last] if !before.is_empty() => format!("{} and {last}", before.join(", ")),
+        _ => titles.concat(),
+    };
+    let several = titles.starts_with(|first: char| first.is_ascii_digit());
+    format!("{}{titles} ({names})", if several { "GPUs " } else { "" })
+}
+
+/// The product names of these devices, each once.
+fn names(inventory: &Inventory, places: impl Iterator<Item = Place>) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for place in places {
+        let name = inventory.name(place);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+pub(super) mod fake;
+#[cfg(test)]
+mod tests;

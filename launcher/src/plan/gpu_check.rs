@@ -1,0 +1,184 @@
+//! What the driver tells of a recipe's GPUs before its workers start, and is better known then than in the first step: a driver
+//! too old for libtorch, memory that others hold, GPUs of several kinds.
+
+use super::devices::InUse;
+use crate::gpus::owner::{Owner, owner};
+use anyhow::{Context, bail};
+use dtrain_agent::io::process::memory_kill::sees_the_kernels_pids;
+use dtrain_common::env::DTRAIN_CUDA;
+use dtrain_common::gpu::{Driver, GpuProcess, Nvidia, Place, Versions, oldest_driver};
+use dtrain_common::units::ByteSize;
+
+/// The CUDA for which libtorch's CUDA set is built, by its major version.
+const LIBTORCH_CUDA: u32 = 13;
+/// With less than this free on a GPU a training cannot begin: a CUDA context with libtorch's kernels alone takes as much.
+const LEAST_FREE: u64 = 512 << 20;
+/// A GPU of which less than this percentage is free is used by somebody else. Below it lies what the driver takes for itself, and a
+/// desktop.
+const MOSTLY_FREE: u64 = 75;
+/// So many processes of a GPU are named.
+const NAMED: usize = 4;
+
+/// Checks the GPUs that the workers of a recipe compute on; answers what the user should know, one sentence each.
+/// Errors: the driver is too old, or a GPU's memory is in use but for next to nothing.
+pub(super) fn check(gpus: &InUse) -> anyhow::Result<Vec<String>> {
+    let own = std::env::var(DTRAIN_CUDA).ok();
+    if let Some(versions) = &gpus.versions {
+        check_driver(versions, own.as_deref())?;
+    }
+    let mut notes = check_memory(gpus, processes)?;
+    notes.extend(several_kinds(gpus));
+    Ok(notes)
+}
+
+/// Whether libtorch's CUDA runs on the driver. `own` is the value of DTRAIN_CUDA.
+/// Errors: it does not, or the variable is no version.
+fn check_driver(versions: &Versions, own: Option<&str>) -> anyhow::Result<()> {
+    let needed = match own.map(str::trim).filter(|text| !text.is_empty()) {
+        None => LIBTORCH_CUDA,
+        Some(text) => text
+            .split('.')
+            .next()
+            .and_then(|major| major.parse().ok())
+            .with_context(|| {
+                format!(
+                    "{DTRAIN_CUDA} is {text:?}; expected the version of CUDA of your libtorch, such as 12.6"
+                )
+            })?,
+    };
+    if versions.serves(needed) {
+        return Ok(());
+    }
+    let knows = versions
+        .cuda
+        .as_ref()
+        .map_or_else(String::new, |cuda| format!(", which supports CUDA up to {cuda}"));
+    let newer = oldest_driver(needed).map_or_else(
+        || "a newer one".to_owned(),
+        |branch| format!("{branch} or a newer one"),
+    );
+    bail!(
+        "the NVIDIA driver is {}{knows}, and libtorch is built for CUDA {needed}: install driver {newer}, use a libtorch that \
+         is built for an older CUDA (LIBTORCH, and its version in {DTRAIN_CUDA}), or train on the CPU with --gpu-ids none",
+        versions.driver
+    )
+}
+
+/// A process on a GPU, and whose it is where that can be known.
+type User = (GpuProcess, Option<Owner>);
+
+/// Who uses the GPU of this number.
+fn processes(gpu: usize) -> Vec<User> {
+    let status = Nvidia::open().and_then(|mut driver| driver.status());
+    let gpus = status.map(|status| status.gpus).unwrap_or_default();
+    let of_gpu = gpus
+        .into_iter()
+        .nth(gpu)
+        .map(|gpu| gpu.processes)
+        .unwrap_or_default();
+    // In a container the driver's numbers mean other processes.
+    let known = sees_the_kernels_pids();
+    of_gpu
+        .into_iter()
+        .map(|process| (process, known.then(|| owner(process.pid)).flatten()))
+        .collect()
+}
+
+/// A sentence for each GPU of whose memory others have taken much. `users` tells who uses a GPU, and is only asked then.
+/// Errors: next to nothing is free on one.
+fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Result<Vec<String>> {
+    let inventory = &gpus.inventory;
+    let mut notes = Vec::new();
+    let mut full = Vec::new();
+    for place in &gpus.places {
+        let (free, total) = (inventory.free_bytes(*place), inventory.total_bytes(*place));
+        if free >= LEAST_FREE && free >= total / 100 * MOSTLY_FREE {
+            continue;
+        }
+        let begin = format!(
+            "{} ({}) has {} of {} free",
+            inventory.title(*place),
+            inventory.name(*place),
+            ByteSize(free),
+            ByteSize(total)
+        );
+        // Which of a GPU's processes use an instance the driver does not tell.
+        let who = if place.is_instance() {
+            "the processes on that GPU are in `dtrain gpu info`".to_owned()
+        } else {
+            in_words(users(place.gpu()))
+        };
+        if free < LEAST_FREE {
+            full.push(format!(
+                "{begin}, and a training takes at least {} before its first tensor: {who}",
+                ByteSize(LEAST_FREE)
+            ));
+        } else {
+            notes.push(format!("{begin}: {who}; {REMEDY}"));
+        }
+    }
+    if full.is_empty() {
+        return Ok(notes);
+    }
+    bail!("{}; {REMEDY}", full.join("; "))
+}
+
+const REMEDY: &str = "`dtrain gpu monitor` shows when memory becomes free, `dtrain gpu kill` ends processes of your own, and \
+                      --gpu-ids names other GPUs";
+
+/// `pid 4711 of ann (python train.py) holds 12.00 GiB, pid 99 ...`
+fn in_words(mut users: Vec<User>) -> String {
+    if users.is_empty() {
+        return "the driver names no process that holds the rest, as in a container or after one that has just ended".to_owned();
+    }
+    users.sort_by_key(|(process, _)| std::cmp::Reverse(process.used_bytes));
+    let more = users.len().saturating_sub(NAMED);
+    let mut words: Vec<String> = users.iter().take(NAMED).map(user).collect();
+    if more > 0 {
+        words.push(format!("{more} more"));
+    }
+    words.join(", ")
+}
+
+fn user((process, owner): &User) -> String {
+    let who = match owner {
+        Some(owner) => format!(" of {} ({})", owner.user, owner.command),
+        None => ", which cannot be seen from here,".to_owned(),
+    };
+    let memory = process.used_bytes.map_or_else(
+        || "an unknown part".to_owned(),
+        |bytes| ByteSize(bytes).to_string(),
+    );
+    format!("pid {}{who} holds {memory}", process.pid)
+}
+
+/// What follows where the workers' GPUs are not alike.
+fn several_kinds(gpus: &InUse) -> Option<String> {
+    let inventory = &gpus.inventory;
+    let mut kinds: Vec<(&str, u64)> = Vec::new();
+    let sized = |place: &Place| (inventory.name(*place), inventory.total_bytes(*place));
+    for kind in gpus.places.iter().map(sized) {
+        // One kind's GPUs may differ by what the driver keeps of each.
+        if !kinds.iter().any(|(name, _)| *name == kind.0) {
+            kinds.push(kind);
+        }
+    }
+    let (name, bytes) = kinds.iter().copied().min_by_key(|(_, bytes)| *bytes)?;
+    if kinds.len() == 1 {
+        return None;
+    }
+    let listed: Vec<_> = kinds
+        .iter()
+        .map(|(name, bytes)| format!("{name} with {}", ByteSize(*bytes)))
+        .collect();
+    Some(format!(
+        "the GPUs are of {} kinds, {}: the memory of the smallest ({name}, {}) bounds the micro-batch, the slowest sets the \
+         pace, and bf16 is used by itself only where all of the machine's GPUs compute in it; --gpu-ids names GPUs of one kind",
+        kinds.len(),
+        listed.join(" and "),
+        ByteSize(bytes)
+    ))
+}
+
+#[cfg(test)]
+mod tests;

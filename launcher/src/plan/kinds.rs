@@ -1,0 +1,243 @@
+//! What a checked launch is: what all have in common, and what only a training or only a program has.
+
+use super::devices::Devices;
+use super::limit::Limited;
+use super::numa::Bound;
+use super::routing::Routing;
+use dtrain_agent::io::output::Stream;
+use dtrain_agent::io::process::WorkerSpec;
+use dtrain_agent::local::TimeLimit;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::recipe::Recipe;
+use dtrain_common::run_dir::{Resume, RunDir, RunLock, Start};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// A launch that has passed every check.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) nproc: usize,
+    pub(crate) devices: Devices,
+    /// For each worker the only GPU that it sees, where each has one of its own and sees itself as local rank 0. Empty where there
+    /// is no GPU.
+    pub(crate) own_devices: Option<Vec<String>>,
+    /// The CPU cores of each worker.
+    pub(crate) bound: Bound,
+    pub(crate) command: Command,
+    /// Where to write; always there for a recipe.
+    pub(crate) run_dir: Option<RunDir>,
+    /// When it must be over.
+    pub(crate) limit: Option<TimeLimit>,
+    /// What becomes of the workers' output.
+    pub(crate) routing: Routing,
+    /// What the user is told first, one sentence each.
+    pub(crate) headline: Vec<String>,
+    pub(crate) of: Of,
+}
+
+/// What the user is told first.
+pub(super) fn headline(
+    notes: Vec<String>,
+    summary: String,
+    bound: &Bound,
+    limited: Option<&Limited>,
+) -> Vec<String> {
+    let limit = limited.map(|limited| limited.note.clone());
+    notes
+        .into_iter()
+        .chain([summary])
+        .chain(bound.note())
+        .chain(limit)
+        .collect()
+}
+
+/// What is executed.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) program: PathBuf,
+    pub(crate) arg0: OsString,
+    pub(crate) args: Vec<OsString>,
+}
+
+/// What the workers are.
+#[derive(Debug)]
+pub(crate) enum Of {
+    Training(Box<Training>),
+    Program(Program),
+}
+
+impl Plan {
+    /// What a recipe's training has beyond a program.
+    pub(crate) fn training(&self) -> Option<&Training> {
+        match &self.of {
+            Of::Training(training) => Some(training),
+            Of::Program(_) => None,
+        }
+    }
+
+    fn claim(&self) -> Option<&RunLock> {
+        self.training().map(|training| &training.lock)
+    }
+
+    /// Before a restart: a training goes on from its newest checkpoint, a program begins anew.
+    /// Errors: the run directory cannot be read any more.
+    pub(crate) fn go_on(&mut self) -> anyhow::Result<()> {
+        if let (Of::Training(training), Some(run_dir)) = (&self.of, &self.run_dir)
+            && let Some(args) = training.go_on(run_dir)?
+        {
+            self.command.args = args;
+        }
+        Ok(())
+    }
+
+    /// The checkpoint that `--resume` named, as it was given, once the run has begun with it.
+    pub(crate) fn resumed_from(&self) -> Option<&Path> {
+        let asked = self.training()?.asked.as_deref()?;
+        let has_begun = self.run_dir.as_ref()?.has_begun_with(asked);
+        has_begun.unwrap_or(false).then_some(asked)
+    }
+
+    /// Whether another launch would go on from a checkpoint of this run.
+    pub(crate) fn has_checkpoint(&self) -> bool {
+        let newest = self
+            .training()
+            .and(self.run_dir.as_ref())
+            .map(RunDir::newest_checkpoint);
+        matches!(newest, Some(Ok(Some(_))))
+    }
+
+    /// Whether another run has taken over the run directory: nothing more may be written there.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.claim().is_some_and(RunLock::is_lost)
+    }
+
+    /// What the user is to be told of the claim to the run directory, once.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.claim().and_then(RunLock::trouble)
+    }
+
+    /// Whether copies of the state are kept in memory: of use only where the workers are started again.
+    pub(crate) fn keeps_copies(&self) -> bool {
+        self.training()
+            .is_some_and(|training| training.recipe.checkpoint.in_memory)
+    }
+
+    /// Exit codes of these workers for which a restart is no remedy: a wrong recipe stays wrong, and a model that does not
+    /// fit will not fit.
+    pub(crate) fn permanent_failures(&self) -> &'static [i32] {
+        self.training().map_or(&[], |_| &[2, 3])
+    }
+
+    /// The exit code by which these workers say that they stopped on request.
+    pub(crate) fn requeue_code(&self) -> Option<i32> {
+        self.training().map(|_| i32::from(ExitStatus::Requeue.code()))
+    }
+
+    /// Whether the launcher serves the store where the workers meet.
+    pub(crate) fn serves_store(&self) -> bool {
+        matches!(&self.of, Of::Program(program) if program.serves_store)
+    }
+
+    /// The program wants the port for itself.
+    pub(crate) fn serve_no_store(&mut self) {
+        if let Of::Program(program) = &mut self.of {
+            program.serves_store = false;
+        }
+    }
+
+    /// What the user is told before the workers start.
+    pub(crate) fn headline(&self) -> String {
+        let lines: Vec<_> = self
+            .headline
+            .iter()
+            .map(|line| format!("dtrain: {line}"))
+            .collect();
+        lines.join("\n")
+    }
+
+    /// The process of the worker of `rank`, with its variables.
+    pub(crate) fn worker(&self, rank: usize, env: Vec<(&'static str, OsString)>) -> WorkerSpec {
+        let (reads, is_named) = match &self.of {
+            Of::Training(_) => (false, false),
+            Of::Program(program) => (program.stdin.is_for(rank), program.stdin.names(rank)),
+        };
+        WorkerSpec {
+            program: self.command.program.clone(),
+            arg0: self.command.arg0.clone(),
+            args: self.command.args.clone(),
+            env,
+            cpus: self.bound.of(rank),
+            inherit_stdin: reads,
+            inherit_stdout: self.routing.passes(rank, Stream::Stdout, is_named)
+                && Stream::Stdout.takes_background_writes(),
+        }
+    }
+}
+
+/// What only a training has.
+#[derive(Debug)]
+pub(crate) struct Training {
+    pub(super) recipe: Recipe,
+    /// Keeps other runs out of the run directory.
+    pub(super) lock: RunLock,
+    /// The checkpoint that `--resume` names, where it names one.
+    pub(super) asked: Option<PathBuf>,
+}
+
+impl Training {
+    /// The trainer's command line for a restart; none where the run goes on as it began.
+    pub(super) fn go_on(&self, run_dir: &RunDir) -> anyhow::Result<Option<Vec<OsString>>> {
+        // Before its first checkpoint a run begins where it began, which may be another run's.
+        if let Some(asked) = &self.asked
+            && !run_dir.goes_on_after(asked)?
+        {
+            return Ok(None);
+        }
+        let start = run_dir.prepare(&self.recipe, &Resume::Auto)?;
+        Ok((start != Start::Fresh).then(|| trainer_args(run_dir, start, &Resume::Auto)))
+    }
+}
+
+/// What only a program has.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(super) stdin: StandardInput,
+    /// Whether the launcher serves the store where the workers meet.
+    pub(super) serves_store: bool,
+}
+
+/// Which workers read the launcher's standard input; the others read from an empty one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StandardInput {
+    All,
+    Rank(usize),
+    None,
+}
+
+impl StandardInput {
+    pub(super) fn is_for(self, rank: usize) -> bool {
+        self == Self::All || self.names(rank)
+    }
+
+    pub(super) fn names(self, rank: usize) -> bool {
+        self == Self::Rank(rank)
+    }
+}
+
+/// The trainer's command line. Which of the run's checkpoints is the newest whole one, to the last byte, is for the trainer to find.
+pub(super) fn trainer_args(run_dir: &RunDir, start: Start, resume: &Resume) -> Vec<OsString> {
+    let resume = match start {
+        Start::Fresh => "never".into(),
+        Start::Resume(_) if *resume == Resume::Auto => "auto".into(),
+        Start::Resume(checkpoint) => checkpoint.into(),
+    };
+    let (recipe, root) = (run_dir.recipe().into(), run_dir.root().into());
+    vec![
+        recipe,
+        "--run-dir".into(),
+        root,
+        "--prepared".into(),
+        "--resume".into(),
+        resume,
+    ]
+}

@@ -1,0 +1,202 @@
+//! The time limit of a run: the user's, or that of the batch system's job.
+
+use crate::cli::{Limit, LimitArgs};
+use anyhow::bail;
+use dtrain_agent::clock::Begun;
+use dtrain_agent::io::process::output;
+use dtrain_agent::local::TimeLimit;
+use dtrain_agent::signals;
+use dtrain_common::env::{SLURM_JOB_END_TIME, SLURM_JOB_ID};
+use dtrain_common::time::{parse_clock, show_time};
+use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// The longest time that a run is asked to stop before its limit, unless it says so itself.
+const LONGEST_MARGIN: Duration = Duration::from_secs(120);
+/// And no more than this part of the time.
+const MARGIN_PART: u32 = 10;
+
+/// A time limit, and what the user is told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Limited {
+    pub(super) limit: TimeLimit,
+    pub(super) note: String,
+}
+
+/// When workers are to be asked to stop, and must have ended; none where there is no limit. `training`: they know how to end with a
+/// checkpoint, and heed the end of a Slurm job without being asked to.
+/// Errors: a margin without a limit, or longer than it.
+pub(super) fn limit(
+    args: &LimitArgs,
+    training: bool,
+    begun: Begun,
+    inherited: impl Fn(&str) -> Option<String>,
+) -> anyhow::Result<Option<Limited>> {
+    let own = match args.time_limit {
+        Some(Limit::Time(time)) => Some(time),
+        _ => None,
+    };
+    let job = match args.time_limit {
+        Some(Limit::None) => None,
+        _ if !training => None,
+        _ => left(begun, inherited),
+    };
+    let (end, whose) = match (own, job) {
+        (Some(own), Some(job)) if job < own => (job, "the Slurm job's"),
+        (Some(own), _) => (own, "--time-limit"),
+        (None, Some(job)) => (job, "the Slurm job's; --time-limit none heeds none"),
+        (None, None) => {
+            if args.time_margin.is_some() {
+                bail!("--time-margin has no effect without a time limit: give --time-limit, or leave it out");
+            }
+            return Ok(None);
+        }
+    };
+    let margin = match args.time_margin {
+        Some(margin) if margin >= end => bail!(
+            "--time-margin {} is not shorter than the time limit of {}; give a shorter one, or leave it out",
+            show_time(margin),
+            show_time(whole_seconds(end))
+        ),
+        Some(margin) => margin,
+        None => (end / MARGIN_PART).min(LONGEST_MARGIN),
+    };
+    let ask = end - margin;
+    Ok(Some(Limited {
+        limit: TimeLimit {
+            ask,
+            end,
+            signal: if training { signals::USR1 } else { signals::TERM },
+        },
+        note: format!(
+            "time limit: the workers are asked to stop after {}, and killed after {} ({whose})",
+            show_time(whole_seconds(ask)),
+            show_time(whole_seconds(end))
+        ),
+    }))
+}
+
+/// A time for people, who count no parts of seconds but in very short ones.
+fn whole_seconds(time: Duration) -> Duration {
+    match time.as_secs() {
+        0..10 => Duration::from_millis(time.as_millis() as u64),
+        seconds => Duration::from_secs(seconds),
+    }
+}
+
+/// A controller that does not answer is not waited for any longer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is left of the job; none outside of one, in one without an end, and where nobody says.
+fn left(begun: Begun, inherited: impl Fn(&str) -> Option<String>) -> Option<Duration> {
+    let job = inherited(SLURM_JOB_ID)?;
+    match inherited(SLURM_JOB_END_TIME) {
+        Some(end) => until(&end, begun),
+        // Older versions do not say it in the environment.
+        None => time_left(&ask(&job)?),
+    }
+}
+
+/// The time until a moment in seconds since 1970.
+fn until(end: &str, begun: Begun) -> Option<Duration> {
+    let end = UNIX_EPOCH.checked_add(Duration::from_secs(end.trim().parse().ok()?))?;
+    end.duration_since(begun.wall).ok().filter(|left| !left.is_zero())
+}
+
+/// squeue's answer to how much is left.
+fn ask(job: &str) -> Option<String> {
+    let mut squeue = Command::new("squeue");
+    squeue.args(["--noheader", "--jobs", job, "--format=%L"]);
+    output(&mut squeue, PATIENCE)
+}
+
+/// Slurm's words such as UNLIMITED, and nothing, are no time.
+fn time_left(text: &str) -> Option<Duration> {
+    parse_clock(text.trim()).filter(|left| !left.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use dtrain_common::env::{SLURM_JOB_END_TIME, SLURM_JOB_ID};
+    use std::time::{Instant, UNIX_EPOCH};
+
+    fn begun() -> Begun {
+        Begun {
+            at: Instant::now(),
+            wall: UNIX_EPOCH + Duration::from_secs(1_000_000),
+        }
+    }
+
+    fn args(limit: Option<&str>, margin: Option<u64>) -> LimitArgs {
+        LimitArgs {
+            time_limit: limit.map(|limit| limit.parse().unwrap()),
+            time_margin: margin.map(Duration::from_secs),
+            collective_timeout: None,
+        }
+    }
+
+    fn found(args: &LimitArgs, training: bool, slurm: Option<&str>) -> Option<(u64, u64, i32)> {
+        let get = |name: &str| match name {
+            SLURM_JOB_ID => slurm.map(|_| "7".to_owned()),
+            SLURM_JOB_END_TIME => slurm.map(str::to_owned),
+            _ => None,
+        };
+        let limited = limit(args, training, begun(), get).unwrap()?;
+        let TimeLimit { ask, end, signal } = limited.limit;
+        Some((ask.as_secs(), end.as_secs(), signal))
+    }
+
+    #[test]
+    fn the_earlier_of_the_users_and_the_jobs_end_counts() {
+        let (usr1, term) = (signals::USR1, signals::TERM);
+        let none = args(None, None);
+        let hour = args(Some("1 h"), None);
+        assert_eq!(found(&none, true, None), None);
+        assert_eq!(found(&hour, true, None), Some((3480, 3600, usr1)));
+        assert_eq!(found(&args(Some("100"), None), true, None), Some((90, 100, usr1)));
+        assert_eq!(
+            found(&args(Some("100"), Some(40)), true, None),
+            Some((60, 100, usr1))
+        );
+        assert_eq!(found(&none, true, Some("1000300")), Some((270, 300, usr1)));
+        assert_eq!(found(&hour, true, Some("1000300")), Some((270, 300, usr1)));
+        assert_eq!(found(&hour, true, Some("1009999")), Some((3480, 3600, usr1)));
+        // A job that was over before is none, and neither is what is no time.
+        assert_eq!(found(&none, true, Some("1000000")), None);
+        assert_eq!(found(&none, true, Some("soon")), None);
+        assert_eq!(found(&args(Some("none"), None), true, Some("1000300")), None);
+        // Of a program nothing is known.
+        assert_eq!(found(&none, false, Some("1000300")), None);
+        assert_eq!(found(&hour, false, None), Some((3480, 3600, term)));
+    }
+
+    #[test]
+    fn a_margin_without_effect_is_refused() {
+        let refused = |args: &LimitArgs| limit(args, true, begun(), |_| None).unwrap_err().to_string();
+        assert!(refused(&args(None, Some(5))).contains("no effect without a time limit"));
+        let text = refused(&args(Some("60"), Some(60)));
+        assert!(text.contains("60 s") || text.contains("1 min"), "{text}");
+    }
+
+    #[test]
+    fn squeues_words_for_what_is_left_are_understood() {
+        for (text, seconds) in [
+            ("0:37\n", Some(37)),
+            ("59", Some(59)),
+            ("10:00", Some(600)),
+            ("2:03:04", Some(7384)),
+            ("1-02:03:04", Some(93_784)),
+            ("UNLIMITED", None),
+            ("NOT_SET", None),
+            ("INVALID", None),
+            ("0:00", None),
+            ("1:2:3:4", None),
+            ("", None),
+        ] {
+            assert_eq!(time_left(text), seconds.map(Duration::from_secs), "{text}");
+        }
+    }
+}

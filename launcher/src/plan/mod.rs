@@ -1,0 +1,42 @@
+//! What is to be started: every check that can be made before anything runs. A recipe's training and a program are two plans with a
+//! part in common.
+
+mod devices;
+mod gpu_check;
+mod kinds;
+mod limit;
+mod numa;
+mod placement;
+mod program;
+mod routing;
+mod size;
+mod training;
+
+pub(crate) use devices::Devices;
+pub(crate) use kinds::Plan;
+#[cfg(test)]
+pub(crate) use routing::Home;
+pub(crate) use routing::Routing;
+pub(crate) use size::cores;
+pub(crate) use training::find_worker;
+
+use crate::cli::{Form, LaunchArgs};
+use anyhow::{Context, bail};
+use dtrain_agent::clock::Begun;
+
+const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`), a Python script (`dtrain launch \
+                       SCRIPT.py ARGS`) or a program after two dashes (`dtrain launch -- PROGRAM ARGS`); `dtrain \
+                       launch --help` has examples";
+
+/// Checks the command. For a recipe, the run directory is prepared as the last thing, once nothing else can be wrong.
+/// Errors: what is wrong and what to do; nothing has been written then.
+pub(crate) fn check(args: &LaunchArgs, begun: Begun) -> anyhow::Result<Plan> {
+    let target = args.target()?.context(NEITHER)?;
+    match target.form {
+        Form::Recipe => match target.name.to_str() {
+            Some(name) => training::plan(name, args, begun),
+            None => bail!("the recipe's name `{}` is not valid UTF-8", target.name.display()),
+        },
+        Form::Script | Form::Module | Form::Program => program::plan(&target, args, begun),
+    }
+}

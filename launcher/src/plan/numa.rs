@@ -1,0 +1,206 @@
+//! Which CPU cores each worker may use: those near its GPU, by the machine's topology.
+
+mod topology;
+
+use crate::cli::Binding;
+use anyhow::Context;
+use rustix::thread::CpuSet;
+use std::collections::{BTreeMap, BTreeSet};
+use topology::{Cores, Topology};
+
+/// The cores of each worker, or none when they are not bound.
+#[derive(Debug, Default)]
+pub(crate) struct Bound {
+    mode: Option<Binding>,
+    cores: Vec<Cores>,
+}
+
+impl Bound {
+    /// What the worker of `rank` is bound to.
+    pub(super) fn of(&self, rank: usize) -> Option<CpuSet> {
+        let cores = self.cores.get(rank)?;
+        let mut set = CpuSet::new();
+        for core in cores {
+            set.set(*core);
+        }
+        Some(set)
+    }
+
+    /// No more threads than the smallest share has cores.
+    pub(crate) fn at_most(&self, threads: usize) -> usize {
+        let smallest = self.cores.iter().map(Cores::len).min();
+        smallest.map_or(threads, |cores| threads.min(cores))
+    }
+
+    /// The binding in words.
+    pub(super) fn note(&self) -> Option<String> {
+        let mode = self.mode?;
+        let shares: Vec<_> = self
+            .cores
+            .iter()
+            .enumerate()
+            .map(|(rank, cores)| format!("rank {rank} to {}", topology::in_words(cores)))
+            .collect();
+        Some(format!(
+            "--numa-binding {}: CPU cores: {}",
+            mode.name(),
+            shares.join("; ")
+        ))
+    }
+}
+
+/// Why workers cannot be bound as asked.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+enum NumaError {
+    #[error(
+        "none of the CPU cores of NUMA node {node}, where the GPU of rank {rank} lies, may be used by this process; allow \
+         them in the batch system's or the container's settings"
+    )]
+    NotAllowed { node: usize, rank: usize },
+    #[error(
+        "NUMA node {node} has {cores} physical cores for {workers} workers; start fewer, or use another mode than exclusive"
+    )]
+    TooFew {
+        node: usize,
+        cores: usize,
+        workers: usize,
+    },
+    #[error("the system does not tell {what} of CPU core {core}; use `node`")]
+    Unknown { what: &'static str, core: usize },
+}
+
+/// Binds `workers` workers on this machine as `mode` says; without one nothing is bound. `visible` is
+/// CUDA_VISIBLE_DEVICES.
+/// Errors: the machine's topology cannot be read, or does not allow it.
+pub(super) fn bind(mode: Option<Binding>, workers: usize, visible: Option<&str>) -> anyhow::Result<Bound> {
+    let Some(mode) = mode else {
+        return Ok(Bound::default());
+    };
+    let topology = Topology::of_this_machine(visible);
+    let cores = topology
+        .and_then(|topology| Ok(share_out(&topology, mode, workers)?))
+        .with_context(|| {
+            format!(
+                "cannot bind workers to CPU cores (--numa-binding {})",
+                mode.name()
+            )
+        })?;
+    Ok(Bound {
+        mode: Some(mode),
+        cores,
+    })
+}
+
+/// The cores of each worker.
+fn share_out(topology: &Topology, mode: Binding, workers: usize) -> Result<Vec<Cores>, NumaError> {
+    let nodes: Vec<usize> = (0..workers)
+        .map(|rank| node_of(topology, rank, workers))
+        .collect();
+    let share = |rank: usize| {
+        let node = nodes[rank];
+        let cores = topology
+            .nodes
+            .get(&node)
+            .filter(|cores| !cores.is_empty())
+            .ok_or(NumaError::NotAllowed { node, rank })?;
+        // This worker is the `place`th of `neighbours` on its node.
+        let place = nodes[..rank].iter().filter(|other| **other == node).count();
+        let neighbours = nodes.iter().filter(|other| **other == node).count();
+        match mode {
+            Binding::Node => Ok(cores.clone()),
+            Binding::Socket => socket(topology, cores),
+            Binding::Exclusive => exclusive(topology, node, cores, place, neighbours),
+            Binding::CoreComplex => complex(topology, cores, place),
+        }
+    };
+    (0..workers).map(share).collect()
+}
+
+/// The node of the worker's GPU. Workers beyond the GPUs share them in turn; without GPUs, workers are spread over the
+/// nodes in blocks of neighbouring ranks.
+fn node_of(topology: &Topology, rank: usize, workers: usize) -> usize {
+    if !topology.gpus.is_empty() {
+        return topology.gpus[rank % topology.gpus.len()];
+    }
+    let usable: Vec<usize> = topology
+        .nodes
+        .iter()
+        .filter(|(_, cores)| !cores.is_empty())
+        .map(|(node, _)| *node)
+        .collect();
+    usable
+        .get(rank * usable.len() / workers)
+        .copied()
+        .unwrap_or_default()
+}
+
+/// All cores of the sockets on which `cores` lie.
+fn socket(topology: &Topology, cores: &Cores) -> Result<Cores, NumaError> {
+    let what = "the socket";
+    let mut sockets = BTreeSet::new();
+    for core in cores {
+        let socket = topology.sockets.get(core);
+        sockets.insert(socket.ok_or(NumaError::Unknown { what, core: *core })?);
+    }
+    let all = topology.nodes.values().flatten().copied();
+    Ok(all
+        .filter(|core| {
+            topology
+                .sockets
+                .get(core)
+                .is_some_and(|socket| sockets.contains(socket))
+        })
+        .collect())
+}
+
+/// A share of whole physical cores that no neighbour has. The first ones get one more where it does not divide.
+fn exclusive(
+    topology: &Topology,
+    node: usize,
+    cores: &Cores,
+    place: usize,
+    neighbours: usize,
+) -> Result<Cores, NumaError> {
+    let physical = grouped(cores, &topology.siblings, "the threads")?;
+    if physical.len() < neighbours {
+        return Err(NumaError::TooFew {
+            node,
+            cores: physical.len(),
+            workers: neighbours,
+        });
+    }
+    let (each, more) = (physical.len() / neighbours, physical.len() % neighbours);
+    let begin = place * each + place.min(more);
+    let count = each + usize::from(place < more);
+    Ok(physical.into_values().skip(begin).take(count).flatten().collect())
+}
+
+/// The cores that share one last-level cache; the larger groups first, and in turn where workers are more.
+fn complex(topology: &Topology, cores: &Cores, place: usize) -> Result<Cores, NumaError> {
+    let mut complexes: Vec<Cores> = grouped(cores, &topology.caches, "the caches")?
+        .into_values()
+        .collect();
+    // Stable, so that equal ones stay in the order of their lowest core.
+    complexes.sort_by_key(|complex| std::cmp::Reverse(complex.len()));
+    let chosen = place % complexes.len();
+    Ok(complexes.swap_remove(chosen))
+}
+
+/// The cores by the group to which each belongs.
+fn grouped(
+    cores: &Cores,
+    group_of: &BTreeMap<usize, usize>,
+    what: &'static str,
+) -> Result<BTreeMap<usize, Cores>, NumaError> {
+    let mut groups: BTreeMap<usize, Cores> = BTreeMap::new();
+    for core in cores {
+        let group = group_of
+            .get(core)
+            .ok_or(NumaError::Unknown { what, core: *core })?;
+        groups.entry(*group).or_default().insert(*core);
+    }
+    Ok(groups)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! How many workers, and where each computes.
+
+use super::devices::{self, Devices, Machine};
+use super::numa::{self, Bound};
+use super::size::{self, Size, cores};
+use crate::cli::LaunchArgs;
+use anyhow::bail;
+use dtrain_common::text::counted;
+
+/// How many workers, and on which devices.
+pub(super) fn measure(args: &LaunchArgs, is_training: bool) -> anyhow::Result<Size> {
+    let asked = size::Asked {
+        is_training,
+        nproc: args.nproc,
+        gpu_ids: args.gpus.gpu_ids.as_ref(),
+    };
+    let host = size::Host {
+        cores: cores(),
+        listed_gpus: devices::listed_by_the_kernel(),
+    };
+    size::size(asked, host, Machine::look)
+}
+
+/// On which GPU and on which CPU cores each worker computes, where the user asks for more than the default.
+/// Errors: the machine has no such places.
+pub(super) fn placement(args: &LaunchArgs, size: &Size) -> anyhow::Result<(Option<Vec<String>>, Bound)> {
+    let own = own_devices(args.contract.virtual_local_rank, size.nproc, &size.devices)?;
+    let visible = size.devices.list();
+    let bound = numa::bind(args.contract.numa_binding, size.nproc, visible.as_deref())?;
+    Ok((own, bound))
+}
+
+/// For each worker a GPU of its own, if `wanted`; an empty list where there is no GPU.
+/// Errors: there are more workers than GPUs.
+fn own_devices(wanted: bool, workers: usize, devices: &Devices) -> anyhow::Result<Option<Vec<String>>> {
+    if !wanted {
+        return Ok(None);
+    }
+    share_out(devices.list().as_deref(), devices.count(), workers).map(Some)
+}
+
+/// The first `gpus` entries of the list of visible devices, which numbers all of them when it is not set.
+fn share_out(visible: Option<&str>, gpus: usize, workers: usize) -> anyhow::Result<Vec<String>> {
+    if gpus > 0 && workers > gpus {
+        bail!(
+            "--virtual-local-rank gives each worker a GPU of its own, but {workers} workers are asked for and {} {} visible; use \
+             --nproc {gpus}",
+            counted(gpus, "GPU"),
+            if gpus == 1 { "is" } else { "are" }
+        );
+    }
+    let named: Vec<String> = match visible {
+        Some(list) => list.split(',').map(|entry| entry.trim().to_owned()).collect(),
+        None => (0..gpus).map(|index| index.to_string()).collect(),
+    };
+    Ok(named.into_iter().take(gpus).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn inherited_devices_are_shared_out_in_their_order() {
+        assert_eq!(share_out(None, 3, 2).unwrap(), ["0", "1", "2"]);
+        assert_eq!(share_out(Some("6, 4"), 2, 2).unwrap(), ["6", "4"]);
+        // CUDA stops at the first entry that is none.
+        assert_eq!(share_out(Some("1,-1,0"), 1, 1).unwrap(), ["1"]);
+        assert!(share_out(Some(""), 0, 3).unwrap().is_empty());
+        assert!(share_out(None, 0, 3).unwrap().is_empty());
+        let error = share_out(Some("0,1"), 2, 3).unwrap_err().to_string();
+        assert!(
+            error.contains("3 workers") && error.contains("use --nproc 2"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,184 @@
+//! The plan of a program: a script, a module, or anything that can be executed.
+
+use super::kinds::{Command, Of, Plan, Program, StandardInput, headline};
+use super::limit;
+use super::placement::{measure, placement};
+use super::routing::{Home, Routing};
+use crate::cli::{Form, LaunchArgs, Target};
+use crate::python;
+use anyhow::{Context, bail};
+use dtrain_agent::clock::Begun;
+use dtrain_agent::io::process::program;
+use dtrain_common::env::TORCHELASTIC_USE_AGENT_STORE;
+use dtrain_common::run_dir::RunDir;
+use dtrain_common::text::counted;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{ErrorKind, IsTerminal};
+use std::path::Path;
+
+/// Errors: what is wrong and what to do; nothing has been written then.
+pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, begun: Begun) -> anyhow::Result<Plan> {
+    let (command, is_python) = command(target)?;
+    for (given, flag) in [
+        (!args.set.is_empty(), "--set"),
+        (args.resume.is_some(), "--resume"),
+    ] {
+        if given {
+            bail!(
+                "{flag} is for recipes and has no effect on a program; put the program's own flags after its name"
+            );
+        }
+    }
+    let size = measure(args, false)?;
+    let nproc = size.nproc;
+    if let Some(rank) = args.stdin_rank.filter(|rank| *rank >= nproc) {
+        bail!(
+            "--stdin-rank {rank}: there are ranks 0 to {}; name one of them",
+            nproc - 1
+        );
+    }
+    let home = if args.run_dir.is_some() {
+        Home::RunDir
+    } else {
+        Home::Nowhere
+    };
+    let mut routing = Routing::plan(&args.output, nproc, &args.contract.role, home)?;
+    let (own_devices, bound) = placement(args, &size)?;
+    let limited = limit::limit(&args.limits, false, begun, |name| std::env::var(name).ok())?;
+    let run_dir = args.run_dir.as_deref().map(new_or_empty).transpose()?;
+    routing.make_folder()?;
+    let mut summary = format!(
+        "{} of {}{}",
+        counted(nproc, "worker"),
+        target.name.display(),
+        size.place
+    );
+    if let Some(run_dir) = &run_dir {
+        summary.push_str(&format!("; run directory {}", run_dir.root().display()));
+    }
+    Ok(Plan {
+        nproc,
+        devices: size.devices,
+        own_devices,
+        command,
+        run_dir,
+        limit: limited.as_ref().map(|limited| limited.limit),
+        routing,
+        headline: headline(size.note.into_iter().collect(), summary, &bound, limited.as_ref()),
+        bound,
+        of: Of::Program(Program {
+            stdin: stdin(args.stdin_rank, nproc, std::io::stdin().is_terminal()),
+            serves_store: is_python && is_for_python(nproc, |name| std::env::var_os(name)),
+        }),
+    })
+}
+
+/// Several readers would share the lines that are typed, so a terminal is for a single worker only.
+fn stdin(asked: Option<usize>, nproc: usize, is_terminal: bool) -> StandardInput {
+    match asked {
+        Some(rank) => StandardInput::Rank(rank),
+        None if is_terminal && nproc > 1 => StandardInput::None,
+        None => StandardInput::All,
+    }
+}
+
+/// What is executed, and whether that is Python.
+fn command(target: &Target<'_>) -> anyhow::Result<(Command, bool)> {
+    let Target { form, name, args } = *target;
+    if form == Form::Program {
+        let program = program::find(name, std::env::var_os("PATH").as_deref())?;
+        let is_python = python::is_python(&program);
+        let (arg0, args) = (name.to_owned(), args.to_vec());
+        return Ok((Command { program, arg0, args }, is_python));
+    }
+    let program = python::find(|variable| std::env::var_os(variable))?;
+    let mut line = vec![OsString::from("-u")];
+    if form == Form::Module {
+        python::check_module(name)?;
+        line.push("-m".into());
+    } else {
+        python::check_script(name)?;
+    }
+    line.push(name.to_owned());
+    line.extend_from_slice(args);
+    // Python finds its environment by the path under which it was called.
+    let arg0 = program.clone().into();
+    Ok((
+        Command {
+            program,
+            arg0,
+            args: line,
+        },
+        true,
+    ))
+}
+
+/// Whether Python programs of so many workers have the launcher's store: torchrun's do, unless the user's environment says otherwise.
+/// A worker alone serves itself.
+fn is_for_python(workers: usize, get: impl Fn(&str) -> Option<OsString>) -> bool {
+    let is_refused =
+        |value: OsString| !value.is_empty() && !value.eq_ignore_ascii_case("true") && value != "1";
+    workers > 1 && !get(TORCHELASTIC_USE_AGENT_STORE).is_some_and(is_refused)
+}
+
+/// The run directory, which must not hold anything yet.
+fn new_or_empty(path: &Path) -> anyhow::Result<RunDir> {
+    let shown = path.display();
+    match fs::read_dir(path) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(RunDir::new(path)),
+            Some(_) => bail!("{shown} is not empty; give a new or empty folder as --run-dir for a program"),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => Ok(RunDir::new(path)),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            bail!("{shown} is not a folder; choose another --run-dir")
+        }
+        Err(error) => {
+            Err(error).with_context(|| format!("cannot list the folder {shown}; choose another --run-dir"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn python_programs_of_several_workers_have_the_store_unless_the_user_says_no() {
+        let served = |workers, value: Option<&str>| is_for_python(workers, |_| value.map(Into::into));
+        for value in [None, Some(""), Some("True"), Some("1")] {
+            assert!(served(2, value) && !served(1, value), "{value:?}");
+        }
+        for value in ["False", "0", "no"] {
+            assert!(!served(2, Some(value)), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_programs_run_directory_is_new_or_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(new_or_empty(folder.path()).is_ok());
+        assert!(new_or_empty(&folder.path().join("a/b")).is_ok());
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(
+            new_or_empty(folder.path())
+                .unwrap_err()
+                .to_string()
+                .contains("is not empty")
+        );
+        assert!(
+            new_or_empty(&file)
+                .unwrap_err()
+                .to_string()
+                .contains("is not a folder")
+        );
+        assert!(new_or_empty(&file.join("below")).is_err());
+        let dangling = folder.path().join("dangling");
+        std::os::unix::fs::symlink("nowhere", &dangling).unwrap();
+        assert!(new_or_empty(&dangling).is_err());
+    }
+}

@@ -1,0 +1,325 @@
+//! What becomes of the workers' output: which of it is shown, which is kept, and what stands before its lines.
+
+#[cfg(test)]
+mod tests;
+
+use crate::cli::{Choice, OutputArgs, Place, PrefixTemplate};
+use anyhow::{Context, bail, ensure};
+use dtrain_agent::io::output::{Frames, Stream, Style, draws_frames};
+use dtrain_agent::io::temporary;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// torchrun's variable for the prefix.
+const TEMPLATE_VARIABLE: &str = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
+
+/// The rest of a line that has begun is waited for so long where somebody sits before it.
+const AT_A_TERMINAL: Duration = Duration::from_millis(200);
+/// The same in a file or pipe, where a line in two parts costs more.
+const ELSEWHERE: Duration = Duration::from_secs(1);
+
+/// The size at which a log is begun anew, unless the user says another.
+const USUAL_LOG: u64 = 1 << 30;
+
+/// Where one stream of one worker goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// To the screen.
+    pub(crate) shown: bool,
+    /// To its log file.
+    pub(crate) kept: bool,
+}
+
+/// The output of all workers of this machine, after every check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Routing {
+    /// By local rank, in the order of [`Stream::BOTH`].
+    routes: Vec<[Route; 2]>,
+    /// By local rank.
+    prefixes: Vec<String>,
+    /// Texts of which a line must have one to be copied, in the order of [`Stream::BOTH`].
+    filters: [Vec<String>; 2],
+    log_dir: Option<PathBuf>,
+    /// The folder for logs is still to be made, in a temporary place.
+    temporary: bool,
+    log_size: u64,
+    note: Option<&'static str>,
+}
+
+/// Whether the run has a directory of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// A recipe's: always there.
+    Recipe,
+    /// A program's, by --run-dir.
+    RunDir,
+    /// None: a program without --run-dir.
+    Nowhere,
+}
+
+/// What there is beside the flags.
+#[derive(Clone, Copy, Debug)]
+struct Setting<'a> {
+    workers: usize,
+    home: Home,
+    role: &'a str,
+    hostname: &'a str,
+    /// The prefix that the environment asks for.
+    template: Option<&'a PrefixTemplate>,
+}
+
+impl Routing {
+    /// Checks the flags for so many workers on this machine.
+    /// Errors: they contradict each other or would have no effect, name workers that are not there, or the log directory
+    /// cannot be one. Nothing has been written.
+    pub(crate) fn plan(args: &OutputArgs, workers: usize, role: &str, home: Home) -> anyhow::Result<Self> {
+        if let Some(folder) = &args.log_dir
+            && (folder.exists() || folder.is_symlink())
+        {
+            let shown = folder.display();
+            ensure!(
+                folder.is_dir(),
+                "{shown} is not a folder; choose another --log-dir"
+            );
+        }
+        // torchrun takes an empty one for none.
+        let inherited = std::env::var_os(TEMPLATE_VARIABLE).filter(|text| !text.is_empty());
+        let template = inherited
+            .map(|text| PrefixTemplate::new(&text.to_string_lossy()))
+            .transpose()
+            .map_err(anyhow::Error::msg)
+            .with_context(|| format!("{TEMPLATE_VARIABLE} is set wrongly"))?;
+        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self::of(
+            args,
+            &Setting {
+                workers,
+                home,
+                role,
+                hostname: &hostname,
+                template: template.as_ref(),
+            },
+        )
+    }
+
+    fn of(args: &OutputArgs, setting: &Setting<'_>) -> anyhow::Result<Self> {
+        check_folders(args, setting.home)?;
+        check_ranks(args, setting.workers)?;
+        let mut routes: Vec<[Route; 2]> = (0..setting.workers)
+            .map(|rank| Stream::BOTH.map(|stream| route(args, rank, stream)))
+            .collect();
+        let is_shown =
+            |routes: &[[Route; 2]], stream: Stream| routes.iter().any(|routes| routes[stream.index()].shown);
+        let named = setting.home != Home::Nowhere || args.log_dir.is_some();
+        // Output that is only kept would be lost without a folder.
+        let temporary = !named && routes.iter().flatten().any(|route| !route.shown);
+        let has_folder = named || temporary;
+        if !Stream::BOTH.iter().any(|stream| is_shown(&routes, *stream)) {
+            let template = args.log_line_prefix_template.is_some();
+            for (given, flag) in [
+                (args.local_ranks_filter.is_some(), "--local-ranks-filter"),
+                (template, "--log-line-prefix-template"),
+            ] {
+                ensure!(
+                    !given,
+                    "{flag} has no effect: --redirects leaves nothing to be shown"
+                );
+            }
+        }
+        let filter = args.local_ranks_filter.as_ref();
+        for (rank, routes) in routes.iter_mut().enumerate() {
+            for route in routes {
+                route.shown &= filter.is_none_or(|ranks| ranks.contains(&rank));
+                route.kept &= has_folder;
+            }
+        }
+        let filters = [&args.duplicate_stdout_filters, &args.duplicate_stderr_filters];
+        for (stream, _) in Stream::BOTH
+            .into_iter()
+            .zip(filters)
+            .filter(|(_, filter)| filter.is_some())
+        {
+            let flag = format!("--duplicate-{}-filters", stream.name());
+            ensure!(
+                has_folder,
+                "{flag} writes a file, and there is no folder for it; give --log-dir DIR or --run-dir DIR"
+            );
+            ensure!(
+                is_shown(&routes, stream),
+                "{flag} has no effect: it copies lines that are shown, and --redirects leaves none"
+            );
+        }
+        let keeps =
+            routes.iter().flatten().any(|route| route.kept) || filters.iter().any(|filter| filter.is_some());
+        ensure!(
+            keeps || args.log_max_size.is_none(),
+            "--log-max-size has no effect: no log files are kept; give --log-dir DIR or --run-dir DIR"
+        );
+        let note = (!has_folder && args.tee.is_some()).then_some(
+            "--tee: the output is shown and kept in no file; --log-dir DIR or --run-dir DIR gives it a place",
+        );
+        let template = args.log_line_prefix_template.as_ref().or(setting.template);
+        Ok(Self {
+            routes,
+            prefixes: (0..setting.workers)
+                .map(|rank| prefix(template, rank, setting))
+                .collect(),
+            filters: filters.map(|filter| filter.as_ref().map(|list| list.0.clone()).unwrap_or_default()),
+            log_dir: args.log_dir.clone(),
+            temporary,
+            log_size: args.log_max_size.unwrap_or(USUAL_LOG),
+            note,
+        })
+    }
+
+    /// Makes the temporary folder for logs that no other folder is named for; it stays, like any log. Call it once nothing
+    /// else can be wrong.
+    /// Errors: it cannot be made.
+    pub(crate) fn make_folder(&mut self) -> anyhow::Result<()> {
+        if self.temporary {
+            let folder = temporary::make_lasting("dtrain-logs-")
+                .context("--redirects: cannot make a folder for logs; give --log-dir DIR")?;
+            self.log_dir = Some(folder);
+            self.temporary = false;
+        }
+        Ok(())
+    }
+
+    /// Number of workers.
+    pub(crate) fn workers(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// Where this stream of this worker goes.
+    pub(crate) fn route(&self, local_rank: usize, stream: Stream) -> Route {
+        self.routes[local_rank][stream.index()]
+    }
+
+    /// How this stream of this worker is shown on the launcher's own.
+    pub(crate) fn style(&self, local_rank: usize, stream: Stream) -> Style {
+        if !self.route(local_rank, stream).shown {
+            return Style::Hidden;
+        }
+        let is_terminal = stream.is_terminal();
+        if !is_terminal && self.workers() == 1 && self.prefix(local_rank).is_empty() {
+            return Style::Raw;
+        }
+        Style::Lines {
+            frames: match (draws_frames(stream), local_rank) {
+                (true, 0) => Frames::Drawn,
+                (true, _) => Frames::Dropped,
+                (false, _) => Frames::Lines,
+            },
+            patience: if is_terminal { AT_A_TERMINAL } else { ELSEWHERE },
+        }
+    }
+
+    /// Whether this worker may have the launcher's own stream, which then goes nowhere else: the only worker, if it is shown as
+    /// it is, or the one that `--stdin-rank` names.
+    pub(crate) fn passes(&self, local_rank: usize, stream: Stream, is_named: bool) -> bool {
+        let Route { shown, kept } = self.route(local_rank, stream);
+        let is_alone = match self.workers() {
+            1 => self.prefix(local_rank).is_empty(),
+            _ => is_named,
+        };
+        shown && !kept && is_alone && self.filters(stream).is_empty()
+    }
+
+    /// What stands before this worker's lines.
+    pub(crate) fn prefix(&self, local_rank: usize) -> &str {
+        &self.prefixes[local_rank]
+    }
+
+    /// The texts of which a shown line of this stream must have one to be copied; none where nothing is copied.
+    pub(crate) fn filters(&self, stream: Stream) -> &[String] {
+        &self.filters[stream.index()]
+    }
+
+    /// The folder for logs of a launch without a run directory.
+    pub(crate) fn log_dir(&self) -> Option<&Path> {
+        self.log_dir.as_deref()
+    }
+
+    /// The size at which a log is begun anew.
+    pub(crate) fn log_size(&self) -> u64 {
+        self.log_size
+    }
+
+    /// What the user should hear about the flags.
+    pub(crate) fn note(&self) -> Option<&'static str> {
+        self.note
+    }
+}
+
+/// Where a stream goes, as far as --redirects and --tee say.
+fn route(args: &OutputArgs, local_rank: usize, stream: Stream) -> Route {
+    if args.redirects.is_none() && args.tee.is_none() {
+        return Route {
+            shown: true,
+            kept: true,
+        };
+    }
+    let takes = |choice: &Option<Choice>| {
+        choice
+            .as_ref()
+            .is_some_and(|choice| choice.takes(local_rank, stream))
+    };
+    let (redirected, teed) = (takes(&args.redirects), takes(&args.tee));
+    Route {
+        shown: teed || !redirected,
+        kept: teed || redirected,
+    }
+}
+
+fn check_folders(args: &OutputArgs, home: Home) -> anyhow::Result<()> {
+    let Some(log_dir) = &args.log_dir else {
+        return Ok(());
+    };
+    let log_dir = log_dir.display();
+    match home {
+        Home::Nowhere => Ok(()),
+        Home::Recipe => bail!(
+            "--log-dir is for programs: a recipe's logs lie in its run directory, under logs; name that with --run-dir"
+        ),
+        Home::RunDir => bail!(
+            "--run-dir and --log-dir are both given; leave out --log-dir {log_dir}, since the run directory holds the \
+             logs, or leave out --run-dir to get the logs alone"
+        ),
+    }
+}
+
+/// Every local rank that a flag names must be there.
+fn check_ranks(args: &OutputArgs, workers: usize) -> anyhow::Result<()> {
+    let named = |choice: &Option<Choice>| -> Vec<usize> { choice.iter().flat_map(Choice::named).collect() };
+    let filter = args.local_ranks_filter.iter().flatten().copied();
+    for (flag, ranks) in [
+        ("--redirects", named(&args.redirects)),
+        ("--tee", named(&args.tee)),
+        ("--local-ranks-filter", filter.collect()),
+    ] {
+        if let Some(absent) = ranks.into_iter().find(|rank| *rank >= workers) {
+            match workers {
+                1 => bail!("{flag}: there is no local rank {absent}; the only worker is 0"),
+                _ => bail!(
+                    "{flag}: there is no local rank {absent}; the {workers} workers are 0 to {}",
+                    workers - 1
+                ),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One machine has all workers, so a local rank is the rank.
+fn prefix(template: Option<&PrefixTemplate>, rank: usize, setting: &Setting<'_>) -> String {
+    match template {
+        Some(template) => template.fill(&Place {
+            role_name: setting.role,
+            local_rank: rank,
+            rank,
+            hostname: setting.hostname,
+        }),
+        None if setting.workers > 1 => format!("[rank {rank}] "),
+        None => String::new(),
+    }
+}

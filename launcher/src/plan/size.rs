@@ -1,0 +1,220 @@
+//! How many workers, and on which devices: what was asked for against what the machine has.
+
+use super::devices::{Chosen, Devices, InUse, Machine};
+use crate::cli::GpuIds;
+use crate::cli::Nproc;
+use anyhow::bail;
+use dtrain_common::text::counted;
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) is_training: bool,
+    pub(super) nproc: Nproc,
+    pub(super) gpu_ids: Option<&'a GpuIds>,
+}
+
+/// What is known of the machine without asking the driver.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Host {
+    pub(super) cores: usize,
+    /// GPUs of which the kernel knows, where it is known that all of them are visible.
+    pub(super) listed_gpus: Option<usize>,
+}
+
+/// The workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) nproc: usize,
+    pub(super) devices: Devices,
+    /// Where they run, for the headline, after their number: ` on the CPU`; empty where that is theirs to choose.
+    pub(super) place: String,
+    /// A sentence where something is not what one might expect.
+    pub(super) note: Option<String>,
+    /// The GPUs that they compute on, where the driver was asked and there are any.
+    pub(super) gpus: Option<InUse>,
+}
+
+/// The workers that were asked for. `look` asks the driver, where that is needed.
+/// Errors: a GPU is demanded that is not there, the CPU cores of `--nproc cpu` are more than the visible GPUs, or the flags
+/// contradict each other.
+pub(super) fn size(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
+    match asked.gpu_ids {
+        None => on_the_visible(asked, host, look),
+        Some(none) if none.ids().is_empty() => on_the_cpu(asked.nproc, host),
+        Some(ids) => on_the_chosen(asked.nproc, ids, host, look),
+    }
+}
+
+/// The environment decides.
+fn on_the_visible(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
+    // What a program does on the CPU, alone, or with a GPU for each worker needs no word, and no time for the driver.
+    let own_affair = match asked.nproc {
+        _ if asked.is_training => None,
+        Nproc::Cpu => Some(host.cores),
+        Nproc::Count(count) if count == 1 || host.listed_gpus >= Some(count) => Some(count),
+        _ => None,
+    };
+    if let Some(count) = own_affair {
+        return Ok(Size::inherited(count, String::new(), None));
+    }
+    let machine = look();
+    let (gpus, described) = (machine.count(), machine.described());
+    let on_cpu = || " on the CPU".to_owned();
+    let mut size = match asked.nproc {
+        Nproc::Auto if gpus == 0 => {
+            let note = format!("{described}; starting 1 worker on the CPU");
+            Size::inherited(1, on_cpu(), Some(note))
+        }
+        Nproc::Gpu if gpus == 0 => {
+            bail!("--nproc gpu: {described}; use --nproc N for N workers on the CPU")
+        }
+        Nproc::Auto | Nproc::Gpu => Size::inherited(gpus, on_visible(&described), None),
+        Nproc::Count(_) | Nproc::Cpu => {
+            let count = match asked.nproc {
+                Nproc::Count(count) => count,
+                _ => host.cores,
+            };
+            match asked.is_training {
+                true if gpus == 0 => {
+                    let note = machine.failure().map(|why| format!("{why}; training on the CPU"));
+                    Size::inherited(count, on_cpu(), note)
+                }
+                // It may know of devices that are not NVIDIA's.
+                false if gpus == 0 => Size::inherited(count, String::new(), None),
+                _ if count <= gpus => Size::inherited(count, on_visible(&described), None),
+                true => fewer(asked.nproc, count, &machine)?,
+                false => {
+                    let note = format!(
+                        "there are more workers ({count}) than visible GPUs: what is visible is {described}, and \
+                         LOCAL_RANK goes to {}",
+                        count - 1
+                    );
+                    Size::inherited(count, on_visible(&described), Some(note))
+                }
+            }
+        }
+    };
+    size.gpus = machine.in_use(size.nproc);
+    Ok(size)
+}
+
+/// A recipe whose workers are to be more than the visible GPUs: one on each of these instead, since the number of workers is
+/// none of the recipe's settings. All cores of the CPU are another matter: whoever asks for them does not want the GPUs.
+fn fewer(nproc: Nproc, asked: usize, machine: &Machine) -> anyhow::Result<Size> {
+    let (gpus, described) = (machine.count(), machine.described());
+    let instances = machine.shows_an_instance();
+    if nproc == Nproc::Cpu {
+        let more = if instances {
+            ", name as many MIG instances in --gpu-ids,"
+        } else {
+            ""
+        };
+        bail!(
+            "--nproc cpu: there would be {asked} workers, and what is visible is {described}; use --nproc {gpus}{more} or \
+             --gpu-ids none for workers on the CPU"
+        )
+    }
+    let more = if instances {
+        "name as many MIG instances in --gpu-ids for a worker on each, or use"
+    } else {
+        "use"
+    };
+    let started = match gpus {
+        1 => "1 worker instead".to_owned(),
+        _ => format!("{gpus} workers instead, one on each"),
+    };
+    let note = format!(
+        "--nproc {asked}, and what is visible is {described}: starting {started}; the result is the same, since effective \
+         batch and learning rate stay those of the recipe and each worker takes a larger share of every step, in more \
+         micro-batches; {more} --gpu-ids none for {asked} workers on the CPU"
+    );
+    Ok(Size::inherited(gpus, on_visible(&described), Some(note)))
+}
+
+/// The place of workers on what is visible.
+fn on_visible(described: &str) -> String {
+    format!(", {described} visible")
+}
+
+impl Size {
+    /// Workers that see what the launcher sees.
+    fn inherited(nproc: usize, place: String, note: Option<String>) -> Self {
+        Self {
+            nproc,
+            devices: Devices::Inherited,
+            place,
+            note,
+            gpus: None,
+        }
+    }
+}
+
+/// `--gpu-ids none`.
+fn on_the_cpu(nproc: Nproc, host: Host) -> anyhow::Result<Size> {
+    let nproc = match nproc {
+        Nproc::Auto => 1,
+        Nproc::Cpu => host.cores,
+        Nproc::Count(count) => count,
+        Nproc::Gpu => bail!(
+            "--nproc gpu and --gpu-ids none contradict each other; leave one out, or use --nproc N for N workers on the CPU"
+        ),
+    };
+    Ok(Size {
+        nproc,
+        devices: Devices::Cpu,
+        place: " on the CPU".into(),
+        note: None,
+        gpus: None,
+    })
+}
+
+/// One worker on each of the GPUs that are named.
+fn on_the_chosen(
+    nproc: Nproc,
+    ids: &GpuIds,
+    host: Host,
+    look: impl FnOnce() -> Machine,
+) -> anyhow::Result<Size> {
+    let named = ids.ids().len();
+    let count = match nproc {
+        Nproc::Auto | Nproc::Gpu => named,
+        Nproc::Cpu => host.cores,
+        Nproc::Count(count) => count,
+    };
+    if count != named {
+        bail!(
+            "--nproc {} asks for {}, and --gpu-ids {ids} names {}; leave --nproc out for one worker on each GPU that is named",
+            word(nproc),
+            counted(count, "worker"),
+            counted(named, "GPU")
+        );
+    }
+    let machine = look();
+    let chosen: Chosen = machine.choose(ids)?;
+    Ok(Size {
+        nproc: count,
+        place: format!(" on {}", chosen.described()),
+        gpus: machine.in_use_as(&chosen),
+        devices: Devices::Chosen(chosen),
+        note: None,
+    })
+}
+
+/// The value of --nproc.
+fn word(nproc: Nproc) -> String {
+    match nproc {
+        Nproc::Auto => "auto".into(),
+        Nproc::Gpu => "gpu".into(),
+        Nproc::Cpu => "cpu".into(),
+        Nproc::Count(count) => count.to_string(),
+    }
+}
+
+/// Cores that this process may use; 1 where the system does not tell.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+#[cfg(test)]
+mod tests;

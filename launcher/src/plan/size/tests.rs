@@ -1,0 +1,220 @@
+//! How many workers, on machines that are made up.
+
+#![allow(clippy::unwrap_used)]
+
+use super::super::devices::fake::{divided, gpus, machine, no_driver};
+use super::*;
+use dtrain_common::gpu::{GpuError, NvmlError};
+
+const HOST: Host = Host {
+    cores: 6,
+    listed_gpus: None,
+};
+
+fn asked(is_training: bool, nproc: Nproc) -> Asked<'static> {
+    Asked {
+        is_training,
+        nproc,
+        gpu_ids: None,
+    }
+}
+
+fn never() -> Machine {
+    panic!("the driver was asked")
+}
+
+/// The number, the place and the note.
+fn visible(
+    is_training: bool,
+    nproc: Nproc,
+    look: Machine,
+) -> anyhow::Result<(usize, String, Option<String>)> {
+    let size = size(asked(is_training, nproc), HOST, || look)?;
+    assert_eq!(size.devices, Devices::Inherited);
+    Ok((size.nproc, size.place, size.note))
+}
+
+fn chosen(nproc: Nproc, ids: &str, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
+    let asked = Asked {
+        gpu_ids: Some(&ids.parse().unwrap()),
+        ..asked(true, nproc)
+    };
+    size(asked, HOST, look)
+}
+
+#[test]
+fn auto_takes_the_visible_gpus() {
+    for (nproc, list, count) in [
+        (Nproc::Auto, None, 4),
+        (Nproc::Auto, Some("1,3"), 2),
+        (Nproc::Gpu, Some("0"), 1),
+    ] {
+        let (workers, place, note) = visible(true, nproc, machine(gpus(4), list)).unwrap();
+        assert_eq!((workers, note), (count, None));
+        assert!(place.ends_with(" (NVIDIA T4) visible"), "{place}");
+    }
+}
+
+#[test]
+fn without_a_gpu_auto_says_so_and_gpu_refuses() {
+    for is_training in [true, false] {
+        let (count, place, note) = visible(is_training, Nproc::Auto, no_driver()).unwrap();
+        assert_eq!((count, place.as_str()), (1, " on the CPU"));
+        assert!(note.unwrap().contains("1 worker on the CPU"));
+        let error = visible(is_training, Nproc::Gpu, no_driver()).unwrap_err();
+        assert!(error.to_string().starts_with("--nproc gpu: "));
+        let (count, _, note) = visible(is_training, Nproc::Auto, machine(gpus(2), Some(""))).unwrap();
+        assert_eq!(count, 1);
+        assert!(
+            note.unwrap()
+                .starts_with("CUDA_VISIBLE_DEVICES=\"\" hides the 2 GPUs")
+        );
+        assert!(visible(is_training, Nproc::Gpu, machine(gpus(0), None)).is_err());
+    }
+}
+
+#[test]
+fn a_programs_number_of_workers_needs_no_driver() {
+    let four_listed = Host {
+        listed_gpus: Some(4),
+        ..HOST
+    };
+    for (nproc, count) in [(Nproc::Count(1), 1), (Nproc::Count(4), 4), (Nproc::Cpu, 6)] {
+        let size = size(asked(false, nproc), four_listed, never).unwrap();
+        assert_eq!((size.nproc, size.place.as_str(), size.note), (count, "", None));
+    }
+}
+
+#[test]
+fn a_recipe_gets_one_worker_on_each_visible_gpu_where_they_are_fewer_than_asked_for() {
+    let (count, place, note) = visible(true, Nproc::Count(4), machine(gpus(4), Some("0,2"))).unwrap();
+    assert_eq!((count, place.as_str()), (2, ", 2 GPUs (NVIDIA T4) visible"));
+    assert_eq!(
+        note.unwrap(),
+        "--nproc 4, and what is visible is 2 GPUs (NVIDIA T4): starting 2 workers instead, one on each; the result is the \
+         same, since effective batch and learning rate stay those of the recipe and each worker takes a larger share of \
+         every step, in more micro-batches; use --gpu-ids none for 4 workers on the CPU"
+    );
+    let (count, _, note) = visible(true, Nproc::Count(2), machine(gpus(1), None)).unwrap();
+    assert_eq!(count, 1);
+    assert!(
+        note.unwrap()
+            .contains("1 GPU (NVIDIA T4): starting 1 worker instead")
+    );
+    let fits = visible(true, Nproc::Count(2), machine(gpus(2), None)).unwrap();
+    assert_eq!(fits, (2, ", 2 GPUs (NVIDIA T4) visible".into(), None));
+    for hidden in [machine(gpus(2), Some("")), no_driver()] {
+        let on_cpu = visible(true, Nproc::Count(3), hidden).unwrap();
+        assert_eq!(on_cpu, (3, " on the CPU".into(), None));
+    }
+}
+
+#[test]
+fn of_several_mig_instances_a_recipe_gets_one_unless_they_are_named() {
+    let (count, _, note) = visible(true, Nproc::Count(2), machine(divided(), None)).unwrap();
+    assert_eq!(count, 1);
+    let note = note.unwrap();
+    for part in [
+        "what is visible is 1 of 2 MIG instances (NVIDIA T4 MIG 1g.8gb): starting 1 worker instead",
+        "name as many MIG instances in --gpu-ids for a worker on each, or use --gpu-ids none",
+    ] {
+        assert!(note.contains(part), "{note}");
+    }
+}
+
+#[test]
+fn all_cores_and_fewer_gpus_are_an_error_for_a_recipe() {
+    let error = visible(true, Nproc::Cpu, machine(gpus(2), None)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "--nproc cpu: there would be 6 workers, and what is visible is 2 GPUs (NVIDIA T4); use --nproc 2 or --gpu-ids \
+         none for workers on the CPU"
+    );
+    let error = visible(true, Nproc::Cpu, machine(divided(), None)).unwrap_err();
+    assert!(
+        error.to_string().contains("name as many MIG instances"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_driver_that_fails_is_told_before_training_on_the_cpu() {
+    let broken = Machine {
+        inventory: Err(GpuError::Driver {
+            what: "start".into(),
+            source: NvmlError::LibRmVersionMismatch,
+        }),
+        ..no_driver()
+    };
+    let (count, place, note) = visible(true, Nproc::Count(3), broken).unwrap();
+    assert_eq!((count, place.as_str()), (3, " on the CPU"));
+    let note = note.unwrap();
+    assert!(note.starts_with("the NVIDIA driver failed to start: "), "{note}");
+    assert!(note.ends_with("; training on the CPU"), "{note}");
+}
+
+#[test]
+fn the_gpus_in_use_are_known_where_the_driver_was_asked() {
+    let of = |is_training, nproc, look: Machine| {
+        let size = size(asked(is_training, nproc), HOST, || look).unwrap();
+        size.gpus.map(|gpus| gpus.places.len())
+    };
+    assert_eq!(
+        of(true, Nproc::Count(4), machine(gpus(2), None)),
+        Some(2),
+        "of those that are started"
+    );
+    assert_eq!(of(true, Nproc::Count(1), machine(gpus(2), None)), Some(1));
+    assert_eq!(
+        of(true, Nproc::Count(1), machine(divided(), None)),
+        Some(0),
+        "which of them is not certain"
+    );
+    assert_eq!(of(true, Nproc::Count(2), no_driver()), None);
+    let named = chosen(Nproc::Auto, "1,0", || machine(gpus(8), Some("4,6"))).unwrap();
+    let places = named.gpus.unwrap().places;
+    assert_eq!(places.iter().map(|place| place.gpu()).collect::<Vec<_>>(), [6, 4]);
+}
+
+#[test]
+fn more_workers_than_gpus_are_a_sentence_for_a_program() {
+    let (count, _, note) = visible(false, Nproc::Count(3), machine(gpus(2), None)).unwrap();
+    assert_eq!(count, 3);
+    assert_eq!(
+        note.unwrap(),
+        "there are more workers (3) than visible GPUs: what is visible is 2 GPUs (NVIDIA T4), and LOCAL_RANK goes to 2"
+    );
+    let without = visible(false, Nproc::Count(3), no_driver()).unwrap();
+    assert_eq!(without, (3, String::new(), None));
+}
+
+#[test]
+fn one_worker_on_each_gpu_that_is_named() {
+    for nproc in [Nproc::Auto, Nproc::Gpu, Nproc::Count(2)] {
+        let size = chosen(nproc, "1,0", || machine(gpus(8), Some("4,6"))).unwrap();
+        assert_eq!(size.nproc, 2);
+        assert_eq!(size.place, " on GPUs 6 and 4 (NVIDIA T4)");
+        assert_eq!(size.note, None);
+    }
+    for (nproc, says) in [
+        (
+            Nproc::Count(3),
+            "--nproc 3 asks for 3 workers, and --gpu-ids 1,0 names 2 GPUs",
+        ),
+        (Nproc::Count(1), "--nproc 1 asks for 1 worker, and"),
+        (Nproc::Cpu, "--nproc cpu asks for 6 workers, and"),
+    ] {
+        let error = chosen(nproc, "1,0", never).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn no_gpu_by_choice_is_the_cpu() {
+    for (nproc, count) in [(Nproc::Auto, 1), (Nproc::Count(3), 3), (Nproc::Cpu, 6)] {
+        let size = chosen(nproc, "none", never).unwrap();
+        assert_eq!((size.nproc, size.devices), (count, Devices::Cpu));
+        assert_eq!((size.place.as_str(), size.note), (" on the CPU", None));
+    }
+    assert!(chosen(Nproc::Gpu, "", never).is_err());
+}

@@ -1,0 +1,245 @@
+//! The plan of a recipe: a training by dtrain's own worker.
+
+use super::kinds::{Command, Of, Plan, Training, headline, trainer_args};
+use super::placement::{measure, placement};
+use super::routing::{Home, Routing};
+use super::size::Size;
+use super::{gpu_check, limit};
+use crate::cli::LaunchArgs;
+use anyhow::{Context, anyhow, bail};
+use dtrain_agent::clock::Begun;
+use dtrain_agent::io::process::program;
+use dtrain_common::batch::Partition;
+use dtrain_common::env::DTRAIN_WORKER;
+use dtrain_common::recipe::{Recipe, RecipeError};
+use dtrain_common::run_dir::{Resume, RunDir, RunLock, Start};
+use dtrain_common::text::counted;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// The trainer's file name.
+const WORKER: &str = "dtrain-worker";
+
+/// Errors: what is wrong and what to do; nothing has been written then.
+pub(super) fn plan(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Result<Plan> {
+    let recipe = Recipe::load(name, &args.set).map_err(|error| no_recipe(name, error))?;
+    recipe.check_paths()?;
+    if args.stdin_rank.is_some() {
+        bail!(
+            "--stdin-rank is for programs and has no effect on a recipe, which reads nothing; leave it out"
+        );
+    }
+    let size = measure(args, true)?;
+    let nproc = size.nproc;
+    // A flag may name a worker that is not started: the note says why.
+    let with_note = |error: anyhow::Error| match &size.note {
+        Some(note) => error.context(note.clone()),
+        None => error,
+    };
+    let routing = Routing::plan(&args.output, nproc, &args.contract.role, Home::Recipe).map_err(with_note)?;
+    let checked = size.gpus.as_ref().map(gpu_check::check).transpose()?;
+    let mut notes: Vec<_> = size
+        .note
+        .clone()
+        .into_iter()
+        .chain(checked.into_iter().flatten())
+        .collect();
+    let partition = partition(&recipe, nproc)?;
+    let (own_devices, bound) = placement(args, &size)?;
+    let worker = find_worker()?;
+    let resume = args.resume.as_deref().map_or(Resume::Auto, |text| {
+        text.parse().unwrap_or_else(|never| match never {})
+    });
+    let limited = limit::limit(&args.limits, true, begun, |name| std::env::var(name).ok())?;
+    let (run_dir, start, lock) = prepare(name, &recipe, &resume, args.run_dir.as_deref(), begun)?;
+    notes.extend(lock.note());
+    let (summary, effective) = summary(&size, &partition, &run_dir, &start, &resume)?;
+    Ok(Plan {
+        nproc,
+        devices: size.devices,
+        own_devices,
+        command: Command {
+            arg0: worker.clone().into(),
+            program: worker,
+            args: trainer_args(&run_dir, start, effective),
+        },
+        run_dir: Some(run_dir),
+        limit: limited.as_ref().map(|limited| limited.limit),
+        routing,
+        headline: headline(notes, summary, &bound, limited.as_ref()),
+        bound,
+        of: Of::Training(Box::new(Training {
+            recipe,
+            lock,
+            asked: match resume {
+                Resume::From(checkpoint) => Some(checkpoint),
+                Resume::Auto | Resume::Never => None,
+            },
+        })),
+    })
+}
+
+/// The run in a sentence, and from what the trainer is told to go on.
+fn summary<'a>(
+    size: &Size,
+    partition: &str,
+    run_dir: &RunDir,
+    start: &Start,
+    resume: &'a Resume,
+) -> anyhow::Result<(String, &'a Resume)> {
+    let (workers, folder) = (counted(size.nproc, "worker"), run_dir.root().display());
+    let summary = format!(
+        "{workers}{}; effective batch {partition}; run directory {folder}",
+        size.place
+    );
+    let Start::Resume(checkpoint) = start else {
+        return Ok((summary, resume));
+    };
+    let summary = format!("{summary}; resuming from {}", checkpoint.display());
+    let Resume::From(asked) = resume else {
+        return Ok((summary, resume));
+    };
+    if !run_dir.goes_on_after(asked)? {
+        return Ok((summary, resume));
+    }
+    let since = format!(
+        "{summary}, the newest since the run began with {}; to begin with that again, remove {}",
+        asked.display(),
+        run_dir.resume().display()
+    );
+    Ok((since, &Resume::Auto))
+}
+
+/// A name that is no recipe's may be a program's.
+fn no_recipe(name: &str, error: RecipeError) -> anyhow::Error {
+    let path = Path::new(name);
+    if path.extension().is_some_and(|extension| extension == "toml") {
+        return error.into();
+    }
+    let told = error.to_string();
+    let told = told.trim_end_matches('.');
+    if path.is_file() {
+        anyhow!(
+            "{told}. A Python script starts by `dtrain launch -- python3 {name}`, another program by `dtrain launch -- {name}`"
+        )
+    } else {
+        anyhow!("{told}. A program stands after two dashes: `dtrain launch -- {name}`")
+    }
+}
+
+/// How the steps of a run, or of its stages one after another, are cut up, in words.
+fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
+    let of_stage = |number| {
+        let alone = recipe.of_stage(number);
+        let cut = Partition::new(
+            alone.train.effective_batch,
+            nproc,
+            alone.memory.micro_batch.limit(),
+        );
+        Ok(match recipe.stage.get(number) {
+            Some(stage) => cut.with_context(|| format!("stage {:?}", stage.name))?,
+            None => cut?,
+        }
+        .to_string())
+    };
+    let mut words = (0..recipe.stages())
+        .map(of_stage)
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    words.dedup();
+    Ok(words.join(", then "))
+}
+
+/// Prepares the run directory that was named, or a new one.
+fn prepare(
+    name: &str,
+    recipe: &Recipe,
+    resume: &Resume,
+    named: Option<&Path>,
+    begun: Begun,
+) -> anyhow::Result<(RunDir, Start, RunLock)> {
+    if let Some(named) = named {
+        let run_dir = RunDir::new(named);
+        let (start, lock) = run_dir.begin(recipe, resume)?;
+        return Ok((run_dir, start, lock));
+    }
+    let root = RunDir::default_root(name, begun.wall);
+    let parent = root.parent().unwrap_or(Path::new("."));
+    let parent_was_there = parent.exists();
+    fs::create_dir_all(parent).with_context(|| format!("cannot make the folder {}", parent.display()))?;
+    let root = claim(&root)?;
+    let run_dir = RunDir::new(&root);
+    match run_dir.begin(recipe, resume) {
+        Ok((start, lock)) => Ok((run_dir, start, lock)),
+        Err(error) => {
+            // Both only go if they are empty.
+            let _ = fs::remove_dir(&root);
+            if !parent_was_there {
+                let _ = fs::remove_dir(parent);
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// Makes a new folder of this name, or with a number after it when another launch of the same second has it.
+fn claim(root: &Path) -> anyhow::Result<PathBuf> {
+    let mut candidate = root.to_owned();
+    for number in 2.. {
+        match fs::create_dir(&candidate) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let mut next = root.as_os_str().to_owned();
+                next.push(format!("-{number}"));
+                candidate = next.into();
+            }
+            made => {
+                made.with_context(|| format!("cannot make the folder {}", candidate.display()))?;
+                break;
+            }
+        }
+    }
+    Ok(candidate)
+}
+
+/// The trainer: where DTRAIN_WORKER says, else beside this executable, else in PATH.
+/// Errors: it lies nowhere, or DTRAIN_WORKER names none.
+pub(crate) fn find_worker() -> anyhow::Result<PathBuf> {
+    let path = std::env::var_os("PATH");
+    if let Some(named) = std::env::var_os(DTRAIN_WORKER).filter(|named| !named.is_empty()) {
+        return program::find(&named, path.as_deref())
+            .with_context(|| format!("{DTRAIN_WORKER} is set wrongly"));
+    }
+    let beside = std::env::current_exe().ok().map(|exe| exe.with_file_name(WORKER));
+    if let Some(found) = beside.and_then(|file| program::find(file.as_os_str(), None).ok()) {
+        return Ok(found);
+    }
+    program::find(OsStr::new(WORKER), path.as_deref()).map_err(|_| {
+        anyhow!(
+            "the trainer {WORKER} lies neither beside dtrain nor in PATH; build it with `cargo build --release -p \
+             {WORKER}`, or name it in {DTRAIN_WORKER}"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn launches_of_the_same_second_get_folders_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("demo-1");
+        let names: Vec<_> = (0..3).map(|_| claim(&root).unwrap()).collect();
+        assert_eq!(
+            names,
+            [
+                root.clone(),
+                folder.path().join("demo-1-2"),
+                folder.path().join("demo-1-3")
+            ]
+        );
+    }
+}
