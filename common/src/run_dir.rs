@@ -2,6 +2,7 @@
 //!
 //! Invariant: a refusal writes nothing, and no run ever overwrites another's.
 
+mod entries;
 mod error;
 mod keep;
 mod lease;
@@ -10,6 +11,7 @@ mod lock;
 mod named;
 mod prepare;
 mod rollback;
+mod set_aside;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,12 +26,12 @@ use crate::manifest::folder_name;
 use error::failed;
 
 pub use crate::manifest::step_of;
+pub use entries::hide;
 pub use error::{Differences, RunDirError};
 pub use keep::Keep;
-pub use line::hide;
 pub use lock::RunLock;
 pub use prepare::Start;
-pub use rollback::{Rollback, SetAside};
+pub use set_aside::{Rollback, SetAside};
 
 /// The folder of one run. Cheap; makes and reads nothing by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,6 +160,11 @@ impl RunDir {
             .strftime("%Y%m%d-%H%M%S")
             .to_string();
         Path::new("runs").join(format!("{name}-{stamp}"))
+    }
+
+    /// For `map_err`: the checkpoints cannot be listed.
+    fn unlisted(&self) -> impl Fn(std::io::Error) -> RunDirError + use<> {
+        failed("list the folder", &self.checkpoints())
     }
 }
 

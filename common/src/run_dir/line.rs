@@ -7,9 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::error::failed;
-use super::{REMOVED, REPLACED, RunDir, RunDirError, SetAside, step_of};
-use crate::files::{if_there, sync_folder};
+use super::entries::{numbered, steps_in};
+use super::{REPLACED, RunDir, RunDirError, step_of};
 use crate::manifest::{BestSoFar, Manifest, ManifestError};
 
 impl RunDir {
@@ -20,7 +19,7 @@ impl RunDir {
     /// # Errors
     /// [`RunDirError::Io`] when the checkpoints cannot be listed.
     pub fn candidates(&self) -> Result<Vec<PathBuf>, RunDirError> {
-        let listed = failed("list the folder", &self.checkpoints());
+        let listed = self.unlisted();
         let mut steps = self.steps().map_err(&listed)?;
         steps.extend(self.replaced().map_err(listed)?.iter().map(|(step, _)| *step));
         steps.sort_unstable();
@@ -64,7 +63,7 @@ impl RunDir {
         if !self.candidates()?.is_empty() {
             return Err(RunDirError::NoneWhole(path));
         }
-        let listed = failed("list the folder", &path);
+        let listed = self.unlisted();
         if let Some(first) = self.steps().map_err(&listed)?.first() {
             return Err(RunDirError::OnlyLater(path, self.head(), *first));
         }
@@ -112,34 +111,6 @@ impl RunDir {
         next.or_else(|| self.named(&self.latest())).unwrap_or(u64::MAX)
     }
 
-    /// Completes what a crash has broken off: a rollback; and a commit, where a checkpoint that has its name becomes the latest, and one
-    /// that gave way to another that did not come returns. One whose other came gets the name of what is removed. Returns what the
-    /// rollback has set aside. Rank 0 calls it with the claim of the training, before it chooses a checkpoint.
-    ///
-    /// # Errors
-    /// [`RunDirError::Io`] where the disk fails.
-    pub fn recover(&self) -> Result<Option<SetAside>, RunDirError> {
-        let folder = self.checkpoints();
-        let replaced = self.replaced().map_err(failed("list the folder", &folder))?;
-        for (step, path) in &replaced {
-            let moved = match self.checkpoint(*step).exists() {
-                true => hide(path).map(drop),
-                false => fs::rename(path, self.checkpoint(*step)),
-            };
-            moved.map_err(failed("move", path))?;
-        }
-        let next = self.next();
-        if self.linked(&next).is_some() {
-            fs::rename(&next, self.latest()).map_err(failed("rename", &next))?;
-        } else if next.is_symlink() {
-            fs::remove_file(&next).map_err(failed("remove", &next))?;
-        }
-        if folder.is_dir() {
-            sync_folder(&folder).map_err(failed("sync", &folder))?;
-        }
-        self.complete_rollback()
-    }
-
     /// Where a checkpoint of this step is while another takes its place.
     pub fn replaced_by(&self, step: u64) -> PathBuf {
         self.checkpoints().join(format!("{REPLACED}{step:08}"))
@@ -153,45 +124,4 @@ impl RunDir {
         let found = numbered(&self.checkpoints(), REPLACED)?;
         Ok(found.into_iter().filter(|(_, path)| path.is_dir()).collect())
     }
-}
-
-/// Gives the folder of a checkpoint the name of one that is being removed, and returns that: whatever becomes of it then, nothing brings it
-/// back. One of the usual name may be there that could not be removed.
-///
-/// # Errors
-/// When it cannot be renamed.
-pub fn hide(folder: &Path) -> io::Result<PathBuf> {
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let mut hidden = folder.with_file_name(format!("{REMOVED}{name}"));
-    let mut number = 0;
-    while hidden.symlink_metadata().is_ok() {
-        number += 1;
-        hidden = folder.with_file_name(format!("{REMOVED}{name}.{number}"));
-    }
-    fs::rename(folder, &hidden)?;
-    Ok(hidden)
-}
-
-/// The steps of the checkpoints in a folder, in rising order; none without the folder.
-pub(super) fn steps_in(folder: &Path) -> io::Result<Vec<u64>> {
-    let mut steps = Vec::new();
-    for name in names(folder)? {
-        steps.extend(step_of(&name));
-    }
-    steps.sort_unstable();
-    Ok(steps)
-}
-
-/// The entries of a folder whose names are `prefix` and a number, in no order; none without the folder.
-pub(super) fn numbered(folder: &Path, prefix: &str) -> io::Result<Vec<(u64, PathBuf)>> {
-    let number = |name: String| Some((name.strip_prefix(prefix)?.parse().ok()?, folder.join(&name)));
-    Ok(names(folder)?.into_iter().filter_map(number).collect())
-}
-
-fn names(folder: &Path) -> io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in if_there(fs::read_dir(folder))?.into_iter().flatten() {
-        names.extend(entry?.file_name().into_string().ok());
-    }
-    Ok(names)
 }

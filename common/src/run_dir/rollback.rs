@@ -8,95 +8,17 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
+use super::entries::{hide, numbered, steps_in};
 use super::error::failed;
-use super::line::{numbered, steps_in};
-use super::{RunDir, RunDirError, real, step_of};
+use super::set_aside::{FILE, PREFIX, Rollback, SetAside, UNDER_WAY, name_of, read, step_named};
+use super::{RunDir, RunDirError, real};
 use crate::files::{if_there, remove_temporary, symlink_atomic, sync_folder, write_atomic};
 use crate::metrics;
 
-/// Begins the name of a folder of checkpoints that a rollback has set aside.
-const PREFIX: &str = "rollback-";
-/// That of one which is under way.
-const UNDER_WAY: &str = ".rollback-";
-/// What the rollback is, in its folder.
-const FILE: &str = "rollback.json";
 /// The lines of metrics.jsonl, in its folder.
 const METRICS: &str = "metrics.jsonl";
 
-/// What a rollback does.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rollback {
-    /// The newest step of the run before.
-    pub from: u64,
-    /// The last step that stays.
-    pub to: u64,
-    /// The checkpoint that comes back from an earlier rollback, such as `rollback-1/step-00000128`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub restores: Option<PathBuf>,
-}
-
-/// Checkpoints that a rollback has set aside.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SetAside {
-    /// Their folder.
-    pub folder: PathBuf,
-    /// Why; none where its file does not read.
-    pub rollback: Option<Rollback>,
-    /// Their steps, in rising order; none where all have been brought back.
-    pub steps: Vec<u64>,
-}
-
-impl SetAside {
-    /// Whether a crash has broken it off: the next start completes it.
-    pub fn is_under_way(&self) -> bool {
-        name_of(&self.folder).starts_with(UNDER_WAY)
-    }
-
-    /// Where a checkpoint is that this rollback has moved, by its path before.
-    pub fn moved(&self, checkpoint: &Path) -> Option<PathBuf> {
-        let parents =
-            [checkpoint.parent()?, self.folder.parent()?].map(|parent| fs::canonicalize(parent).ok());
-        let moved = self.folder.join(checkpoint.file_name()?);
-        (!checkpoint.exists() && parents[0] == parents[1] && moved.is_dir()).then_some(moved)
-    }
-}
-
-impl Rollback {
-    /// The checkpoint that is set aside and the run goes on from, as long as it is, and the newest step of its line in
-    /// `checkpoints/`.
-    pub(super) fn begins_at(&self, run_dir: &RunDir) -> (Option<PathBuf>, u64) {
-        let Some(restores) = &self.restores else {
-            return (None, self.to);
-        };
-        let set_aside = run_dir.checkpoints().join(restores);
-        match set_aside.exists() {
-            true => (Some(set_aside), self.to),
-            false => (None, step_named(restores).unwrap_or(self.to)),
-        }
-    }
-}
-
 impl RunDir {
-    /// What rollbacks have set aside, in their order; the one that a crash has broken off is the last.
-    ///
-    /// # Errors
-    /// When the checkpoints cannot be listed.
-    pub fn set_aside(&self) -> io::Result<Vec<SetAside>> {
-        let mut folders = numbered(&self.checkpoints(), PREFIX)?;
-        folders.sort_unstable();
-        folders.extend(numbered(&self.checkpoints(), UNDER_WAY)?);
-        let of = |(_, folder): (u64, PathBuf)| {
-            Ok(SetAside {
-                rollback: read(&folder),
-                steps: steps_in(&folder)?,
-                folder,
-            })
-        };
-        folders.into_iter().map(of).collect()
-    }
-
     /// Makes `checkpoint`, of `step`, the newest one of the run's line: those behind it are set aside, and if it was set aside itself
     /// it comes back. Returns where the checkpoint is now, and what was set aside, if anything was. `best` is the best step by its
     /// manifest, and the link follows where that is there. Rank 0 calls it after [`RunDir::recover`], when nothing stands in the way of the
@@ -145,6 +67,34 @@ impl RunDir {
         Ok((own, Some(set_aside)))
     }
 
+    /// Completes what a crash has broken off: a rollback; and a commit, where a checkpoint that has its name becomes the latest, and one
+    /// that gave way to another that did not come returns. One whose other came gets the name of what is removed. Returns what the
+    /// rollback has set aside. Rank 0 calls it with the claim of the training, before it chooses a checkpoint.
+    ///
+    /// # Errors
+    /// [`RunDirError::Io`] where the disk fails.
+    pub fn recover(&self) -> Result<Option<SetAside>, RunDirError> {
+        let folder = self.checkpoints();
+        let replaced = self.replaced().map_err(failed("list the folder", &folder))?;
+        for (step, path) in &replaced {
+            let moved = match self.checkpoint(*step).exists() {
+                true => hide(path).map(drop),
+                false => fs::rename(path, self.checkpoint(*step)),
+            };
+            moved.map_err(failed("move", path))?;
+        }
+        let next = self.next();
+        if self.linked(&next).is_some() {
+            fs::rename(&next, self.latest()).map_err(failed("rename", &next))?;
+        } else if next.is_symlink() {
+            fs::remove_file(&next).map_err(failed("remove", &next))?;
+        }
+        if folder.is_dir() {
+            sync_folder(&folder).map_err(failed("sync", &folder))?;
+        }
+        self.complete_rollback()
+    }
+
     /// Completes the rollback that a crash has broken off, if there is one, as it was written down.
     pub(super) fn complete_rollback(&self) -> Result<Option<SetAside>, RunDirError> {
         let Some((_, folder)) = self.under_way_in()? else {
@@ -163,20 +113,6 @@ impl RunDir {
         Ok(None)
     }
 
-    /// Whether a rollback that is under way brings this checkpoint back. It may have moved.
-    pub(super) fn is_coming_back(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
-        let restores = self.under_way()?.and_then(|rollback| rollback.restores);
-        Ok(restores.is_some_and(|restores| restores == self.below(checkpoint)))
-    }
-
-    /// Where a crash has broken a rollback off, the last step that stays: what lies behind it, or is set aside, may be needed to complete it.
-    ///
-    /// # Errors
-    /// [`RunDirError::Io`] when the checkpoints cannot be listed.
-    pub fn broken_off_at(&self) -> Result<Option<u64>, RunDirError> {
-        Ok(self.under_way()?.map(|rollback| rollback.to))
-    }
-
     /// The rollback that set this checkpoint aside and those since, with their folders. The line of steps that it belongs to and the present
     /// one have in common what the one that went back furthest has left.
     fn since(&self, restores: &Path) -> Result<Vec<(PathBuf, Rollback)>, RunDirError> {
@@ -190,35 +126,9 @@ impl RunDir {
             .collect())
     }
 
-    fn unlisted(&self) -> impl Fn(io::Error) -> RunDirError + use<> {
-        failed("list the folder", &self.checkpoints())
-    }
-
     /// The name of a rollback's folder when all is done.
     fn done(&self, folder: &Path) -> PathBuf {
         self.checkpoints().join(name_of(folder).trim_start_matches('.'))
-    }
-
-    /// The rollback that a crash has broken off.
-    pub(super) fn under_way(&self) -> Result<Option<Rollback>, RunDirError> {
-        Ok(self.under_way_in()?.and_then(|(_, folder)| read(&folder)))
-    }
-
-    fn under_way_in(&self) -> Result<Option<(u64, PathBuf)>, RunDirError> {
-        let found = numbered(&self.checkpoints(), UNDER_WAY).map_err(self.unlisted())?;
-        Ok(found.into_iter().max())
-    }
-
-    /// The path below `checkpoints/` of a checkpoint that a rollback of this run has set aside; none where it lies elsewhere. `checkpoint` is
-    /// a path without links.
-    pub(super) fn set_aside_in(&self, checkpoint: &Path) -> Option<PathBuf> {
-        let folder = checkpoint.parent()?;
-        let number = name_of(folder).strip_prefix(PREFIX)?;
-        number.parse::<u64>().ok()?;
-        step_named(checkpoint)?;
-        let own = real(&self.checkpoints()).ok()?;
-        let below = checkpoint.strip_prefix(&own).ok()?.to_owned();
-        (folder.parent()? == own).then_some(below)
     }
 
     /// Makes the folder of a rollback and writes down what is to be done.
@@ -349,18 +259,4 @@ impl RunDir {
         }
         Ok(lines)
     }
-}
-
-fn read(folder: &Path) -> Option<Rollback> {
-    serde_json::from_slice(&fs::read(folder.join(FILE)).ok()?).ok()
-}
-
-fn step_named(path: &Path) -> Option<u64> {
-    step_of(path.file_name()?.to_str()?)
-}
-
-fn name_of(path: &Path) -> &str {
-    path.file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default()
 }

@@ -1,0 +1,49 @@
+//! The entries of a folder of checkpoints.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{REMOVED, step_of};
+use crate::files::if_there;
+
+/// Gives the folder of a checkpoint the name of one that is being removed, and returns that: whatever becomes of it then, nothing brings it
+/// back. One of the usual name may be there that could not be removed.
+///
+/// # Errors
+/// When it cannot be renamed.
+pub fn hide(folder: &Path) -> io::Result<PathBuf> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let mut hidden = folder.with_file_name(format!("{REMOVED}{name}"));
+    let mut number = 0;
+    while hidden.symlink_metadata().is_ok() {
+        number += 1;
+        hidden = folder.with_file_name(format!("{REMOVED}{name}.{number}"));
+    }
+    fs::rename(folder, &hidden)?;
+    Ok(hidden)
+}
+
+/// The steps of the checkpoints in a folder, in rising order; none without the folder.
+pub(super) fn steps_in(folder: &Path) -> io::Result<Vec<u64>> {
+    let mut steps = Vec::new();
+    for name in names(folder)? {
+        steps.extend(step_of(&name));
+    }
+    steps.sort_unstable();
+    Ok(steps)
+}
+
+/// The entries of a folder whose names are `prefix` and a number, in no order; none without the folder.
+pub(super) fn numbered(folder: &Path, prefix: &str) -> io::Result<Vec<(u64, PathBuf)>> {
+    let number = |name: String| Some((name.strip_prefix(prefix)?.parse().ok()?, folder.join(&name)));
+    Ok(names(folder)?.into_iter().filter_map(number).collect())
+}
+
+fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in if_there(fs::read_dir(folder))?.into_iter().flatten() {
+        names.extend(entry?.file_name().into_string().ok());
+    }
+    Ok(names)
+}

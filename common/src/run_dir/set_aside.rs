@@ -1,0 +1,140 @@
+//! What rollbacks have set aside, and what a rollback that is under way does.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::entries::{numbered, steps_in};
+use super::{RunDir, RunDirError, real, step_of};
+
+/// Begins the name of a folder of checkpoints that a rollback has set aside.
+pub(super) const PREFIX: &str = "rollback-";
+/// That of one which is under way.
+pub(super) const UNDER_WAY: &str = ".rollback-";
+/// What the rollback is, in its folder.
+pub(super) const FILE: &str = "rollback.json";
+
+/// What a rollback does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rollback {
+    /// The newest step of the run before.
+    pub from: u64,
+    /// The last step that stays.
+    pub to: u64,
+    /// The checkpoint that comes back from an earlier rollback, such as `rollback-1/step-00000128`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restores: Option<PathBuf>,
+}
+
+/// Checkpoints that a rollback has set aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetAside {
+    /// Their folder.
+    pub folder: PathBuf,
+    /// Why; none where its file does not read.
+    pub rollback: Option<Rollback>,
+    /// Their steps, in rising order; none where all have been brought back.
+    pub steps: Vec<u64>,
+}
+
+impl SetAside {
+    /// Whether a crash has broken it off: the next start completes it.
+    pub fn is_under_way(&self) -> bool {
+        name_of(&self.folder).starts_with(UNDER_WAY)
+    }
+
+    /// Where a checkpoint is that this rollback has moved, by its path before.
+    pub fn moved(&self, checkpoint: &Path) -> Option<PathBuf> {
+        let parents =
+            [checkpoint.parent()?, self.folder.parent()?].map(|parent| fs::canonicalize(parent).ok());
+        let moved = self.folder.join(checkpoint.file_name()?);
+        (!checkpoint.exists() && parents[0] == parents[1] && moved.is_dir()).then_some(moved)
+    }
+}
+
+impl Rollback {
+    /// The checkpoint that is set aside and the run goes on from, as long as it is, and the newest step of its line in
+    /// `checkpoints/`.
+    pub(super) fn begins_at(&self, run_dir: &RunDir) -> (Option<PathBuf>, u64) {
+        let Some(restores) = &self.restores else {
+            return (None, self.to);
+        };
+        let set_aside = run_dir.checkpoints().join(restores);
+        match set_aside.exists() {
+            true => (Some(set_aside), self.to),
+            false => (None, step_named(restores).unwrap_or(self.to)),
+        }
+    }
+}
+
+impl RunDir {
+    /// What rollbacks have set aside, in their order; the one that a crash has broken off is the last.
+    ///
+    /// # Errors
+    /// When the checkpoints cannot be listed.
+    pub fn set_aside(&self) -> io::Result<Vec<SetAside>> {
+        let mut folders = numbered(&self.checkpoints(), PREFIX)?;
+        folders.sort_unstable();
+        folders.extend(numbered(&self.checkpoints(), UNDER_WAY)?);
+        let of = |(_, folder): (u64, PathBuf)| {
+            Ok(SetAside {
+                rollback: read(&folder),
+                steps: steps_in(&folder)?,
+                folder,
+            })
+        };
+        folders.into_iter().map(of).collect()
+    }
+
+    /// Whether a rollback that is under way brings this checkpoint back. It may have moved.
+    pub(super) fn is_coming_back(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
+        let restores = self.under_way()?.and_then(|rollback| rollback.restores);
+        Ok(restores.is_some_and(|restores| restores == self.below(checkpoint)))
+    }
+
+    /// Where a crash has broken a rollback off, the last step that stays: what lies behind it, or is set aside, may be needed to complete it.
+    ///
+    /// # Errors
+    /// [`RunDirError::Io`] when the checkpoints cannot be listed.
+    pub fn broken_off_at(&self) -> Result<Option<u64>, RunDirError> {
+        Ok(self.under_way()?.map(|rollback| rollback.to))
+    }
+
+    /// The rollback that a crash has broken off.
+    pub(super) fn under_way(&self) -> Result<Option<Rollback>, RunDirError> {
+        Ok(self.under_way_in()?.and_then(|(_, folder)| read(&folder)))
+    }
+
+    pub(super) fn under_way_in(&self) -> Result<Option<(u64, PathBuf)>, RunDirError> {
+        let found = numbered(&self.checkpoints(), UNDER_WAY).map_err(self.unlisted())?;
+        Ok(found.into_iter().max())
+    }
+
+    /// The path below `checkpoints/` of a checkpoint that a rollback of this run has set aside; none where it lies elsewhere. `checkpoint` is
+    /// a path without links.
+    pub(super) fn set_aside_in(&self, checkpoint: &Path) -> Option<PathBuf> {
+        let folder = checkpoint.parent()?;
+        let number = name_of(folder).strip_prefix(PREFIX)?;
+        number.parse::<u64>().ok()?;
+        step_named(checkpoint)?;
+        let own = real(&self.checkpoints()).ok()?;
+        let below = checkpoint.strip_prefix(&own).ok()?.to_owned();
+        (folder.parent()? == own).then_some(below)
+    }
+}
+
+pub(super) fn read(folder: &Path) -> Option<Rollback> {
+    serde_json::from_slice(&fs::read(folder.join(FILE)).ok()?).ok()
+}
+
+pub(super) fn step_named(path: &Path) -> Option<u64> {
+    step_of(path.file_name()?.to_str()?)
+}
+
+pub(super) fn name_of(path: &Path) -> &str {
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default()
+}
