@@ -19,15 +19,15 @@ fn trainings_that_are_killed_while_they_go_back_lose_no_checkpoint() {
 fn nothing_is_missed(which: &[&str]) {
     // Both are there, or the test says what to build.
     let (_, _) = (dtrain(), worker());
-    let xtask = build_folder().join("xtask");
+    let lab = build_folder().join("lab");
     assert!(
-        xtask.is_file(),
+        lab.is_file(),
         "{} is not built; run `cargo test --workspace`",
-        xtask.display()
+        lab.display()
     );
-    let mut kills = Command::new(xtask);
+    let mut kills = Command::new(lab);
     without_outer_run(&mut kills);
-    // Cargo names the package of this test, and xtask asks for its own.
+    // Cargo names the package of this test, and the lab asks for its own.
     kills
         .env_remove("CARGO_MANIFEST_DIR")
         .arg("kills")

@@ -1,4 +1,7 @@
-//! `check`: all that must hold before a change goes in.
+//! `test` and `check`: the tests of every crate, and all that must hold before a change goes in.
+
+use std::process::Command;
+use std::thread;
 
 use anyhow::Result;
 
@@ -9,9 +12,19 @@ use crate::{demo, pytorch};
 
 /// What `check` is asked for.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     #[command(flatten)]
     set: SetArgs,
+}
+
+/// What `test` is asked for.
+#[derive(Debug, clap::Args)]
+pub struct TestArgs {
+    #[command(flatten)]
+    set: SetArgs,
+    /// Passed on to `cargo test --workspace`, for example `-- batch` or `-- --release`
+    #[arg(last = true)]
+    args: Vec<String>,
 }
 
 /// One step: what it looks at, and what it does.
@@ -73,15 +86,33 @@ impl Step {
             Work::Cargo(vars, args) => {
                 let mut cargo = ready.cargo(workspace);
                 cargo.args(args.split(' ')).envs(vars.iter().copied());
-                Ok(signals.run(&mut cargo)?.code)
+                Ok(signals.run(side_by_side(&mut cargo))?.code)
             }
             Work::Demo => demo::train(workspace, signals, ready, "dev", Some(DEMO_EPOCHS)),
         }
     }
 }
 
+/// Runs the tests and returns cargo's exit code.
+pub fn test(workspace: &Workspace, signals: &Signals, args: &TestArgs) -> Result<u8> {
+    let ready = setup::run(workspace, signals, &args.set.clone().into())?;
+    let mut cargo = ready.cargo(workspace);
+    cargo.args(["test", "--workspace"]).args(&args.args);
+    Ok(signals.run(side_by_side(&mut cargo))?.code)
+}
+
+/// Most tests wait for processes: twice as many of them as there are cores run at once, where the user has not said otherwise.
+fn side_by_side(cargo: &mut Command) -> &mut Command {
+    const THREADS: &str = "RUST_TEST_THREADS";
+    if std::env::var_os(THREADS).is_none() {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        cargo.env(THREADS, (2 * cores).to_string());
+    }
+    cargo
+}
+
 /// Runs the steps until one fails, and returns its exit code.
-pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let ready = setup::run(workspace, signals, &args.set.clone().into())?;
     pytorch::prepare(workspace, signals, ready.compiler.as_deref())?;
     for (index, step) in STEPS.iter().enumerate() {

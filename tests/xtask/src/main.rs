@@ -2,40 +2,23 @@
 //!
 //! `setup` fetches libtorch; every other command does that first where it needs it. Messages go to standard error.
 
-mod attempts;
-mod bench;
-mod check;
-mod demo;
-mod fuzz;
-mod gpu_test;
-mod kills;
-mod marked;
-mod memory;
-mod metrics;
-mod parity;
-mod process;
-mod python;
-mod pytorch;
-mod setup;
-mod soak;
-mod suite;
-mod torchrun;
-mod workspace;
-
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
-
-use process::{Interrupted, Signals};
-use workspace::Workspace;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+use xtask::process::{Interrupted, Signals};
+use xtask::workspace::Workspace;
+use xtask::{check, demo, setup};
 
 /// Set-up, demo, tests and checks of dtrain
 #[derive(Parser)]
 #[command(
     name = "cargo xtask",
     bin_name = "cargo xtask",
-    disable_help_subcommand = true
+    disable_help_subcommand = true,
+    after_help = lab_help()
 )]
 struct Cli {
     #[command(subcommand)]
@@ -55,48 +38,50 @@ enum Command {
     /// have fallen and the test accuracy must be at least three times chance.
     Demo(demo::Args),
     /// Set up and run the tests of every crate
-    Test(suite::Args),
+    Test(check::TestArgs),
     /// Set up, then check formatting, lints, documentation and tests; stops at the first that fails
     Check(check::Args),
-    /// Make the reference files under tests/parity/reference anew, with PyTorch
-    ///
-    /// Installs PyTorch and torchvision into target/parity-venv (5 GB on the disk) and runs the scripts make_*.py of
-    /// tests/parity there. Only needed when one of them changes: the files are in the repository.
-    Parity,
-    /// Measure dtrain beside PyTorch, in turn on this machine: all of it takes about half an hour
-    ///
-    /// Prints medians over the rounds, ratios and goals, and writes all of it as JSON. Installs PyTorch and torchvision into
-    /// target/bench-venv (5 GB on the disk) unless --python names a Python that has them. Leave the machine alone meanwhile.
-    Bench(bench::Args),
-    /// Hold predictions of memory against what is taken, and train under budgets from hopeless to ample: some minutes
-    ///
-    /// Prints tables in Markdown. The exit code is 1 where a prediction or a run misses its goal.
-    Memory(memory::Args),
-    /// Kill trainings at random moments, resume them, and compare with runs that nobody killed: takes some minutes
-    ///
-    /// Kills a worker, all workers or the launcher, many of them while a checkpoint is written. Every checkpoint must be whole
-    /// after each, the resumed run must end with the same bits, and no process may be left. Prints a table in Markdown. The
-    /// exit code is 1 where something missed; what it left is kept in target/kills then.
-    Kills(kills::Args),
-    /// Kill launchers, guardians and workers at many moments, and see that no process is left: takes some minutes
-    ///
-    /// Needs neither libtorch nor Python.
-    Soak(soak::Args),
-    /// Have the readers of checkpoints read a million changed files: takes some minutes
-    ///
-    /// None may be read as whole, panic, or take more memory than files of that length do.
-    Fuzz(fuzz::Args),
-    /// Check dtrain on this machine's GPUs, and measure it beside PyTorch there
-    ///
-    /// Collectives by NCCL, kernels against PyTorch's results, trainings cut up in every way, graphs, predictions of memory, faults and
-    /// benchmarks. Prints a table and writes JSON. The exit code is 1 where something does not hold, and 2 without a GPU.
-    GpuTest(gpu_test::Args),
-    /// Run a PyTorch script under dtrain and dtrain's worker under torchrun, and compare the results
-    ///
-    /// The script trains by DistributedDataParallel over Gloo, in two processes: by torchrun, by `dtrain launch -- python
-    /// script.py`, `dtrain launch script.py` and `dtrain launch -m script`. The exit code is 1 where a loss or a parameter
-    /// differs in a bit. Installs PyTorch as `bench` does.
-    Torchrun(torchrun::Args),
+    /// A command of the lab
+    #[command(external_subcommand)]
+    Lab(Vec<OsString>),
+}
+
+/// The commands of the package `lab`, which is built when one of them is first used, and what they do.
+const LAB: [(&str, &str); 8] = [
+    (
+        "parity",
+        "Make the reference files under tests/parity/reference anew, with PyTorch",
+    ),
+    ("bench", "Measure dtrain beside PyTorch, in turn on this machine"),
+    (
+        "memory",
+        "Compare predictions of memory with measurements, and train under budgets",
+    ),
+    (
+        "kills",
+        "Kill trainings at random moments, resume them, and compare",
+    ),
+    ("soak", "Kill launchers, guardians and workers at many moments"),
+    (
+        "fuzz",
+        "Have the readers of checkpoints read a million changed files",
+    ),
+    (
+        "gpu-test",
+        "Check dtrain on this machine's GPUs, and measure it beside PyTorch there",
+    ),
+    (
+        "torchrun",
+        "Run a PyTorch script under dtrain and dtrain's worker under torchrun, and compare",
+    ),
+];
+
+fn lab_help() -> String {
+    let lines = LAB.map(|(name, about)| format!("  {name:9} {about}\n"));
+    format!(
+        "Measurements, which are no part of the tests (COMMAND --help tells more):\n{}",
+        lines.concat()
+    )
 }
 
 fn main() -> ExitCode {
@@ -116,30 +101,22 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<u8> {
     let signals = Signals::watch()?;
-    // A pack of `gpu-test` is run where there is none.
-    let workspace = Workspace::find;
+    let workspace = Workspace::find()?;
     match command {
-        Command::GpuTest(args) => gpu_test::run(&signals, &args),
-        Command::Setup(args) => setup::run(&workspace()?, &signals, &args).map(|_| 0),
-        Command::Demo(args) => demo::run(&workspace()?, &signals, &args),
-        Command::Test(args) => suite::run(&workspace()?, &signals, &args),
-        Command::Check(args) => check::run(&workspace()?, &signals, &args),
-        Command::Parity => parity::run(&workspace()?, &signals),
-        Command::Bench(args) => bench::run(&workspace()?, &signals, &args),
-        Command::Memory(args) => memory::run(&workspace()?, &signals, &args),
-        Command::Kills(args) => kills::run(&workspace()?, &signals, &args),
-        Command::Fuzz(args) => fuzz::run(&workspace()?, &signals, &args),
-        Command::Soak(args) => soak::run(&workspace()?, &signals, &args),
-        Command::Torchrun(args) => torchrun::run(&workspace()?, &signals, &args),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_command_line_is_sound() {
-        super::Cli::command().debug_assert();
+        Command::Setup(args) => setup::run(&workspace, &signals, &args).map(|_| 0),
+        Command::Demo(args) => demo::run(&workspace, &signals, &args),
+        Command::Test(args) => check::test(&workspace, &signals, &args),
+        Command::Check(args) => check::run(&workspace, &signals, &args),
+        Command::Lab(words) => {
+            if !LAB.iter().any(|(name, _)| words[0] == *name) {
+                let words = format!("unrecognized subcommand '{}'", words[0].display());
+                Cli::command().error(ErrorKind::InvalidSubcommand, words).exit();
+            }
+            let mut cargo = workspace.cargo();
+            cargo
+                .args(["run", "--quiet", "--release", "--package", "lab", "--"])
+                .args(&words);
+            Ok(signals.run(&mut cargo)?.code)
+        }
     }
 }

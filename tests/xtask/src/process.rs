@@ -16,11 +16,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 /// A signal asked this program to stop.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped by {}; the same command goes on from here", name(*.0))]
-pub(crate) struct Interrupted(i32);
+pub struct Interrupted(i32);
 
 impl Interrupted {
     /// What a shell reports for a program that died of the signal.
-    pub(crate) fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         u8::try_from(128 + self.0).unwrap_or(u8::MAX)
     }
 }
@@ -31,15 +31,16 @@ fn name(signal: i32) -> String {
 
 /// How a child ended.
 #[derive(Debug)]
-pub(crate) struct Finished {
+pub struct Finished {
     /// Its exit code, or 128 + n where signal n ended it.
-    pub(crate) code: u8,
+    pub code: u8,
     /// What it wrote to standard error, where that was asked for.
-    pub(crate) stderr: String,
+    pub stderr: String,
 }
 
 impl Finished {
-    pub(crate) fn success(&self) -> bool {
+    /// Whether the exit code is 0.
+    pub fn success(&self) -> bool {
         self.code == 0
     }
 }
@@ -47,13 +48,13 @@ impl Finished {
 /// The signals that ask this program to stop. Once watched they no longer kill it: a child is always waited for, so
 /// that no pip or training is left running behind the prompt, and temporary files are removed.
 #[derive(Debug)]
-pub(crate) struct Signals {
+pub struct Signals {
     received: Arc<AtomicUsize>,
 }
 
 impl Signals {
     /// Starts watching.
-    pub(crate) fn watch() -> Result<Self> {
+    pub fn watch() -> Result<Self> {
         let received = Arc::new(AtomicUsize::new(0));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register_usize(signal, received.clone(), signal as usize)
@@ -63,7 +64,7 @@ impl Signals {
     }
 
     /// An error once a signal has come. Called wherever work can be left.
-    pub(crate) fn check(&self) -> Result<(), Interrupted> {
+    pub fn check(&self) -> Result<(), Interrupted> {
         match self.received.load(Ordering::Relaxed) {
             0 => Ok(()),
             signal => Err(Interrupted(i32::try_from(signal).unwrap_or_default())),
@@ -71,7 +72,7 @@ impl Signals {
     }
 
     /// Runs a child to its end with this program's own input and output.
-    pub(crate) fn run(&self, command: &mut Command) -> Result<Finished> {
+    pub fn run(&self, command: &mut Command) -> Result<Finished> {
         let mut child = self.start(command)?;
         let code = self
             .wait(&mut child)
@@ -83,7 +84,7 @@ impl Signals {
     }
 
     /// Runs a child to its end. Its standard error is shown as it comes and returned as well.
-    pub(crate) fn run_noting_errors(&self, command: &mut Command) -> Result<Finished> {
+    pub fn run_noting_errors(&self, command: &mut Command) -> Result<Finished> {
         let mut child = self.start(command.stderr(Stdio::piped()))?;
         let reader = child.stderr.take().map(|pipe| thread::spawn(move || tee(pipe)));
         let code = self
@@ -135,12 +136,12 @@ fn pass_on(signal: usize, child: &Child) {
 }
 
 /// What is started, for an error.
-pub(crate) fn shown(command: &Command) -> String {
+pub fn shown(command: &Command) -> String {
     command.get_program().to_string_lossy().into_owned()
 }
 
 /// As a shell tells it: 128 + n where signal n ended the process.
-pub(crate) fn exit_code(status: ExitStatus) -> u8 {
+pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status
         .code()
         .or_else(|| status.signal().map(|signal| 128 + signal));
@@ -162,7 +163,7 @@ fn tee(pipe: impl io::Read) -> String {
 }
 
 /// A program on the CPU alone, with one thread for a rank as torchrun sets it, and with nothing of an outer run.
-pub(crate) fn quiet(program: &Path) -> Command {
+pub fn quiet(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .env("OMP_NUM_THREADS", "1")
@@ -174,69 +175,11 @@ pub(crate) fn quiet(program: &Path) -> Command {
 }
 
 /// The last lines that say anything, as one.
-pub(crate) fn last_words(text: &str) -> String {
+pub fn last_words(text: &str) -> String {
     let lines: Vec<&str> = text
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
     lines[lines.len().saturating_sub(3)..].join(" | ")
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    fn sh(script: &str) -> Command {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", script]);
-        command
-    }
-
-    #[test]
-    fn the_last_words_are_the_last_that_say_anything() {
-        assert_eq!(
-            last_words("one\n\ntwo\n three \n\nfour\n\n"),
-            "two | three | four"
-        );
-        assert_eq!(last_words(""), "");
-    }
-
-    #[test]
-    fn exit_codes_and_deaths_by_signal_are_told_as_a_shell_does() {
-        let signals = Signals {
-            received: Arc::default(),
-        };
-        assert_eq!(signals.run(&mut sh("exit 75")).unwrap().code, 75);
-        assert_eq!(signals.run(&mut sh("kill -KILL $$")).unwrap().code, 137);
-    }
-
-    #[test]
-    fn standard_error_is_kept() {
-        let signals = Signals {
-            received: Arc::default(),
-        };
-        let finished = signals
-            .run_noting_errors(&mut sh("echo one >&2; printf two >&2; exit 3"))
-            .unwrap();
-        assert_eq!((finished.code, finished.stderr.as_str()), (3, "one\ntwo"));
-    }
-
-    #[test]
-    fn a_signal_is_passed_on_and_stops_what_follows() {
-        let received = Arc::new(AtomicUsize::new(0));
-        let signals = Signals {
-            received: received.clone(),
-        };
-        let killer = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(200));
-            received.store(SIGTERM as usize, Ordering::Relaxed);
-        });
-        assert_eq!(signals.run(&mut sh("exec sleep 60")).unwrap().code, 128 + 15);
-        killer.join().unwrap();
-        let error = signals.run(&mut sh("exit 0")).unwrap_err();
-        assert_eq!(error.downcast_ref::<Interrupted>().unwrap().exit_code(), 143);
-        assert!(error.to_string().contains("SIGTERM"), "{error}");
-    }
 }

@@ -120,78 +120,29 @@ fn mean(values: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn figures(losses: &[f64], accuracy: f64) -> Figures {
-        Figures {
-            losses: losses.to_vec(),
-            accuracy,
-            classes: 10,
-        }
-    }
-
-    fn complaint(losses: &[f64], accuracy: f64) -> String {
-        figures(losses, accuracy).check().unwrap_err().to_string()
-    }
-
     #[test]
-    fn a_run_that_learnt_passes() {
-        figures(&[2.3, 1.0, 0.2], 0.95).check().unwrap();
-        figures(&[2.3, 1.0, 0.2], 0.3).check().unwrap();
-    }
-
-    #[test]
-    fn a_run_that_did_not_learn_fails() {
-        assert!(complaint(&[2.3, 2.4], 0.95).contains("did not fall"));
-        assert!(complaint(&[2.3, 2.3], 0.95).contains("did not fall"));
-        assert!(complaint(&[2.3, 0.2], 0.29).contains("3 times chance (0.100)"));
-        assert!(complaint(&[2.3], 0.95).contains("too few"));
-        assert!(complaint(&[2.3, f64::NAN, 0.2], 0.95).contains("step 2 is not a number"));
-        assert!(complaint(&[2.3, 0.2], 95.0).contains("make no sense"));
-    }
-
-    #[test]
-    fn one_odd_step_at_the_end_does_not_decide() {
+    fn only_a_run_that_has_learnt_passes() {
+        let check = |losses: &[f64], accuracy| {
+            let (losses, classes) = (losses.to_vec(), 10);
+            let told = Figures {
+                losses,
+                accuracy,
+                classes,
+            }
+            .check();
+            told.map_or_else(|error| error.to_string(), |()| "passed".to_owned())
+        };
+        assert_eq!(check(&[2.3, 1.0, 0.2], 0.3), "passed");
+        assert!(check(&[2.3, 2.3], 0.95).contains("did not fall"));
+        assert!(check(&[2.3, 0.2], 0.29).contains("3 times chance (0.100)"));
+        assert!(check(&[2.3], 0.95).contains("too few"));
+        assert!(check(&[2.3, f64::NAN, 0.2], 0.95).contains("step 2 is not a number"));
+        assert!(check(&[2.3, 0.2], 95.0).contains("make no sense"));
+        // One odd step at the end does not decide.
         let mut losses: Vec<f64> = (0..40).map(|step| 2.3 - 0.05 * f64::from(step)).collect();
         losses[39] = 3.0;
-        figures(&losses, 0.9).check().unwrap();
-    }
-
-    #[test]
-    fn the_files_of_a_run_are_read() {
-        let run = tempfile::tempdir().unwrap();
-        let put = |file: &str, text: &str| {
-            let path = run.path().join(file);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        put(
-            "metrics.jsonl",
-            "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":0.5}\n{\"eval\":{\"accuracy\":0.9}}\n{\"checkpoint\":{}}\n",
-        );
-        put("checkpoints/latest/manifest.json", r#"{"classes": 10}"#);
-        assert!(
-            Figures::read(run.path())
-                .unwrap_err()
-                .to_string()
-                .contains("result.json")
-        );
-        put("result.json", r#"{"final_metrics": {"loss": 0.5}}"#);
-        assert!(
-            Figures::read(run.path())
-                .unwrap_err()
-                .to_string()
-                .contains("no test accuracy")
-        );
-        put("result.json", r#"{"final_metrics": {"accuracy": 0.9}}"#);
-        let figures = Figures::read(run.path()).unwrap();
-        figures.check().unwrap();
-        assert_eq!(
-            figures.to_string(),
-            "loss 2.500 in the first step and 0.500 in the last of 2, test accuracy 90.0% (chance 10.0%)"
-        );
-        put("metrics.jsonl", "{\"step\":1,\"loss\":null}\n{\"step\":2}\n");
-        assert!(format!("{:#}", Figures::read(run.path()).unwrap_err()).contains("step 2 has no loss"));
+        assert_eq!(check(&losses, 0.9), "passed");
     }
 }

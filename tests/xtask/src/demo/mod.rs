@@ -16,7 +16,7 @@ use figures::Figures;
 
 /// What `demo` is asked for.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     #[command(flatten)]
     set: SetArgs,
     /// Build in this profile of cargo
@@ -28,7 +28,7 @@ pub(crate) struct Args {
 }
 
 /// Builds, trains and looks at the result. Returns the exit code of the step that failed.
-pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let mut set_up = setup::Args::from(args.set.clone());
     set_up.builds = Some(args.profile.clone());
     let ready = setup::run(workspace, signals, &set_up)?;

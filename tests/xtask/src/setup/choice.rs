@@ -4,12 +4,9 @@ use std::fmt;
 use std::path::Path;
 use std::process::Command;
 
-use serde::Serialize;
-
 /// A set of libraries to fetch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Set {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Set {
     /// libtorch and the two libraries that it names even on a CPU.
     Cpu,
     /// These and cuBLAS, cuDNN, NCCL and the other libraries for GPUs.
@@ -27,7 +24,7 @@ impl fmt::Display for Set {
 
 /// The flags that choose a set.
 #[derive(Debug, Default, Clone, clap::Args)]
-pub(crate) struct SetArgs {
+pub struct SetArgs {
     /// Fetch the CUDA libraries too, about 2 GB more [default: where an NVIDIA driver is found]
     #[arg(long, conflicts_with = "cpu")]
     cuda: bool,
@@ -38,7 +35,7 @@ pub(crate) struct SetArgs {
 
 impl SetArgs {
     /// Whether the user has chosen.
-    pub(crate) fn is_given(&self) -> bool {
+    pub fn is_given(&self) -> bool {
         self.cuda || self.cpu
     }
 }
@@ -105,37 +102,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_decide_before_the_driver_does() {
-        let chosen = |cuda, cpu, driver| Choice::new(&SetArgs { cuda, cpu }, driver).set;
-        assert_eq!(chosen(false, false, None), Set::Cpu);
-        assert_eq!(chosen(false, false, Some("/driver")), Set::Cuda);
-        assert_eq!(chosen(false, true, Some("/driver")), Set::Cpu);
-        assert_eq!(chosen(true, false, None), Set::Cuda);
-    }
-
-    #[test]
-    fn the_choice_is_told_with_its_reason() {
-        let choice = Choice::new(&SetArgs::default(), Some("/proc/driver/nvidia/version"));
+    fn flags_decide_before_the_driver_does_and_the_reason_is_told() {
+        let chosen = |cuda, cpu, driver| Choice::new(&SetArgs { cuda, cpu }, driver).to_string();
+        assert_eq!(chosen(false, false, None), "CPU set (no NVIDIA driver was found)");
         assert_eq!(
-            choice.to_string(),
-            "CUDA set (an NVIDIA driver was found: /proc/driver/nvidia/version)"
+            chosen(false, false, Some("/driver")),
+            "CUDA set (an NVIDIA driver was found: /driver)"
         );
-    }
-
-    #[test]
-    fn the_driver_is_found_by_its_full_name_alone() {
-        let known = "2 libs found in cache\n\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/wsl/lib/libcuda.so.1\n";
-        assert_eq!(
-            driver_library(known).as_deref(),
-            Some("/usr/lib/wsl/lib/libcuda.so.1")
-        );
-        assert_eq!(
-            driver_library("\tlibcudart.so.13 (libc6,x86-64) => /usr/lib/libcudart.so.13\n"),
-            None
-        );
-        assert_eq!(
-            driver_library("\tlibcuda.so (libc6,x86-64) => /usr/lib/libcuda.so\n"),
-            None
-        );
+        assert_eq!(chosen(false, true, Some("/driver")), "CPU set (--cpu was given)");
+        assert_eq!(chosen(true, false, None), "CUDA set (--cuda was given)");
     }
 }

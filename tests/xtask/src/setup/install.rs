@@ -7,14 +7,16 @@ use std::time::Duration;
 use std::{io, process, thread};
 
 use anyhow::{Context, Result};
+use rustix::fs::statvfs;
 
-use super::fetch::Fetcher;
-use super::requirement::{Arch, Requirement, requirements};
-use super::space::{self, Bytes};
-use super::stamp::Stamp;
-use super::{Problem, Set, tools};
+use super::bytes::Bytes;
+use super::pins::{Arch, Pin, pins};
+use super::{Problem, Set, libtorch, pip, tools};
 use crate::process::Signals;
 use crate::workspace::Workspace;
+
+/// The lines of the pins that are whole in a folder, in that folder.
+const STAMP: &str = "dtrain-setup.txt";
 
 /// The set-up of one set on one machine.
 #[derive(Debug)]
@@ -26,17 +28,15 @@ pub(crate) struct Installation<'a> {
 }
 
 impl Installation<'_> {
-    /// Whether all is there by the stamp. Reads a few files and changes nothing, so it needs no lock.
+    /// Whether all is there. Reads a few files and changes nothing, so it needs no lock.
     pub(crate) fn is_complete(&self) -> Result<bool> {
         let folder = self.workspace.libtorch();
-        let Some(stamp) = Stamp::read(&folder, self.arch) else {
-            return Ok(false);
-        };
         let linked = self.set == Set::Cpu || is_linked(&folder);
-        Ok(linked
-            && stamp
-                .missing(&folder, &requirements(self.arch, self.set)?)
-                .is_empty())
+        Ok(
+            linked
+                && folder.join(STAMP).is_file()
+                && missing(&folder, &pins(self.arch, self.set)?).is_empty(),
+        )
     }
 
     /// Fetches what is missing, or everything with `force`.
@@ -44,106 +44,92 @@ impl Installation<'_> {
         let target = self.workspace.target();
         fs::create_dir_all(&target).map_err(|error| Problem::write(&target, error))?;
         let _lock = self.lock()?;
-        let staging = self.workspace.staging();
-        remove_scratch(&staging)?;
+        let (staging, folder) = (self.workspace.staging(), self.workspace.libtorch());
+        let tree = staging.join("tree");
+        // What set-ups that were killed left behind.
+        for entry in fs::read_dir(&staging).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(SCRATCH) {
+                remove(&entry.path())?;
+            }
+        }
         if force {
             remove(&staging)?;
         }
-
-        let folder = self.workspace.libtorch();
-        let wanted = requirements(self.arch, self.set)?;
-        let all = requirements(self.arch, Set::Cuda)?;
-        let stamp = Stamp::read(&folder, self.arch).unwrap_or_else(|| Stamp::adopt(&folder, self.arch, &all));
-        let missing = stamp.missing(&folder, &wanted);
+        let wanted = pins(self.arch, self.set)?;
+        let lost = missing(&folder, &wanted);
         // A folder without the right libtorch itself is replaced as a whole; otherwise what is missing is added to it.
-        let afresh = force || missing.iter().any(|requirement| requirement.name == "torch");
-        if afresh {
-            self.put_together(&staging, &wanted)?;
+        if force || lost.iter().any(|pin| pin.name == "torch") {
+            let left = missing(&tree, &wanted);
+            if left.len() < wanted.len() {
+                let (left, all) = (left.len(), wanted.len());
+                eprintln!("going on with the set-up that was stopped: {left} of {all} packages are left");
+            } else {
+                remove(&tree)?;
+            }
+            self.add(&tree, &left)?;
+            if fs::symlink_metadata(&folder).is_ok() {
+                eprintln!("replacing what is in {}", self.workspace.show(&folder));
+                let old = staging.join("old");
+                remove(&old)?;
+                fs::rename(&folder, &old).map_err(|error| Problem::write(&folder, error))?;
+            }
+            fs::rename(&tree, &folder).map_err(|error| Problem::write(&folder, error))?;
         } else {
-            self.add(&folder, stamp, &missing, &staging)?;
+            self.add(&folder, &lost)?;
         }
-        if self.set == Set::Cuda {
-            link_nccl(&folder)?;
+        if self.set == Set::Cuda && !is_linked(&folder) {
+            let link = nccl_link(&folder);
+            remove(&link)?;
+            symlink(NCCL, &link).map_err(|error| Problem::write(link, error))?;
         }
         remove(&staging)
     }
 
-    /// Makes a new folder in `staging`, going on where an earlier set-up stopped, and moves it into place.
-    fn put_together(&self, staging: &Path, wanted: &[Requirement]) -> Result<()> {
-        let tree = staging.join("tree");
-        let folder = self.workspace.libtorch();
-        let stamp = Stamp::read(&tree, self.arch).unwrap_or_else(|| Stamp::empty(self.arch));
-        let missing = stamp.missing(&tree, wanted);
-        if missing.len() < wanted.len() {
-            eprintln!(
-                "going on with the set-up that was stopped: {} of {} packages are left",
-                missing.len(),
-                wanted.len()
-            );
-        } else {
-            remove(&tree)?;
-        }
-        self.add(&tree, stamp, &missing, staging)?;
-        if fs::symlink_metadata(&folder).is_ok() {
-            eprintln!("replacing what is in {}", self.workspace.show(&folder));
-            let old = staging.join("old");
-            remove(&old)?;
-            fs::rename(&folder, &old).map_err(|error| Problem::write(&folder, error))?;
-        }
-        fs::rename(&tree, &folder).map_err(|error| Problem::write(&folder, error))?;
-        Ok(())
-    }
-
-    /// Adds packages to `tree`, entering each into its stamp when it is whole.
-    fn add(&self, tree: &Path, mut stamp: Stamp, missing: &[Requirement], staging: &Path) -> Result<()> {
-        let (cpu, cuda) = (
-            requirements(self.arch, Set::Cpu)?,
-            requirements(self.arch, Set::Cuda)?,
-        );
-        fs::create_dir_all(tree).map_err(|error| Problem::write(tree, error))?;
-        if missing.is_empty() {
-            return Ok(stamp.write(tree, &cpu, &cuda)?);
-        }
-        let python = tools::find_python()?;
-        fs::create_dir_all(staging).map_err(|error| Problem::write(staging, error))?;
-        let target = self.workspace.target();
-        space::check(&target, space::needed(missing))?;
-        self.announce(missing);
-        let fetcher = Fetcher {
-            python: &python,
-            arch: self.arch,
-            signals: self.signals,
-            target: &target,
+    /// Adds packages to a folder, entering each into its stamp when it is whole.
+    fn add(&self, folder: &Path, lost: &[Pin]) -> Result<()> {
+        fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
+        let all = pins(self.arch, Set::Cuda)?;
+        let lines = |there: &[&Pin]| {
+            there
+                .iter()
+                .map(|pin| format!("{}\n", pin.line))
+                .collect::<String>()
         };
-        for (index, requirement) in missing.iter().enumerate() {
-            let Requirement {
-                name,
-                version,
-                fetch_bytes,
-                ..
-            } = requirement;
-            eprintln!(
-                "[{}/{}] {name} {version} ({})",
-                index + 1,
-                missing.len(),
-                Bytes(*fetch_bytes)
-            );
-            let scratch = Scratch::new(staging)?;
-            fetcher.fetch(requirement, &scratch.0, tree)?;
-            stamp.enter(requirement);
-            stamp.write(tree, &cpu, &cuda)?;
+        let absent = missing(folder, &all);
+        let mut there: Vec<&Pin> = all.iter().filter(|pin| !absent.contains(pin)).collect();
+        stamp(folder, &lines(&there))?;
+        if lost.is_empty() {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    fn announce(&self, missing: &[Requirement]) {
-        let sum = |bytes: fn(&Requirement) -> u64| Bytes(missing.iter().map(bytes).sum());
+        let (python, target) = (tools::find_python()?, self.workspace.target());
+        check_space(&target, lost)?;
+        let sum = |bytes: fn(&Pin) -> u64| Bytes(lost.iter().map(bytes).sum());
         eprintln!(
             "fetching {} into {}, {} on the disk once unpacked",
-            sum(|requirement| requirement.fetch_bytes),
+            sum(|pin| pin.fetch_bytes),
             self.workspace.show(&self.workspace.libtorch()),
-            sum(|requirement| requirement.unpacked_bytes),
+            sum(|pin| pin.unpacked_bytes),
         );
+        for (index, pin) in lost.iter().enumerate() {
+            eprintln!(
+                "[{}/{}] {pin} ({})",
+                index + 1,
+                lost.len(),
+                Bytes(pin.fetch_bytes)
+            );
+            // The name is this process's own: a pip that outlived a killed set-up writes into a folder that is gone.
+            let scratch = Scratch(
+                self.workspace
+                    .staging()
+                    .join(format!("{SCRATCH}{}", process::id())),
+            );
+            fs::create_dir_all(&scratch.0).map_err(|error| Problem::write(&scratch.0, error))?;
+            let fetched = pip::download(self.signals, &python, self.arch, pin, &scratch.0, &target)?;
+            pip::unpack(self.signals, &python, &fetched, pin, folder, &target)?;
+            there.push(pin);
+            stamp(folder, &lines(&there))?;
+        }
+        Ok(())
     }
 
     /// Waits for another set-up to end. The lock goes with the process that holds it, however that one ends.
@@ -174,39 +160,61 @@ impl Installation<'_> {
     }
 }
 
-/// A folder for what is needed only while one package is fetched. Its name is this process's own: a pip that outlived
-/// a killed set-up writes into a folder that is gone.
+/// Those that the folder lacks: not in its stamp, or with the key file gone since. A folder without a stamp, as earlier versions left it,
+/// is judged by its files.
+fn missing(folder: &Path, wanted: &[Pin]) -> Vec<Pin> {
+    let stamp = fs::read_to_string(folder.join(STAMP)).ok();
+    let is_there = |pin: &Pin| {
+        let entered = stamp
+            .as_ref()
+            .is_none_or(|stamp| stamp.lines().any(|line| line == pin.line));
+        let right = pin.name != "torch" && stamp.is_some() || libtorch::is_right(&folder.join("torch"));
+        // A crash may have left a file empty.
+        let whole = fs::metadata(folder.join(&pin.key_file)).is_ok_and(|file| file.len() > 0);
+        entered && right && whole
+    };
+    wanted.iter().filter(|pin| !is_there(pin)).cloned().collect()
+}
+
+/// Writes the stamp, whole or not at all.
+fn stamp(folder: &Path, lines: &str) -> Result<(), Problem> {
+    let (path, beside) = (folder.join(STAMP), folder.join(format!("{STAMP}.new")));
+    let written = fs::write(&beside, lines)
+        .and_then(|()| File::open(&beside)?.sync_all())
+        .and_then(|()| fs::rename(&beside, &path));
+    written.map_err(|error| Problem::write(path, error))
+}
+
+/// Refuses where the disk has too little room. pip keeps a wheel twice until it is done, and it is removed once it is unpacked.
+fn check_space(folder: &Path, lost: &[Pin]) -> Result<(), Problem> {
+    /// For folders, logs and what else is written meanwhile.
+    const MARGIN: u64 = 64_000_000;
+    let (mut kept, mut most) = (0, 0);
+    for pin in lost {
+        most = most.max(kept + (2 * pin.fetch_bytes).max(pin.fetch_bytes + pin.unpacked_bytes));
+        kept += pin.unpacked_bytes;
+    }
+    let needed = Bytes(most + MARGIN);
+    let state = statvfs(folder).map_err(|error| Problem::write(folder, error.into()))?;
+    let free = Bytes(state.f_bavail.saturating_mul(state.f_frsize));
+    if free.0 < needed.0 {
+        let folder = folder.to_owned();
+        return Err(Problem::Space { folder, needed, free });
+    }
+    Ok(())
+}
+
+/// A folder for what is needed only while one package is fetched.
 #[derive(Debug)]
 struct Scratch(PathBuf);
 
 const SCRATCH: &str = "scratch-";
-
-impl Scratch {
-    fn new(staging: &Path) -> Result<Self, Problem> {
-        let folder = staging.join(format!("{SCRATCH}{}", process::id()));
-        fs::create_dir_all(&folder).map_err(|error| Problem::write(&folder, error))?;
-        Ok(Self(folder))
-    }
-}
 
 impl Drop for Scratch {
     fn drop(&mut self) {
         // What stays here is removed by the next set-up.
         let _ = fs::remove_dir_all(&self.0);
     }
-}
-
-/// Removes what set-ups that were killed left behind.
-fn remove_scratch(staging: &Path) -> Result<()> {
-    let Ok(entries) = fs::read_dir(staging) else {
-        return Ok(());
-    };
-    for entry in entries.flatten() {
-        if entry.file_name().to_string_lossy().starts_with(SCRATCH) {
-            remove(&entry.path())?;
-        }
-    }
-    Ok(())
 }
 
 /// Removes a folder, a file or a link; it may be absent.
@@ -220,6 +228,7 @@ fn remove(path: &Path) -> Result<()> {
     Ok(removed.map_err(|error| Problem::write(path, error))?)
 }
 
+/// NVIDIA's wheel has NCCL under this name alone; its Rust binding looks for libnccl.so.
 const NCCL: &str = "libnccl.so.2";
 
 fn nccl_link(folder: &Path) -> PathBuf {
@@ -228,14 +237,4 @@ fn nccl_link(folder: &Path) -> PathBuf {
 
 fn is_linked(folder: &Path) -> bool {
     fs::read_link(nccl_link(folder)).is_ok_and(|target| target == Path::new(NCCL))
-}
-
-/// NVIDIA's wheel has NCCL as libnccl.so.2 alone; its Rust binding looks for libnccl.so.
-fn link_nccl(folder: &Path) -> Result<()> {
-    if is_linked(folder) {
-        return Ok(());
-    }
-    let link = nccl_link(folder);
-    remove(&link)?;
-    Ok(symlink(NCCL, &link).map_err(|error| Problem::write(link, error))?)
 }

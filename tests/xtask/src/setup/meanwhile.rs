@@ -30,36 +30,3 @@ impl Drop for Meanwhile {
         let _ = child.wait();
     }
 }
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use std::time::{Duration, Instant};
-
-    use super::*;
-
-    #[test]
-    fn a_dropped_build_ends_with_what_it_has_started() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("ended");
-        let mut build = Command::new("/bin/sh");
-        let script =
-            r#"(trap 'echo > "$0"; exit' TERM; echo > "$0.begun"; while :; do sleep 0.05; done) & wait"#;
-        build.args(["-c", script]).arg(&file);
-        let meanwhile = Meanwhile::start(&mut build);
-        let until = |path: &std::path::Path| {
-            let begun = Instant::now();
-            while !path.exists() {
-                assert!(
-                    begun.elapsed() < Duration::from_secs(60),
-                    "{} is not made",
-                    path.display()
-                );
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        };
-        until(&folder.path().join("ended.begun"));
-        drop(meanwhile);
-        until(&file);
-    }
-}

@@ -1,18 +1,17 @@
 //! `setup`: libtorch, so that plain `cargo build`, `cargo test` and `cargo run` work.
 //!
-//! The stamp file in `target/libtorch` says which packages are there; a package is entered only when all its files are
+//! A stamp in `target/libtorch` holds the pins of the packages that are there; a package is entered only when all its files are
 //! in place. A new libtorch is put together beside, in `target/libtorch-setup`, and renamed into place as a whole. So
 //! a download that was cut off, a crash or a Ctrl-C never leaves a half set that looks like a whole one.
 
+mod bytes;
 mod choice;
-mod fetch;
 mod install;
 mod libtorch;
 mod meanwhile;
+mod pins;
+mod pip;
 mod problem;
-mod requirement;
-mod space;
-mod stamp;
 mod tools;
 
 use std::ffi::OsString;
@@ -26,28 +25,29 @@ use anyhow::{Context, Result};
 use crate::process::Signals;
 use crate::workspace::Workspace;
 use choice::Choice;
-pub(crate) use choice::{Set, SetArgs};
-pub(crate) use fetch::explain;
+pub use choice::{Set, SetArgs};
 use install::Installation;
 use meanwhile::Meanwhile;
-pub(crate) use problem::Problem;
-use requirement::Arch;
-pub(crate) use tools::find_python;
+use pins::Arch;
+pub use pip::explain;
+pub use problem::Problem;
+pub use tools::find_python;
 
 /// The version of libtorch that dtrain is built with.
 const LIBTORCH_VERSION: &str = "2.11.0";
 
 /// What `setup` is asked for.
 #[derive(Debug, Default, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
+    /// The set of libraries.
     #[command(flatten)]
-    pub(crate) set: SetArgs,
+    pub set: SetArgs,
     /// Fetch everything anew, whatever is there
     #[arg(long)]
     force: bool,
     /// The profile in which dtrain is built next: what needs no libtorch is built while that is fetched.
     #[arg(skip)]
-    pub(crate) builds: Option<String>,
+    pub builds: Option<String>,
 }
 
 impl From<SetArgs> for Args {
@@ -61,18 +61,18 @@ impl From<SetArgs> for Args {
 
 /// A machine on which dtrain can be built.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub struct Ready {
     /// The set of libtorch that was chosen; [`Set::Cpu`] says nothing about GPUs that the machine may have.
-    pub(crate) set: Set,
+    pub set: Set,
     /// The user's own `LIBTORCH` is used.
     own_libtorch: bool,
     /// The C++ compiler to name to build scripts, where there is no `c++`.
-    pub(crate) compiler: Option<OsString>,
+    pub compiler: Option<OsString>,
 }
 
 impl Ready {
     /// Builds the launcher and the trainer in this profile, and returns cargo's exit code.
-    pub(crate) fn build_dtrain(&self, workspace: &Workspace, signals: &Signals, profile: &str) -> Result<u8> {
+    pub fn build_dtrain(&self, workspace: &Workspace, signals: &Signals, profile: &str) -> Result<u8> {
         eprintln!("building dtrain; the first time this takes some minutes");
         let code = signals.run(&mut self.build(workspace, profile))?.code;
         signals.check()?;
@@ -87,7 +87,7 @@ impl Ready {
     }
 
     /// For what is built without libtorch: nothing has been looked at.
-    pub(crate) fn without_libtorch() -> Self {
+    pub fn without_libtorch() -> Self {
         Self {
             set: Set::Cpu,
             own_libtorch: false,
@@ -97,7 +97,7 @@ impl Ready {
 
     /// Cargo, working in the workspace, in the environment that a user's plain `cargo build` would have: otherwise
     /// libtorch's bindings, which watch these variables, would be built again at every change between the two.
-    pub(crate) fn cargo(&self, workspace: &Workspace) -> Command {
+    pub fn cargo(&self, workspace: &Workspace) -> Command {
         let mut cargo = workspace.cargo();
         if !self.own_libtorch {
             cargo.env_remove("LIBTORCH");
@@ -109,7 +109,7 @@ impl Ready {
     }
 
     /// Where cargo builds: `CARGO_TARGET_DIR` and cargo's configuration may say otherwise than `target`.
-    pub(crate) fn build_folder(&self, workspace: &Workspace) -> Result<PathBuf> {
+    pub fn build_folder(&self, workspace: &Workspace) -> Result<PathBuf> {
         let mut cargo = self.cargo(workspace);
         let output = cargo
             .args(["metadata", "--no-deps", "--format-version", "1"])
@@ -126,7 +126,7 @@ impl Ready {
 }
 
 /// Makes the machine ready, fetching what is missing.
-pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<Ready> {
+pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<Ready> {
     let arch = Arch::of_this_machine()?;
     let compiler = tools::find_compiler()?;
     let choice = Choice::new(&args.set, choice::find_driver().as_deref());

@@ -4,11 +4,12 @@ use std::io;
 use std::path::PathBuf;
 
 use super::LIBTORCH_VERSION;
-use super::space::Bytes;
+use super::bytes::Bytes;
 
 /// Why the machine could not be made ready.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Problem {
+#[allow(missing_docs)] // The sentences are the documentation.
+pub enum Problem {
     #[error(
         "dtrain is built on Linux with glibc, on x86_64 or aarch64, for which there is libtorch {LIBTORCH_VERSION}; \
          this is {arch} {os}{}", if *.musl { " with musl" } else { "" }
@@ -116,7 +117,7 @@ pub(crate) enum Problem {
 
 impl Problem {
     /// A failure to write `path`; a full disk is named as such.
-    pub(crate) fn write(path: impl Into<PathBuf>, error: io::Error) -> Self {
+    pub fn write(path: impl Into<PathBuf>, error: io::Error) -> Self {
         let path = path.into();
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { folder: path },

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use super::Problem;
 
 /// Finds python3 with a pip that answers.
-pub(crate) fn find_python() -> Result<OsString, Problem> {
+pub fn find_python() -> Result<OsString, Problem> {
     let python = OsString::from("python3");
     let output = match Command::new(&python).args(["-m", "pip", "--version"]).output() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Problem::NoPython),

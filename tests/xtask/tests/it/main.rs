@@ -3,10 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod errors;
-mod kills;
-mod launch_bench;
 mod machine;
 mod runs;
 mod setup;
 mod stops;
-mod torchrun;

@@ -1,0 +1,68 @@
+//! What the disk can do with nothing beside: a file, written from beginning to end, and synced.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use rustix::fs::OFlags;
+
+/// How often in a round; the middle one counts.
+pub(super) const WRITES: usize = 3;
+
+/// Bytes of a write.
+const BLOCK: usize = 8 << 20;
+
+/// Blocks and memory as the way past the cache needs them.
+const PAGE: usize = 4096;
+
+/// Writes so many bytes into a file of the folder, through the system's cache and past it, and returns bytes per second of the faster
+/// way, with the sync.
+pub(super) fn write(folder: &Path, bytes: u64) -> Result<f64> {
+    let mut block = vec![0; BLOCK + PAGE];
+    let begin = block.as_ptr().align_offset(PAGE);
+    let block = &mut block[begin..begin + BLOCK];
+    fill(block);
+    let through = write_by(OFlags::empty(), folder, bytes, block)?;
+    // Not every file system has the other way.
+    let past = write_by(OFlags::DIRECT, folder, bytes, block).unwrap_or(0.0);
+    Ok(through.max(past))
+}
+
+fn write_by(flags: OFlags, folder: &Path, bytes: u64, block: &[u8]) -> Result<f64> {
+    let path = folder.join("written");
+    let begun = Instant::now();
+    let mut options = File::options();
+    options.create(true).truncate(true).write(true);
+    let mut file = options
+        .custom_flags(flags.bits() as i32)
+        .open(&path)
+        .with_context(|| format!("cannot make {}", path.display()))?;
+    let whole = bytes / PAGE as u64 * PAGE as u64;
+    let mut left = whole;
+    while left > 0 {
+        let part = left.min(BLOCK as u64);
+        file.write_all(&block[..part as usize])
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        left -= part;
+    }
+    file.sync_all()
+        .with_context(|| format!("cannot sync {}", path.display()))?;
+    let took = begun.elapsed().as_secs_f64();
+    drop(file);
+    fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    Ok(whole as f64 / took)
+}
+
+/// Bytes that no disk can make shorter, as weights are.
+fn fill(block: &mut [u8]) {
+    let mut state = 1u64;
+    for bytes in block.chunks_exact_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.copy_from_slice(&state.to_le_bytes());
+    }
+}

@@ -1,0 +1,127 @@
+//! Figures from what the trainings wrote.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::super::figures::{Figures, Metric};
+use crate::stats::median;
+
+/// Steps at the beginning that are not counted: memory is first touched, and kernels are chosen.
+const SKIPPED: usize = 3;
+
+/// A step: how long it took, and whether a checkpoint was being written beside it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Step {
+    ms: f64,
+    beside: bool,
+}
+
+/// A checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Checkpoint {
+    bytes: f64,
+    blocked_ms: f64,
+    write_ms: f64,
+    total_ms: f64,
+}
+
+/// From metrics.jsonl. Lines stand in the order in which things were there: between the step after which a checkpoint began
+/// and the line of the checkpoint are those that were made beside it.
+pub(super) fn of_dtrain(metrics: &str) -> Result<Figures> {
+    let (mut steps, mut checkpoints) = (Vec::new(), Vec::new());
+    for line in metrics.lines() {
+        let line: Value = serde_json::from_str(line).context("metrics.jsonl")?;
+        if let Some(checkpoint) = line.get("checkpoint") {
+            let after = number(checkpoint, "step")?;
+            checkpoints.push(self::checkpoint(checkpoint)?);
+            steps
+                .iter_mut()
+                .filter(|(step, _)| *step > after)
+                .for_each(|(_, step): &mut (f64, Step)| step.beside = true);
+        } else if line.get("loss").is_some() {
+            let ms = number(&line, "step_ms")?;
+            steps.push((number(&line, "step")?, Step { ms, beside: false }));
+        }
+    }
+    let steps: Vec<Step> = steps.into_iter().map(|(_, step)| step).collect();
+    figures(&steps, &checkpoints, true)
+}
+
+/// From what checkpoint.py wrote. With `blocks` nothing is done beside the training.
+pub(super) fn of_torch(text: &str, blocks: bool) -> Result<Figures> {
+    let value: Value = serde_json::from_str(text)?;
+    let list = |key: &str| {
+        value[key]
+            .as_array()
+            .with_context(|| format!("there are no {key}"))
+    };
+    let step = |step: &Value| -> Result<Step> {
+        Ok(Step {
+            ms: number(step, "step_ms")?,
+            beside: step["beside"] == true,
+        })
+    };
+    let steps: Vec<Step> = list("steps")?.iter().map(step).collect::<Result<_>>()?;
+    let checkpoints: Vec<Checkpoint> = list("checkpoints")?
+        .iter()
+        .map(checkpoint)
+        .collect::<Result<_>>()?;
+    let mut figures = figures(&steps, &checkpoints, !blocks)?;
+    figures.insert(Metric::LoadMs, number(&value, "load_ms")?);
+    figures.insert(Metric::Parameters, number(&value, "parameters")?);
+    Ok(figures)
+}
+
+fn checkpoint(value: &Value) -> Result<Checkpoint> {
+    Ok(Checkpoint {
+        bytes: number(value, "bytes")?,
+        blocked_ms: number(value, "blocked_ms")?,
+        write_ms: number(value, "write_ms")?,
+        total_ms: number(value, "total_ms")?,
+    })
+}
+
+fn number(value: &Value, key: &str) -> Result<f64> {
+    value[key].as_f64().with_context(|| format!("there is no {key}"))
+}
+
+/// The first checkpoint is told apart in what is waited for, and the last one, beside which no step is made, in all else.
+fn figures(steps: &[Step], checkpoints: &[Checkpoint], beside: bool) -> Result<Figures> {
+    let [first, between @ .., last] = checkpoints else {
+        anyhow::bail!(
+            "there are {} checkpoints and not three or more",
+            checkpoints.len()
+        );
+    };
+    ensure!(
+        !between.is_empty(),
+        "there are two checkpoints and not three or more"
+    );
+    let middle = |of: &dyn Fn(&Checkpoint) -> f64, among: &[Checkpoint]| {
+        median(&among.iter().map(of).collect::<Vec<_>>()).context("a checkpoint has no such figure")
+    };
+    let rate = |checkpoint: &Checkpoint| 1e3 * checkpoint.bytes / checkpoint.write_ms;
+    let not_last = &checkpoints[..checkpoints.len() - 1];
+    let mut figures = Figures::from([
+        (Metric::FirstBlockedMs, first.blocked_ms),
+        (
+            Metric::BlockedMs,
+            middle(&|one| one.blocked_ms, &checkpoints[1..])?,
+        ),
+        (Metric::WriteRate, middle(&rate, not_last)?),
+        (Metric::LastWriteRate, rate(last)),
+        (Metric::TotalMs, middle(&|one| one.total_ms, not_last)?),
+    ]);
+    let of = |wanted: bool| -> Vec<f64> {
+        let counted = steps.iter().skip(SKIPPED).filter(|step| step.beside == wanted);
+        counted.map(|step| step.ms).collect()
+    };
+    let alone = median(&of(false)).context("beside every step a checkpoint is written")?;
+    figures.insert(Metric::AloneStepMs, alone);
+    if beside {
+        let during = median(&of(true)).context("beside no step a checkpoint is written")?;
+        figures.insert(Metric::BesideStepMs, during);
+        figures.insert(Metric::Slowdown, during / alone);
+    }
+    Ok(figures)
+}

@@ -1,0 +1,88 @@
+//! What the benchmark shows and compares.
+
+use super::super::case::Case;
+use super::super::figures::Metric;
+use super::super::table::{Comparison, Table, Target};
+use super::{By, Saving};
+use crate::report::Goal;
+
+/// Threads of a training. With two on two cores the writing has none of its own.
+const THREADS: [u32; 2] = [1, 2];
+
+/// How much of what PyTorch's training waits for ours may wait.
+const BLOCKED: Goal = Goal::AtMost(0.15);
+/// How much of the disk's own speed is to be reached.
+const SPEED: Goal = Goal::AtLeast(0.9);
+/// How much longer a step beside a write may take.
+const SLOWER: Goal = Goal::AtMost(1.05);
+/// Milliseconds of a restart beyond what loading takes.
+const BEYOND: Goal = Goal::AtMost(1000.0);
+
+/// The tables of the benchmark.
+pub(in super::super) fn tables() -> Vec<Table> {
+    let mut tables: Vec<Table> = THREADS.map(beside).into();
+    let case = Case::Checkpoint(Saving::Restart);
+    tables.push(Table {
+        title: "kill -9 of the worker until its next step begins, 1.06 GB of state".to_owned(),
+        cases: vec![case],
+        metrics: vec![
+            Metric::FreshStartMs,
+            Metric::ResumedStartMs,
+            Metric::LoadMs,
+            Metric::DeathToStepMs,
+            Metric::BeyondLoadMs,
+        ],
+        unit: "",
+        comparisons: Vec::new(),
+        targets: vec![Target {
+            case,
+            metric: Metric::BeyondLoadMs,
+            goal: BEYOND,
+        }],
+    });
+    tables
+}
+
+fn beside(threads: u32) -> Table {
+    let by = |by| Case::Checkpoint(Saving::Beside(by, threads));
+    let [ours, fresh, kept, save] = [By::Dtrain, By::Async, By::AsyncKept, By::Save].map(by);
+    let disk = Case::Checkpoint(Saving::Disk(threads));
+    let ratio = |over, under, metric, goal| Comparison {
+        over,
+        under,
+        metric,
+        goal,
+    };
+    Table {
+        title: format!(
+            "1.06 GB of state, GPT of 88 million parameters, AdamW, 1 rank with {threads} threads"
+        ),
+        cases: vec![ours, kept, fresh, save, disk],
+        metrics: vec![
+            Metric::BlockedMs,
+            Metric::FirstBlockedMs,
+            Metric::WriteRate,
+            Metric::LastWriteRate,
+            Metric::TotalMs,
+            Metric::AloneStepMs,
+            Metric::BesideStepMs,
+            Metric::Slowdown,
+            Metric::LoadMs,
+        ],
+        unit: "",
+        comparisons: vec![
+            ratio(ours, kept, Metric::BlockedMs, Some(BLOCKED)),
+            ratio(ours, fresh, Metric::BlockedMs, Some(BLOCKED)),
+            ratio(ours, save, Metric::BlockedMs, None),
+            ratio(ours, disk, Metric::WriteRate, Some(SPEED)),
+            ratio(ours, disk, Metric::LastWriteRate, Some(SPEED)),
+            ratio(kept, disk, Metric::WriteRate, None),
+            ratio(save, disk, Metric::WriteRate, None),
+        ],
+        targets: vec![Target {
+            case: ours,
+            metric: Metric::Slowdown,
+            goal: SLOWER,
+        }],
+    }
+}

@@ -1,0 +1,253 @@
+//! What one run measured, from the files that it wrote.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::case::{Network, Steps};
+use crate::stats::median;
+use xtask::metrics;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Metric {
+    /// Images or tokens per second, of all processes together.
+    Rate,
+    /// Images per second of processor time, of all threads and processes that load: what other programs take does not count.
+    CpuRate,
+    /// Median duration of a step.
+    StepMs,
+    /// Median of what rank 0 waits for the other ranks in a step.
+    WaitMs,
+    /// Median over the steps of the share of a step that is this waiting.
+    WaitShare,
+    /// Greatest resident memory of rank 0 at the end of its last training step; of the larger process where both are alone.
+    TrainingPeakBytes,
+    /// Greatest resident memory of any rank in the whole run; dtrain's also evaluates and writes a checkpoint.
+    RunPeakBytes,
+    /// [`Metric::TrainingPeakBytes`] less the files of GPU libraries that PyTorch's usual wheel loads on any machine.
+    OwnPeakBytes,
+    /// Parameters of the network: both sides must have the same one.
+    Parameters,
+    /// Mean of some values of the loaded images: both sides must load the same ones.
+    PixelMean,
+    /// From the start of a launcher to its end, in its middle launch.
+    WallMs,
+    /// Greatest resident memory of the launcher, or of a worker if one had more.
+    LauncherPeakBytes,
+    /// From a worker's death to the SIGTERM of the last of the others, in the middle one of the deaths.
+    DeathMs,
+    /// The same, which 99 of 100 deaths do not exceed.
+    DeathP99Ms,
+    /// From a worker's death to the new start of the last of all workers, in the middle one of the deaths.
+    RestartMs,
+    /// Lines that are not on standard output, and lines that are in no log file.
+    LinesLost,
+    /// Median of what the training waits for a checkpoint, from the second on.
+    BlockedMs,
+    /// The same of the first, which meets memory that was never touched.
+    FirstBlockedMs,
+    /// Bytes that are written and synced in a second, beside a training where that goes on.
+    WriteRate,
+    /// The same of the last checkpoint, beside which nothing goes on.
+    LastWriteRate,
+    /// Median from the beginning of a checkpoint until it is there.
+    TotalMs,
+    /// Median of the steps beside which nothing is written.
+    AloneStepMs,
+    /// Median of those beside which a checkpoint is written.
+    BesideStepMs,
+    /// The second of these over the first.
+    Slowdown,
+    /// What it takes to load model and optimizer; dtrain's is how much later its first step begins than without, and verifies them.
+    LoadMs,
+    /// From the command to the first step of a run that begins.
+    FreshStartMs,
+    /// The same of one that resumes.
+    ResumedStartMs,
+    /// From the death of the worker to the beginning of the next step.
+    DeathToStepMs,
+    /// The same without [`Metric::LoadMs`].
+    BeyondLoadMs,
+}
+
+/// The figures of one run.
+pub(super) type Figures = BTreeMap<Metric, f64>;
+
+/// One process, or two ranks that step together.
+#[derive(Debug)]
+struct Trained {
+    step_ms: f64,
+    /// In a step.
+    counted: f64,
+    peak_bytes: f64,
+}
+
+/// From the files of a run of dtrain with `ranks` ranks.
+pub(super) fn of_dtrain(files: &RunFiles, network: Network, ranks: u64, steps: Steps) -> Result<Figures> {
+    let records = metrics::steps(&files.metrics).context("metrics.jsonl")?;
+    let counted = counted_steps(&records, steps).context("metrics.jsonl")?;
+    let batch = network.batch() * ranks;
+    for pair in counted.windows(2) {
+        let seen = number(&pair[1], &["samples"])? - number(&pair[0], &["samples"])?;
+        ensure!(seen == batch as f64, "a step had {seen} samples and not {batch}");
+    }
+    let all =
+        |path: &[&str]| -> Result<Vec<f64>> { counted.iter().map(|record| number(record, path)).collect() };
+    let (step_ms, wait_ms) = (all(&["step_ms"])?, all(&["wait_ms", "comm"])?);
+    let shares: Vec<f64> = wait_ms
+        .iter()
+        .zip(&step_ms)
+        .map(|(wait, step)| wait / step)
+        .collect();
+    let last = counted.last().context("no step")?;
+    let result: Value = serde_json::from_str(&files.result).context("result.json")?;
+    let peaks = result["peak_memory_bytes"]
+        .as_array()
+        .context("result.json names no peak memory")?;
+    let highest = peaks.iter().filter_map(Value::as_f64).fold(0.0, f64::max);
+    let plan: Value = serde_json::from_str(&files.plan).context("plan.json")?;
+    let mut figures = of(&[Trained {
+        step_ms: middle(&step_ms)?,
+        counted: (batch * network.per_sample()) as f64,
+        peak_bytes: number(last, &["memory", "peak"])?,
+    }]);
+    figures.insert(Metric::WaitMs, middle(&wait_ms)?);
+    figures.insert(Metric::WaitShare, middle(&shares)?);
+    figures.insert(Metric::RunPeakBytes, highest);
+    // The CUDA libraries are loaded only where a GPU is used, and here is none.
+    figures.insert(Metric::OwnPeakBytes, number(last, &["memory", "peak"])?);
+    figures.insert(Metric::Parameters, number(&plan, &["parameters"])?);
+    Ok(figures)
+}
+
+/// The files of a run directory that are read, as text.
+#[derive(Debug)]
+pub(super) struct RunFiles {
+    pub(super) metrics: String,
+    pub(super) result: String,
+    pub(super) plan: String,
+}
+
+/// Of two runs of dtrain that were alone, each of its own figures.
+pub(super) fn of_pair(each: &[Figures]) -> Result<Figures> {
+    let all = |metric: Metric| -> Result<Vec<f64>> {
+        let values = each.iter().map(|figures| figures.get(&metric).copied());
+        values
+            .collect::<Option<_>>()
+            .with_context(|| format!("a process has no {metric:?}"))
+    };
+    let greatest = |values: Vec<f64>| values.into_iter().fold(0.0, f64::max);
+    Ok([
+        (Metric::Rate, all(Metric::Rate)?.iter().sum()),
+        (Metric::StepMs, middle(&all(Metric::StepMs)?)?),
+        (
+            Metric::TrainingPeakBytes,
+            greatest(all(Metric::TrainingPeakBytes)?),
+        ),
+        (Metric::RunPeakBytes, greatest(all(Metric::RunPeakBytes)?)),
+        (Metric::Parameters, greatest(all(Metric::Parameters)?)),
+    ]
+    .into())
+}
+
+/// From what `train.py` wrote on each rank; with `together` they step together.
+pub(super) fn of_torch(files: &[String], together: bool, steps: Steps) -> Result<Figures> {
+    let ranks: Vec<Value> = files
+        .iter()
+        .map(|text| serde_json::from_str(text))
+        .collect::<Result<_, _>>()?;
+    let trained: Vec<Trained> = ranks
+        .iter()
+        .map(|rank| {
+            let all = rank["step_ms"].as_array().context("a rank names no steps")?;
+            let times: Vec<f64> = counted_steps(all, steps)?
+                .iter()
+                .filter_map(Value::as_f64)
+                .collect();
+            Ok(Trained {
+                step_ms: middle(&times)?,
+                counted: number(rank, &["samples"])? * number(rank, &["per_sample"])?,
+                peak_bytes: number(rank, &["peak_bytes"])?,
+            })
+        })
+        .collect::<Result<_>>()?;
+    let highest = trained.iter().map(|rank| rank.peak_bytes).fold(0.0, f64::max);
+    let first = trained.first().zip(ranks.first()).context("no rank")?;
+    let mut figures = if together {
+        // As dtrain's, whose rank 0 writes the metrics.
+        of(&[Trained {
+            counted: trained.iter().map(|rank| rank.counted).sum(),
+            ..*first.0
+        }])
+    } else {
+        of(&trained)
+    };
+    figures.insert(Metric::RunPeakBytes, highest);
+    if together {
+        let own = first.0.peak_bytes - number(first.1, &["gpu_library_bytes"])?;
+        figures.insert(Metric::OwnPeakBytes, own);
+    }
+    figures.insert(Metric::Parameters, number(first.1, &["parameters"])?);
+    Ok(figures)
+}
+
+/// From what a loader wrote.
+pub(super) fn of_loader(text: &str) -> Result<Figures> {
+    let value: Value = serde_json::from_str(text)?;
+    let read = |key| number(&value, &[key]);
+    let (images, seconds, cpu) = (read("images")?, read("seconds")?, read("cpu_seconds")?);
+    ensure!(
+        images > 0.0 && seconds > 0.0 && cpu > 0.0,
+        "it loaded {images} images in {seconds} s, {cpu} s of processor time"
+    );
+    let mean = number(&value, &["mean"])?;
+    Ok([
+        (Metric::Rate, images / seconds),
+        (Metric::CpuRate, images / cpu),
+        (Metric::PixelMean, mean),
+    ]
+    .into())
+}
+
+/// Of processes that know nothing of each other.
+fn of(processes: &[Trained]) -> Figures {
+    let rate = processes
+        .iter()
+        .map(|process| 1e3 * process.counted / process.step_ms)
+        .sum();
+    let times: Vec<f64> = processes.iter().map(|process| process.step_ms).collect();
+    let peak = processes
+        .iter()
+        .map(|process| process.peak_bytes)
+        .fold(0.0, f64::max);
+    let mut figures: Figures = [(Metric::Rate, rate), (Metric::TrainingPeakBytes, peak)].into();
+    figures.extend(median(&times).map(|time| (Metric::StepMs, time)));
+    figures
+}
+
+fn middle(values: &[f64]) -> Result<f64> {
+    median(values).context("there is no step to take a median of")
+}
+
+fn counted_steps<T>(all: &[T], steps: Steps) -> Result<&[T]> {
+    ensure!(
+        all.len() == steps.all(),
+        "it holds {} steps and not {}",
+        all.len(),
+        steps.all()
+    );
+    Ok(&all[steps.skipped..])
+}
+
+/// A number within nested objects.
+pub(crate) fn number(value: &Value, path: &[&str]) -> Result<f64> {
+    let found = path.iter().fold(value, |value, key| &value[*key]);
+    found
+        .as_f64()
+        .with_context(|| format!("{} is not a number", path.join(".")))
+}
+
+#[cfg(test)]
+mod tests;

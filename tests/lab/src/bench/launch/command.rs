@@ -1,0 +1,95 @@
+//! The words of a launch: the same workers by dtrain, by torchrun and alone.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::{By, Job, LINES, WORKERS};
+use crate::python::torchrun;
+
+/// torchrun looks at its workers so often; moments of death are spread over this time.
+const TORCHRUN_INTERVAL_MS: f64 = 100.0;
+
+/// Starts the workers with what torchrun would tell them, each writing to a file of its own, and waits for all.
+const ALONE: &str = r#"logs=$1; workers=$2; shift 2; rank=0
+while [ $rank -lt $workers ]; do RANK=$rank "$@" > "$logs/stdout.log.$rank" & rank=$((rank + 1)); done
+wait"#;
+
+/// What one launch is made of.
+#[derive(Debug)]
+pub(super) struct Launch {
+    workers: u32,
+    flags: Vec<OsString>,
+    program: Vec<OsString>,
+    /// Where workers note times.
+    pub(super) notes: PathBuf,
+    /// Where log files go.
+    pub(super) logs: PathBuf,
+}
+
+impl Launch {
+    /// A launch in a folder of its own. `bench` is the workers' program; `share` is how much of torchrun's interval passes
+    /// before a death.
+    pub(super) fn new(job: Job, by: By, bench: &Path, folder: &Path, share: f64) -> Self {
+        let (notes, logs) = (folder.join("notes"), folder.join("logs"));
+        let (mut flags, mut program) = (Vec::new(), Vec::new());
+        match job {
+            Job::NoOp(_) => program.push("/bin/true".into()),
+            Job::Death | Job::Restart => {
+                let after = format!("{:.0}", share * TORCHRUN_INTERVAL_MS);
+                program.extend([bench.into(), "die".into(), notes.clone().into(), after.into()]);
+                if job == Job::Restart {
+                    flags.extend(["--max-restarts", "1"].map(OsString::from));
+                }
+            }
+            Job::Lines => {
+                program.extend([bench.into(), "lines".into(), LINES.to_string().into()]);
+                match by {
+                    By::Dtrain => flags.extend(["--run-dir".into(), logs.clone().into()]),
+                    By::Torchrun => {
+                        flags.extend(["--tee", "3", "--log-dir"].map(OsString::from));
+                        flags.push(logs.clone().into());
+                    }
+                    By::Nobody => {}
+                }
+            }
+        }
+        let workers = if let Job::NoOp(workers) = job {
+            workers
+        } else {
+            WORKERS
+        };
+        Self {
+            workers,
+            flags,
+            program,
+            notes,
+            logs,
+        }
+    }
+
+    /// The whole command.
+    pub(super) fn words(&self, by: By, dtrain: &Path, python: &Path) -> Result<Vec<OsString>> {
+        let workers = self.workers.to_string();
+        let mut words: Vec<OsString> = match by {
+            By::Dtrain => vec![dtrain.into(), "launch".into(), "--nproc".into(), workers.into()],
+            By::Torchrun => torchrun(python, &workers)?,
+            By::Nobody => {
+                let words = ["/bin/sh", "-c", ALONE, "workers"].map(OsString::from);
+                words
+                    .into_iter()
+                    .chain([self.logs.clone().into(), workers.into()])
+                    .collect()
+            }
+        };
+        words.extend(self.flags.iter().cloned());
+        words.extend(match by {
+            By::Dtrain => Some("--".into()),
+            By::Torchrun => Some("--no-python".into()),
+            By::Nobody => None,
+        });
+        words.extend(self.program.iter().cloned());
+        Ok(words)
+    }
+}

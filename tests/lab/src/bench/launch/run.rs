@@ -1,0 +1,124 @@
+//! Launches, and reads what came of it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::super::figures::{Figures, Metric};
+use super::super::runner::{Runner, read};
+use super::command::Launch;
+use super::lines::Seen;
+use super::{By, Job, LINES, WORKERS, notes};
+use crate::stats::median;
+use xtask::process::quiet;
+
+/// The exit code of a launch in which a worker has failed: torchrun's own is that of our program.
+const FAILED: u8 = 1;
+
+impl Runner<'_> {
+    /// One round of a job.
+    pub(in super::super) fn launcher(&self, job: Job, by: By, folder: &Path) -> Result<Figures> {
+        let launches = job.launches(by);
+        let once = |number| {
+            let own = folder.join(format!("launch-{number}"));
+            fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
+            let share = f64::from(number) / f64::from(launches);
+            self.launch_once(job, by, &own, share)
+                .with_context(|| format!("launch {} of {launches}", number + 1))
+        };
+        let each: Vec<Figures> = (0..launches).map(once).collect::<Result<_>>()?;
+        let all = |metric: Metric| -> Vec<f64> {
+            let values = each.iter().filter_map(|figures| figures.get(&metric));
+            values.copied().collect()
+        };
+        match job {
+            Job::Death => notes::of_deaths(&all(Metric::DeathMs)),
+            Job::Restart => notes::of_restarts(&all(Metric::RestartMs)),
+            Job::NoOp(_) | Job::Lines => {
+                let mut figures: Figures = [(
+                    Metric::WallMs,
+                    median(&all(Metric::WallMs)).context("nothing was launched")?,
+                )]
+                .into();
+                for metric in [Metric::LauncherPeakBytes, Metric::LinesLost] {
+                    figures.extend(
+                        all(metric)
+                            .into_iter()
+                            .reduce(f64::max)
+                            .map(|value| (metric, value)),
+                    );
+                }
+                Ok(figures)
+            }
+        }
+    }
+
+    fn launch_once(&self, job: Job, by: By, folder: &Path, share: f64) -> Result<Figures> {
+        let bench = self.programs.join("launch-bench");
+        let launch = Launch::new(job, by, &bench, folder, share);
+        for folder in [&launch.notes, &launch.logs] {
+            fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        let words = launch.words(by, &self.programs.join("dtrain"), &self.python)?;
+        match job {
+            Job::Death => {
+                self.ending(FAILED, start(&words, folder), 0, folder)?;
+                Ok([(Metric::DeathMs, notes::until_told(&launch.notes)?)].into())
+            }
+            Job::Restart => {
+                self.ending(0, start(&words, folder), 0, folder)?;
+                Ok([(Metric::RestartMs, notes::until_again(&launch.notes)?)].into())
+            }
+            Job::NoOp(_) | Job::Lines => {
+                let out = folder.join("measured.json");
+                let measure = [bench.as_os_str(), OsStr::new("measure"), out.as_os_str()];
+                let measure: Vec<OsString> = measure.map(OsStr::to_owned).into_iter().chain(words).collect();
+                self.ending(0, start(&measure, folder), 0, folder)?;
+                let mut figures = of_measured(&read(&out)?, by)?;
+                if job == Job::Lines {
+                    figures.insert(Metric::LinesLost, lost(by, folder, &launch.logs)? as f64);
+                }
+                Ok(figures)
+            }
+        }
+    }
+}
+
+/// The command of these words. What it leaves behind lies in the folder.
+fn start(words: &[OsString], folder: &Path) -> Command {
+    let mut command = quiet(Path::new(&words[0]));
+    command.args(&words[1..]).env("TMPDIR", folder);
+    command
+}
+
+/// From what `launch-bench measure` wrote. Without a launcher there is none whose memory would be of interest.
+fn of_measured(text: &str, by: By) -> Result<Figures> {
+    let value: Value = serde_json::from_str(text)?;
+    let number = |key: &str| {
+        value[key]
+            .as_f64()
+            .with_context(|| format!("it measured no {key}"))
+    };
+    let mut figures = Figures::from([(Metric::WallMs, number("wall_ms")?)]);
+    if by != By::Nobody {
+        figures.insert(Metric::LauncherPeakBytes, number("peak_bytes")?);
+    }
+    Ok(figures)
+}
+
+/// How many lines are not on the launcher's standard output, and how many in no log file, together. Those that the workers
+/// write alone are in log files only.
+fn lost(by: By, folder: &Path, logs: &Path) -> Result<usize> {
+    let mut kept = Seen::none(WORKERS, LINES);
+    kept.logs(logs)?;
+    let mut shown = Seen::none(WORKERS, LINES);
+    if by != By::Nobody {
+        shown.file(&folder.join("0.out"))?;
+        return Ok(kept.lost() + shown.lost());
+    }
+    Ok(kept.lost())
+}

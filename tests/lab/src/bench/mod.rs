@@ -1,0 +1,280 @@
+//! `bench`: dtrain beside PyTorch on the same machine in the same run. No part of the tests: the figures are the machine's.
+//!
+//! In every round each case is run once, ours and PyTorch's in turn, and a ratio is taken within the round, so that what
+//! slows the machine for a while slows both. Shown is the median over the rounds, with the lowest and the highest.
+
+mod case;
+mod checkpoint;
+mod figures;
+mod inputs;
+mod launch;
+mod question;
+mod report;
+mod runner;
+mod table;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::python::environment;
+use xtask::process::{Interrupted, Signals};
+use xtask::setup::{self, Problem, Ready, SetArgs};
+use xtask::workspace::Workspace;
+
+use crate::machine::Machine;
+use crate::report::{Group, Report, Row, Verdict};
+use crate::rounds::interleave;
+use case::Case;
+pub(crate) use case::Steps;
+use figures::Figures;
+pub(crate) use figures::number;
+use question::Benchmark;
+use runner::Runner;
+
+/// The folder with the recipes and PyTorch's programs, from the workspace's root.
+const SOURCES: &str = "tests/bench";
+
+/// What is compared with.
+const TORCH: &str = "2.11.0";
+
+/// What `bench` is asked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    set: SetArgs,
+    /// The benchmarks to run; all without any
+    #[arg(value_enum)]
+    names: Vec<Benchmark>,
+    /// How often each case is run
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Where the JSON goes; target/bench/results.json without it
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// A Python with torch 2.11.0 and torchvision, instead of one that is set up
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// A folder with the programs, built already, instead of those for release; their figures are of the way they were built
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["cpu", "cuda"])]
+    bin_dir: Option<PathBuf>,
+    /// A folder of JPEG files in class folders for `loader`, instead of generated ones
+    #[arg(long, value_name = "DIR")]
+    images: Option<PathBuf>,
+}
+
+/// Measures, prints and writes. The exit code is 1 where something could not be measured, also if others could.
+pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    let benchmarks = chosen(&args.names);
+    ensure!(
+        args.images.is_none() || benchmarks.contains(&Benchmark::Loader),
+        "--images is for the benchmark loader, which is not asked for: leave it out, or name loader too"
+    );
+    // The launcher needs no libtorch, and so neither does its benchmark.
+    let ready = if args.bin_dir.is_some() {
+        Ready::without_libtorch()
+    } else if benchmarks.iter().any(|benchmark| benchmark.needs_libtorch()) {
+        setup::run(workspace, signals, &args.set.clone().into())?
+    } else {
+        ensure!(
+            !args.set.is_given(),
+            "--cpu and --cuda choose a libtorch, and the benchmark launch needs none: leave them out"
+        );
+        Ready::without_libtorch()
+    };
+    let folder = workspace.target().join("bench");
+    let out = args.out.clone().unwrap_or_else(|| folder.join("results.json"));
+    make_folder(&folder)?;
+    // Found out now and not after ten minutes.
+    make_folder(out.parent().unwrap_or(Path::new("")))?;
+    let programs = match &args.bin_dir {
+        Some(programs) => programs
+            .canonicalize()
+            .with_context(|| format!("--bin-dir names {}, which cannot be opened", programs.display()))?,
+        None => {
+            let code = build(workspace, signals, &ready, &benchmarks)?;
+            if code != 0 {
+                eprintln!("bench failed: dtrain does not build");
+                return Ok(code);
+            }
+            ready.build_folder(workspace)?.join("release")
+        }
+    };
+    let python = match &args.python {
+        Some(python) => python.clone(),
+        None => environment(
+            workspace,
+            signals,
+            "bench-venv",
+            &format!("{SOURCES}/requirements.txt"),
+        )?,
+    };
+    let (torch, torchvision) = versions(&python)?;
+    let sources = workspace.root().join(SOURCES);
+    let images = if benchmarks.contains(&Benchmark::Loader) {
+        let script = sources.join("make_images.py");
+        inputs::images(args.images.as_deref(), &folder, &python, &script, signals)?
+    } else {
+        PathBuf::new()
+    };
+    let runner = Runner {
+        signals,
+        sources,
+        programs,
+        python,
+        text: inputs::text(&folder)?,
+        images,
+        work: folder.join("work"),
+    };
+
+    let versions = serde_json::json!({"torch": torch, "torchvision": torchvision});
+    let machine = Machine::look(Some(workspace), versions)?;
+    if let Some(warning) = machine.warning() {
+        eprintln!("warning: {warning}");
+    }
+    let started = Instant::now();
+    let (measured, failed) = measure(&runner, &parts(&benchmarks), usize::from(args.rounds))?;
+    let mut report = Report::new(command(args), machine);
+    for benchmark in benchmarks {
+        report.groups.extend(report::groups(benchmark, &measured));
+    }
+    let is_whole = failed.rows.is_empty();
+    report.groups.extend((!is_whole).then_some(failed));
+    report.publish(&out)?;
+    eprintln!("measured for {:.0} s", started.elapsed().as_secs_f64());
+    Ok(u8::from(!is_whole))
+}
+
+/// Those that are named, each once and in the order of the list; all where none is.
+fn chosen(names: &[Benchmark]) -> Vec<Benchmark> {
+    let wanted = |benchmark: &Benchmark| names.is_empty() || names.contains(benchmark);
+    Benchmark::ALL.into_iter().filter(wanted).collect()
+}
+
+/// The cases that the benchmarks need, each once, part by part.
+fn parts(benchmarks: &[Benchmark]) -> Vec<Vec<Case>> {
+    let mut parts: Vec<Vec<Case>> = Vec::new();
+    let tables = benchmarks.iter().flat_map(|benchmark| benchmark.tables());
+    for case in tables.flat_map(|table| table.cases) {
+        match parts
+            .iter_mut()
+            .find(|part| part.iter().any(|other| other.part() == case.part()))
+        {
+            Some(part) if part.contains(&case) => {}
+            Some(part) => part.push(case),
+            None => parts.push(vec![case]),
+        }
+    }
+    parts
+}
+
+type Measured = BTreeMap<Case, Vec<Figures>>;
+
+/// Runs every part, round after round. One that fails is left out with what it said; a signal ends all.
+fn measure(runner: &Runner<'_>, parts: &[Vec<Case>], rounds: usize) -> Result<(Measured, Group)> {
+    let (mut measured, mut failed) = (Measured::new(), Group::new("could not be measured"));
+    for part in parts {
+        let Some(name) = part.first().map(|case| case.part()) else {
+            continue;
+        };
+        let own = interleave(part, rounds, |case, round| {
+            eprintln!("{name}: round {} of {rounds}: {}", round + 1, case.name());
+            runner.run(case)
+        });
+        match own.and_then(|own| runner::agree(&own, &name).map(|()| own)) {
+            Ok(own) => measured.extend(own),
+            Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
+            Err(error) => {
+                eprintln!("error: {name} could not be measured: {error:#}");
+                failed
+                    .rows
+                    .push(Row::new(name).judged(Verdict::Failed, format!("{error:#}")));
+            }
+        }
+    }
+    Ok((measured, failed))
+}
+
+fn build(workspace: &Workspace, signals: &Signals, ready: &Ready, benchmarks: &[Benchmark]) -> Result<u8> {
+    eprintln!("building dtrain; the first time this takes some minutes");
+    let mut build = ready.cargo(workspace);
+    build.args(["build", "--release"]);
+    for (package, program) in programs(benchmarks) {
+        build.args(["--package", package, "--bin", program]);
+    }
+    let code = signals.run(&mut build)?.code;
+    signals.check()?;
+    Ok(code)
+}
+
+/// What is built for these benchmarks: packages, and a program of each.
+fn programs(benchmarks: &[Benchmark]) -> Vec<(&'static str, &'static str)> {
+    let mut programs = vec![("dtrain", "dtrain")];
+    if benchmarks.iter().any(|benchmark| benchmark.needs_libtorch()) {
+        programs.extend([
+            ("dtrain-worker", "dtrain-worker"),
+            ("dtrain-tests", "loader-bench"),
+        ]);
+    }
+    if benchmarks.contains(&Benchmark::Launch) {
+        programs.push(("lab", "launch-bench"));
+    }
+    programs
+}
+
+/// The versions of torch and torchvision, which must be those that dtrain's libtorch is.
+fn versions(python: &Path) -> Result<(String, String)> {
+    let output = Command::new(python)
+        .args([
+            "-c",
+            "import torch, torchvision; print(torch.__version__, torchvision.__version__)",
+        ])
+        .output()
+        .with_context(|| format!("cannot start {}", python.display()))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let mut words = said.split_whitespace().map(str::to_owned);
+    let (Some(torch), Some(torchvision), true) = (words.next(), words.next(), output.status.success()) else {
+        let error = String::from_utf8_lossy(&output.stderr);
+        let last = error.lines().last().unwrap_or("it says nothing").to_owned();
+        return Err(anyhow::anyhow!(
+            "{} does not import torch and torchvision ({last}): install what {SOURCES}/requirements.txt names, or leave \
+             --python out",
+            python.display()
+        ));
+    };
+    ensure!(
+        torch.split('+').next() == Some(TORCH),
+        "{} has torch {torch}, and the comparison is with {TORCH}: install that, or leave --python out",
+        python.display()
+    );
+    Ok((torch, torchvision))
+}
+
+fn make_folder(folder: &Path) -> Result<()> {
+    if !folder.as_os_str().is_empty() {
+        fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
+    }
+    Ok(())
+}
+
+/// The command, without the paths, which say nothing about the figures.
+fn command(args: &Args) -> String {
+    let mut words = "cargo xtask bench".to_owned();
+    for name in &args.names {
+        words += &format!(" {}", name.name());
+    }
+    words += &format!(" --rounds {}", args.rounds);
+    for (flag, given) in [
+        ("--images", args.images.is_some()),
+        ("--bin-dir", args.bin_dir.is_some()),
+    ] {
+        if given {
+            words += &format!(" {flag} DIR");
+        }
+    }
+    words
+}

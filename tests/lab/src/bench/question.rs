@@ -1,0 +1,256 @@
+//! What each benchmark asks: the cases that it needs, what its table shows of them, and the figures and ratios that it compares
+//! with a goal.
+
+use super::case::{Case, DTRAIN, GPTS, Network, Transport, Way};
+use super::checkpoint;
+use super::figures::Metric;
+use super::launch::{By, Job};
+use super::table::{Comparison, Table, Target};
+use crate::report::Goal;
+
+/// A benchmark, as the command line names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(super) enum Benchmark {
+    /// Images per second of ResNet-18 in two processes, beside DDP and beside no communication
+    Resnet18,
+    /// Tokens per second of a GPT in two processes, beside DDP and beside no communication
+    Gpt,
+    /// Resident memory of a rank in both of these, beside DDP
+    Memory,
+    /// JPEG files to normalised tensors, images per second of one core, beside torchvision
+    Loader,
+    /// What a step waits for communication, with and without overlap, through shared memory and TCP
+    Overlap,
+    /// Start-up, reaction to a death, restart and output of the launcher, beside torchrun
+    Launch,
+    /// A gigabyte of state written beside a training and read again, beside torch.save, async_save and the disk alone
+    Checkpoint,
+}
+
+impl Benchmark {
+    pub(super) const ALL: [Self; 7] = [
+        Self::Resnet18,
+        Self::Gpt,
+        Self::Memory,
+        Self::Loader,
+        Self::Overlap,
+        Self::Launch,
+        Self::Checkpoint,
+    ];
+
+    /// Its name on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Resnet18 => "resnet18",
+            Self::Gpt => "gpt",
+            Self::Memory => "memory",
+            Self::Loader => "loader",
+            Self::Overlap => "overlap",
+            Self::Launch => "launch",
+            Self::Checkpoint => "checkpoint",
+        }
+    }
+
+    pub(super) fn tables(self) -> Vec<Table> {
+        match self {
+            Self::Resnet18 => vec![speed(Network::Resnet18)],
+            Self::Gpt => GPTS.map(speed).to_vec(),
+            Self::Memory => vec![memory(Network::Resnet18), memory(GPTS[0])],
+            Self::Loader => vec![loader()],
+            Self::Overlap => vec![overlap(Network::Resnet18)],
+            Self::Launch => [Job::NoOp(1), Job::NoOp(8), Job::Death, Job::Restart, Job::Lines]
+                .map(launch)
+                .to_vec(),
+            Self::Checkpoint => checkpoint::tables(),
+        }
+    }
+
+    /// Whether a training is part of it, or a loader, which need libtorch.
+    pub(super) fn needs_libtorch(self) -> bool {
+        self != Self::Launch
+    }
+}
+
+fn speed(network: Network) -> Table {
+    let [ours, ddp, ours_alone, torch_alone] =
+        [DTRAIN, Way::Ddp, Way::DtrainAlone, Way::TorchAlone].map(|way| Case::Train(network, way));
+    let ratio = |over, under, goal| Comparison {
+        over,
+        under,
+        metric: Metric::Rate,
+        goal,
+    };
+    Table {
+        title: network.title(),
+        cases: vec![ours, ddp, ours_alone, torch_alone],
+        metrics: vec![Metric::Rate, Metric::StepMs],
+        unit: network.unit(),
+        comparisons: vec![
+            ratio(ours, ddp, Some(Goal::AtLeast(1.2))),
+            ratio(ours, ours_alone, Some(Goal::AtLeast(0.9))),
+            ratio(ddp, torch_alone, None),
+            ratio(ours_alone, torch_alone, None),
+        ],
+        targets: Vec::new(),
+    }
+}
+
+fn memory(network: Network) -> Table {
+    let [over, under] = [DTRAIN, Way::Ddp].map(|way| Case::Train(network, way));
+    let ratio = |metric, goal| Comparison {
+        over,
+        under,
+        metric,
+        goal,
+    };
+    Table {
+        title: format!("resident memory of a rank, {}", network.name()),
+        cases: vec![over, under],
+        metrics: vec![
+            Metric::TrainingPeakBytes,
+            Metric::OwnPeakBytes,
+            Metric::RunPeakBytes,
+        ],
+        unit: network.unit(),
+        comparisons: vec![
+            ratio(Metric::TrainingPeakBytes, Some(Goal::AtMost(0.7))),
+            ratio(Metric::OwnPeakBytes, Some(Goal::AtMost(0.7))),
+            ratio(Metric::RunPeakBytes, None),
+        ],
+        targets: Vec::new(),
+    }
+}
+
+fn loader() -> Table {
+    let ratio = |over, metric, goal| Comparison {
+        over,
+        under: Case::TorchLoader,
+        metric,
+        goal,
+    };
+    let goal = Some(Goal::AtLeast(3.0));
+    Table {
+        title: "JPEG files to normalised tensors of 224 x 224, one core loading".to_owned(),
+        cases: vec![Case::Loader, Case::CachedLoader, Case::TorchLoader],
+        metrics: vec![Metric::Rate, Metric::CpuRate],
+        unit: "images/s",
+        comparisons: vec![
+            ratio(Case::Loader, Metric::Rate, goal),
+            ratio(Case::Loader, Metric::CpuRate, goal),
+            ratio(Case::CachedLoader, Metric::Rate, None),
+            ratio(Case::CachedLoader, Metric::CpuRate, None),
+        ],
+        targets: Vec::new(),
+    }
+}
+
+fn overlap(network: Network) -> Table {
+    let ours = |transport, overlap| Case::Train(network, Way::Dtrain { transport, overlap });
+    let ddp = Case::Train(network, Way::Ddp);
+    let (shared, shared_after) = (ours(Transport::Shared, true), ours(Transport::Shared, false));
+    let (tcp, tcp_after) = (ours(Transport::Gloo, true), ours(Transport::Gloo, false));
+    let ratio = |over, under| Comparison {
+        over,
+        under,
+        metric: Metric::StepMs,
+        goal: None,
+    };
+    Table {
+        title: format!("waiting for communication, {}", network.name()),
+        cases: vec![shared, shared_after, tcp, tcp_after, ddp],
+        metrics: vec![Metric::StepMs, Metric::WaitMs, Metric::WaitShare],
+        unit: network.unit(),
+        comparisons: vec![
+            ratio(shared, shared_after),
+            ratio(tcp, tcp_after),
+            ratio(tcp, ddp),
+        ],
+        targets: Vec::new(),
+    }
+}
+
+fn launch(job: Job) -> Table {
+    let [ours, torchrun, alone] = [By::Dtrain, By::Torchrun, By::Nobody].map(|by| Case::Launch(job, by));
+    let ratio = |over, under, metric, goal| Comparison {
+        over,
+        under,
+        metric,
+        goal,
+    };
+    let beside = |metric| ratio(ours, torchrun, metric, None);
+    let target = |metric, most| Target {
+        case: ours,
+        metric,
+        goal: Goal::AtMost(most),
+    };
+    let both = vec![ours, torchrun];
+    let (cases, metrics, comparisons, targets) = match job {
+        Job::NoOp(_) => (
+            both,
+            vec![Metric::WallMs, Metric::LauncherPeakBytes],
+            vec![beside(Metric::WallMs), beside(Metric::LauncherPeakBytes)],
+            vec![
+                target(Metric::WallMs, 50.0),
+                target(Metric::LauncherPeakBytes, 20e6),
+            ],
+        ),
+        Job::Death => (
+            both,
+            vec![Metric::DeathMs, Metric::DeathP99Ms],
+            vec![beside(Metric::DeathMs)],
+            vec![target(Metric::DeathP99Ms, 10.0)],
+        ),
+        Job::Restart => (
+            both,
+            vec![Metric::RestartMs],
+            vec![beside(Metric::RestartMs)],
+            vec![target(Metric::RestartMs, 100.0)],
+        ),
+        Job::Lines => (
+            vec![ours, torchrun, alone],
+            vec![Metric::WallMs, Metric::LauncherPeakBytes, Metric::LinesLost],
+            vec![
+                ratio(ours, torchrun, Metric::WallMs, Some(Goal::AtMost(1.0))),
+                ratio(ours, alone, Metric::WallMs, None),
+                ratio(torchrun, alone, Metric::WallMs, None),
+            ],
+            vec![target(Metric::LinesLost, 0.0)],
+        ),
+    };
+    Table {
+        title: job.title(),
+        cases,
+        metrics,
+        unit: "",
+        comparisons,
+        targets,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_compared_is_also_run_and_shown() {
+        for benchmark in Benchmark::ALL {
+            for table in benchmark.tables() {
+                for comparison in &table.comparisons {
+                    let cases = [comparison.over, comparison.under];
+                    assert!(
+                        cases.iter().all(|case| table.cases.contains(case)),
+                        "{comparison:?}"
+                    );
+                    assert!(table.metrics.contains(&comparison.metric), "{comparison:?}");
+                }
+                for target in &table.targets {
+                    assert!(table.cases.contains(&target.case), "{target:?}");
+                    assert!(table.metrics.contains(&target.metric), "{target:?}");
+                }
+                let names: std::collections::BTreeSet<_> =
+                    table.cases.iter().map(|case| case.title()).collect();
+                assert_eq!(names.len(), table.cases.len(), "{}", table.title);
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The measurements of a benchmark as rows: the figures of every case, and the ratios between cases.
+
+use std::collections::BTreeMap;
+
+use super::case::Case;
+use super::figures::{Figures, Metric};
+use super::question::Benchmark;
+use super::table::Table;
+use crate::report::{Goal, Group, Row};
+use crate::stats::Spread;
+
+/// The groups of a benchmark; of cases that failed there is no figure.
+pub(super) fn groups(benchmark: Benchmark, measured: &BTreeMap<Case, Vec<Figures>>) -> Vec<Group> {
+    let tables = benchmark.tables();
+    tables
+        .iter()
+        .map(|table| group(benchmark, table, measured))
+        .collect()
+}
+
+fn group(benchmark: Benchmark, table: &Table, measured: &BTreeMap<Case, Vec<Figures>>) -> Group {
+    let spread = |case: Case, metric: Metric, scale: f64| -> Option<Spread> {
+        let rounds = measured.get(&case)?.iter();
+        Spread::of(
+            rounds
+                .map(|figures| Some(figures.get(&metric)? * scale))
+                .collect::<Option<_>>()?,
+        )
+    };
+    let mut group = Group::new(format!("{}: {}", benchmark.name(), table.title));
+    for &metric in &table.metrics {
+        let About { words, unit, scale } = about(metric, table.unit);
+        for &case in &table.cases {
+            let target = table
+                .targets
+                .iter()
+                .find(|target| target.case == case && target.metric == metric);
+            let goal = target.map(|target| match target.goal {
+                Goal::AtLeast(least) => Goal::AtLeast(least * scale),
+                Goal::AtMost(most) => Goal::AtMost(most * scale),
+            });
+            let row = Row::new(format!("{}: {words}", case.title()));
+            group.rows.push(match spread(case, metric, scale) {
+                Some(spread) => row.measured(&spread, unit, goal),
+                None => row,
+            });
+        }
+    }
+    for comparison in &table.comparisons {
+        let of = |case| spread(case, comparison.metric, 1.0);
+        // Within each round: what slows a whole round down falls out of it.
+        let ratio = of(comparison.over).zip(of(comparison.under));
+        if let Some(ratio) = ratio.and_then(|(over, under)| Spread::ratio(&over, &under)) {
+            let words = about(comparison.metric, table.unit).words;
+            let name = format!(
+                "{} : {}, {words}",
+                comparison.over.title(),
+                comparison.under.title()
+            );
+            group
+                .rows
+                .push(Row::new(name).measured(&ratio, "ratio", comparison.goal));
+        }
+    }
+    group
+}
+
+/// How a metric is shown.
+struct About {
+    words: &'static str,
+    unit: &'static str,
+    /// What a value is multiplied by.
+    scale: f64,
+}
+
+fn about(metric: Metric, rate: &'static str) -> About {
+    const MIB: f64 = 1.0 / (1 << 20) as f64;
+    let (words, unit, scale) = match metric {
+        Metric::Rate => ("rate", rate, 1.0),
+        Metric::CpuRate => ("rate of processor time", rate, 1.0),
+        Metric::StepMs => ("step", "ms", 1.0),
+        Metric::WaitMs => ("wait for the other ranks in a step", "ms", 1.0),
+        Metric::WaitShare => ("this wait as share of the step", "%", 100.0),
+        Metric::TrainingPeakBytes => ("peak after the last training step", "MiB", MIB),
+        Metric::OwnPeakBytes => ("this peak without GPU libraries", "MiB", MIB),
+        Metric::RunPeakBytes => ("peak of the whole run, largest rank", "MiB", MIB),
+        Metric::Parameters => ("parameters", "", 1.0),
+        Metric::PixelMean => ("mean of the values", "", 1.0),
+        Metric::WallMs => ("from start to end", "ms", 1.0),
+        Metric::LauncherPeakBytes => ("peak of the launcher", "MB", 1e-6),
+        Metric::DeathMs => ("until the others are told, median death", "ms", 1.0),
+        Metric::DeathP99Ms => ("until the others are told, 99th percentile", "ms", 1.0),
+        Metric::RestartMs => ("until all run again, median restart", "ms", 1.0),
+        Metric::LinesLost => ("lines lost", "", 1.0),
+        Metric::BlockedMs => ("wait of the training for a checkpoint", "ms", 1.0),
+        Metric::FirstBlockedMs => ("wait for the first checkpoint", "ms", 1.0),
+        Metric::WriteRate => ("written and synced beside the training", "MB/s", 1e-6),
+        Metric::LastWriteRate => ("written and synced beside nothing", "MB/s", 1e-6),
+        Metric::TotalMs => ("from its beginning until it is there", "ms", 1.0),
+        Metric::AloneStepMs => ("step with nothing beside", "ms", 1.0),
+        Metric::BesideStepMs => ("step beside a write", "ms", 1.0),
+        Metric::Slowdown => ("step beside a write over one with nothing beside", "ratio", 1.0),
+        Metric::LoadMs => ("loading", "ms", 1.0),
+        Metric::FreshStartMs => ("from the command to the first step", "ms", 1.0),
+        Metric::ResumedStartMs => ("from the command to the first step of a resumed run", "ms", 1.0),
+        Metric::DeathToStepMs => ("from the death to the next step", "ms", 1.0),
+        Metric::BeyondLoadMs => ("from the death to the next step without loading", "ms", 1.0),
+    };
+    About { words, unit, scale }
+}

@@ -1,0 +1,269 @@
+//! Runs one case and reads what it measured.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use super::case::{Case, Network, Transport, Way};
+use super::figures::{self, Figures, RunFiles};
+use xtask::process::{Signals, last_words, quiet};
+
+/// Ranks or processes of every training.
+const RANKS: u64 = 2;
+
+/// What the loaders are to do: images of 224 pixels in batches of 32, two passes after one that is not counted.
+const LOADER: [(&str, &str); 3] = [("--size", "224"), ("--batch", "32"), ("--epochs", "2")];
+
+/// Enough for some thousand resized images.
+const CACHE_MIB: &str = "1024";
+
+/// What is run, and where.
+#[derive(Debug)]
+pub(super) struct Runner<'a> {
+    pub(super) signals: &'a Signals,
+    /// The folder with the recipes and PyTorch's programs.
+    pub(super) sources: PathBuf,
+    /// Where cargo has put the programs.
+    pub(super) programs: PathBuf,
+    pub(super) python: PathBuf,
+    /// A folder with a text, for the GPT.
+    pub(super) text: PathBuf,
+    /// A folder with a folder of images for each class, for the loaders; empty where these are not run.
+    pub(super) images: PathBuf,
+    /// Where runs write. What is in it when a run has failed tells why.
+    pub(super) work: PathBuf,
+}
+
+impl Runner<'_> {
+    /// Runs the case once.
+    pub(super) fn run(&self, case: Case) -> Result<Figures> {
+        let folder = self.work.join(case.name().replace('/', "-"));
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+        }
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let figures = self.run_in(case, &folder).with_context(|| case.name())?;
+        // Checkpoints of a hundred megabytes each.
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        Ok(figures)
+    }
+
+    fn run_in(&self, case: Case, folder: &Path) -> Result<Figures> {
+        match case {
+            Case::Train(network, Way::Dtrain { transport, overlap }) => {
+                let run = folder.join("run");
+                let mut launch = self.launch(network, RANKS, &run);
+                launch
+                    .args(["--set", &format!("reduce.overlap={overlap}")])
+                    .env("DTRAIN_TRANSPORT", transport.name());
+                self.all(vec![launch], folder)?;
+                of_run(&run, network, RANKS)
+            }
+            Case::Train(network, Way::DtrainAlone) => {
+                let runs: Vec<PathBuf> = (0..RANKS)
+                    .map(|rank| folder.join(format!("run-{rank}")))
+                    .collect();
+                self.all(
+                    runs.iter().map(|run| self.launch(network, 1, run)).collect(),
+                    folder,
+                )?;
+                let each: Vec<Figures> = runs
+                    .iter()
+                    .map(|run| of_run(run, network, 1))
+                    .collect::<Result<_>>()?;
+                figures::of_pair(&each)
+            }
+            Case::Train(network, Way::Ddp) => self.torch(network, true, folder),
+            Case::Train(network, Way::TorchAlone) => self.torch(network, false, folder),
+            Case::Loader | Case::CachedLoader => {
+                let cache = if case == Case::CachedLoader {
+                    CACHE_MIB
+                } else {
+                    "0"
+                };
+                let mut bench = quiet(&self.programs.join("loader-bench"));
+                bench
+                    .arg(&self.images)
+                    .args(LOADER.map(|(_, value)| value))
+                    .arg(cache);
+                self.all(vec![bench], folder)?;
+                figures::of_loader(&read(&folder.join("0.out"))?)
+            }
+            Case::TorchLoader => {
+                let out = folder.join("loader.json");
+                let mut python = self.python("loader.py");
+                python.arg("--images").arg(&self.images).arg("--out").arg(&out);
+                for (flag, value) in LOADER {
+                    python.args([flag, value]);
+                }
+                self.all(vec![python], folder)?;
+                figures::of_loader(&read(&out)?)
+            }
+            Case::Launch(job, by) => self.launcher(job, by, folder),
+            Case::Checkpoint(saving) => self.checkpoint(saving, folder),
+        }
+    }
+
+    /// A run of dtrain; its samples are those of so many ranks.
+    fn launch(&self, network: Network, ranks: u64, run_dir: &Path) -> Command {
+        let mut launch = self.dtrain(network.model());
+        launch
+            .args(["--nproc", &ranks.to_string(), "--run-dir"])
+            .arg(run_dir)
+            .args(["--set", &format!("train.steps={}", network.steps().all())])
+            .args([
+                "--set",
+                &format!("train.effective_batch={}", ranks * network.batch()),
+            ])
+            .env("DTRAIN_TRANSPORT", Transport::Shared.name());
+        if let Network::Gpt { context, .. } = network {
+            launch
+                .args(["--set", &format!("data.root={}", self.text.display())])
+                .args(["--set", &format!("model.context={context}")]);
+        }
+        launch
+    }
+
+    /// `dtrain launch` of a recipe of ours; flags follow.
+    pub(super) fn dtrain(&self, recipe: &str) -> Command {
+        let mut launch = quiet(&self.programs.join("dtrain"));
+        launch
+            .arg("launch")
+            .arg(self.sources.join(format!("{recipe}.toml")))
+            // The worker that was just built, whatever the user has chosen for other runs.
+            .env_remove("DTRAIN_WORKER");
+        launch
+    }
+
+    /// PyTorch, each rank started as torchrun would.
+    fn torch(&self, network: Network, together: bool, folder: &Path) -> Result<Figures> {
+        let out = |rank: u64| folder.join(format!("rank-{rank}.json"));
+        let ranks = (0..RANKS).map(|rank| {
+            let mut python = self.python("train.py");
+            python
+                .args([
+                    "--model",
+                    network.model(),
+                    "--batch",
+                    &network.batch().to_string(),
+                ])
+                .args(["--steps", &network.steps().all().to_string(), "--out"])
+                .arg(out(rank))
+                .env("RANK", rank.to_string());
+            if let Network::Gpt { context, .. } = network {
+                python.args(["--context", &context.to_string()]);
+            }
+            if together {
+                python
+                    .args(["--world", &RANKS.to_string(), "--meet"])
+                    .arg(folder.join("meet"));
+            }
+            python
+        });
+        self.all(ranks.collect(), folder)?;
+        let files: Vec<String> = (0..RANKS).map(|rank| read(&out(rank))).collect::<Result<_>>()?;
+        figures::of_torch(&files, together, network.steps())
+    }
+
+    pub(super) fn python(&self, script: &str) -> Command {
+        let mut python = quiet(&self.python);
+        python.arg(self.sources.join(script));
+        // Both sides of the machine's own network; without it Gloo looks the host's name up.
+        python.env("GLOO_SOCKET_IFNAME", "lo");
+        python
+    }
+
+    /// Runs programs at once to their ends. Standard output of the n-th goes to `n.out` in the folder and standard error to
+    /// `n.err`.
+    fn all(&self, commands: Vec<Command>, folder: &Path) -> Result<()> {
+        let outcomes: Vec<Result<()>> = thread::scope(|scope| {
+            let threads: Vec<_> = commands
+                .into_iter()
+                .enumerate()
+                .map(|(number, command)| scope.spawn(move || self.one(command, number, folder)))
+                .collect();
+            let joined = threads.into_iter().map(|thread| thread.join());
+            joined
+                .map(|outcome| outcome.unwrap_or_else(|_| Err(anyhow!("a thread of the benchmark panicked"))))
+                .collect()
+        });
+        self.signals.check()?;
+        outcomes.into_iter().collect()
+    }
+
+    fn one(&self, command: Command, number: usize, folder: &Path) -> Result<()> {
+        self.ending(0, command, number, folder)
+    }
+
+    /// As [`Self::all`] for one program, which must end with this exit code.
+    pub(super) fn ending(
+        &self,
+        expected: u8,
+        mut command: Command,
+        number: usize,
+        folder: &Path,
+    ) -> Result<()> {
+        let create = |kind: &str| {
+            let path = folder.join(format!("{number}.{kind}"));
+            File::create(&path).map(|file| (path, file))
+        };
+        let (_, output) = create("out").context("cannot keep what a program writes")?;
+        let (path, errors) = create("err").context("cannot keep what a program writes")?;
+        let program = command.get_program().to_string_lossy().into_owned();
+        let code = self.signals.run(command.stdout(output).stderr(errors))?.code;
+        self.signals.check()?;
+        if code == expected {
+            return Ok(());
+        }
+        let said = fs::read_to_string(&path).unwrap_or_default();
+        bail!(
+            "{program} ended with exit code {code} and said: {}; all of it is in {}",
+            last_words(&said),
+            path.display()
+        );
+    }
+}
+
+fn of_run(run_dir: &Path, network: Network, ranks: u64) -> Result<Figures> {
+    let files = RunFiles {
+        metrics: read(&run_dir.join("metrics.jsonl"))?,
+        result: read(&run_dir.join("result.json"))?,
+        plan: read(&run_dir.join("plan.json"))?,
+    };
+    figures::of_dtrain(&files, network, ranks, network.steps())
+        .with_context(|| format!("the run in {}", run_dir.display()))
+}
+
+pub(super) fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Whether the sides did the same: the networks of one part have as many parameters, the loaders' images the same mean.
+///
+/// # Errors
+/// Names the two that differ.
+pub(super) fn agree(measured: &BTreeMap<Case, Vec<Figures>>, part: &str) -> Result<()> {
+    use super::figures::Metric;
+    /// Of values with deviation 1: decoders and resamplers round differently.
+    const PIXELS_WITHIN: f64 = 0.01;
+    for (metric, within) in [(Metric::Parameters, 0.0), (Metric::PixelMean, PIXELS_WITHIN)] {
+        let mut first = None;
+        for (case, rounds) in measured.iter().filter(|(case, _)| case.part() == part) {
+            for value in rounds.iter().filter_map(|figures| figures.get(&metric)) {
+                let (other, known) = *first.get_or_insert((*case, *value));
+                if (value - known).abs() > within {
+                    bail!(
+                        "{} and {} do not do the same: {metric:?} is {value} and {known}; their figures cannot be compared",
+                        case.name(),
+                        other.name()
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}

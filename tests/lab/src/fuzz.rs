@@ -1,0 +1,37 @@
+//! `fuzz`: files of checkpoints changed in all kinds of ways, for the readers. `test` tries a few of them, this many.
+
+use anyhow::Result;
+
+use xtask::process::Signals;
+use xtask::setup::{self, SetArgs};
+use xtask::workspace::Workspace;
+
+/// How many files the test tries; it reads it.
+const CASES: &str = "DTRAIN_FUZZ";
+
+/// What `fuzz` is asked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    set: SetArgs,
+    /// How many changed files are read
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
+    cases: u32,
+}
+
+/// Runs the test and returns cargo's exit code.
+pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    let ready = setup::run(workspace, signals, &args.set.clone().into())?;
+    let mut cargo = ready.cargo(workspace);
+    cargo.env(CASES, args.cases.to_string()).args([
+        "test",
+        "--package",
+        "dtrain-tests",
+        "--test",
+        "alone",
+        "--",
+        "fuzz::",
+        "--nocapture",
+    ]);
+    Ok(signals.run(&mut cargo)?.code)
+}

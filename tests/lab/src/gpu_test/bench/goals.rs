@@ -1,0 +1,242 @@
+//! What the rounds of a case come to, and whether the goals are met.
+
+use super::super::finding::Finding;
+use super::network::{Way, peak_flops};
+use super::read::Measured;
+use super::{Case, Rounds};
+use crate::stats::median;
+
+/// Of dtrain's rate to DDP's, at least.
+const SPEED: f64 = 1.05;
+
+/// Of dtrain's rate to that of torch.compile with CUDA graphs, at least, for small batches.
+const GRAPHS: f64 = 0.95;
+
+/// Of dtrain's peak memory to DDP's, at most.
+const MEMORY: f64 = 1.0;
+
+/// A step that waits for the loader for a larger part of its time is worth a word.
+const WAIT_SHARE: f64 = 0.01;
+
+/// A ratio with its goal.
+struct Goal {
+    words: String,
+    /// `None` where one of the two was not measured.
+    is_met: Option<bool>,
+}
+
+/// Medians, ratios within rounds, and what is to be said of them.
+pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
+    let rates = |way: Way| rounds.values(way, |measured| measured.rate);
+    let peaks = |way: Way| rounds.values(way, |measured| measured.peak_allocated);
+    // With graphs or without, whichever was faster in the round: a user chooses too.
+    let best = best(rates(Way::Dtrain), rates(Way::Graph));
+    let speed = ratio(&rates(Way::Dtrain), &rates(Way::Ddp));
+    let memory = ratio(&peaks(Way::Dtrain), &peaks(Way::Ddp));
+    let graphs = ratio(&best, &rates(Way::CompileGraphs));
+
+    let mut goals = vec![
+        goal("the speed of DDP", speed, SPEED, f64::ge, "at least"),
+        goal("its peak memory", memory, MEMORY, f64::le, "at most"),
+    ];
+    if case.is_small {
+        let best = "with graphs where these are faster, the speed of torch.compile with graphs";
+        goals.push(goal(best, graphs, GRAPHS, f64::ge, "at least"));
+    }
+    let wrong = rounds.wrong();
+    let mut note = rates_in_words(case, rounds);
+    for goal in &goals {
+        note += &format!("; {}", goal.words);
+    }
+    let eager = |figure: fn(&Measured) -> f64| {
+        ratio(
+            &rounds.values(Way::Dtrain, figure),
+            &rounds.values(Way::Eager, figure),
+        )
+    };
+    let (eager_speed, eager_memory) = (
+        eager(|measured| measured.rate),
+        eager(|measured| measured.peak_allocated),
+    );
+    if let (Some(speed), Some(memory)) = (eager_speed, eager_memory) {
+        note += &format!("; beside eager PyTorch {speed:.3} x the speed and {memory:.3} x the peak memory");
+    }
+    for more in wrong.iter().cloned().chain(rounds.waiting(case)) {
+        note += &format!("; {more}");
+    }
+    for (way, reason) in &rounds.lost {
+        note += &format!("; {} did not run: {reason}", way.title());
+    }
+    let own_lost = [Way::Dtrain, Way::Graph]
+        .iter()
+        .any(|way| rounds.lost.contains_key(way));
+    let missed = goals.iter().any(|goal| goal.is_met == Some(false));
+    let all_judged = goals.iter().all(|goal| goal.is_met.is_some());
+    let finding = if own_lost || missed || wrong.is_some() {
+        Finding::failed(note)
+    } else if all_judged {
+        Finding::passed(note)
+    } else {
+        // What PyTorch could not do here says nothing of dtrain.
+        Finding::skipped(note)
+    };
+    let ratios = [
+        ("dtrain_to_ddp", speed),
+        ("dtrain_to_eager", eager_speed),
+        ("dtrain_graph_to_ddp", ratio(&rates(Way::Graph), &rates(Way::Ddp))),
+        (
+            "dtrain_graph_to_dtrain",
+            ratio(&rates(Way::Graph), &rates(Way::Dtrain)),
+        ),
+        ("best_to_compile", ratio(&best, &rates(Way::Compile))),
+        ("best_to_compile_graphs", graphs),
+        ("peak_dtrain_to_ddp", memory),
+        ("peak_dtrain_to_eager", eager_memory),
+        (
+            "peak_dtrain_graph_to_ddp",
+            ratio(&peaks(Way::Graph), &peaks(Way::Ddp)),
+        ),
+    ];
+    let finding = ratios
+        .into_iter()
+        .fold(finding, |finding, (name, ratio)| match ratio {
+            Some(ratio) => finding.with(name, ratio),
+            None => finding,
+        });
+    rounds
+        .measured
+        .keys()
+        .fold(finding, |finding, way| with_figures(finding, case, rounds, *way))
+}
+
+impl Rounds {
+    /// A figure of each round of a way; empty where it was not measured.
+    fn values(&self, way: Way, figure: impl Fn(&Measured) -> f64) -> Vec<f64> {
+        self.measured
+            .get(&way)
+            .map_or_else(Vec::new, |rounds| rounds.iter().map(figure).collect())
+    }
+
+    /// The most that its GPU could compute, in operations per second.
+    fn peak_flops(&self) -> Option<f64> {
+        let mut all = self.measured.values().flatten();
+        peak_flops(all.find_map(|measured| measured.gpu.as_deref())?)
+    }
+
+    /// What makes the comparison none.
+    fn wrong(&self) -> Option<String> {
+        let mut all = self
+            .measured
+            .iter()
+            .flat_map(|(way, rounds)| rounds.iter().map(|measured| (*way, measured.parameters)));
+        let (first, expected) = all.next()?;
+        let (way, other) = all.find(|(_, parameters)| *parameters != expected)?;
+        Some(format!(
+            "the networks differ: {} has {expected} parameters and {} has {other}",
+            first.title(),
+            way.title()
+        ))
+    }
+
+    /// What dtrain waits for its loader, where it is worth a word: then the loader is measured, not the step.
+    fn waiting(&self, case: &Case) -> Option<String> {
+        let waited = median(&self.values(Way::Dtrain, |it| it.wait_data_ms.unwrap_or(0.0)))?;
+        let counted = (case.batch * case.network.per_sample()) as f64;
+        let step_ms = 1e3 * counted / median(&self.values(Way::Dtrain, |it| it.rate))?;
+        (waited > WAIT_SHARE * step_ms)
+            .then(|| format!("dtrain waits for its loader for {waited:.2} of the {step_ms:.2} ms of a step"))
+    }
+}
+
+/// The medians, as the beginning of a sentence.
+fn rates_in_words(case: &Case, rounds: &Rounds) -> String {
+    let rate = |way: &Way| {
+        let rate = median(&rounds.values(*way, |measured| measured.rate))?;
+        Some(format!("{} {rate:.0}", way.title()))
+    };
+    let all: Vec<String> = rounds.measured.keys().filter_map(rate).collect();
+    if all.is_empty() {
+        return "nothing was measured".to_owned();
+    }
+    format!("{}/s: {}", case.network.unit(), all.join(", "))
+}
+
+fn goal(
+    words: &str,
+    ratio: Option<f64>,
+    bound: f64,
+    holds: fn(&f64, &f64) -> bool,
+    bound_words: &str,
+) -> Goal {
+    match ratio {
+        Some(ratio) => {
+            let is_met = holds(&ratio, &bound);
+            let missed = if is_met { "" } else { ", missed" };
+            Goal {
+                words: format!("dtrain has {ratio:.3} x {words} (goal: {bound_words} {bound}{missed})"),
+                is_met: Some(is_met),
+            }
+        }
+        None => Goal {
+            words: format!("how dtrain compares with {words} is not known"),
+            is_met: None,
+        },
+    }
+}
+
+/// The figures of one way.
+fn with_figures(finding: Finding, case: &Case, rounds: &Rounds, way: Way) -> Finding {
+    let (key, unit) = (way.key(), case.network.unit());
+    let middle = |figure: fn(&Measured) -> f64| median(&rounds.values(way, figure));
+    let rate = middle(|measured| measured.rate);
+    let mfu = rate
+        .zip(rounds.peak_flops())
+        .map(|(rate, peak)| rate * case.network.flops() / peak);
+    let waited = match way {
+        Way::Dtrain | Way::Graph => middle(|measured| measured.wait_data_ms.unwrap_or(0.0)),
+        _ => None,
+    };
+    let figures = [
+        (format!("{key}_{unit}_per_s"), rate),
+        (format!("{key}_mfu"), mfu),
+        (
+            format!("{key}_peak_allocated_bytes"),
+            middle(|measured| measured.peak_allocated),
+        ),
+        (
+            format!("{key}_peak_reserved_bytes"),
+            middle(|measured| measured.peak_reserved),
+        ),
+        (format!("{key}_wait_data_ms"), waited),
+    ];
+    figures
+        .into_iter()
+        .fold(finding, |finding, (name, value)| match value {
+            Some(value) => finding.with(name, value),
+            None => finding,
+        })
+}
+
+/// The larger of each round; that of one way alone where the other was not measured.
+fn best(one: Vec<f64>, other: Vec<f64>) -> Vec<f64> {
+    if one.len() != other.len() {
+        return if other.is_empty() { one } else { other };
+    }
+    one.into_iter()
+        .zip(other)
+        .map(|(one, other)| one.max(other))
+        .collect()
+}
+
+/// The median of the ratios within rounds: what slows a whole round down falls out of it. `None` where the rounds are not the same
+/// ones.
+fn ratio(over: &[f64], under: &[f64]) -> Option<f64> {
+    if over.len() != under.len() {
+        return None;
+    }
+    let ratios: Vec<f64> = over.iter().zip(under).map(|(over, under)| over / under).collect();
+    median(&ratios).filter(|ratio| ratio.is_finite())
+}
+
+#[cfg(test)]
+mod tests;

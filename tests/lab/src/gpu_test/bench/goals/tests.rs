@@ -1,0 +1,203 @@
+#![allow(clippy::unwrap_used)]
+
+use super::super::network::Network;
+use super::*;
+use crate::bench::Steps;
+use crate::report::Verdict;
+
+fn case(is_small: bool) -> Case {
+    Case {
+        network: Network::Resnet50,
+        batch: 10,
+        steps: Steps {
+            skipped: 1,
+            counted: 2,
+        },
+        is_small,
+    }
+}
+
+/// Rates and peaks of each round of a way.
+fn rounds(of: &[(Way, &[(f64, f64)])]) -> Rounds {
+    let measured = |&(rate, peak): &(f64, f64)| Measured {
+        rate,
+        peak_allocated: peak,
+        peak_reserved: 2.0 * peak,
+        parameters: 25.0,
+        wait_data_ms: Some(0.5),
+        gpu: Some("NVIDIA H200".to_owned()),
+    };
+    Rounds {
+        measured: of
+            .iter()
+            .map(|(way, all)| (*way, all.iter().map(measured).collect()))
+            .collect(),
+        ..Rounds::default()
+    }
+}
+
+/// Three rounds; in the second everything was half as fast.
+fn all() -> Rounds {
+    rounds(&[
+        (Way::Ddp, &[(100.0, 8.0), (50.0, 8.0), (100.0, 8.0)]),
+        (Way::Eager, &[(105.0, 5.0), (50.0, 5.0), (110.0, 5.0)]),
+        (Way::Dtrain, &[(110.0, 6.0), (55.0, 6.0), (112.0, 6.0)]),
+        (Way::Graph, &[(150.0, 12.0), (75.0, 12.0), (150.0, 12.0)]),
+        (Way::Compile, &[(120.0, 5.0), (60.0, 5.0), (120.0, 5.0)]),
+        (Way::CompileGraphs, &[(150.0, 9.0), (75.0, 9.0), (150.0, 9.0)]),
+    ])
+}
+
+#[test]
+fn what_meets_its_goals_passes_with_all_figures() {
+    let finding = finding(&case(true), &all());
+    assert_eq!(finding.verdict, Verdict::Passed, "{}", finding.note);
+    let figure = |name: &str| finding.figures[name];
+    for (name, expected) in [
+        ("dtrain_to_ddp", 1.1),
+        ("dtrain_to_eager", 110.0 / 105.0),
+        ("dtrain_graph_to_ddp", 1.5),
+        ("best_to_compile", 1.25),
+        ("best_to_compile_graphs", 1.0),
+        ("peak_dtrain_to_ddp", 0.75),
+        ("peak_dtrain_to_eager", 1.2),
+        ("peak_dtrain_graph_to_ddp", 1.5),
+        ("ddp_images_per_s", 100.0),
+        ("dtrain_images_per_s", 110.0),
+        ("dtrain_wait_data_ms", 0.5),
+        ("compile_peak_allocated_bytes", 5.0),
+        ("compile_peak_reserved_bytes", 10.0),
+        // 100 images of 24.534 GFLOP of the 989 TFLOP that it could do.
+        ("ddp_mfu", 24.534 * 100.0 / 989_000.0),
+    ] {
+        assert!(
+            (figure(name) - expected).abs() < 1e-12,
+            "{name}: {}",
+            figure(name)
+        );
+    }
+    assert!(!finding.figures.contains_key("ddp_wait_data_ms"));
+    assert!(
+        finding.note.starts_with(
+            "images/s: DDP 100, eager PyTorch 105, dtrain 110, dtrain with graphs 150, torch.compile 120, torch.compile with graphs 150; \
+             dtrain has 1.100 x the speed of DDP (goal: at least 1.05); dtrain has 0.750 x its peak memory (goal: at most 1)"
+        ),
+        "{}",
+        finding.note
+    );
+}
+
+#[test]
+fn each_missed_goal_fails() {
+    let outcome = |is_small, change: fn(&mut Rounds)| {
+        let mut rounds = all();
+        change(&mut rounds);
+        let finding = finding(&case(is_small), &rounds);
+        (finding.verdict, finding.note.contains(", missed"))
+    };
+    let slow: fn(&mut Rounds) = |rounds| scale(rounds, Way::Dtrain, 0.95, 1.0);
+    let large: fn(&mut Rounds) = |rounds| scale(rounds, Way::Dtrain, 1.0, 1.4);
+    let no_match: fn(&mut Rounds) = |rounds| scale(rounds, Way::CompileGraphs, 1.06, 1.0);
+    assert_eq!(outcome(true, slow), (Verdict::Failed, true));
+    assert_eq!(outcome(true, large), (Verdict::Failed, true));
+    assert_eq!(outcome(true, no_match), (Verdict::Failed, true));
+    // Graphs are compared for small batches only.
+    assert_eq!(outcome(false, no_match), (Verdict::Passed, false));
+}
+
+fn scale(rounds: &mut Rounds, way: Way, rate: f64, peak: f64) {
+    for measured in rounds.measured.get_mut(&way).unwrap() {
+        measured.rate *= rate;
+        measured.peak_allocated *= peak;
+    }
+}
+
+#[test]
+fn where_graphs_are_slower_dtrain_without_them_counts() {
+    let mut rounds = all();
+    scale(&mut rounds, Way::Graph, 0.5, 1.0);
+    let finding = finding(&case(true), &rounds);
+    assert!((finding.figures["best_to_compile_graphs"] - 110.0 / 150.0).abs() < 1e-12);
+    assert_eq!(finding.verdict, Verdict::Failed);
+}
+
+#[test]
+fn a_way_that_did_not_run_is_named() {
+    let without = |way: Way| {
+        let mut rounds = all();
+        rounds.measured.remove(&way);
+        rounds.lost.insert(way, "no compiler".to_owned());
+        finding(&case(true), &rounds)
+    };
+    // dtrain's own is a failure; what PyTorch cannot do here leaves a goal open.
+    assert_eq!(without(Way::Graph).verdict, Verdict::Failed);
+    assert_eq!(without(Way::Dtrain).verdict, Verdict::Failed);
+    assert_eq!(without(Way::Compile).verdict, Verdict::Passed);
+    let open = without(Way::CompileGraphs);
+    assert_eq!(open.verdict, Verdict::Skipped);
+    assert!(
+        open.note
+            .ends_with("torch.compile with graphs did not run: no compiler"),
+        "{}",
+        open.note
+    );
+    assert_eq!(without(Way::Ddp).verdict, Verdict::Skipped);
+    let nothing = finding(&case(true), &Rounds::default());
+    assert_eq!(nothing.verdict, Verdict::Skipped);
+    assert!(nothing.note.starts_with("nothing was measured"));
+}
+
+#[test]
+fn other_networks_cannot_be_compared() {
+    let mut rounds = all();
+    rounds.measured.get_mut(&Way::Graph).unwrap()[1].parameters = 26.0;
+    let finding = finding(&case(true), &rounds);
+    assert_eq!(finding.verdict, Verdict::Failed);
+    assert!(
+        finding
+            .note
+            .contains("the networks differ: DDP has 25 parameters and dtrain with graphs has 26"),
+        "{}",
+        finding.note
+    );
+}
+
+#[test]
+fn a_step_that_waits_for_its_loader_is_told() {
+    let mut rounds = all();
+    // A step of 10 images takes 91 ms.
+    assert_eq!(rounds.waiting(&case(true)), None);
+    for measured in rounds.measured.get_mut(&Way::Dtrain).unwrap() {
+        measured.wait_data_ms = Some(5.0);
+    }
+    let said = rounds.waiting(&case(true)).unwrap();
+    assert!(
+        said.contains("waits for its loader for 5.00 of the 90.91 ms"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_gpu_that_is_not_known_has_no_mfu() {
+    let mut rounds = all();
+    for measured in rounds.measured.values_mut().flatten() {
+        measured.gpu = Some("Tesla T4".to_owned());
+    }
+    let finding = finding(&case(true), &rounds);
+    assert!(finding.figures.keys().all(|name| !name.contains("mfu")));
+}
+
+#[test]
+fn medians_and_ratios_are_taken_within_rounds() {
+    assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+    assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
+    assert_eq!(median(&[]), None);
+    assert_eq!(median(&[1.0, f64::NAN]), None);
+    assert_eq!(ratio(&[12.0, 6.0, 12.6], &[10.0, 5.0, 10.0]), Some(1.2));
+    assert_eq!(ratio(&[1.0, 2.0], &[1.0]), None);
+    assert_eq!(ratio(&[1.0], &[0.0]), None);
+    assert_eq!(ratio(&[], &[]), None);
+    assert_eq!(best(vec![1.0, 4.0], vec![2.0, 3.0]), [2.0, 4.0]);
+    assert_eq!(best(vec![1.0], Vec::new()), [1.0]);
+    assert_eq!(best(Vec::new(), vec![2.0]), [2.0]);
+}

@@ -1,0 +1,173 @@
+//! What is trained, in which ways, and how much work it is for a GPU.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::super::site::Site;
+use super::inputs;
+
+/// Tokens of a window of GPT-2.
+const CONTEXT: u64 = 1024;
+
+/// A network that both sides train.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Network {
+    Resnet50,
+    VitB16,
+    Gpt2,
+}
+
+impl Network {
+    /// In the names of the recipes, and for gpu.py.
+    pub(super) fn recipe(self) -> &'static str {
+        match self {
+            Self::Resnet50 => "resnet50",
+            Self::VitB16 => "vit-b16",
+            Self::Gpt2 => "gpt2",
+        }
+    }
+
+    /// What the rate counts.
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Self::Resnet50 | Self::VitB16 => "images",
+            Self::Gpt2 => "tokens",
+        }
+    }
+
+    /// How many of them are in a sample.
+    pub(super) fn per_sample(self) -> u64 {
+        match self {
+            Self::Resnet50 | Self::VitB16 => 1,
+            Self::Gpt2 => CONTEXT,
+        }
+    }
+
+    /// The folder of what it learns from, written where it is not there.
+    pub(super) fn input(self, site: &Site<'_>) -> Result<PathBuf> {
+        match self {
+            Self::Resnet50 | Self::VitB16 => inputs::images(&site.work),
+            Self::Gpt2 => inputs::text(&site.work),
+        }
+    }
+
+    /// Floating-point operations of forward and backward for an image or a token, as the model needs them. A multiplication and
+    /// the addition behind it are two, and backward is twice forward.
+    pub(super) fn flops(self) -> f64 {
+        /// Multiplications of one image in units of 1e9: "GFLOPS" of torchvision's table of weights.
+        const RESNET50: f64 = 4.089;
+        const VIT_B16: f64 = 17.564;
+        /// Parameters of GPT-2 without its table of positions, which multiplies nothing.
+        const GPT2: f64 = 124_439_808.0 - 1024.0 * 768.0;
+        const DEPTH: f64 = 12.0;
+        const WIDTH: f64 = 768.0;
+        match self {
+            Self::Resnet50 => 3.0 * 2.0 * RESNET50 * 1e9,
+            Self::VitB16 => 3.0 * 2.0 * VIT_B16 * 1e9,
+            // 6 N + 12 L d T for a token: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B; as in nanoGPT.
+            Self::Gpt2 => 6.0 * GPT2 + 12.0 * DEPTH * WIDTH * CONTEXT as f64,
+        }
+    }
+}
+
+/// How a network is trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Way {
+    /// PyTorch's DistributedDataParallel, one rank, one operation after the other.
+    Ddp,
+    /// The same without it: on one rank dtrain has no group either.
+    Eager,
+    /// dtrain, the same.
+    Dtrain,
+    /// dtrain with a step recorded as a CUDA graph.
+    Graph,
+    /// `torch.compile` as it is.
+    Compile,
+    /// `torch.compile` with CUDA graphs.
+    CompileGraphs,
+}
+
+impl Way {
+    /// The ways of a round. Each begins with another one, so that a GPU that gets warm does not harm always the same; the first
+    /// begins with PyTorch's, which tells whether there is anything to compare with.
+    pub(super) fn of_round(is_small: bool, round: usize) -> Vec<Self> {
+        let mut ways = vec![Self::Ddp, Self::Eager, Self::Dtrain, Self::Graph, Self::Compile];
+        if is_small {
+            ways.push(Self::CompileGraphs);
+        }
+        let first = round % ways.len();
+        ways.rotate_left(first);
+        ways
+    }
+
+    /// In names of figures and files.
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            Self::Ddp => "ddp",
+            Self::Eager => "eager",
+            Self::Dtrain => "dtrain",
+            Self::Graph => "dtrain_graph",
+            Self::Compile => "compile",
+            Self::CompileGraphs => "compile_graphs",
+        }
+    }
+
+    /// For people.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Ddp => "DDP",
+            Self::Eager => "eager PyTorch",
+            Self::Dtrain => "dtrain",
+            Self::Graph => "dtrain with graphs",
+            Self::Compile => "torch.compile",
+            Self::CompileGraphs => "torch.compile with graphs",
+        }
+    }
+
+    /// The word for `gpu.py --way`; none for dtrain's own.
+    pub(super) fn pytorch(self) -> Option<&'static str> {
+        match self {
+            Self::Ddp => Some("ddp"),
+            Self::Eager => Some("eager"),
+            Self::Compile => Some("compile"),
+            Self::CompileGraphs => Some("compile-graphs"),
+            Self::Dtrain | Self::Graph => None,
+        }
+    }
+
+    /// What `--set` gives the recipe.
+    pub(super) fn setting(self) -> Option<&'static str> {
+        match self {
+            Self::Graph => Some("model.compile=\"graph\""),
+            _ => None,
+        }
+    }
+}
+
+/// What a GPU of that name computes at most in bfloat16 without sparsity, in operations per second, by NVIDIA's data sheets.
+/// `None` for one that is not in the table, and for one that has no bfloat16.
+pub(super) fn peak_flops(gpu: &str) -> Option<f64> {
+    /// All of these words are in the name; the first entry that fits counts. TFLOPS.
+    const KNOWN: [(&[&str], f64); 8] = [
+        (&["H100", "PCIe"], 756.0),
+        (&["H100"], 989.0),
+        (&["H200"], 989.0),
+        (&["B200"], 2250.0),
+        (&["A100"], 312.0),
+        (&["L40S"], 362.0),
+        (&["A10"], 125.0),
+        (&["RTX", "4090"], 165.0),
+    ];
+    /// A part of a GPU, and boards and laptops of the same name with other clocks.
+    const OTHERS: [&str; 4] = ["MIG", "NVL", "Laptop", "D"];
+    // As in `NVIDIA A100-SXM4-80GB`.
+    let words: Vec<&str> = gpu.split([' ', '-']).collect();
+    if OTHERS.iter().any(|other| words.contains(other)) {
+        return None;
+    }
+    let known = KNOWN
+        .iter()
+        .find(|(all, _)| all.iter().all(|word| words.contains(word)))?;
+    Some(known.1 * 1e12)
+}

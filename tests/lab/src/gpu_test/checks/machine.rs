@@ -1,0 +1,86 @@
+//! The GPUs, and what a worker takes of them.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use dtrain_common::gpu::{Driver, Nvidia, Status};
+
+use super::recipes::{LM, LONG};
+use super::{Check, check};
+use crate::gpu_test::finding::Finding;
+use crate::gpu_test::site::{Site, Training};
+
+/// A context with libtorch's kernels, its tensors of a small training, and its libraries' workspaces.
+const MOST_OF_A_WORKER: u64 = 2 << 30;
+
+pub(super) fn checks() -> Vec<Check> {
+    vec![
+        check("the driver answers", 5, driver),
+        check("a worker is on its own GPU alone", 90, one_context),
+    ]
+}
+
+fn status() -> Result<Status> {
+    let mut nvidia = Nvidia::open().context("the driver does not answer")?;
+    Ok(nvidia.status()?)
+}
+
+fn driver(site: &Site<'_>) -> Result<Finding> {
+    let said = site
+        .run(site.program("dtrain").args(["gpu", "info", "--json"]))?
+        .expect(0)?;
+    let status: Status = serde_json::from_str(&said.stdout).context("dtrain gpu info --json")?;
+    let names: Vec<&str> = status.gpus.iter().map(|gpu| gpu.name.as_str()).collect();
+    Ok(Finding::passed(format!(
+        "driver {}, CUDA up to {}: {}",
+        status.driver,
+        status.cuda.as_deref().unwrap_or("?"),
+        names.join(", ")
+    ))
+    .with("gpus", names.len() as f64))
+}
+
+/// Every GPU has one process more while a training has a rank on it, and the others have none: a context on another GPU is one too.
+fn one_context(site: &Site<'_>) -> Result<Finding> {
+    let count =
+        |status: &Status| -> Vec<usize> { status.gpus.iter().map(|gpu| gpu.processes.len()).collect() };
+    let before = status()?;
+    let training = Training {
+        name: "one-context",
+        recipe: LM,
+        ranks: site.gpus,
+        sets: LONG,
+        vars: &[],
+    };
+    let recipe = site.write("one-context.toml", LM)?;
+    let mut launched = [site.start(&mut site.launch(&training, &recipe))?];
+    site.fifth_step("one-context", &mut launched)?;
+    let during = status()?;
+    let [launched] = launched;
+    launched.interrupt();
+    launched.end(site.signals, Instant::now())?.expect(75)?;
+    let (had, has) = (count(&before), count(&during));
+    let taken: Vec<u64> = during
+        .gpus
+        .iter()
+        .zip(&before.gpus)
+        .map(|(now, then)| now.used_bytes().saturating_sub(then.used_bytes()))
+        .collect();
+    let more: Vec<i64> = has
+        .iter()
+        .zip(&had)
+        .map(|(has, had)| *has as i64 - *had as i64)
+        .collect();
+    let most = taken.iter().copied().max().unwrap_or_default();
+    // A driver that names no processes, as in some containers, still tells the memory.
+    let named = more.iter().sum::<i64>() == site.gpus as i64 && more.iter().all(|&more| more <= 1);
+    let alone = named || has.iter().all(|&has| has == 0);
+    Ok(Finding::judged(
+        alone && most < MOST_OF_A_WORKER,
+        format!(
+            "processes more on each GPU: {more:?}; memory more: {:?} MiB",
+            taken.iter().map(|bytes| bytes >> 20).collect::<Vec<_>>()
+        ),
+    )
+    .with("most_bytes", most as f64))
+}

@@ -1,0 +1,173 @@
+//! Predictions, and an allocator that refuses.
+
+use anyhow::{Context, Result};
+
+use super::recipes::LARGE;
+use super::training::apart;
+use super::{Check, check};
+use crate::gpu_test::finding::Finding;
+use crate::gpu_test::site::{Site, Trained, Training};
+use crate::memory::{CASES, Case, profiled};
+
+/// The goals for predictions, in percent: those on the CPU.
+const MEDIAN: f64 = 1.0;
+const WORST: f64 = 3.0;
+
+/// So large that a step is not mostly the libraries' workspaces.
+const BATCH: [&str; 2] = ["train.effective_batch=32", "data.train_samples=64"];
+
+pub(super) fn checks() -> Vec<Check> {
+    vec![
+        check("predictions", 420, predictions),
+        check("a limit of the allocator: the step is taken again", 40, replay),
+        check("a limit of the allocator: the cut is chosen for it", 40, chosen),
+        check("a limit of the allocator: nothing fits", 20, hopeless),
+    ]
+}
+
+fn predictions(site: &Site<'_>) -> Result<Finding> {
+    let errors = CASES
+        .iter()
+        .map(|case| {
+            let error = predicted(site, case);
+            // Stopped by the user: no finding.
+            site.signals.check()?;
+            Ok((case.name, error))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    Ok(judged(&errors))
+}
+
+/// The errors of predictions, in percent, against their goals. One that cannot be had hides no other.
+fn judged(errors: &[(&str, Result<f64>)]) -> Finding {
+    let mut known: Vec<(&str, f64)> = errors
+        .iter()
+        .filter_map(|(name, error)| Some((*name, *error.as_ref().ok()?)))
+        .collect();
+    known.sort_by(|(_, one), (_, other)| one.abs().total_cmp(&other.abs()));
+    let mut note = match (known.get(known.len() / 2), known.last()) {
+        (Some((_, median)), Some((name, worst))) => format!(
+            "{} configurations: median error {:.2}% (goal {MEDIAN}%), worst {worst:+.2}%, of {name} (goal {WORST}%)",
+            known.len(),
+            median.abs()
+        ),
+        _ => "nothing was measured".to_owned(),
+    };
+    for (name, error) in errors {
+        if let Err(error) = error {
+            note += &format!("; {name} failed: {error:#}");
+        }
+    }
+    let median = known
+        .get(known.len() / 2)
+        .map_or(f64::INFINITY, |(_, error)| error.abs());
+    let worst = known.last().map_or(f64::INFINITY, |(_, error)| error.abs());
+    let met = known.len() == errors.len() && median <= MEDIAN && worst <= WORST;
+    let finding = known
+        .iter()
+        .fold(Finding::judged(met, note), |finding, (name, error)| {
+            finding.with(*name, *error)
+        });
+    match known.is_empty() {
+        true => finding,
+        false => finding.with("median", median).with("worst", worst),
+    }
+}
+
+/// The error of a prediction, in percent of what was measured.
+fn predicted(site: &Site<'_>, case: &Case) -> Result<f64> {
+    let recipe = site.write("profile.toml", &case.recipe(&site.work))?;
+    let mut command = site.program("dtrain");
+    command.args([
+        "profile",
+        "--stage",
+        "all",
+        "--json",
+        "--nproc",
+        &case.nproc.to_string(),
+    ]);
+    for set in BATCH.iter().chain(case.sets) {
+        command.args(["--set", set]);
+    }
+    let ended = site.run(command.arg(recipe))?.expect(0)?;
+    let (measured, predicted) = profiled(&ended.stdout)?;
+    Ok(100.0 * (predicted as f64 / measured as f64 - 1.0))
+}
+
+fn training<'a>(name: &'a str, sets: &'a [&'a str]) -> Training<'a> {
+    Training {
+        name,
+        recipe: LARGE,
+        ranks: 1,
+        sets,
+        vars: &[],
+    }
+}
+
+/// What a training without a limit takes at most, in bytes.
+fn free(site: &Site<'_>, name: &str) -> Result<(Trained, u64)> {
+    let free = site.train(&training(name, &[]))?;
+    let peak = free.result["peak_memory_bytes"][0]
+        .as_u64()
+        .context("no peak memory")?;
+    Ok((free, peak))
+}
+
+fn reserved(run: &Trained) -> f64 {
+    let of = |step: &serde_json::Value| step["memory"]["reserved"].as_f64().unwrap_or(f64::INFINITY);
+    run.steps.iter().map(of).fold(0.0, f64::max)
+}
+
+/// The micro-batch is stated, so that the first step does not fit.
+fn replay(site: &Site<'_>) -> Result<Finding> {
+    let (free, peak) = free(site, "limitless")?;
+    let budget = format!("memory.budget={}", peak / 10 * 6);
+    let limited = site.train(&training("limited", &[&budget]))?;
+    let most = apart(&free, &limited, "loss")?;
+    let replays = limited.result["oom_replays"].as_u64().unwrap_or_default();
+    let micro_batch = limited.result["micro_batch"].as_u64().unwrap_or_default();
+    let held = reserved(&limited) <= peak as f64 * 0.6 + 1.0;
+    Ok(Finding::judged(
+        replays > 0 && micro_batch < 64 && most <= 1e-4 && held,
+        format!(
+            "of {} MiB {} were allowed: {replays} step(s) taken again, micro-batches of {micro_batch}, losses differ by at most \
+             {most:.1e}, {:.0} MiB reserved",
+            peak >> 20,
+            (peak / 10 * 6) >> 20,
+            reserved(&limited) / f64::from(1 << 20)
+        ),
+    )
+    .with("replays", replays as f64)
+    .with("most", most))
+}
+
+fn chosen(site: &Site<'_>) -> Result<Finding> {
+    let (free, peak) = free(site, "limitless-too")?;
+    let budget = format!("memory.budget={}", peak / 10 * 6);
+    let sets = [&budget, "memory.micro_batch=auto"];
+    let limited = site.train(&training("chosen", &sets))?;
+    let most = apart(&free, &limited, "loss")?;
+    let replays = limited.result["oom_replays"].as_u64().unwrap_or_default();
+    let micro_batch = limited.result["micro_batch"].as_u64().unwrap_or_default();
+    Ok(Finding::judged(
+        replays == 0 && most <= 1e-4,
+        format!("micro-batches of {micro_batch}, {replays} step(s) taken again, losses differ by at most {most:.1e}"),
+    )
+    .with("micro_batch", micro_batch as f64))
+}
+
+fn hopeless(site: &Site<'_>) -> Result<Finding> {
+    let ended = site
+        .try_training(&training(
+            "hopeless",
+            &["memory.budget=200 MiB", "memory.micro_batch=1"],
+        ))?
+        .expect(3)?
+        .says("out of memory")?;
+    let last = ended
+        .stderr
+        .lines()
+        .find(|line| line.contains("out of memory"))
+        .unwrap_or_default();
+    Ok(Finding::passed(format!("exit code 3: `{last}`")))
+}

@@ -1,0 +1,104 @@
+//! What is checked, in the order in which it is.
+
+mod faults;
+mod graphs;
+mod kernels;
+mod machine;
+mod memory;
+mod nccl;
+mod recipes;
+mod training;
+
+use anyhow::Result;
+
+use super::bench;
+use super::finding::Finding;
+use super::site::Site;
+
+/// The parts of the suite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Part {
+    /// The GPUs, the driver, and what a worker takes of them
+    Machine,
+    /// Collectives by NCCL, with one rank and with several
+    Nccl,
+    /// Updates, loss scale, networks and segments against PyTorch's results, streams and graphs
+    Kernels,
+    /// The same training cut up in every way, in float16, with recompute, resumed, and with fewer GPUs than asked for
+    Training,
+    /// Trainings by graphs beside trainings without
+    Graphs,
+    /// Predictions against measurements, and an allocator that refuses
+    Memory,
+    /// A full GPU, a dead rank, one that hangs, one that is stopped, and a GPU that is not there
+    Faults,
+    /// Speed and memory beside PyTorch; the longest part by far
+    Benchmarks,
+}
+
+impl Part {
+    pub(super) const ALL: [Self; 8] = [
+        Self::Machine,
+        Self::Nccl,
+        Self::Kernels,
+        Self::Training,
+        Self::Graphs,
+        Self::Memory,
+        Self::Faults,
+        Self::Benchmarks,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Machine => "machine",
+            Self::Nccl => "nccl",
+            Self::Kernels => "kernels",
+            Self::Training => "training",
+            Self::Graphs => "graphs",
+            Self::Memory => "memory",
+            Self::Faults => "faults",
+            Self::Benchmarks => "benchmarks",
+        }
+    }
+
+    /// Its checks, those of benchmarks with so many rounds.
+    pub(super) fn checks(self, rounds: usize) -> Vec<Check> {
+        match self {
+            Self::Machine => machine::checks(),
+            Self::Nccl => nccl::checks(),
+            Self::Kernels => kernels::checks(),
+            Self::Training => training::checks(),
+            Self::Graphs => graphs::checks(),
+            Self::Memory => memory::checks(),
+            Self::Faults => faults::checks(),
+            Self::Benchmarks => bench::cases()
+                .into_iter()
+                .map(|case| Check {
+                    name: case.name(),
+                    seconds: case.seconds(rounds),
+                    run: Box::new(move |site| case.run(site)),
+                })
+                .collect(),
+        }
+    }
+}
+
+/// How a check is run. An error is a check that failed.
+type Run = Box<dyn Fn(&Site<'_>) -> Result<Finding>>;
+
+/// One line of the table.
+pub(super) struct Check {
+    pub(super) name: String,
+    /// How long it may take on one GPU and two cores, in seconds. Guessed: it decides which checks are run in one call.
+    pub(super) seconds: u32,
+    pub(super) run: Run,
+}
+
+/// A check that is a function.
+fn check(name: &str, seconds: u32, run: fn(&Site<'_>) -> Result<Finding>) -> Check {
+    Check {
+        name: name.to_owned(),
+        seconds,
+        run: Box::new(run),
+    }
+}

@@ -1,0 +1,158 @@
+//! The suite as a folder that needs no Rust, no repository and no network.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use xtask::process::Signals;
+use xtask::setup::{self, Problem, Ready, SetArgs};
+use xtask::workspace::Workspace;
+
+/// Packages, and the programs of each that the suite starts.
+const PROGRAMS: [(&str, &str); 5] = [
+    ("dtrain", "dtrain"),
+    ("dtrain-worker", "dtrain-worker"),
+    ("dtrain-tests", "conformance-rank"),
+    ("dtrain-tests", "gpu-rank"),
+    ("lab", "lab"),
+];
+
+/// The folders of a pack.
+pub(super) const BIN: &str = "bin";
+pub(super) const BENCH: &str = "bench";
+pub(super) const REFERENCE: &str = "reference";
+
+/// Starts the suite beside it, with the libtorch of whatever Python has one.
+const RUN: &str = r#"#!/bin/sh
+# Runs dtrain's checks on this machine's GPUs: see README.md.
+here=$(cd "$(dirname "$0")" && pwd) || exit 1
+exec "$here/bin/lab" gpu-test --pack "$here" "$@"
+"#;
+
+const README: &str = "\
+# dtrain on a GPU
+
+`./run` checks dtrain on the GPUs of this machine, compares it with PyTorch, prints a table and writes `results.json`. It needs an
+NVIDIA driver and libtorch 2.11.0 with CUDA, and finds the one in a Python that has `torch`:
+
+```
+./run                                   # all of it
+./run --calls                           # the same in calls of at most 8 minutes: their names and how long each takes
+./run --call training-1                 # one of these; it writes results-training-1.json
+./run machine nccl kernels training graphs memory faults     # without the benchmarks, which take longest
+./run benchmarks --rounds 5 --python venv/bin/python         # torch 2.11.0 and torchvision are needed for these
+./run --libtorch /path/to/torch/lib     # a libtorch of your own
+./run --help
+```
+
+`bench/requirements.txt` names what the benchmarks compare with.
+
+The exit code is 0 where everything holds, 1 where something does not, and 2 where there is no GPU to check.
+";
+
+/// Builds the programs for release; their folder, or cargo's exit code where they do not build.
+pub(super) fn build(workspace: &Workspace, signals: &Signals, set: &SetArgs) -> Result<Result<PathBuf, u8>> {
+    let ready: Ready = setup::run(workspace, signals, &set.clone().into())?;
+    eprintln!("building dtrain and the suite; the first time this takes some minutes");
+    let mut build = ready.cargo(workspace);
+    build.args(["build", "--release"]);
+    for (package, program) in PROGRAMS {
+        build.args(["--package", package, "--bin", program]);
+    }
+    let code = signals.run(&mut build)?.code;
+    signals.check()?;
+    if code != 0 {
+        return Ok(Err(code));
+    }
+    Ok(Ok(ready.build_folder(workspace)?.join("release")))
+}
+
+/// Puts a pack together in `folder`, from programs in `programs`.
+pub(super) fn pack(workspace: &Workspace, programs: &Path, folder: &Path) -> Result<()> {
+    let bin = folder.join(BIN);
+    make(&bin)?;
+    for (_, program) in PROGRAMS {
+        let (from, to) = (programs.join(program), bin.join(program));
+        copy(&from, &to)?;
+        // What debuggers read is ten times the program. Without binutils it goes as it is.
+        match Command::new("strip").arg(&to).status() {
+            Ok(status) if status.success() => {}
+            _ => eprintln!("{} is not stripped: there is no strip", to.display()),
+        }
+    }
+    for (from, to) in [("tests/bench", BENCH), ("tests/parity/reference", REFERENCE)] {
+        let (from, to) = (workspace.root().join(from), folder.join(to));
+        make(&to)?;
+        for entry in fs::read_dir(&from).with_context(|| format!("cannot read {}", from.display()))? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                copy(&entry.path(), &to.join(entry.file_name()))?;
+            }
+        }
+    }
+    write(&folder.join("README.md"), README)?;
+    let run = folder.join("run");
+    write(&run, RUN)?;
+    fs::set_permissions(&run, fs::Permissions::from_mode(0o755))
+        .map_err(|error| Problem::write(&run, error))?;
+    Ok(())
+}
+
+/// The most that an archive may take, in bytes: what people can send to a machine with a GPU.
+pub(super) const LARGEST: u64 = 60_000_000;
+
+/// The folder as one compressed file beside it, and its bytes; none where there is no tar.
+pub(super) fn archive(folder: &Path) -> Result<Option<(PathBuf, u64)>> {
+    let folder = folder
+        .canonicalize()
+        .with_context(|| format!("cannot open {}", folder.display()))?;
+    let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
+        return Ok(None);
+    };
+    let mut archive = folder.clone().into_os_string();
+    archive.push(".tar.gz");
+    let archive = PathBuf::from(archive);
+    let status = Command::new("tar")
+        .arg("-czf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(parent)
+        .arg(name)
+        .status();
+    if !status.is_ok_and(|status| status.success()) {
+        return Ok(None);
+    }
+    let bytes = fs::metadata(&archive)
+        .with_context(|| format!("cannot read {}", archive.display()))?
+        .len();
+    Ok(Some((archive, bytes)))
+}
+
+/// What all files of a folder take, in bytes.
+pub(super) fn size(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let entry = entry?;
+        bytes += match entry.file_type()?.is_dir() {
+            true => size(&entry.path())?,
+            false => entry.metadata()?.len(),
+        };
+    }
+    Ok(bytes)
+}
+
+fn make(folder: &Path) -> Result<()> {
+    Ok(fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    Ok(fs::write(path, text).map_err(|error| Problem::write(path, error))?)
+}

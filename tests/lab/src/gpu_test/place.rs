@@ -1,0 +1,119 @@
+//! Where the suite finds its programs, libraries and a Python.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::checks::Part;
+use super::scope::Scope;
+use super::{Args, TORCH, pack};
+use crate::python::environment;
+use xtask::process::{Interrupted, Signals};
+use xtask::workspace::Workspace;
+
+/// Says where Python's torch has its libraries, and its version.
+const TORCH_LIBRARIES: &str =
+    "import os, torch; print(os.path.join(os.path.dirname(torch.__file__), 'lib')); print(torch.__version__)";
+
+/// Where things are found: in a pack, or in the workspace.
+pub(super) struct Place {
+    pub(super) programs: PathBuf,
+    pub(super) bench: PathBuf,
+    pub(super) reference: PathBuf,
+    pub(super) libraries: Option<PathBuf>,
+    pub(super) python: Option<PathBuf>,
+    /// Where the suite writes.
+    pub(super) own: PathBuf,
+}
+
+impl Place {
+    /// The exit code where the programs do not build.
+    pub(super) fn find(signals: &Signals, scope: &Scope<'_>) -> Result<Result<Self, u8>> {
+        let args = scope.args;
+        let python = python(args)?;
+        let torch = python.as_ref().and_then(|(_, libraries)| libraries.clone());
+        let named = args
+            .libtorch
+            .as_ref()
+            .map(|folder| {
+                folder
+                    .canonicalize()
+                    .with_context(|| format!("--libtorch names {}, which cannot be opened", folder.display()))
+            })
+            .transpose()?;
+        let python = python.map(|(python, _)| python);
+        if let Some(pack) = &args.pack {
+            let pack = pack
+                .canonicalize()
+                .with_context(|| format!("--pack names {}, which cannot be opened", pack.display()))?;
+            return Ok(Ok(Self {
+                programs: pack.join(pack::BIN),
+                bench: pack.join(pack::BENCH),
+                reference: pack.join(pack::REFERENCE),
+                libraries: named.or(torch),
+                python,
+                own: pack,
+            }));
+        }
+        let workspace = Workspace::find()?;
+        let programs = match pack::build(&workspace, signals, &args.set)? {
+            Ok(programs) => programs,
+            Err(code) => {
+                eprintln!("gpu-test failed: dtrain does not build");
+                return Ok(Err(code));
+            }
+        };
+        let python = match python {
+            None if scope.wants_part(Part::Benchmarks) => peer(&workspace, signals)?,
+            other => other,
+        };
+        Ok(Ok(Self {
+            programs,
+            bench: workspace.root().join("tests/bench"),
+            reference: workspace.root().join("tests/parity/reference"),
+            // The programs find the one of set-up themselves.
+            libraries: named,
+            python,
+            own: workspace.target(),
+        }))
+    }
+}
+
+/// A Python with PyTorch, set up for the benchmarks; none where that cannot be, which is no reason to check nothing.
+fn peer(workspace: &Workspace, signals: &Signals) -> Result<Option<PathBuf>> {
+    let requirements = "tests/bench/requirements.txt";
+    match environment(workspace, signals, "bench-venv", requirements) {
+        Ok(python) => Ok(Some(python)),
+        Err(error) if error.downcast_ref::<Interrupted>().is_some() => Err(error),
+        Err(error) => {
+            eprintln!("warning: there is no PyTorch to compare with: {error:#}");
+            Ok(None)
+        }
+    }
+}
+
+/// A Python, and the libraries of its torch where that is the one that the programs need. One that is named must have it; python3 may.
+fn python(args: &Args) -> Result<Option<(PathBuf, Option<PathBuf>)>> {
+    let (python, named) = match &args.python {
+        Some(python) => (python.clone(), true),
+        None => (PathBuf::from("python3"), false),
+    };
+    let output = Command::new(&python).args(["-c", TORCH_LIBRARIES]).output();
+    let said = match output {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
+        _ if named => anyhow::bail!(
+            "{} does not import torch: install torch {TORCH}",
+            python.display()
+        ),
+        _ => return Ok(None),
+    };
+    Ok(Some((python, libraries(&said))))
+}
+
+/// The folder in what Python says, where its torch is of the right version.
+fn libraries(said: &str) -> Option<PathBuf> {
+    let mut lines = said.lines();
+    let (folder, version) = (lines.next()?, lines.next()?);
+    (version.split('+').next() == Some(TORCH)).then(|| PathBuf::from(folder))
+}

@@ -1,0 +1,311 @@
+//! Where the suite finds its programs and files, and how it starts them.
+
+use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use dtrain_common::env::{DTRAIN_WORKER, WorkerEnv};
+use dtrain_common::run_dir::RunDir;
+use serde_json::Value;
+
+use crate::started::{Ended, LIMIT, LOOK, Started};
+use xtask::metrics;
+use xtask::process::Signals;
+use xtask::setup::Problem;
+
+const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
+/// What the suite works with.
+#[derive(Debug)]
+pub(super) struct Site<'a> {
+    pub(super) signals: &'a Signals,
+    /// The folder with dtrain, dtrain-worker, conformance-rank and gpu-rank.
+    pub(super) programs: PathBuf,
+    /// The folder with the recipes and PyTorch's programs of the benchmarks.
+    pub(super) bench: PathBuf,
+    /// The folder with PyTorch's results.
+    pub(super) reference: PathBuf,
+    /// libtorch's libraries, where the programs do not find them themselves.
+    pub(super) libraries: Option<PathBuf>,
+    /// A Python with torch, for the benchmarks.
+    pub(super) python: Option<PathBuf>,
+    /// A folder of the suite's own.
+    pub(super) work: PathBuf,
+    /// How many GPUs there are, or are to be used.
+    pub(super) gpus: usize,
+    /// Their names, as CUDA_VISIBLE_DEVICES takes them.
+    pub(super) devices: Vec<String>,
+    /// Whether all is run on the CPU, to see that the suite itself works: what needs a GPU fails then.
+    pub(super) rehearses: bool,
+    /// How often a benchmark is run.
+    pub(super) rounds: usize,
+    /// When all must have ended, where that is bounded.
+    pub(super) deadline: Option<Instant>,
+    /// What the check under way has started.
+    pub(super) commands: RefCell<Vec<String>>,
+}
+
+/// What a training has left.
+#[derive(Debug)]
+pub(super) struct Trained {
+    /// What its launcher or rank 0 wrote to standard error.
+    pub(super) stderr: String,
+    /// The lines of metrics.jsonl that are of steps.
+    pub(super) steps: Vec<Value>,
+    /// result.json.
+    pub(super) result: Value,
+}
+
+impl Trained {
+    /// A figure of every step.
+    pub(super) fn per_step(&self, key: &str) -> Result<Vec<f64>> {
+        let of = |step: &Value| {
+            // A loss that is no number is written as null.
+            match &step[key] {
+                Value::Null => Some(f64::NAN),
+                value => value.as_f64(),
+            }
+        };
+        let all: Option<Vec<f64>> = self.steps.iter().map(of).collect();
+        all.with_context(|| format!("metrics.jsonl has steps without {key}"))
+    }
+
+    /// From what it wrote.
+    pub(super) fn read(run: &RunDir, stderr: String) -> Result<Self> {
+        let read =
+            |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+        Ok(Self {
+            stderr,
+            steps: metrics::steps(&read(&run.metrics())?).context("metrics.jsonl")?,
+            result: serde_json::from_str(&read(&run.result())?)?,
+        })
+    }
+}
+
+/// One training.
+#[derive(Debug, Clone)]
+pub(super) struct Training<'a> {
+    /// Of its folder; once in the suite.
+    pub(super) name: &'a str,
+    /// The recipe's text.
+    pub(super) recipe: &'a str,
+    pub(super) ranks: usize,
+    pub(super) sets: &'a [&'a str],
+    /// Further environment variables.
+    pub(super) vars: &'a [(&'a str, &'a str)],
+}
+
+impl Site<'_> {
+    /// A command of one of the suite's programs, with nothing of an outer run in its environment.
+    pub(super) fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.programs.join(name));
+        for (name, _) in WorkerEnv::single().vars() {
+            command.env_remove(name);
+        }
+        command
+            .env_remove("RUST_LOG")
+            // A setting of one's own would be left as it is, and no limit could be set.
+            .env_remove("PYTORCH_ALLOC_CONF")
+            .env_remove("PYTORCH_CUDA_ALLOC_CONF")
+            .env(DTRAIN_WORKER, self.programs.join("dtrain-worker"))
+            .current_dir(&self.work)
+            .stdin(Stdio::null());
+        if self.rehearses {
+            command.env("CUDA_VISIBLE_DEVICES", "");
+        }
+        if let Some(libraries) = &self.libraries {
+            let others = std::env::var_os(LD_LIBRARY_PATH);
+            command.env(LD_LIBRARY_PATH, before(libraries, others.as_deref()));
+        }
+        command
+    }
+
+    /// Writes a file of the suite's own.
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.work.join(name);
+        fs::write(&path, text).map_err(|error| Problem::write(&path, error))?;
+        Ok(path)
+    }
+
+    /// Runs a command to its end.
+    pub(super) fn run(&self, command: &mut Command) -> Result<Ended> {
+        let mut ended = self.run_all(vec![command])?;
+        ended.pop().context("one command is one end")
+    }
+
+    /// Runs commands side by side to the end of the last one.
+    pub(super) fn run_all(&self, commands: Vec<&mut Command>) -> Result<Vec<Ended>> {
+        let begun = Instant::now();
+        let started = commands
+            .into_iter()
+            .map(|command| self.start(command))
+            .collect::<Result<Vec<_>>>()?;
+        started
+            .into_iter()
+            .map(|started| started.end(self.signals, begun))
+            .collect()
+    }
+
+    /// Starts a command; dropped, it is killed.
+    pub(super) fn start(&self, command: &mut Command) -> Result<Started> {
+        self.signals.check()?;
+        let shown = words(command);
+        self.commands.borrow_mut().push(shown.clone());
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {shown}"))?;
+        Ok(Started::new(child, shown, self.deadline))
+    }
+
+    /// Trains, and expects success. More ranks than GPUs are started without the launcher, each as if it were alone on a machine of
+    /// its own: NCCL refuses two ranks of one host on the same GPU.
+    pub(super) fn train(&self, training: &Training<'_>) -> Result<Trained> {
+        let ended = self.try_training(training)?.expect(0)?;
+        Trained::read(&self.run_dir(training.name), ended.stderr)
+    }
+
+    /// As [`Site::train`], whatever its end: that of the launcher, or of the first rank that did not end well.
+    pub(super) fn try_training(&self, training: &Training<'_>) -> Result<Ended> {
+        let recipe = self.write(&format!("{}.toml", training.name), training.recipe)?;
+        if self.rehearses || training.ranks <= self.gpus {
+            return self.run(&mut self.launch(training, &recipe));
+        }
+        let mut ranks = self.ranks(training, &recipe)?;
+        let ended = self.run_all(ranks.iter_mut().collect())?;
+        let worst = ended.iter().position(|ended| ended.code != 0).unwrap_or(0);
+        ended.into_iter().nth(worst).context("there is a rank")
+    }
+
+    /// The launcher's command for a training.
+    pub(super) fn launch(&self, training: &Training<'_>, recipe: &Path) -> Command {
+        let mut command = self.program("dtrain");
+        command
+            .arg("launch")
+            .args(["--nproc", &training.ranks.to_string()])
+            .arg("--run-dir")
+            .arg(self.run_dir(training.name).root());
+        set(&mut command, training);
+        command.arg(recipe);
+        command
+    }
+
+    /// The ranks of a training as commands, that share the GPUs.
+    pub(super) fn ranks(&self, training: &Training<'_>, recipe: &Path) -> Result<Vec<Command>> {
+        let worker = |rank: usize, env: WorkerEnv| {
+            let mut command = self.program("dtrain-worker");
+            command.envs(env.vars()).arg("--run-dir");
+            command.arg(self.run_dir(training.name).root());
+            set(&mut command, training);
+            self.share(&mut command, rank);
+            command.arg(recipe);
+            command
+        };
+        let envs = strangers(training.ranks)?;
+        Ok(envs
+            .into_iter()
+            .enumerate()
+            .map(|(rank, env)| worker(rank, env))
+            .collect())
+    }
+
+    /// Gives a rank a GPU that others may have too.
+    pub(super) fn share(&self, command: &mut Command, rank: usize) {
+        let Some(device) = self.devices.get(rank % self.devices.len().max(1)) else {
+            return;
+        };
+        command
+            .env("CUDA_VISIBLE_DEVICES", device)
+            .env("NCCL_HOSTID", format!("dtrain-gpu-test-{rank}"))
+            // The hosts' own group looks for an interface by the host's name, which a container may not resolve.
+            .env("NCCL_SOCKET_IFNAME", "lo")
+            .env("GLOO_SOCKET_IFNAME", "lo");
+    }
+
+    /// Waits for the fifth step of a training that was started: whatever it makes on a GPU has been made then. The first start on a cold
+    /// disk reads gigabytes of libraries.
+    ///
+    /// # Errors
+    /// Where one of its processes ends before, with its last words, and after the limit.
+    pub(super) fn fifth_step(&self, name: &str, started: &mut [Started]) -> Result<()> {
+        let metrics = self.run_dir(name).metrics();
+        let begun = Instant::now();
+        while fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 5 {
+            self.signals.check()?;
+            for started in &mut *started {
+                started.expect_running()?;
+            }
+            ensure!(
+                begun.elapsed() < LIMIT,
+                "no fifth step within {} s",
+                LIMIT.as_secs()
+            );
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// The run directory of a training.
+    pub(super) fn run_dir(&self, name: &str) -> RunDir {
+        RunDir::new(self.work.join(name))
+    }
+}
+
+/// A list of folders that begins with `first`: the driver's own library may be in one of the others.
+fn before(first: &Path, others: Option<&OsStr>) -> OsString {
+    let mut all = first.as_os_str().to_owned();
+    if let Some(others) = others.filter(|others| !others.is_empty()) {
+        all.push(":");
+        all.push(others);
+    }
+    all
+}
+
+fn set(command: &mut Command, training: &Training<'_>) {
+    for set in training.sets {
+        command.args(["--set", set]);
+    }
+    command.envs(training.vars.iter().copied());
+}
+
+/// The environments of ranks that take each other for other machines'.
+pub(super) fn strangers(ranks: usize) -> Result<Vec<WorkerEnv>> {
+    let port = TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|listener| listener.local_addr())
+        .context("cannot open a port on 127.0.0.1")?
+        .port();
+    let env = |rank| WorkerEnv {
+        rank,
+        group_rank: rank,
+        role_rank: rank,
+        world_size: ranks,
+        group_world_size: ranks,
+        role_world_size: ranks,
+        master_port: port,
+        ..WorkerEnv::single()
+    };
+    Ok((0..ranks).map(env).collect())
+}
+
+/// The program's name and its arguments, with what it is told by the environment that tells ranks apart.
+fn words(command: &Command) -> String {
+    let told = ["RANK", "CUDA_VISIBLE_DEVICES", "NCCL_HOSTID", "DTRAIN_FAULT"];
+    let vars = command.get_envs().filter_map(|(name, value)| {
+        let known = told.iter().any(|told| name == *told);
+        known.then(|| Some(format!("{}={}", name.to_string_lossy(), value?.to_string_lossy())))?
+    });
+    let program = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let args = command.get_args().map(|arg| arg.to_string_lossy().into_owned());
+    vars.chain([program]).chain(args).collect::<Vec<_>>().join(" ")
+}

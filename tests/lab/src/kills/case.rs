@@ -1,0 +1,361 @@
+//! One case: a run that is killed, looked at, resumed, and compared with one that nobody killed.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use dtrain_common::result::RunResult;
+use dtrain_common::run_dir::RunDir;
+
+use super::disk;
+use super::launched::{Launch, Launched};
+use super::plan::{Kind, Moment, Plan, Resume, STEPS};
+use crate::attempts::{attempts, resumed_after, stderr};
+use crate::marked::{Mark, Process, Role};
+use xtask::process::{Interrupted, Signals};
+
+/// How far weights may be from those of the run that nobody killed, where the number of ranks has changed.
+pub(super) const NEAR: f64 = 1e-6;
+
+/// What a launch leaves behind after its end is left for good after this time.
+const GONE: Duration = Duration::from_secs(10);
+
+/// A moment that comes after the end of the run is moved so often.
+const TRIES: usize = 6;
+
+/// What cases need.
+pub(super) struct Bench<'a> {
+    pub(super) signals: &'a Signals,
+    /// The folder with dtrain and dtrain-worker.
+    pub(super) programs: PathBuf,
+    pub(super) recipe: PathBuf,
+    /// Where runs write.
+    pub(super) work: PathBuf,
+}
+
+/// The run that nobody killed.
+pub(super) struct Reference {
+    pub(super) run: RunDir,
+    pub(super) took: Duration,
+}
+
+/// What came of a case.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Whether a checkpoint was being written.
+    pub(super) inside: bool,
+    /// Steps that had been made and were made again.
+    pub(super) lost: u64,
+    /// Checkpoints that were verified.
+    pub(super) whole: usize,
+    pub(super) damaged: Vec<String>,
+    /// Whether the last checkpoint has the bytes that it should, with the same number of ranks.
+    pub(super) equal: Option<bool>,
+    /// How far the weights are from where they should be, with another number of ranks.
+    pub(super) difference: Option<f64>,
+    /// From the kill, where the launcher restarts, or else from the second command, to the first step.
+    pub(super) to_step: Option<Duration>,
+    /// Whether the run was killed when it had begun to go back to an earlier checkpoint, and whether in the middle of that.
+    pub(super) back: bool,
+    pub(super) inside_back: bool,
+    /// Everything that is not as it must be.
+    pub(super) missed: Vec<String>,
+}
+
+/// What was seen when processes were killed.
+struct Killed {
+    at: Duration,
+    inside: bool,
+    last_step: u64,
+    /// The attempt that comes next.
+    next: u32,
+}
+
+impl Bench<'_> {
+    /// Trains to the end without a kill.
+    pub(super) fn reference(&self, ranks: usize) -> Result<Reference> {
+        let run = RunDir::new(self.work.join(format!("reference-{ranks}")));
+        let begun = Instant::now();
+        let mut launched = Launched::start(&self.launch(&run, ranks, 0, false, 1_000_000 + ranks as u64))?;
+        let (code, _) = launched.wait(&stderr(&run, 0))?;
+        ensure!(
+            code == 0,
+            "the run of {ranks} ranks that nobody kills ends with exit code {code}"
+        );
+        let took = begun.elapsed();
+        drop(launched);
+        disk::ended(&run, STEPS)?;
+        Ok(Reference { run, took })
+    }
+
+    /// Where a case writes.
+    pub(super) fn folder(&self, plan: &Plan) -> PathBuf {
+        self.work.join(format!("case-{}", plan.number))
+    }
+
+    /// Runs a case. What goes wrong in it is in the outcome; an error is a signal to this program, or a machine that fails.
+    pub(super) fn run(&self, plan: &Plan, reference: &Reference) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        let mut plan = *plan;
+        for number in 0..TRIES {
+            let run = RunDir::new(self.folder(&plan).join(format!("run-{number}")));
+            std::fs::create_dir_all(self.folder(&plan)).context("cannot make a folder for a case")?;
+            match self.attempt(&plan, number, &run, reference, &mut outcome) {
+                Ok(true) => return Ok(outcome),
+                Ok(false) => plan.moment = plan.moment.earlier(),
+                Err(error) if error.is::<Interrupted>() => return Err(error),
+                Err(error) => {
+                    outcome.missed.push(format!("{error:#}"));
+                    return Ok(outcome);
+                }
+            }
+        }
+        outcome
+            .missed
+            .push("the run ends before it can be killed".to_owned());
+        Ok(outcome)
+    }
+
+    /// Returns whether something was killed before the run was over.
+    fn attempt(
+        &self,
+        plan: &Plan,
+        number: usize,
+        run: &RunDir,
+        reference: &Reference,
+        outcome: &mut Outcome,
+    ) -> Result<bool> {
+        let restarts = u32::from(plan.resume == Resume::Restart);
+        let number = 3 * (TRIES as u64 * plan.number + number as u64);
+        let mut first = Launched::start(&self.launch(run, plan.ranks, restarts, plan.sharded, number))?;
+        let Some(killed) = kill(&mut first, plan, run, reference)? else {
+            return Ok(false);
+        };
+        outcome.inside = killed.inside;
+        look(run, outcome)?;
+        let log = stderr(run, killed.next);
+        let (code, step) = first.wait(&log)?;
+        let again = plan.resume != Resume::Restart;
+        if code == 0 && (again || restarted(run)? == 0) {
+            // It ended before the signal came.
+            return Ok(false);
+        }
+        leaves_nothing(&first.mark, "the kill")?;
+        look(run, outcome)?;
+        outcome.to_step = step.map(|step| step.saturating_sub(killed.at));
+        if again {
+            ensure!(
+                code == 4 || code == 137,
+                "after the kill the launch ends with exit code {code}"
+            );
+            if let Some(delay) = plan.back {
+                self.go_back(plan, run, delay, number + 2, outcome)?;
+            }
+            let log = stderr(run, attempts(run));
+            let launch = self.launch(run, plan.last_ranks(), 0, plan.sharded, number + 1);
+            let mut second = Launched::start(&launch)?;
+            let (code, step) = second.wait(&log)?;
+            ensure!(code == 0, "the resumed run ends with exit code {code}");
+            leaves_nothing(&second.mark, "the end of the resumed run")?;
+            look(run, outcome)?;
+            outcome.to_step = step;
+        } else {
+            ensure!(code == 0, "the restarted run ends with exit code {code}");
+        }
+        if plan.back.is_none() {
+            outcome.lost = killed.last_step.saturating_sub(resumed_after(&log));
+        }
+        // The weights are of interest also where something else is wrong.
+        if let Err(error) = disk::ended(run, STEPS) {
+            outcome.missed.push(format!("{error:#}"));
+        }
+        compare(plan, run, reference, outcome)?;
+        Ok(true)
+    }
+
+    /// Goes back to the earliest checkpoint that there is, and kills all workers as soon as that has begun. Without two checkpoints there
+    /// is nowhere to go back to.
+    fn go_back(
+        &self,
+        plan: &Plan,
+        run: &RunDir,
+        delay: Duration,
+        number: u64,
+        outcome: &mut Outcome,
+    ) -> Result<()> {
+        let steps = run.steps().context("cannot list the checkpoints")?;
+        let Some((to, later)) = steps.split_first().filter(|(_, later)| !later.is_empty()) else {
+            return Ok(());
+        };
+        let from = run.checkpoint(*to);
+        let (before, _) = disk::rollbacks(run);
+        let log = stderr(run, attempts(run));
+        let launch = Launch {
+            from: Some(&from),
+            ..self.launch(run, plan.last_ranks(), 0, plan.sharded, number)
+        };
+        let mut launched = Launched::start(&launch)?;
+        let begun = launched.until(|| (disk::rollbacks(run).0 > before).then_some(()))?;
+        ensure!(
+            begun.is_some(),
+            "the run that goes back to step {to} ends before it has begun to"
+        );
+        std::thread::sleep(delay);
+        launched.mark.workers().into_iter().for_each(Process::kill);
+        outcome.back = true;
+        outcome.inside_back = disk::rollbacks(run).1;
+        let (code, _) = launched.wait(&log)?;
+        ensure!(
+            code == 4 || code == 137,
+            "the run that goes back ends with exit code {code}"
+        );
+        leaves_nothing(&launched.mark, "the kill in a rollback")?;
+        disk::none_is_lost(run, later)?;
+        look(run, outcome)
+    }
+
+    fn launch<'a>(
+        &'a self,
+        run: &'a RunDir,
+        ranks: usize,
+        restarts: u32,
+        sharded: bool,
+        number: u64,
+    ) -> Launch<'a> {
+        Launch {
+            signals: self.signals,
+            programs: &self.programs,
+            recipe: &self.recipe,
+            run,
+            ranks,
+            restarts,
+            sharded,
+            from: None,
+            number,
+        }
+    }
+}
+
+/// Kills when the moment has come; nothing where the run has ended before.
+fn kill(
+    launched: &mut Launched<'_>,
+    plan: &Plan,
+    run: &RunDir,
+    reference: &Reference,
+) -> Result<Option<Killed>> {
+    let begun = Instant::now();
+    let come = match plan.moment {
+        Moment::Write { step, delay } => {
+            let under_way = || disk::being_written(run).filter(|written| *written >= step);
+            let seen = launched.until(under_way)?;
+            if seen.is_some() {
+                std::thread::sleep(delay);
+            }
+            seen.is_some()
+        }
+        Moment::Any { share } => {
+            let at = reference.took.mul_f64(share);
+            launched
+                .until(|| (begun.elapsed() >= at).then_some(()))?
+                .is_some()
+        }
+    };
+    if !come {
+        return Ok(None);
+    }
+    let Some(found) = victims(launched, plan)? else {
+        return Ok(None);
+    };
+    // Now, for a launcher that restarts takes only milliseconds to it.
+    let next = attempts(run);
+    found.into_iter().for_each(Process::kill);
+    Ok(Some(Killed {
+        at: launched.age(),
+        inside: disk::being_written(run).is_some(),
+        last_step: disk::last_step(run),
+        next,
+    }))
+}
+
+/// Those to be killed, as soon as there are some.
+fn victims(launched: &mut Launched<'_>, plan: &Plan) -> Result<Option<Vec<Process>>> {
+    let mark = Mark::clone(&launched.mark);
+    launched.until(|| {
+        let found = match plan.kind {
+            Kind::Workers => mark.workers(),
+            Kind::Worker => {
+                let all = mark.workers();
+                let chosen = plan.victim.checked_rem(all.len() as u64);
+                chosen.map(|index| all[index as usize]).into_iter().collect()
+            }
+            Kind::Launcher => {
+                let mut halves = mark.processes();
+                let launcher = plan.victim.is_multiple_of(2)
+                    && halves.iter().any(|process| process.role == Role::Launcher);
+                let role = if launcher { Role::Launcher } else { Role::Guardian };
+                halves.retain(|process| process.role == role);
+                halves
+            }
+        };
+        (!found.is_empty()).then_some(found)
+    })
+}
+
+/// Verifies all checkpoints that are there now.
+fn look(run: &RunDir, outcome: &mut Outcome) -> Result<()> {
+    let (whole, damaged) = disk::verify(run)?;
+    outcome.whole += whole;
+    for text in damaged {
+        if !outcome.damaged.contains(&text) {
+            outcome.missed.push(format!("damaged: {text}"));
+            outcome.damaged.push(text);
+        }
+    }
+    Ok(())
+}
+
+fn leaves_nothing(mark: &Mark, after: &str) -> Result<()> {
+    if mark.is_gone(GONE) {
+        return Ok(());
+    }
+    let left: Vec<String> = mark
+        .processes()
+        .iter()
+        .map(|process| process.to_string())
+        .collect();
+    bail!(
+        "{} s after {after} there are left: {}",
+        GONE.as_secs(),
+        left.join(", ")
+    );
+}
+
+fn restarted(run: &RunDir) -> Result<u32> {
+    let result = RunResult::read(&run.result()).context("result.json")?;
+    Ok(result.context("there is no result.json")?.restarts)
+}
+
+fn compare(plan: &Plan, run: &RunDir, reference: &Reference, outcome: &mut Outcome) -> Result<()> {
+    if plan.last_ranks() == plan.ranks {
+        let other = disk::same_bytes(run, &reference.run)?;
+        outcome.equal = Some(other.is_none());
+        if let Some(file) = other {
+            let apart = disk::difference(run, &reference.run, file)?;
+            outcome
+                .missed
+                .push(format!("{file} differs, by at most {apart:e}"));
+        }
+        return Ok(());
+    }
+    let apart = disk::difference(run, &reference.run, disk::FILES[0])?;
+    outcome.difference = Some(apart);
+    if apart.is_nan() || apart > NEAR {
+        outcome.missed.push(format!("the weights differ by {apart:e}"));
+    }
+    Ok(())
+}
+
+/// Where a case that missed is kept.
+pub(super) fn kept(folder: &Path, plan: &Plan) -> PathBuf {
+    folder.join(format!("missed-{}", plan.number))
+}

@@ -1,0 +1,177 @@
+//! What a run has on the disk: checkpoints, which must be whole at any moment, steps, and the weights at its end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use dtrain_common::manifest::Manifest;
+use dtrain_common::run_dir::RunDir;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+
+/// The files of a checkpoint that hold tensors, the weights first.
+pub(super) const FILES: [&str; 3] = [
+    "model.safetensors",
+    "optimizer-00000-of-00001.safetensors",
+    "ema.safetensors",
+];
+
+/// Verifies every byte of every checkpoint, and returns how many there are and what is wrong with those that are damaged. The
+/// run may go on meanwhile: one that is removed is not looked at.
+pub(super) fn verify(run: &RunDir) -> Result<(usize, Vec<String>)> {
+    let (mut whole, mut damaged) = (0, Vec::new());
+    for step in run.steps().context("cannot list the checkpoints")? {
+        let folder = run.checkpoint(step);
+        match Manifest::read(&folder).and_then(|manifest| manifest.verify(&folder)) {
+            Ok(()) => whole += 1,
+            Err(_) if !folder.exists() => {}
+            Err(error) => damaged.push(format!("step {step}: {error}")),
+        }
+    }
+    Ok((whole, damaged))
+}
+
+/// Whether a checkpoint is being written, put in its place, or removed; the highest step of them where it is the first.
+pub(super) fn being_written(run: &RunDir) -> Option<u64> {
+    let entries = fs::read_dir(run.checkpoints()).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names
+        .filter_map(|name| name.strip_prefix(".partial-")?.parse().ok())
+        .max()
+}
+
+/// Where rollbacks set checkpoints aside, also one that is under way.
+fn set_aside(run: &RunDir) -> Vec<PathBuf> {
+    let entries = fs::read_dir(run.checkpoints()).into_iter().flatten().flatten();
+    let is_one = |path: &PathBuf| {
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        name.trim_start_matches('.').starts_with("rollback-")
+    };
+    entries.map(|entry| entry.path()).filter(is_one).collect()
+}
+
+/// How many rollbacks there were, and whether one is under way.
+pub(super) fn rollbacks(run: &RunDir) -> (usize, bool) {
+    let all = set_aside(run);
+    let under_way = |path: &PathBuf| {
+        path.file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+    };
+    (all.len(), all.iter().any(under_way))
+}
+
+/// The checkpoints of these steps must be whole, in their place or set aside.
+pub(super) fn none_is_lost(run: &RunDir, steps: &[u64]) -> Result<()> {
+    let aside = set_aside(run);
+    for step in steps {
+        let own = run.checkpoint(*step);
+        let name = own.file_name().context("a checkpoint has a name")?;
+        let places = aside.iter().map(|folder| folder.join(name)).chain([own.clone()]);
+        let whole = |folder: PathBuf| {
+            Manifest::read(&folder)
+                .and_then(|manifest| manifest.verify(&folder))
+                .is_ok()
+        };
+        ensure!(
+            places.into_iter().any(whole),
+            "the checkpoint of step {step} is lost"
+        );
+    }
+    Ok(())
+}
+
+/// The last step in metrics.jsonl; none before the first.
+pub(super) fn last_step(run: &RunDir) -> u64 {
+    let text = fs::read_to_string(run.metrics()).unwrap_or_default();
+    let step = |line: &str| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        line.get("loss").and_then(|_| line["step"].as_u64())
+    };
+    text.lines().rev().find_map(step).unwrap_or(0)
+}
+
+/// What the run ended with must be a whole checkpoint of its last step.
+pub(super) fn ended(run: &RunDir, step: u64) -> Result<()> {
+    let latest = fs::read_link(run.latest()).context("there is no latest checkpoint")?;
+    let folder = run.checkpoint(step);
+    ensure!(
+        Some(latest.as_os_str()) == folder.file_name(),
+        "the latest checkpoint is {} and not that of step {step}",
+        latest.display()
+    );
+    let entries = fs::read_dir(run.checkpoints()).context("cannot list the checkpoints")?;
+    for entry in entries {
+        let name = entry.context("cannot list the checkpoints")?.file_name();
+        ensure!(
+            !name.as_encoded_bytes().starts_with(b"."),
+            "{} is left among the checkpoints",
+            name.display()
+        );
+    }
+    ensure!(
+        last_step(run) == step,
+        "the last step in metrics.jsonl is {}",
+        last_step(run)
+    );
+    Ok(())
+}
+
+/// Whether the newest checkpoints of two runs have the same bytes; if not, the first file that differs.
+pub(super) fn same_bytes(one: &RunDir, other: &RunDir) -> Result<Option<&'static str>> {
+    for file in FILES {
+        if read(&one.latest(), file)? != read(&other.latest(), file)? {
+            return Ok(Some(file));
+        }
+    }
+    Ok(None)
+}
+
+/// The largest difference between any two values of this file in the newest checkpoints of two runs.
+pub(super) fn difference(one: &RunDir, other: &RunDir, file: &str) -> Result<f64> {
+    largest_difference(&read(&one.latest(), file)?, &read(&other.latest(), file)?)
+        .with_context(|| file.to_owned())
+}
+
+fn read(folder: &Path, file: &str) -> Result<Vec<u8>> {
+    let path = folder.join(file);
+    fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn largest_difference(one: &[u8], other: &[u8]) -> Result<f64> {
+    let (one, other) = (SafeTensors::deserialize(one)?, SafeTensors::deserialize(other)?);
+    ensure!(one.len() == other.len(), "there are other tensors");
+    let mut largest = 0f64;
+    for name in one.names() {
+        let (a, b) = (
+            one.tensor(name)?,
+            other.tensor(name).with_context(|| name.to_owned())?,
+        );
+        ensure!(
+            a.dtype() == b.dtype() && a.shape() == b.shape(),
+            "{name} has another type or shape"
+        );
+        match a.dtype() {
+            Dtype::F32 => {
+                let values = |bytes: &[u8]| -> Vec<f32> {
+                    let (fours, _) = bytes.as_chunks();
+                    fours.iter().map(|four| f32::from_le_bytes(*four)).collect()
+                };
+                for (a, b) in values(a.data()).into_iter().zip(values(b.data())) {
+                    let apart = f64::from(a) - f64::from(b);
+                    // A value that is not a number is as far off as can be.
+                    largest = largest.max(if apart.is_nan() {
+                        f64::INFINITY
+                    } else {
+                        apart.abs()
+                    });
+                }
+            }
+            _ if a.data() == b.data() => {}
+            dtype => bail!("{name}, of {dtype:?}, differs"),
+        }
+    }
+    Ok(largest)
+}

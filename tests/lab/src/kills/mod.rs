@@ -1,0 +1,188 @@
+//! `kills`: short trainings that are killed at random moments, many of them while a checkpoint is written, and resumed.
+//!
+//! After each kill every checkpoint must be whole; at the end the weights, the optimizer's state and the moving average must have
+//! the bytes of a run that nobody killed, and no process may be left.
+
+mod case;
+mod disk;
+mod launched;
+mod plan;
+mod random;
+mod table;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+
+use xtask::process::Signals;
+use xtask::setup::{Problem, SetArgs};
+use xtask::workspace::Workspace;
+
+use crate::machine::Machine;
+use crate::place::programs;
+use crate::report::Report;
+use case::{Bench, Outcome, Reference, kept};
+use plan::{EVERY, Plan, STEPS};
+use random::Random;
+use table::Table;
+
+/// What `kills` is asked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    set: SetArgs,
+    /// How often something is killed
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    moments: u64,
+    /// Let every run go back to an earlier checkpoint, and kill it again meanwhile
+    #[arg(long)]
+    rollbacks: bool,
+    /// Repeats the choices of an earlier run, which has printed it; without it they are new
+    #[arg(long)]
+    seed: Option<u64>,
+    /// A folder with a dtrain and a dtrain-worker that are built already, instead of those for release
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["cpu", "cuda"])]
+    bin_dir: Option<PathBuf>,
+}
+
+/// A small network, all of whose state counts: moments, moving average, and samples that do not divide by the ranks. `eps` keeps
+/// the update smooth where a gradient is nothing but rounding.
+fn recipe() -> String {
+    format!(
+        "\
+task = \"lm\"
+[data]
+kind = \"generated\"
+train_samples = 64
+test_samples = 4
+[model]
+name = \"gpt\"
+width = 64
+depth = 2
+heads = 2
+context = 32
+[train]
+effective_batch = 8
+steps = {STEPS}
+seed = 5
+[optim]
+name = \"adamw\"
+lr = 1e-3
+eps = 1e-3
+[ema]
+decay = 0.9
+[precision]
+amp = \"off\"
+[memory]
+micro_batch = 2
+[checkpoint]
+every = \"{EVERY} steps\"
+keep = 2
+[log]
+every_steps = 1
+"
+    )
+}
+
+/// Kills, resumes, compares and prints. The exit code is 1 where something missed.
+pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    let programs = match programs(workspace, signals, &args.set, args.bin_dir.as_deref())? {
+        Ok(programs) => programs,
+        Err(code) => return Ok(code),
+    };
+    let seed = args.seed.unwrap_or_else(from_the_clock);
+    let folder = workspace.target().join("kills");
+    let work = Work::new(&folder)?;
+    let recipe_file = work.0.join("recipe.toml");
+    fs::write(&recipe_file, recipe()).map_err(|error| Problem::write(&recipe_file, error))?;
+    let bench = Bench {
+        signals,
+        programs,
+        recipe: recipe_file,
+        work: work.0.clone(),
+    };
+    eprintln!(
+        "{} kills of runs of {STEPS} steps with a checkpoint after every {EVERY}, seed {seed}",
+        args.moments
+    );
+    let begun = Instant::now();
+    let machine = Machine::look(Some(workspace), serde_json::Value::Null)?;
+    let table = cases(&bench, &folder, args, seed)?;
+    let rollbacks = if args.rollbacks { " --rollbacks" } else { "" };
+    let command = format!(
+        "cargo xtask kills --moments {}{rollbacks} --seed {seed}",
+        args.moments
+    );
+    let mut report = Report::new(command, machine);
+    report.groups = table.groups();
+    report.publish(&folder.join("results.json"))?;
+    eprintln!("killed for {:.0} s", begun.elapsed().as_secs_f64());
+    Ok(u8::from(table.missed() > 0))
+}
+
+fn cases(bench: &Bench<'_>, folder: &Path, args: &Args, seed: u64) -> Result<Table> {
+    /// Cases between two lines of progress: each kind with each number of ranks.
+    const GROUP: u64 = 9;
+    let mut references: BTreeMap<usize, Reference> = BTreeMap::new();
+    let mut random = Random::new(seed);
+    let mut table = Table::default();
+    for number in 0..args.moments {
+        let plan = Plan::draw(number, args.rollbacks, &mut random);
+        let reference = match references.remove(&plan.ranks) {
+            Some(reference) => reference,
+            None => bench.reference(plan.ranks)?,
+        };
+        let outcome = bench.run(&plan, &reference)?;
+        references.insert(plan.ranks, reference);
+        table.add(&plan, &outcome);
+        finish(bench, folder, &plan, &outcome)?;
+        if (number + 1) % GROUP == 0 || number + 1 == args.moments {
+            eprintln!("{}", table.progress());
+        }
+    }
+    Ok(table)
+}
+
+/// Removes what a case has left, or keeps it where something missed.
+fn finish(bench: &Bench<'_>, folder: &Path, plan: &Plan, outcome: &Outcome) -> Result<()> {
+    let own = bench.folder(plan);
+    if outcome.missed.is_empty() {
+        return fs::remove_dir_all(&own).with_context(|| format!("cannot remove {}", own.display()));
+    }
+    let kept = kept(folder, plan);
+    if kept.exists() {
+        fs::remove_dir_all(&kept).with_context(|| format!("cannot remove {}", kept.display()))?;
+    }
+    fs::rename(&own, &kept).with_context(|| format!("cannot keep {}", own.display()))?;
+    let text = format!("{plan:?}\n  {}\n", outcome.missed.join("\n  "));
+    eprint!("MISSED, kept in {}: {text}", kept.display());
+    let path = kept.join("missed.txt");
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The folder in which runs write, removed at the end, also after a signal.
+struct Work(PathBuf);
+
+impl Work {
+    fn new(folder: &Path) -> Result<Self> {
+        let work = folder.join(format!("work-{}", std::process::id()));
+        fs::create_dir_all(&work).map_err(|error| Problem::write(&work, error))?;
+        Ok(Self(work))
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("cannot remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+fn from_the_clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::from(since.subsec_nanos()) ^ since.as_secs()
+}

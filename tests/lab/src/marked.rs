@@ -1,0 +1,127 @@
+//! The processes of a run, found by a mark in their environment, which whatever a launch starts inherits.
+
+use std::fmt;
+use std::fs;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The variable that holds the mark.
+const NAME: &str = "DTRAIN_XTASK_RUN";
+
+/// What all processes of a run have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Mark {
+    entry: Vec<u8>,
+}
+
+/// What a process of a run is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// What was started.
+    Guardian,
+    /// The launcher proper.
+    Launcher,
+    /// The worker of this rank.
+    Worker(u32),
+}
+
+/// One of a run's processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Process {
+    pid: Pid,
+    pub(crate) role: Role,
+}
+
+/// Its number and what it runs.
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pid = self.pid.as_raw_nonzero();
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).replace('\0', " ");
+        write!(f, "{pid} ({})", words.trim_end())
+    }
+}
+
+impl Process {
+    pub(crate) fn kill(self) {
+        // One that has just ended is as good as killed.
+        let _ = kill_process(self.pid, Signal::KILL);
+    }
+}
+
+impl Mark {
+    /// For one run among all that programs of this kind have ever started.
+    pub(crate) fn new(number: u64) -> Self {
+        let entry = format!("{NAME}={}-{number}", std::process::id());
+        Self {
+            entry: entry.into_bytes(),
+        }
+    }
+
+    /// Has what the command starts bear the mark.
+    pub(crate) fn put<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let value = String::from_utf8_lossy(&self.entry[NAME.len() + 1..]).into_owned();
+        command.env(NAME, value)
+    }
+
+    /// Those that live. One that is dead and not yet waited for has no environment any more, and does not count.
+    pub(crate) fn processes(&self) -> Vec<Process> {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter_map(|pid: i32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+            let role = self.role(&environment)?;
+            Pid::from_raw(pid).map(|pid| Process { pid, role })
+        })
+        .collect()
+    }
+
+    /// Those of them that are workers.
+    pub(crate) fn workers(&self) -> Vec<Process> {
+        let mut found = self.processes();
+        found.retain(|process| matches!(process.role, Role::Worker(_)));
+        found
+    }
+
+    fn role(&self, environment: &[u8]) -> Option<Role> {
+        let entries = || environment.split(|byte| *byte == 0);
+        if !entries().any(|entry| entry == self.entry) {
+            return None;
+        }
+        let rank = entries().find_map(|entry| std::str::from_utf8(entry.strip_prefix(b"RANK=")?).ok());
+        Some(match rank.and_then(|rank| rank.parse().ok()) {
+            Some(rank) => Role::Worker(rank),
+            None if entries().any(|entry| entry.starts_with(b"DTRAIN_GUARDIAN=")) => Role::Launcher,
+            None => Role::Guardian,
+        })
+    }
+
+    /// Whether all have ended, or do so within the time.
+    pub(crate) fn is_gone(&self, within: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            if self.processes().is_empty() {
+                return true;
+            }
+            if begun.elapsed() > within {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Kills all that are left, again and again until none is.
+    pub(crate) fn end(&self) {
+        for _ in 0..1000 {
+            let left = self.processes();
+            if left.is_empty() {
+                break;
+            }
+            left.into_iter().for_each(Process::kill);
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}

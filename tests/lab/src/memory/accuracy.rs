@@ -1,0 +1,93 @@
+//! Predictions beside the accounting allocator.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Bench;
+use super::cases::{CASES, Case, UNTUNED};
+use crate::report::{Goal, Group, Row, Verdict};
+use crate::stats::median;
+
+/// The goals, in percent.
+const MEDIAN: Goal = Goal::AtMost(1.0);
+const WORST: Goal = Goal::AtMost(3.0);
+
+/// The peak of the first stage in what `dtrain profile --json` says: measured and predicted, in bytes.
+pub(crate) fn profiled(json: &str) -> Result<(u64, u64)> {
+    let profile: Value = serde_json::from_str(json)?;
+    let measured = &profile["stages"][0]["measured"];
+    let (peak, predicted) = (measured["peak"].as_u64(), measured["predicted"]["peak"].as_u64());
+    peak.zip(predicted).context("nothing was measured")
+}
+
+/// Profiles every case: those that rules were made for, and others where there is a Python that has them.
+pub(super) fn run(bench: &Bench<'_>, python: Option<&Path>) -> Result<Vec<Group>> {
+    let mut groups = vec![group(bench, "predictions of memory", CASES)?];
+    let names: Vec<&str> = UNTUNED.iter().filter_map(Case::script).collect();
+    match python {
+        Some(python) => {
+            let mut script = Command::new(python);
+            script.arg(bench.scripts).arg(&bench.work).args(names);
+            let code = bench.signals.run(&mut script)?.code;
+            ensure!(code == 0, "{} ended with code {code}", python.display());
+            groups.push(group(bench, "networks that no rule was made for", UNTUNED)?);
+        }
+        None => eprintln!(
+            "networks of torchvision are left out: give --python one with torch 2.11 and torchvision"
+        ),
+    }
+    Ok(groups)
+}
+
+/// The cases, and the errors' median and greatest. One that fails hides no other.
+fn group(bench: &Bench<'_>, title: &str, cases: &[Case]) -> Result<Group> {
+    let mut group = Group::new(title);
+    let mut errors = Vec::new();
+    for (number, case) in cases.iter().enumerate() {
+        bench.signals.check()?;
+        let row = Row::new(case.name);
+        group.rows.push(match profile(bench, number, case) {
+            Ok((peak, predicted)) => {
+                let error = 100.0 * (predicted as f64 / peak as f64 - 1.0);
+                errors.push(error.abs());
+                eprintln!("{}: {error:+.2}%", case.name);
+                row.with("measured, MiB", mib(peak))
+                    .with("predicted, MiB", mib(predicted))
+                    .with("error, %", error)
+            }
+            Err(error) => {
+                errors.push(f64::INFINITY);
+                row.judged(Verdict::Failed, format!("{error:#}"))
+            }
+        });
+    }
+    let worst = errors.iter().copied().fold(0.0, f64::max);
+    let middle = median(&errors).unwrap_or(f64::NAN);
+    for (name, value, goal) in [("median error", middle, MEDIAN), ("worst error", worst, WORST)] {
+        group
+            .rows
+            .push(Row::new(name).with("error, %", value).aimed(value, Some(goal)));
+    }
+    Ok(group)
+}
+
+/// Its peak in bytes, measured and predicted.
+fn profile(bench: &Bench<'_>, number: usize, case: &Case) -> Result<(u64, u64)> {
+    let recipe = bench.recipe(&format!("case-{number}"), &case.recipe(&bench.work))?;
+    let sets: Vec<String> = case.sets.iter().map(|set| (*set).to_owned()).collect();
+    let nproc = case.nproc.to_string();
+    let ended = bench.dtrain(
+        &["profile", "--stage", "all", "--json", "--nproc", &nproc],
+        &recipe,
+        &sets,
+    )?;
+    profiled(&ended.stdout)
+        .with_context(|| format!("{}: exit code {}\n{}", case.name, ended.code, ended.stderr))
+}
+
+pub(super) fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}

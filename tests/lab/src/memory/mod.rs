@@ -1,0 +1,111 @@
+//! `memory`: what is predicted of memory beside what is taken, and runs under budgets from hopeless to ample.
+
+mod accuracy;
+mod cases;
+mod sweep;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+pub(crate) use accuracy::profiled;
+pub(crate) use cases::{CASES, Case};
+
+use xtask::process::Signals;
+use xtask::setup::{Problem, SetArgs};
+use xtask::workspace::Workspace;
+
+use crate::machine::Machine;
+use crate::place::{empty, programs};
+use crate::report::{Report, Verdict};
+use crate::started::{Ended, to_end};
+
+/// What `memory` is asked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    set: SetArgs,
+    /// Only this part
+    #[arg(value_enum)]
+    part: Option<Part>,
+    /// A dtrain that is built already, with its worker beside it, instead of one for release
+    #[arg(long, value_name = "PATH")]
+    dtrain: Option<PathBuf>,
+    /// A Python with torch 2.11 and torchvision: predictions for their networks are measured too
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// How many budgets are tried
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    budgets: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Predictions beside the accounting allocator, for models, micro-batches, precisions, optimizers and more
+    Accuracy,
+    /// One training under many budgets: each must train as without one, or end with exit code 3
+    Sweep,
+}
+
+/// Runs what is asked for. The exit code is 1 where a goal is missed.
+pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    let dtrain = match &args.dtrain {
+        Some(path) => path.clone(),
+        None => match programs(workspace, signals, &args.set, None)? {
+            Ok(folder) => folder.join("dtrain"),
+            Err(code) => return Ok(code),
+        },
+    };
+    let work = workspace.target().join("memory");
+    empty(&work)?;
+    let out = work.join("results.json");
+    let bench = Bench {
+        signals,
+        dtrain,
+        work,
+        scripts: &workspace.root().join("tests/bench/script_models.py"),
+    };
+    let machine = Machine::look(Some(workspace), serde_json::Value::Null)?;
+    let mut report = Report::new("cargo xtask memory".to_owned(), machine);
+    if args.part != Some(Part::Sweep) {
+        report
+            .groups
+            .extend(accuracy::run(&bench, args.python.as_deref())?);
+    }
+    if args.part != Some(Part::Accuracy) {
+        report.groups.push(sweep::run(&bench, args.budgets)?);
+    }
+    report.publish(&out)?;
+    Ok(u8::from(report.count(Verdict::Failed) > 0))
+}
+
+/// Where the parts find what they need.
+struct Bench<'a> {
+    signals: &'a Signals,
+    dtrain: PathBuf,
+    /// A folder of their own.
+    work: PathBuf,
+    /// Writes networks as TorchScript.
+    scripts: &'a Path,
+}
+
+impl Bench<'_> {
+    /// Writes a recipe and returns its path.
+    fn recipe(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.work.join(format!("{name}.toml"));
+        fs::write(&path, text).map_err(|error| Problem::write(&path, error))?;
+        Ok(path)
+    }
+
+    /// Runs dtrain to its end.
+    fn dtrain(&self, arguments: &[&str], recipe: &Path, sets: &[String]) -> Result<Ended> {
+        let mut command = Command::new(&self.dtrain);
+        command.args(arguments);
+        for set in sets {
+            command.args(["--set", set]);
+        }
+        to_end(self.signals, command.arg(recipe))
+    }
+}

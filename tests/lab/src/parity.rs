@@ -1,0 +1,40 @@
+//! `parity`: makes the reference files of the comparison with PyTorch anew.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::python::environment;
+use xtask::process::Signals;
+use xtask::workspace::Workspace;
+
+/// In tests/parity: the pinned packages, the scripts and what they make.
+const REQUIREMENTS: &str = "tests/parity/requirements.txt";
+const SCRIPTS: [&str; 6] = [
+    "tests/parity/make_reference.py",
+    "tests/parity/make_schedules.py",
+    "tests/parity/make_models.py",
+    "tests/parity/make_torchscript.py",
+    "tests/parity/make_jpeg.py",
+    "tests/parity/make_ddp.py",
+];
+const REFERENCE: &str = "tests/parity/reference";
+
+/// Runs the scripts with their packages until one fails, and returns its exit code.
+pub(crate) fn run(workspace: &Workspace, signals: &Signals) -> Result<u8> {
+    let python = environment(workspace, signals, "parity-venv", REQUIREMENTS)?;
+    for script in SCRIPTS {
+        let mut python = Command::new(&python);
+        python
+            .current_dir(workspace.root())
+            .args([script, "--out", REFERENCE]);
+        let code = signals.run(&mut python)?.code;
+        signals.check()?;
+        if code != 0 {
+            eprintln!("{script} has failed");
+            return Ok(code);
+        }
+    }
+    eprintln!("the reference files in {REFERENCE} are made anew; git shows what has changed");
+    Ok(0)
+}

@@ -1,0 +1,41 @@
+//! Where programs come from and where a command of the lab writes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use xtask::process::Signals;
+use xtask::setup::{self, Problem, SetArgs};
+use xtask::workspace::Workspace;
+
+/// The folder of dtrain and its worker: the one that the user names, or that of a release, which is built. The inner error is
+/// cargo's exit code.
+pub(crate) fn programs(
+    workspace: &Workspace,
+    signals: &Signals,
+    set: &SetArgs,
+    named: Option<&Path>,
+) -> Result<Result<PathBuf, u8>> {
+    if let Some(folder) = named {
+        let folder = folder
+            .canonicalize()
+            .with_context(|| format!("--bin-dir names {}, which cannot be opened", folder.display()))?;
+        return Ok(Ok(folder));
+    }
+    let ready = setup::run(workspace, signals, &set.clone().into())?;
+    match ready.build_dtrain(workspace, signals, "release")? {
+        0 => Ok(Ok(ready.build_folder(workspace)?.join("release"))),
+        code => {
+            eprintln!("dtrain does not build");
+            Ok(Err(code))
+        }
+    }
+}
+
+/// Makes a folder, and empties one that is there.
+pub(crate) fn empty(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
+    }
+    Ok(fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?)
+}

@@ -1,0 +1,340 @@
+//! What a command of the lab found: tables for people, in Markdown, and the same as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+use xtask::setup::Problem;
+
+use crate::machine::Machine;
+use crate::stats::Spread;
+
+/// What a figure should be. The bound itself meets it, and what is not a number does not.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Goal {
+    pub(crate) fn is_met(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => value >= least,
+            Self::AtMost(most) => value <= most,
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtLeast(least) => write!(f, ">= {}", shown(*least)),
+            Self::AtMost(most) => write!(f, "<= {}", shown(*most)),
+        }
+    }
+}
+
+/// Whether a row is as it should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    /// It holds, or the goal is met.
+    Passed,
+    /// It does not, or the goal is missed.
+    Failed,
+    /// It could not be looked at here.
+    Skipped,
+}
+
+impl Verdict {
+    pub(crate) fn of(passed: bool) -> Self {
+        if passed { Self::Passed } else { Self::Failed }
+    }
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Passed => "pass",
+            Self::Failed => "FAIL",
+            Self::Skipped => "skip",
+        }
+    }
+}
+
+/// One line: something that was measured or checked.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    /// What the table shows, by column.
+    pub(crate) figures: Vec<(String, f64)>,
+    /// Of the figures.
+    pub(crate) unit: String,
+    pub(crate) goal: Option<Goal>,
+    pub(crate) verdict: Option<Verdict>,
+    /// A sentence.
+    pub(crate) note: String,
+    /// Further figures, of the JSON alone; a unit is the end of a name, as in `step_ms`.
+    pub(crate) details: BTreeMap<String, f64>,
+    /// The value of each round, in their order.
+    pub(crate) rounds: Vec<f64>,
+    /// What was run for it, in the order of its start.
+    pub(crate) commands: Vec<String>,
+}
+
+impl Row {
+    pub(crate) fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            ..Self::default()
+        }
+    }
+
+    /// With one more column.
+    pub(crate) fn with(mut self, column: &str, value: f64) -> Self {
+        self.figures.push((column.to_owned(), value));
+        self
+    }
+
+    /// With the columns of a repeated measurement, in this unit; a goal is one for the median.
+    pub(crate) fn measured(mut self, spread: &Spread, unit: &str, goal: Option<Goal>) -> Self {
+        self.unit = unit.to_owned();
+        self.rounds.clone_from(&spread.rounds);
+        self.with("median", spread.median)
+            .with("lowest", spread.lowest)
+            .with("highest", spread.highest)
+            .aimed(spread.median, goal)
+    }
+
+    /// With a goal for this value.
+    pub(crate) fn aimed(mut self, value: f64, goal: Option<Goal>) -> Self {
+        self.goal = goal;
+        self.verdict = goal.map(|goal| Verdict::of(goal.is_met(value)));
+        self
+    }
+
+    pub(crate) fn judged(mut self, verdict: Verdict, note: impl Into<String>) -> Self {
+        self.verdict = Some(verdict);
+        self.note = note.into();
+        self
+    }
+}
+
+/// Rows under one heading.
+#[derive(Debug, Serialize)]
+pub(crate) struct Group {
+    pub(crate) title: String,
+    pub(crate) rows: Vec<Row>,
+    /// What is said below the table.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Group {
+    pub(crate) fn new(title: impl Into<String>) -> Self {
+        Self {
+            title: title.into(),
+            rows: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// All that a command found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// Raised when a field changes its meaning.
+    format: u32,
+    /// The command, as one would type it, without paths.
+    command: String,
+    machine: Machine,
+    pub(crate) groups: Vec<Group>,
+}
+
+impl Report {
+    pub(crate) fn new(command: String, machine: Machine) -> Self {
+        Self {
+            format: 2,
+            command,
+            machine,
+            groups: Vec::new(),
+        }
+    }
+
+    pub(crate) fn count(&self, verdict: Verdict) -> usize {
+        let rows = self.groups.iter().flat_map(|group| &group.rows);
+        rows.filter(|row| row.verdict == Some(verdict)).count()
+    }
+
+    /// Prints the tables, and writes them beside the JSON, which goes to `out`.
+    pub(crate) fn publish(&self, out: &Path) -> Result<()> {
+        let text = self.to_string();
+        print!("{text}");
+        let mut json = serde_json::to_vec_pretty(self)?;
+        json.push(b'\n');
+        fs::write(out, json).map_err(|error| Problem::write(out, error))?;
+        let beside = out.with_extension("md");
+        fs::write(&beside, text).map_err(|error| Problem::write(&beside, error))?;
+        eprintln!("all figures are in {}", out.display());
+        Ok(())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "`{}`\n", self.command)?;
+        for group in &self.groups {
+            writeln!(f, "{}\n", group.title)?;
+            write_table(f, &group.rows)?;
+            for note in &group.notes {
+                writeln!(f, "\n{note}")?;
+            }
+            writeln!(f)?;
+        }
+        let [passed, failed, skipped] =
+            [Verdict::Passed, Verdict::Failed, Verdict::Skipped].map(|verdict| self.count(verdict));
+        writeln!(f, "{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Row]) -> fmt::Result {
+    let mut columns: Vec<&str> = Vec::new();
+    for (column, _) in rows.iter().flat_map(|row| &row.figures) {
+        if !columns.contains(&column.as_str()) {
+            columns.push(column);
+        }
+    }
+    let has = |of: fn(&Row) -> bool| rows.iter().any(of);
+    let (goals, verdicts, notes) = (
+        has(|row| row.goal.is_some()),
+        has(|row| row.verdict.is_some()),
+        has(|row| !row.note.is_empty()),
+    );
+    let units = has(|row| !row.unit.is_empty());
+    let mut lines: Vec<Vec<String>> = vec![Vec::new(), Vec::new()];
+    let mut head = |name: &str| {
+        lines[0].push(name.to_owned());
+        lines[1].push("---".to_owned());
+    };
+    head("");
+    columns.iter().for_each(|column| head(column));
+    for (wanted, name) in [(units, "unit"), (goals, "goal"), (verdicts, ""), (notes, "found")] {
+        if wanted {
+            head(name);
+        }
+    }
+    for row in rows {
+        let figure = |column: &&str| {
+            let found = row.figures.iter().find(|(name, _)| name == column);
+            found.map_or_else(|| "-".to_owned(), |(_, value)| shown(*value))
+        };
+        let mut line = vec![row.name.clone()];
+        line.extend(columns.iter().map(figure));
+        let goal = row.goal.map(|goal| goal.to_string()).unwrap_or_default();
+        let verdict = row.verdict.map_or("", Verdict::word).to_owned();
+        let tail = [
+            (units, row.unit.clone()),
+            (goals, goal),
+            (verdicts, verdict),
+            (notes, row.note.clone()),
+        ];
+        line.extend(
+            tail.into_iter()
+                .filter(|(wanted, _)| *wanted)
+                .map(|(_, text)| text),
+        );
+        lines.push(line);
+    }
+    for line in &mut lines {
+        for cell in line {
+            *cell = cell.replace('|', "\\|").replace('\n', " ");
+        }
+    }
+    // Sentences at the end need no padding.
+    let padded = lines[0].len() - usize::from(notes);
+    let widths: Vec<usize> = (0..padded)
+        .map(|at| {
+            lines
+                .iter()
+                .map(|line| line[at].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    for line in &lines {
+        write!(f, "|")?;
+        for (at, cell) in line.iter().enumerate() {
+            write!(f, " {cell:0$} |", widths.get(at).copied().unwrap_or(0))?;
+        }
+        writeln!(f)?;
+    }
+    Ok(())
+}
+
+/// Four digits that count, and all of a whole number.
+pub(crate) fn shown(value: f64) -> String {
+    if !value.is_finite() || value.fract() == 0.0 && value.abs() < 1e15 {
+        return format!("{value}");
+    }
+    if value.abs() < 1e-3 {
+        return format!("{value:.1e}");
+    }
+    let digits = 3 - value.abs().log10().floor() as i32;
+    format!("{value:.0$}", usize::try_from(digits).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_include_their_bound() {
+        assert!(Goal::AtLeast(1.2).is_met(1.2) && !Goal::AtLeast(1.2).is_met(1.19));
+        assert!(Goal::AtMost(0.7).is_met(0.7) && !Goal::AtMost(0.7).is_met(0.71));
+        assert!(!Goal::AtLeast(1.2).is_met(f64::NAN) && !Goal::AtMost(0.7).is_met(f64::NAN));
+    }
+
+    #[test]
+    fn numbers_have_four_digits_that_count() {
+        let all = [0.0, 7.0, 123_456.0, 1.28, 12.8, 1234.5, 0.0625, 1.5e-8, f64::NAN].map(shown);
+        let expected = [
+            "0", "7", "123456", "1.280", "12.80", "1234", "0.06250", "1.5e-8", "NaN",
+        ];
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn a_table_shows_medians_goals_and_what_was_not_measured() {
+        let spread = |rounds: &[f64]| Spread::of(rounds.to_vec()).expect("rounds");
+        let mut report = Report::new("cargo xtask bench".to_owned(), Machine::default());
+        let mut group = Group::new("speed");
+        let fast = Row::new("dtrain").measured(
+            &spread(&[128.0, 130.0, 64.5]),
+            "images/s",
+            Some(Goal::AtLeast(120.0)),
+        );
+        let slow = Row::new("DDP").measured(&spread(&[100.0]), "images/s", Some(Goal::AtLeast(120.0)));
+        group.rows.extend([
+            fast,
+            slow,
+            Row::new("a | b").judged(Verdict::Skipped, "not\nhere"),
+        ]);
+        report.groups.push(group);
+        let text = report.to_string();
+        let line = |words: &str| {
+            let found = text
+                .lines()
+                .find(|line| line.starts_with(words))
+                .unwrap_or_default();
+            found.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(
+            line("| dtrain"),
+            "| dtrain | 128 | 64.50 | 130 | images/s | >= 120 | pass | |"
+        );
+        assert!(line("| DDP").ends_with("| >= 120 | FAIL | |"), "{text}");
+        assert_eq!(line("| a \\| b"), "| a \\| b | - | - | - | | | skip | not here |");
+        assert!(text.ends_with("1 passed, 1 failed, 1 skipped\n"), "{text}");
+    }
+}

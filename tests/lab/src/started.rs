@@ -1,0 +1,202 @@
+//! Commands that run or have ended, with a limit.
+
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use xtask::process::{Signals, exit_code, last_words, shown};
+
+/// A command that takes longer hangs.
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
+
+/// Between two looks at processes.
+pub(crate) const LOOK: Duration = Duration::from_millis(5);
+
+/// A command that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// Its exit code, or 128 + n where signal n ended it.
+    pub(crate) code: u8,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) took: Duration,
+}
+
+impl Ended {
+    /// An error with its last words where it has not ended with `code`.
+    pub(crate) fn expect(self, code: u8) -> Result<Self> {
+        ensure!(
+            self.code == code,
+            "exit code {} where {code} was to be: {}",
+            self.code,
+            last_words(&format!("{}\n{}", self.stdout, self.stderr))
+        );
+        Ok(self)
+    }
+
+    /// An error where its standard error does not hold `words`.
+    pub(crate) fn says(self, words: &str) -> Result<Self> {
+        ensure!(
+            self.stderr.contains(words),
+            "it does not say `{words}`: {}",
+            last_words(&self.stderr)
+        );
+        Ok(self)
+    }
+}
+
+/// A command that may still run. Dropped, it is killed.
+#[derive(Debug)]
+pub(crate) struct Started {
+    child: Option<Child>,
+    /// Reads its standard error from the start: a training writes a line for every step there, and a full pipe would stop it.
+    stderr: Option<JoinHandle<String>>,
+    shown: String,
+    /// When it is killed.
+    until: Instant,
+}
+
+/// Runs a command to its end, with nothing to read: within the limit, and killed by Ctrl-C.
+pub(crate) fn to_end(signals: &Signals, command: &mut Command) -> Result<Ended> {
+    signals.check()?;
+    let shown = shown(command);
+    let begun = Instant::now();
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {shown}"))?;
+    Started::new(child, shown, None).end(signals, begun)
+}
+
+impl Started {
+    /// A command that was started just now, its words, and when it must have ended at the latest, if that is before its own limit.
+    pub(crate) fn new(mut child: Child, shown: String, deadline: Option<Instant>) -> Self {
+        let until = Instant::now() + LIMIT;
+        Self {
+            stderr: child.stderr.take().map(reader),
+            child: Some(child),
+            shown,
+            until: deadline.map_or(until, |deadline| until.min(deadline)),
+        }
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// An error with its last words where it has ended.
+    pub(crate) fn expect_running(&mut self) -> Result<()> {
+        let Some(child) = &mut self.child else {
+            return Ok(());
+        };
+        let Some(status) = child.try_wait().context("cannot wait")? else {
+            return Ok(());
+        };
+        let stderr = self.stderr.take().and_then(|reader| reader.join().ok());
+        bail!(
+            "{} ended with code {}: {}",
+            self.shown,
+            exit_code(status),
+            last_words(&stderr.unwrap_or_default())
+        )
+    }
+
+    /// Its standard input, where that is a pipe.
+    pub(crate) fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.child.as_mut()?.stdin.take()
+    }
+
+    /// Its standard output, for who reads it meanwhile.
+    pub(crate) fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.child.as_mut()?.stdout.take()
+    }
+
+    /// Asks it to stop, as a batch system does.
+    pub(crate) fn interrupt(&self) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            // It may have ended.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Kills it, as nothing can refuse.
+    pub(crate) fn kill(&mut self) {
+        if let Some(child) = &mut self.child {
+            // It may have ended.
+            let _ = child.kill();
+        }
+    }
+
+    /// Waits for its end; an error after the limit.
+    pub(crate) fn end(mut self, signals: &Signals, begun: Instant) -> Result<Ended> {
+        let Some(mut child) = self.child.take() else {
+            bail!("{} was waited for before", self.shown);
+        };
+        let stdout = child.stdout.take().map(reader);
+        let status = loop {
+            match child.try_wait().context("cannot wait")? {
+                Some(status) => break Some(status),
+                None if Instant::now() > self.until => break None,
+                None => {}
+            }
+            if let Err(interrupted) = signals.check() {
+                // It got the signal too, or gets the one that cannot be refused.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(interrupted.into());
+            }
+            thread::sleep(LOOK);
+        };
+        let took = begun.elapsed();
+        if status.is_none() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let said = |reader: Option<JoinHandle<String>>| {
+            reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+        };
+        let (stdout, stderr) = (said(stdout), said(self.stderr.take()));
+        let Some(status) = status else {
+            bail!(
+                "{} was killed after {:.0} s: {}",
+                self.shown,
+                took.as_secs_f64(),
+                last_words(&stderr)
+            );
+        };
+        Ok(Ended {
+            code: exit_code(status),
+            stdout,
+            stderr,
+            took,
+        })
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Reads a pipe to its end beside everything else.
+fn reader(pipe: impl std::io::Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || text_of(pipe))
+}
+
+fn text_of(mut pipe: impl std::io::Read) -> String {
+    let mut bytes = Vec::new();
+    // What could be read is what there is.
+    let _ = pipe.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}

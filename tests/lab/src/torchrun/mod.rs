@@ -1,0 +1,227 @@
+//! `torchrun`: a script of PyTorch's under dtrain, and dtrain's worker under torchrun, with the same results.
+
+mod compare;
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::python::{environment, torchrun};
+use xtask::process::{Interrupted, Signals};
+use xtask::setup::SetArgs;
+use xtask::workspace::Workspace;
+
+use crate::machine::Machine;
+use crate::place::{empty, programs};
+use crate::report::{Group, Report, Row, Verdict};
+use crate::started::to_end;
+use compare::{answers, difference, losses};
+
+/// The folder with the script, from the workspace's root, and the script's name as a module.
+const SOURCES: &str = "tests/bench";
+const MODULE: &str = "ddp_script";
+
+/// Ranks of every run.
+const RANKS: usize = 2;
+
+/// Steps of the script and of the recipe.
+const SCRIPT_STEPS: usize = 20;
+const RECIPE_STEPS: usize = 8;
+
+/// What `torchrun` is asked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    set: SetArgs,
+    /// A Python with torch 2.11.0, instead of one that is set up
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+}
+
+/// Runs all, and says where dtrain and torchrun differ. The exit code is 1 then.
+pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    let programs = match programs(workspace, signals, &args.set, None)? {
+        Ok(programs) => programs,
+        Err(code) => return Ok(code),
+    };
+    let python = match &args.python {
+        // Scripts are run in their own folder.
+        Some(python) => std::path::absolute(python)
+            .with_context(|| format!("--python names {}, which is no path", python.display()))?,
+        None => environment(
+            workspace,
+            signals,
+            "bench-venv",
+            &format!("{SOURCES}/requirements.txt"),
+        )?,
+    };
+    let work = workspace.target().join("torchrun");
+    empty(&work)?;
+    let out = work.join("results.json");
+    let launches = Launches {
+        signals,
+        sources: workspace.root().join(SOURCES),
+        programs,
+        python,
+        work,
+    };
+    let machine = Machine::look(Some(workspace), Value::Null)?;
+    let mut report = Report::new("cargo xtask torchrun".to_owned(), machine);
+    let mut group = Group::new("dtrain and torchrun: the same results, to the last bit");
+    launches.script(&mut group.rows)?;
+    group
+        .rows
+        .push(told("torchrun dtrain-worker recipe", launches.worker())?);
+    report.groups.push(group);
+    report.publish(&out)?;
+    Ok(u8::from(report.count(Verdict::Failed) > 0))
+}
+
+/// What is launched, and where.
+struct Launches<'a> {
+    signals: &'a Signals,
+    /// The folder with the script.
+    sources: PathBuf,
+    /// Where cargo has put the programs.
+    programs: PathBuf,
+    python: PathBuf,
+    /// What runs print and write, and what tells why one has failed.
+    work: PathBuf,
+}
+
+impl Launches<'_> {
+    /// The script by torchrun, and in every way in which dtrain starts one: a row for each.
+    fn script(&self, rows: &mut Vec<Row>) -> Result<()> {
+        let file = format!("{MODULE}.py");
+        let theirs = self.by_torchrun(&[OsStr::new(&file)])?;
+        let theirs = self.answers("torchrun script", theirs)?;
+        eprintln!("{}", shown(&theirs));
+        let python = self.python.as_os_str();
+        let ways: [(&str, Vec<&OsStr>); 3] = [
+            (
+                "dtrain launch -- python script.py",
+                vec!["--".as_ref(), python, file.as_ref()],
+            ),
+            ("dtrain launch script.py", vec![file.as_ref()]),
+            ("dtrain launch -m script", vec!["-m".as_ref(), MODULE.as_ref()]),
+        ];
+        for (name, program) in ways {
+            let mut words: Vec<OsString> = vec![self.programs.join("dtrain").into()];
+            words.extend(["launch", "--nproc", &RANKS.to_string()].map(OsString::from));
+            words.extend(program.into_iter().map(OsStr::to_owned));
+            let ours = self.answers(name, words);
+            rows.push(told(
+                name,
+                ours.map(|ours| difference("rank", 0, &ours, &theirs)),
+            )?);
+        }
+        Ok(())
+    }
+
+    /// The demo's first steps, by both. Returns what is different.
+    fn worker(&self) -> Result<Option<String>> {
+        let worker = self.programs.join("dtrain-worker");
+        let recipe = |run: &Path| -> Vec<OsString> {
+            let steps = format!("train.steps={RECIPE_STEPS}");
+            // The demo's own warm-up is an epoch, which is longer.
+            let warmup = "optim.schedule.warmup=2 steps";
+            let words = ["demo", "--set", &steps, "--set", warmup, "--run-dir"];
+            words
+                .into_iter()
+                .map(OsString::from)
+                .chain([run.into()])
+                .collect()
+        };
+        let run_dirs = ["ours", "theirs"].map(|name| self.work.join(name));
+        let mut ours: Vec<OsString> = vec![self.programs.join("dtrain").into()];
+        ours.extend(["launch", "--nproc", &RANKS.to_string()].map(OsString::from));
+        ours.extend(recipe(&run_dirs[0]));
+        let mut theirs = self.by_torchrun(&["--no-python".as_ref(), worker.as_os_str()])?;
+        theirs.extend(recipe(&run_dirs[1]));
+        self.launch("dtrain launch recipe", ours)?;
+        self.launch("torchrun dtrain-worker recipe", theirs)?;
+        let [ours, theirs] = run_dirs.map(|run| -> Result<Vec<Value>> {
+            let path = run.join("metrics.jsonl");
+            let metrics =
+                fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            losses(&metrics, RECIPE_STEPS).with_context(|| path.display().to_string())
+        });
+        let (ours, theirs) = (ours?, theirs?);
+        if let Some(last) = theirs.last() {
+            eprintln!("the demo's loss after {RECIPE_STEPS} steps under torchrun: {last}");
+        }
+        Ok(difference("loss of step", 1, &ours, &theirs))
+    }
+
+    fn by_torchrun(&self, program: &[&OsStr]) -> Result<Vec<OsString>> {
+        let mut words = torchrun(&self.python, &RANKS.to_string())?;
+        words.extend(program.iter().map(|word| (*word).to_owned()));
+        Ok(words)
+    }
+
+    /// Launches the script, whose argument follows.
+    fn answers(&self, name: &str, mut words: Vec<OsString>) -> Result<Vec<Value>> {
+        words.extend(["--steps".into(), SCRIPT_STEPS.to_string().into()]);
+        let stdout = self.launch(name, words)?;
+        answers(&stdout, RANKS).with_context(|| format!("what {name} has printed"))
+    }
+
+    /// Runs a launch to its end and returns its standard output.
+    fn launch(&self, name: &str, words: Vec<OsString>) -> Result<String> {
+        eprintln!("{name}");
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .current_dir(&self.sources)
+            .env("PATH", self.path()?)
+            // As torchrun sets it; and the machine's own network, as otherwise Gloo looks the host's name up.
+            .env("OMP_NUM_THREADS", "1")
+            .env("GLOO_SOCKET_IFNAME", "lo")
+            .env("CUDA_VISIBLE_DEVICES", "");
+        for outer in [
+            "RANK",
+            "WORLD_SIZE",
+            "RUST_LOG",
+            "DTRAIN_WORKER",
+            "VIRTUAL_ENV",
+            "CONDA_PREFIX",
+            "PYTHON_EXEC",
+        ] {
+            command.env_remove(outer);
+        }
+        Ok(to_end(self.signals, &mut command)?.expect(0)?.stdout)
+    }
+
+    /// A PATH on which this Python is the first.
+    fn path(&self) -> Result<OsString> {
+        let folder = self.python.parent().unwrap_or(Path::new("")).to_owned();
+        let inherited = env::var_os("PATH").unwrap_or_default();
+        let folders = [folder].into_iter().chain(env::split_paths(&inherited));
+        env::join_paths(folders).context("the folder of --python cannot be part of PATH")
+    }
+}
+
+/// A row of what is different. A run that has failed is one; a signal ends all.
+fn told(name: &str, outcome: Result<Option<String>>) -> Result<Row> {
+    let row = Row::new(name);
+    Ok(match outcome {
+        Ok(None) => row.judged(Verdict::Passed, "the same"),
+        Ok(Some(difference)) => row.judged(Verdict::Failed, difference),
+        Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
+        Err(error) => row.judged(Verdict::Failed, format!("{error:#}")),
+    })
+}
+
+/// One line of what all ranks have come to.
+fn shown(answers: &[Value]) -> String {
+    let losses: Vec<String> = answers.iter().map(|answer| answer["loss"].to_string()).collect();
+    let parameters = answers
+        .first()
+        .map_or(&Value::Null, |answer| &answer["parameters"]);
+    format!("losses {}, parameters {parameters}", losses.join(" and "))
+}
