@@ -1,0 +1,79 @@
+//! Dependencies between the workspace's packages run downwards only.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+
+/// Packages from the bottom to the top, each with those of the workspace that it may depend on.
+const PACKAGES: &[(&str, &[&str])] = &[
+    ("common", &[]),
+    ("tests/kit", &["common"]),
+    ("worker/shared-memory", &[]),
+    ("worker/torch-shim", &["worker/shared-memory"]),
+    ("worker/data", &["tests/kit"]),
+    ("worker/models", &["common", "worker/torch-shim"]),
+    (
+        "worker/collectives",
+        &["common", "worker/shared-memory", "worker/torch-shim"],
+    ),
+    (
+        "worker",
+        &[
+            "common",
+            "worker/collectives",
+            "worker/data",
+            "worker/models",
+            "worker/shared-memory",
+            "worker/torch-shim",
+        ],
+    ),
+    ("launcher/agent", &["common", "tests/kit"]),
+    ("launcher", &["common", "launcher/agent", "tests/kit"]),
+    ("docs/examples/own-trainer", &["worker"]),
+    ("tests", &["common", "tests/kit", "worker", "worker/torch-shim"]),
+    ("tests/xtask", &[]),
+    ("tests/lab", &["common", "tests/xtask"]),
+];
+
+#[test]
+fn packages_depend_on_what_lies_below_them() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |folder: &str| fs::read_to_string(root.join(folder).join("Cargo.toml")).unwrap();
+    let workspace = read("");
+    let members = workspace
+        .split_once("members = [")
+        .unwrap()
+        .1
+        .split_once(']')
+        .unwrap()
+        .0;
+    let mut members: Vec<&str> = members.split('"').skip(1).step_by(2).collect();
+    members.sort_unstable();
+    let mut known: Vec<&str> = PACKAGES.iter().map(|(folder, _)| *folder).collect();
+    known.sort_unstable();
+    assert_eq!(members, known, "a new package belongs into this table");
+
+    let name = |folder: &str| {
+        let manifest = read(folder);
+        let line = manifest.lines().find(|line| line.starts_with("name = ")).unwrap();
+        line.split('"').nth(1).unwrap().to_owned()
+    };
+    let mut below: Vec<&str> = Vec::new();
+    for (folder, allowed) in PACKAGES {
+        assert!(
+            allowed.iter().all(|lower| below.contains(lower)),
+            "{folder}: the table does not run upwards"
+        );
+        let manifest = read(folder);
+        for other in known.iter().filter(|other| !allowed.contains(other)) {
+            let words = name(other);
+            let depends = manifest.lines().any(|line| {
+                let rest = line.strip_prefix(&words);
+                rest.is_some_and(|rest| rest.starts_with(".workspace") || rest.trim_start().starts_with('='))
+            });
+            assert!(!depends, "{folder} must not depend on {other}");
+        }
+        below.push(folder);
+    }
+}
