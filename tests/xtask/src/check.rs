@@ -113,7 +113,9 @@ fn side_by_side(cargo: &mut Command) -> &mut Command {
 
 /// Runs the steps until one fails, and returns its exit code.
 pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
-    let ready = setup::run(workspace, signals, &args.set.clone().into())?;
+    let mut set_up = setup::Args::from(args.set.clone());
+    set_up.builds = Some("dev".to_owned());
+    let ready = setup::run(workspace, signals, &set_up)?;
     pytorch::prepare(workspace, signals, ready.compiler.as_deref())?;
     for (index, step) in STEPS.iter().enumerate() {
         eprintln!(

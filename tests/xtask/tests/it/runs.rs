@@ -126,6 +126,7 @@ fn tests_get_the_arguments_that_follow() {
 #[test]
 fn check_runs_every_step_and_stops_at_the_first_that_fails() {
     let machine = machine(&training("0.125", "0.925"));
+    machine.run(&["setup", "--cpu"], &[]).ok();
     let told = machine.run(&["check", "--cpu"], &[]);
     assert!(
         told.ok().contains("check 4/5: tests: cargo test --workspace\n"),
