@@ -14,9 +14,10 @@ use crate::OutOfMemory;
 use crate::checkpoint::CheckpointError;
 use crate::collectives::RendezvousError;
 use crate::device::DeviceError;
-use crate::engine::{ArenaError, EmaError, PlanError, PrecisionError, TrainError};
+use crate::engine::{PlanError, PrecisionError, TrainError};
 use crate::models::ModelError;
 use crate::optim::GroupError;
+use crate::state::{AverageError, StateError};
 use crate::tasks::TaskError;
 
 /// A worker that cannot begin or go on.
@@ -98,7 +99,7 @@ pub enum WorkerError {
     Precision(#[from] PrecisionError),
     /// The moving average.
     #[error("ema: {0}")]
-    Ema(#[from] EmaError),
+    Average(#[from] AverageError),
     /// The run directory.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
@@ -180,8 +181,8 @@ pub enum WorkerError {
     Torch(#[from] TchError),
 }
 
-impl From<ArenaError> for WorkerError {
-    fn from(error: ArenaError) -> Self {
+impl From<StateError> for WorkerError {
+    fn from(error: StateError) -> Self {
         Self::Train(error.into())
     }
 }
@@ -252,7 +253,7 @@ impl WorkerError {
             Self::Torch(error) => error.is_out_of_memory(),
             Self::Model(error) => error.is_out_of_memory(),
             Self::Task(error) => error.is_out_of_memory(),
-            Self::Ema(error) => error.is_out_of_memory(),
+            Self::Average(error) => error.is_out_of_memory(),
             Self::Device(error) => error.is_out_of_memory(),
             Self::Resume(error) | Self::Evaluate(error) => error.is_out_of_memory(),
             Self::Rendezvous(RendezvousError::Group(error)) => error.is_out_of_memory(),

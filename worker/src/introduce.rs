@@ -38,8 +38,8 @@ pub(crate) fn introduce(
         notes,
         ..
     } = setup;
-    let parameters = model.arena.parameters();
-    let moments = model.optimizer.moments().len() as u64;
+    let parameters = model.table.trained_elements();
+    let moments = model.table.moments().count() as u64;
     let test_samples = model.task.test_set().len();
     let first = plan.stage(0);
     let file = PlanFile {
@@ -61,7 +61,7 @@ pub(crate) fn introduce(
         predicted_bytes: {
             let frozen = model.registry.parameter_count() as u64 - parameters;
             let mut state = state_bytes(parameters, frozen, BYTES_PER_PARAMETER, moments);
-            state.optimizer /= model.arena.shards() as u64;
+            state.optimizer /= model.table.shards() as u64;
             state
         },
         budget_bytes: (limit < u64::MAX).then_some(limit),

@@ -24,6 +24,7 @@ pub mod plan;
 mod program;
 mod recompute;
 mod setup;
+pub mod state;
 pub mod tasks;
 mod trained;
 mod worker;

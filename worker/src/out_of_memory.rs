@@ -8,9 +8,10 @@ use tch::TchError;
 
 use crate::checkpoint::CheckpointError;
 use crate::collectives::CollectiveError;
-use crate::engine::{ArenaError, EmaError, ReduceError, TrainError};
+use crate::engine::{ReduceError, TrainError};
 use crate::models::ModelError;
 use crate::optim::OptimError;
+use crate::state::{AverageError, StateError};
 use crate::tasks::TaskError;
 
 /// An error that may have been for want of memory. Its words are, or end with, those of the allocator that refused it.
@@ -59,11 +60,11 @@ impl OutOfMemory for TaskError {
     }
 }
 
-impl OutOfMemory for ArenaError {
+impl OutOfMemory for StateError {
     fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Torch(error) => error.is_out_of_memory(),
-            Self::Memory(error) => error.is_out_of_memory(),
+            Self::Collective(error) => error.is_out_of_memory(),
             Self::Move { source, .. } => source.is_out_of_memory(),
         }
     }
@@ -78,7 +79,7 @@ impl OutOfMemory for OptimError {
     }
 }
 
-impl OutOfMemory for EmaError {
+impl OutOfMemory for AverageError {
     fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Torch(error) if error.is_out_of_memory())
     }
@@ -124,8 +125,8 @@ impl OutOfMemory for TrainError {
             Self::Reduce(error) => error.is_out_of_memory(),
             Self::Collective(error) => error.is_out_of_memory(),
             Self::Optim(error) => error.is_out_of_memory(),
-            Self::Arena(error) => error.is_out_of_memory(),
-            Self::Ema(error) => error.is_out_of_memory(),
+            Self::State(error) => error.is_out_of_memory(),
+            Self::Average(error) => error.is_out_of_memory(),
             Self::Checkpoint { source, .. } => source.is_out_of_memory(),
             Self::Data(_)
             | Self::LoaderEnded
@@ -230,8 +231,8 @@ mod tests {
             ReduceError::from(collective(refused())).into(),
             collective(refused()).into(),
             OptimError::from(shim(ErrorKind::OutOfMemory)).into(),
-            EmaError::from(refused()).into(),
-            ArenaError::Move {
+            AverageError::from(refused()).into(),
+            StateError::Move {
                 name: "weight".into(),
                 source: shim(ErrorKind::OutOfMemory),
             }

@@ -17,11 +17,9 @@ use super::error::WorkerError;
 use super::{data_mark, recompute, trained};
 use crate::checkpoint;
 use crate::data::LoaderOptions;
-use crate::engine::{
-    BatchNorms, Buffers, Ema, Kernels, LayoutOptions, Model, Needs, Place, Precision, RankSync, RunPlan,
-    Stage, Stages, TrainError, Trained, live,
-};
+use crate::engine::{BatchNorms, Kernels, Needs, Place, Precision, RankSync, RunPlan, TrainError};
 use crate::models::{self, BatchSync, LoadReport, Registry, Renames};
+use crate::state::{LayoutOptions, Model, Stage, Stages, Trained};
 use crate::tasks::{BATCH_NORM, BuildTask, Site, Task, Totals, build_to_fill, has_batch_norm};
 
 /// What rank 0 tells the others before the run begins.
@@ -151,14 +149,7 @@ impl Setup {
         // At a boundary the state is still that of the step before.
         let last = resume.map_or(0, |(_, step)| step.saturating_sub(1));
         let place = plan.nearest(only.unwrap_or_else(|| plan.place(last)));
-        let arena = stages.arena(place, &registry)?;
-        let buffers = Buffers::new(registry.buffers().map(|entry| (entry.name(), entry.tensor())))?;
-        let mut optimizer = stages.optimizer(place, &arena)?;
-        let resting = stages.resting(place, &registry)?;
-        let mut ema = recipe
-            .ema
-            .map(|ema| Ema::new(ema.decay, ema.warmup, live(&arena, &buffers, &resting)))
-            .transpose()?;
+        let mut model = Model::new(task, registry, recompute, &stages, place)?;
         let mut precision = Precision::new(&recipe.precision, device)?;
         if let Some(kernels) = Kernels::new(recipe, device)? {
             kernels.apply().map_err(TrainError::from)?;
@@ -167,15 +158,7 @@ impl Setup {
         let (mut owes_evaluation, mut resumed_in) = (false, None);
         if let Some((folder, _)) = resume {
             let begun = Instant::now();
-            let into = checkpoint::Target {
-                registry: &registry,
-                arena: &arena,
-                buffers: &buffers,
-                optimizer: optimizer.as_mut(),
-                ema: ema.as_mut(),
-                resting: &resting,
-            };
-            let manifest = checkpoint::restore(folder, into).map_err(WorkerError::Resume)?;
+            let manifest = checkpoint::restore(folder, &mut model).map_err(WorkerError::Resume)?;
             resumed_in = Some(begun.elapsed());
             precision.resume(manifest.loss_scale).map_err(TrainError::from)?;
             done = manifest.step;
@@ -188,16 +171,7 @@ impl Setup {
             });
         }
         Ok(Self {
-            model: Model {
-                task,
-                registry,
-                recompute,
-                arena,
-                buffers,
-                optimizer,
-                ema,
-                resting,
-            },
+            model,
             batch_sync,
             precision,
             plan,

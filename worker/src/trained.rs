@@ -4,9 +4,10 @@
 use dtrain_common::recipe::{Decay, OptimGroup, Recipe, Stage};
 
 use super::error::WorkerError;
-use crate::engine::{RunPlan, Trained};
+use crate::engine::RunPlan;
 use crate::models::{Entry, Registry};
 use crate::optim::{DecayOn, GroupError, GroupOptions, GroupRule, ParameterInfo, group, matching, owners};
+use crate::state::Trained;
 
 /// What is trained in every phase of every stage of `plan`, as the recipe's globs say.
 ///

@@ -16,8 +16,8 @@ use super::setup::{Opening, Setup, loader_options, share_of_cores};
 use crate::collectives::{Collective, Ranks, Rendezvous};
 use crate::control::Control;
 use crate::engine::{
-    BestKeeper, Fault, Outcome, Parts, SaveMore, StopFlag, Summary, TrainError, Trainer, live,
-    prepare_graphs, shielded,
+    BestKeeper, Fault, Outcome, Parts, SaveMore, StopFlag, Summary, TrainError, Trainer, prepare_graphs,
+    shielded,
 };
 use crate::evaluation::{self, Subject};
 use crate::heartbeat::Heartbeat;
@@ -134,10 +134,8 @@ fn train_shielded<T: BuildTask + 'static>(
     let run_dir = RunDir::new(&opening.run_dir);
 
     let model = &mut setup.model;
-    if device == Device::Cpu {
-        model.share(&ranks)?;
-    }
-    same_start(&ranks, live(&model.arena, &model.buffers, &model.resting))?;
+    model.share(&ranks)?;
+    same_start(&ranks, model.table.data())?;
 
     let limit = start::agree(&ranks, allowed)?;
     let chosen = match env.rank {

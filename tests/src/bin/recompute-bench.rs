@@ -9,9 +9,9 @@
 use std::time::Instant;
 
 use dtrain_torch_shim::memory;
-use dtrain_worker::engine::Arena;
 use dtrain_worker::models::{Gpt, GptConfig, Registry};
-use dtrain_worker::optim::{Adam, AdamOptions, GroupOptions, Optimizer, WeightDecay};
+use dtrain_worker::optim::{GroupOptions, Optimizer, Rule, WeightDecay};
+use dtrain_worker::state::Table;
 use rustix::time::{ClockId, clock_gettime};
 use tch::{Device, Kind, Reduction, Tensor};
 
@@ -95,8 +95,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 struct Bench {
     registry: Registry,
     model: Gpt,
-    arena: Arena,
-    optimizer: Adam,
+    table: Table,
+    optimizer: Optimizer,
     tokens: Tensor,
 }
 
@@ -111,12 +111,11 @@ impl Bench {
         };
         let mut registry = Registry::new(Device::Cpu);
         let model = Gpt::new(config, &mut registry)?;
-        let arena = Arena::new(registry.parameters().map(|entry| (entry.name(), entry.tensor())))?;
-        let options = AdamOptions {
+        let mut table = Table::of(registry.parameters().map(|entry| (entry.name(), entry.tensor())))?;
+        let rule = Rule::Adam {
             betas: (0.9, 0.95),
             eps: 1e-8,
             decay: WeightDecay::Decoupled,
-            groups: vec![GroupOptions::plain(0.1)],
         };
         let tokens = Tensor::f_randint(
             KINDS as i64,
@@ -124,10 +123,10 @@ impl Bench {
             (Kind::Int64, Device::Cpu),
         )?;
         Ok(Self {
-            optimizer: Adam::new(&arena, options)?,
+            optimizer: Optimizer::new(rule, vec![GroupOptions::plain(0.1)], &mut table)?,
             registry,
             model,
-            arena,
+            table,
             tokens,
         })
     }
@@ -136,7 +135,7 @@ impl Bench {
         let before = memory::usage(Device::Cpu)?.allocated;
         memory::reset_peak(Device::Cpu)?;
         let (begun, worked) = (Instant::now(), cpu_seconds());
-        self.arena.zero_grad()?;
+        self.table.zero_grad()?;
         let length = self.tokens.size()[1] - 1;
         let logits = self.model.forward(&self.tokens.f_narrow(1, 0, length)?)?;
         let targets = self.tokens.f_narrow(1, 1, length)?.f_reshape([-1])?;
@@ -151,7 +150,7 @@ impl Bench {
         self.registry.recompute().backward(&loss)?;
         drop(loss);
         let used = vec![true; self.registry.parameters().count()];
-        self.optimizer.step(&self.arena, 1e-4, &used)?;
+        self.optimizer.step(&mut self.table, 1e-4, &used, None)?;
         Ok(Step {
             wall: begun.elapsed().as_secs_f64(),
             cpu: cpu_seconds() - worked,

@@ -3,9 +3,10 @@
 
 use super::device;
 use crate::formula;
-use dtrain_worker::engine::{Arena, Decay, Ema, Per, Schedule};
+use dtrain_worker::engine::{Decay, Per, Schedule};
 use dtrain_worker::models::TensorFile;
-use dtrain_worker::optim::{Adam, AdamOptions, GroupOptions, Optimizer, Sgd, SgdOptions, WeightDecay};
+use dtrain_worker::optim::{GroupOptions, Optimizer, Rule, WeightDecay};
+use dtrain_worker::state::{AVERAGE, Average, Table};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use tch::{Kind, Tensor};
@@ -25,33 +26,27 @@ fn read(file: &TensorFile, name: &str) -> Tensor {
     file.read(name).unwrap().to_device(device())
 }
 
-fn optimizer(settings: &Value, arena: &Arena) -> Box<dyn Optimizer> {
+fn optimizer(settings: &Value, table: &mut Table) -> Optimizer {
     let number = |key: &str| settings[key].as_f64().unwrap();
-    match settings["optimizer"].as_str().unwrap() {
+    let rule = match settings["optimizer"].as_str().unwrap() {
         name @ ("adam" | "adamw") => {
             let beta = |index: usize| settings["betas"][index].as_f64().unwrap();
-            let options = AdamOptions {
+            Rule::Adam {
                 betas: (beta(0), beta(1)),
                 eps: number("eps"),
-                groups: vec![GroupOptions::plain(number("weight_decay"))],
-                decay: if name == "adamw" {
-                    WeightDecay::Decoupled
-                } else {
-                    WeightDecay::L2
+                decay: match name {
+                    "adamw" => WeightDecay::Decoupled,
+                    _ => WeightDecay::L2,
                 },
-            };
-            Box::new(Adam::new(arena, options).unwrap())
+            }
         }
-        "sgd" => {
-            let options = SgdOptions {
-                momentum: number("momentum"),
-                nesterov: settings["nesterov"].as_bool().unwrap(),
-                groups: vec![GroupOptions::plain(number("weight_decay"))],
-            };
-            Box::new(Sgd::new(arena, options).unwrap())
-        }
+        "sgd" => Rule::Sgd {
+            momentum: number("momentum"),
+            nesterov: settings["nesterov"].as_bool().unwrap(),
+        },
         other => panic!("an optimizer {other}"),
-    }
+    };
+    Optimizer::new(rule, vec![GroupOptions::plain(number("weight_decay"))], table).unwrap()
 }
 
 /// Updates follow torch.
@@ -66,13 +61,13 @@ pub fn updates_follow_torch() {
         for (kind, suffix, tolerance) in [(Kind::Double, "f64", 1e-12), (Kind::Float, "f32", 2e-6)] {
             let wanted = read(&file, &format!("{case}.{suffix}"));
             let parameter = read(&file, "parameter").to_kind(kind).set_requires_grad(true);
-            let arena = Arena::new([("parameter", &parameter)]).unwrap();
-            let mut optimizer = optimizer(settings, &arena);
+            let mut table = Table::of([("parameter", &parameter)]).unwrap();
+            let mut optimizer = optimizer(settings, &mut table);
             for step in 0..20 {
                 let gradient = Tensor::from_slice(&formula::gradient("optimizer.gradient", step, 33));
                 tch::no_grad(|| parameter.grad().copy_(&gradient.to_kind(kind)));
                 optimizer
-                    .step(&arena, settings["lr"].as_f64().unwrap(), &[true])
+                    .step(&mut table, settings["lr"].as_f64().unwrap(), &[true], None)
                     .unwrap();
                 let difference = (&parameter - wanted.get(step as i64))
                     .abs()
@@ -83,14 +78,12 @@ pub fn updates_follow_torch() {
                     "{case} in {suffix}, step {step}: off by {difference:e}"
                 );
             }
-            assert_eq!(optimizer.steps(), [20]);
+            assert_eq!(table.updates(), [20]);
             // The gap behind the 33 elements stays zero: it is part of every range that is reduced and updated.
-            let buffer = &arena.buffers()[0];
-            assert!(buffer.data.size1().unwrap() > 33);
+            let data = table.data().next().unwrap();
+            assert!(data.size1().unwrap() > 33);
             assert_eq!(
-                buffer
-                    .data
-                    .slice(0, 33, None, 1)
+                data.slice(0, 33, None, 1)
                     .abs()
                     .sum(Kind::Double)
                     .double_value(&[]),
@@ -112,15 +105,21 @@ pub fn the_moving_average_follows_torch() {
         let live = read(&file, &format!("{case}.{suffix}"));
         let wanted = read(&file, &format!("ema.{suffix}"));
         // AveragedModel copies what it sees first.
-        let mut ema = Ema::new(decay, false, [&live.get(0)]).unwrap();
+        let parameter = live.get(0).copy().set_requires_grad(true);
+        let mut table = Table::of([("parameter", &parameter)]).unwrap();
+        table.add(AVERAGE).unwrap();
+        let mut average = Average::new(decay, false).unwrap();
         for step in 0..20 {
             if step > 0 {
-                ema.update([&live.get(step)]).unwrap();
+                tch::no_grad(|| parameter.shallow_clone().copy_(&live.get(step)));
+                average.update(&table).unwrap();
             }
-            let off = (&ema.flats()[0] - wanted.get(step)).abs().max().double_value(&[]);
+            let held = &table.column(AVERAGE.name).unwrap()[0];
+            let held = table.blocks()[0].slots[0].view(held).unwrap();
+            let off = (held - wanted.get(step)).abs().max().double_value(&[]);
             assert!(off <= tolerance, "step {step} in {suffix}: off by {off:e}");
         }
-        assert_eq!(ema.updates(), 19);
+        assert_eq!(average.updates(), 19);
         assert!((live.get(19) - wanted.get(19)).abs().max().double_value(&[]) > 1e-3);
     }
 }

@@ -8,9 +8,9 @@ use dtrain_tests::formula;
 use dtrain_tests::process::said;
 use dtrain_tests::runs::{Sandbox, assert_close};
 use dtrain_worker::data::{self, Column};
-use dtrain_worker::engine::Arena;
 use dtrain_worker::models::{Registry, TensorFile};
-use dtrain_worker::optim::{GroupOptions, Optimizer, Sgd, SgdOptions};
+use dtrain_worker::optim::{GroupOptions, Optimizer, Rule};
+use dtrain_worker::state::Table;
 use dtrain_worker::tasks::{Batch, BuildTask, Mode, Site, Task, TorchScript};
 use serde_json::Value;
 use tch::{Device, Kind};
@@ -72,13 +72,13 @@ fn ten_steps_are_pytorch_s() {
         };
         let task = TorchScript::build(&recipe, None, site).unwrap();
         let leaves: Vec<_> = registry.parameters().collect();
-        let arena = Arena::new(leaves.iter().map(|entry| (entry.name(), entry.tensor()))).unwrap();
-        let options = SgdOptions {
+        let mut table = Table::of(leaves.iter().map(|entry| (entry.name(), entry.tensor()))).unwrap();
+        let rule = Rule::Sgd {
             momentum: setting("momentum"),
             nesterov: false,
-            groups: vec![GroupOptions::plain(setting("weight_decay"))],
         };
-        let mut optimizer = Sgd::new(&arena, options).unwrap();
+        let groups = vec![GroupOptions::plain(setting("weight_decay"))];
+        let mut optimizer = Optimizer::new(rule, groups, &mut table).unwrap();
         let batch = data::Batch {
             fields: task.train_set().fields().into(),
             columns: vec![
@@ -94,10 +94,10 @@ fn ten_steps_are_pytorch_s() {
         let expected = &about["cases"][case];
         let used = vec![true; leaves.len()];
         for (step, wanted) in expected["losses"].as_array().unwrap().iter().enumerate() {
-            arena.zero_grad().unwrap();
+            table.zero_grad().unwrap();
             let mean = task.loss(&batch, Mode::Train).unwrap().sum / samples as f64;
             mean.backward();
-            optimizer.step(&arena, setting("lr"), &used).unwrap();
+            optimizer.step(&mut table, setting("lr"), &used, None).unwrap();
             let (got, wanted) = (mean.double_value(&[]), wanted.as_f64().unwrap());
             assert!(
                 (got - wanted).abs() < 1e-5,

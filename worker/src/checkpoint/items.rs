@@ -7,27 +7,19 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::error::CheckpointError;
 use super::layout::{FileLayout, Held, Item, layout};
-use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, state};
+use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS, columns};
 use crate::collectives::Ranks;
-use crate::engine::{Arena, Buffers, Resting, patiently};
+use crate::engine::patiently;
 use crate::models::{Registry, dtype_of};
-use crate::optim::Optimizer;
+use crate::state::{AVERAGE, Role, Table};
 
 /// What a checkpoint is made of.
 pub struct Snapshot<'a> {
     /// The model's parameters and buffers.
     pub registry: &'a Registry,
-    /// The layout of the optimizer's state.
-    pub arena: &'a Arena,
-    /// The layout of the average behind the parameters.
-    pub buffers: &'a Buffers,
-    /// The moving average, laid out as the arena's buffers, then `buffers`, then `resting`.
-    pub ema: Option<&'a [Tensor]>,
-    /// What is frozen now and the average is of all the same.
-    pub resting: &'a [Resting],
-    /// The optimizer, with the state of this rank's part.
-    pub optimizer: &'a dyn Optimizer,
-    /// Whether only the optimizer changes the arena's parameters: see `Task::keeps_parameters`.
+    /// What is kept of its rows.
+    pub table: &'a Table,
+    /// Whether only the optimizer changes trained parameters: see `Task::keeps_parameters`.
     pub keeps_parameters: bool,
 }
 
@@ -102,18 +94,31 @@ pub(super) fn files(
     ranks: &Ranks,
     device: Device,
 ) -> Result<Vec<(String, Vec<Source>)>, CheckpointError> {
-    let mut files = vec![
-        (MODEL_FILE.to_owned(), patiently(device, || model(snapshot))?),
-        (
-            OPTIMIZER_FILE.to_owned(),
-            state::sources(snapshot.arena, snapshot.optimizer, ranks)?,
-        ),
-    ];
-    if let Some(flats) = snapshot.ema {
-        let average = patiently(device, || average(snapshot, flats))?;
+    let table = snapshot.table;
+    let model = patiently(device, || model(snapshot))?;
+    let mut state = patiently(device, || updates(table))?;
+    let mut average = Vec::new();
+    for (spec, held) in table.columns() {
+        let (mut sources, scattered) = patiently(device, || columns::sources(table, spec, held))?;
+        columns::assemble(&mut sources, &scattered, table, ranks)?;
+        match spec.role {
+            Role::Moment => state.extend(sources),
+            Role::Average => average.extend(sources),
+        }
+    }
+    let mut files = vec![(MODEL_FILE.to_owned(), model), (OPTIMIZER_FILE.to_owned(), state)];
+    if table.column(AVERAGE.name).is_some() {
         files.push((EMA_FILE.to_owned(), average));
     }
     Ok(files)
+}
+
+/// `step.NAME`: how many updates each trained row has had.
+fn updates(table: &Table) -> Result<Vec<Source>, CheckpointError> {
+    let of_row = |(name, updates): (&str, &u64)| {
+        Source::whole(format!("{STEPS}.{name}"), Tensor::from(*updates as i64))
+    };
+    table.names().zip(table.updates()).map(of_row).collect()
 }
 
 /// Who of so many ranks writes what of the files.
@@ -138,7 +143,7 @@ pub(super) fn divide(
 /// what was saved.
 fn model(snapshot: &Snapshot<'_>) -> Result<Vec<Source>, CheckpointError> {
     let registry = snapshot.registry;
-    let updated: HashSet<&str> = snapshot.arena.names().collect();
+    let updated: HashSet<&str> = snapshot.table.names().collect();
     let mut sources = Vec::new();
     for entry in registry.parameters() {
         let tensor = entry.tensor().f_detach()?;
@@ -159,29 +164,6 @@ fn model(snapshot: &Snapshot<'_>) -> Result<Vec<Source>, CheckpointError> {
             entry.name().to_owned(),
             entry.tensor().f_detach()?,
         )?);
-    }
-    Ok(sources)
-}
-
-fn average(snapshot: &Snapshot<'_>, flats: &[Tensor]) -> Result<Vec<Source>, CheckpointError> {
-    let parameters = snapshot
-        .arena
-        .buffers()
-        .iter()
-        .map(|buffer| buffer.slots.as_slice());
-    let at_rest = snapshot
-        .resting
-        .iter()
-        .map(|resting| std::slice::from_ref(&resting.slot));
-    let mut sources = Vec::new();
-    for (slots, flat) in parameters
-        .chain(snapshot.buffers.slots())
-        .chain(at_rest)
-        .zip(flats)
-    {
-        for slot in slots {
-            sources.push(Source::whole(slot.name.clone(), slot.view(flat)?)?.lasting());
-        }
     }
     Ok(sources)
 }

@@ -10,6 +10,7 @@
 //! links.
 
 mod choose;
+mod columns;
 mod commit;
 mod disk;
 mod error;
@@ -21,7 +22,6 @@ mod layout;
 mod read;
 mod remove;
 mod staging;
-mod state;
 mod writer;
 
 pub use choose::{choose, verify};
@@ -31,7 +31,8 @@ pub use error::CheckpointError;
 pub use flight::{Checkpoints, Progress, Written};
 pub use in_memory::{MemoryCopies, newest as newest_in_memory};
 pub use items::Snapshot;
-pub use read::{Target, restore, restore_weights};
+pub(crate) use read::restore;
+pub use read::restore_weights;
 pub use remove::clear;
 
 /// The model's tensors.

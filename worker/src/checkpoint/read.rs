@@ -1,16 +1,17 @@
 //! Reading a checkpoint back into a model and its optimizer.
 
+use std::ops::Range;
 use std::path::Path;
 
 use dtrain_common::manifest::Manifest;
 
+use super::columns::name;
 use super::error::CheckpointError;
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use tch::Tensor;
 
-use crate::engine::{Arena, Buffers, Ema, Part, Resting, Slot, overlap};
 use crate::models::{LoadMode, ModelError, Registry, TensorFile, load_state};
-use crate::optim::Optimizer;
+use crate::state::{AVERAGE, ColumnSpec, Model, Role, Slot, Table, narrow};
 
 /// Puts a checkpoint's weights alone into a model, by `average` those of its moving average where it has one. Returns its manifest and
 /// whether they are the average.
@@ -33,120 +34,103 @@ pub fn restore_weights(
     Ok((manifest, average))
 }
 
-/// What a checkpoint is put into.
-pub struct Target<'a> {
-    /// The model's tensors.
-    pub registry: &'a Registry,
-    /// The layout of its parameters.
-    pub arena: &'a Arena,
-    /// The layout of its running statistics.
-    pub buffers: &'a Buffers,
-    /// The optimizer.
-    pub optimizer: &'a mut dyn Optimizer,
-    /// The moving average, where the run has one.
-    pub ema: Option<&'a mut Ema>,
-    /// What is frozen and the average is of all the same.
-    pub resting: &'a [Resting],
-}
-
-/// Puts the checkpoint in `folder` into `target`, which is laid out for the phase that the checkpoint ends in, and returns its
-/// manifest. Every rank calls it, after rank 0 has verified the checkpoint ([`super::choose`]); nothing is changed where it does not
-/// fit.
+/// Puts the checkpoint in `folder` into a model, which is laid out for the phase that the checkpoint ends in, and returns its manifest.
+/// Every rank calls it, after rank 0 has verified the checkpoint ([`super::choose`]); nothing is changed where it does not fit.
 ///
 /// # Errors
 /// `Manifest` for a checkpoint whose files have other sizes than they should, `Model` or `Tensors` for one of another model or
 /// optimizer.
-pub fn restore(folder: &Path, target: Target<'_>) -> Result<Manifest, CheckpointError> {
-    let Target {
-        registry,
-        arena,
-        buffers,
-        optimizer,
-        ema,
-        resting,
-    } = target;
+pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, CheckpointError> {
     let manifest = Manifest::read(folder)?;
     manifest.check_sizes(folder)?;
-
-    let path = folder.join(OPTIMIZER_FILE);
-    let file = TensorFile::open(&path).map_err(ModelError::from)?;
-    let same_shape = |file: &TensorFile, name: &str, slot: &Slot| -> Result<(), CheckpointError> {
-        let shape = file.shape(name)?;
-        if shape == slot.shape {
-            return Ok(());
+    let table = &model.table;
+    let mut files: Vec<(Role, TensorFile)> = Vec::new();
+    for (role, name) in [(Role::Moment, OPTIMIZER_FILE), (Role::Average, EMA_FILE)] {
+        if role == Role::Moment || table.column(AVERAGE.name).is_some() {
+            files.push((
+                role,
+                TensorFile::open(&folder.join(name)).map_err(ModelError::from)?,
+            ));
         }
-        Err(CheckpointError::Tensors {
-            path: file.path().to_owned(),
-            reason: format!("{name} has the shape {shape:?}, the model's is {:?}", slot.shape),
+    }
+    let columns: Vec<(ColumnSpec, &[Tensor], &TensorFile)> = (table.columns())
+        .filter_map(|(spec, held)| {
+            let (_, file) = files.iter().find(|(role, _)| *role == spec.role)?;
+            Some((spec, held, file))
         })
-    };
-    let kinds: Vec<&str> = optimizer.moments().iter().map(|(kind, _)| *kind).collect();
+        .collect();
     // Whether it fits is seen before anything is changed.
-    let mut steps = vec![0; arena.leaves().len()];
-    for slot in arena.buffers().iter().flat_map(|buffer| &buffer.slots) {
-        let name = format!("{STEPS}.{}", slot.name);
-        let count = i64::try_from(file.read(&name)?)?;
-        steps[slot.parameter] = u64::try_from(count).map_err(|_| CheckpointError::Tensors {
-            path: path.clone(),
-            reason: format!("{name} is negative"),
+    let updates = updates(table, &files[0].1)?;
+    for (spec, _, file) in &columns {
+        for (block, slot) in table.slots() {
+            if spec.role == Role::Average || table.blocks()[block].group.is_trained() {
+                same_shape(file, &name(*spec, slot), slot)?;
+            }
+        }
+    }
+    load_state(&model.registry, &folder.join(MODEL_FILE), LoadMode::Strict)?;
+    for (spec, held, file) in &columns {
+        for_rows(table, *spec, held, |slot, range, own| {
+            read(file, &name(*spec, slot), (slot, range), own)
         })?;
-        for kind in &kinds {
-            same_shape(&file, &format!("{kind}.{}", slot.name), slot)?;
-        }
     }
-    let average = match &ema {
-        Some(ema) => {
-            let file = TensorFile::open(&folder.join(EMA_FILE)).map_err(ModelError::from)?;
-            let parameters = arena.buffers().iter().map(|buffer| buffer.slots.as_slice());
-            let at_rest = resting.iter().map(|resting| std::slice::from_ref(&resting.slot));
-            let slots = parameters.chain(buffers.slots()).chain(at_rest);
-            let places: Vec<(&Slot, &Tensor)> = slots
-                .zip(ema.flats())
-                .flat_map(|(slots, flat)| slots.iter().map(move |slot| (slot, flat)))
-                .collect();
-            for (slot, _) in &places {
-                same_shape(&file, &slot.name, slot)?;
-            }
-            Some((file, places))
-        }
-        None => None,
-    };
-    load_state(registry, &folder.join(MODEL_FILE), LoadMode::Strict)?;
-    for (kind, parts) in optimizer.moments() {
-        for (part, held) in arena.parts().iter().zip(parts) {
-            for slot in &arena.buffers()[part.buffer].slots {
-                restore_moment(&file, &format!("{kind}.{}", slot.name), slot, part, held)?;
-            }
-        }
-    }
-    if let Some((file, places)) = average {
-        for (slot, flat) in places {
-            file.read_into(&slot.name, &slot.view(flat)?)?;
-        }
-    }
-    optimizer.resume(steps);
-    if let (Some(ema), Some(updates)) = (ema, manifest.ema_updates) {
-        ema.restore(updates);
+    model.table.resume(updates);
+    if let (Some(average), Some(updates)) = (&mut model.average, manifest.ema_updates) {
+        average.restore(updates);
     }
     Ok(manifest)
 }
 
-/// Reads what `part` has of a parameter's moment into `held`, the memory of that part.
-fn restore_moment(
-    file: &TensorFile,
-    name: &str,
-    slot: &Slot,
-    part: &Part,
-    held: &Tensor,
-) -> Result<(), CheckpointError> {
-    if let Some(whole) = part.whole(slot, held)? {
-        return Ok(file.read_into(name, &whole)?);
+/// How many updates each trained row has had.
+fn updates(table: &Table, file: &TensorFile) -> Result<Vec<u64>, CheckpointError> {
+    let of_row = |row: &str| {
+        let name = format!("{STEPS}.{row}");
+        let count = i64::try_from(file.read(&name)?)?;
+        u64::try_from(count).map_err(|_| CheckpointError::Tensors {
+            path: file.path().to_owned(),
+            reason: format!("{name} is negative"),
+        })
+    };
+    table.names().map(of_row).collect()
+}
+
+fn same_shape(file: &TensorFile, name: &str, slot: &Slot) -> Result<(), CheckpointError> {
+    let shape = file.shape(name)?;
+    if shape == slot.shape {
+        return Ok(());
     }
-    if part.meets(slot) {
-        let flat = slot.flat(&file.read(name)?)?;
-        if let Some((mut to, from)) = overlap(slot, part, &flat, held)? {
-            tch::no_grad(|| to.f_copy_(&from))?;
+    Err(CheckpointError::Tensors {
+        path: file.path().to_owned(),
+        reason: format!("{name} has the shape {shape:?}, the model's is {:?}", slot.shape),
+    })
+}
+
+/// Calls `with` for every row of a column of which this rank holds elements: which of them, counted from the row's first, and where.
+fn for_rows(
+    table: &Table,
+    spec: ColumnSpec,
+    held: &[Tensor],
+    mut with: impl FnMut(&Slot, Range<i64>, Tensor) -> Result<(), CheckpointError>,
+) -> Result<(), CheckpointError> {
+    for (block, slot) in table.slots() {
+        for (range, own) in table.pieces(spec.role, held, (block, slot))? {
+            with(slot, range, own)?;
         }
     }
+    Ok(())
+}
+
+/// Reads elements of a row, in the order of memory, into `own`.
+fn read(
+    file: &TensorFile,
+    name: &str,
+    (slot, range): (&Slot, Range<i64>),
+    mut own: Tensor,
+) -> Result<(), CheckpointError> {
+    if range == (0..slot.len()) {
+        return Ok(file.read_into(name, &slot.shaped(&own)?)?);
+    }
+    let whole = slot.flat(&file.read(name)?)?;
+    tch::no_grad(|| own.f_copy_(&narrow(&whole, &range)?))?;
     Ok(())
 }

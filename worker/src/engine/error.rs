@@ -6,8 +6,6 @@ use dtrain_torch_shim::ShimError;
 use tch::TchError;
 use thiserror::Error;
 
-use super::arena::ArenaError;
-use super::ema::EmaError;
 use super::reducer::ReduceError;
 use super::replay::Exhausted;
 use super::scaler::ScalerError;
@@ -16,6 +14,7 @@ use crate::collectives::CollectiveError;
 use crate::data::DataError;
 use crate::models::ModelError;
 use crate::optim::OptimError;
+use crate::state::{AverageError, StateError};
 use crate::tasks::TaskError;
 
 /// A training that cannot go on.
@@ -91,7 +90,7 @@ pub enum TrainError {
     Scaler(#[from] ScalerError),
     /// The moving average.
     #[error(transparent)]
-    Ema(#[from] EmaError),
+    Average(#[from] AverageError),
     /// In the model.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -110,9 +109,9 @@ pub enum TrainError {
     /// In the update.
     #[error(transparent)]
     Optim(#[from] OptimError),
-    /// In the arena.
+    /// In the state table.
     #[error(transparent)]
-    Arena(#[from] ArenaError),
+    State(#[from] StateError),
     /// In a tensor operation.
     #[error(transparent)]
     Torch(#[from] TchError),

@@ -4,12 +4,12 @@ use tch::Tensor;
 
 use super::error::TrainError;
 use super::graphs::{Sort, Way, obstacle};
-use super::model::Model;
 use super::precision::Precision;
 use super::reducer::Reducer;
 use super::replay::shielded;
 use super::trainer::Trainer;
 use crate::memory::{self, Account, Books, MicroStepMemory};
+use crate::state::Model;
 use crate::tasks::{Batch, Loss, Mode};
 
 impl Trainer<'_> {

@@ -12,8 +12,8 @@ use dtrain_torch_shim::memory;
 use dtrain_torch_shim::stream::Stream;
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::model::Model;
 use crate::memory::MicroStepMemory;
+use crate::state::Model;
 use crate::tasks::{Batch, Loss};
 
 /// Micro-steps of a kind that come before its capture: libraries choose their algorithms and take their workspace in them.

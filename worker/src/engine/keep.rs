@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use dtrain_common::manifest::{BestSoFar, FORMAT, Manifest};
 use dtrain_common::recipe::{Best, OnFailure};
 
-use super::ema::Ema;
 use super::error::TrainError;
-use super::model::Model;
 use super::status::Status;
 use super::trainer::Trainer;
+use crate::state::{Average, Model};
 use tch::Tensor;
 
 use crate::checkpoint::{self, CheckpointError, Keep, Progress, Snapshot, Written};
@@ -225,7 +224,7 @@ impl Trainer<'_> {
             model: self.recipe.model_name().into(),
             classes: self.model.task.classes(),
             class_names: self.model.task.class_names().to_vec(),
-            parameters: self.model.arena.parameters(),
+            parameters: self.model.table.trained_elements(),
             step: self.done,
             epoch: position.epoch,
             step_in_epoch: position.step_in_epoch,
@@ -233,7 +232,7 @@ impl Trainer<'_> {
             samples: self.plan.samples_after(self.done),
             world_size: self.ranks.size(),
             loss_scale: self.precision.state(),
-            ema_updates: self.model.ema.as_ref().map(Ema::updates),
+            ema_updates: self.model.average.as_ref().map(Average::updates),
             extra: self.model.task.extra(),
             data: Some(self.data.clone()),
             recipe: self.recipe.clone(),
@@ -384,11 +383,7 @@ impl Trainer<'_> {
 fn snapshot(model: &Model) -> Snapshot<'_> {
     Snapshot {
         registry: &model.registry,
-        arena: &model.arena,
-        buffers: &model.buffers,
-        ema: model.ema.as_ref().map(Ema::flats),
-        resting: &model.resting,
-        optimizer: model.optimizer.as_ref(),
+        table: &model.table,
         keeps_parameters: model.task.keeps_parameters(),
     }
 }

@@ -1,9 +1,6 @@
 //! The training engine: the parameter arena, the reduction of gradients, schedules, and the step loop.
 
-mod arena;
 mod batch_sync;
-mod buffers;
-mod ema;
 mod error;
 mod evaluate;
 mod fault;
@@ -12,7 +9,6 @@ mod graph_step;
 mod graphs;
 mod keep;
 mod kernels;
-mod model;
 mod plan;
 mod precision;
 mod reading;
@@ -30,11 +26,7 @@ mod stopwatch;
 mod trainer;
 mod verdict;
 
-pub(crate) use arena::overlap;
-pub use arena::{Arena, ArenaError, Bucket, FlatBuffer, LayoutOptions, Parameter, Part, Rearrangement, Slot};
 pub use batch_sync::{JointSum, RankSync};
-pub use buffers::Buffers;
-pub use ema::{Ema, EmaError};
 pub use error::TrainError;
 pub(crate) use evaluate::{Evaluated, Evaluator, exhausted, in_smaller_batches};
 pub use fault::Fault;
@@ -42,7 +34,6 @@ pub(crate) use graphs::prepare as prepare_graphs;
 pub use keep::BestKeeper;
 pub(crate) use keep::figures_of;
 pub(crate) use kernels::Kernels;
-pub use model::{Model, live};
 pub use plan::{
     BatchNorms, Needs, PhaseFile, PhasePlan, Place, PlanError, PlanFile, Position, RunPlan, StageFile,
     StagePlan,
@@ -54,7 +45,6 @@ pub use replay::{Exhausted, Phase, SaveMore, Shortage};
 pub(crate) use replay::{Limits, patiently, shielded};
 pub use scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
 pub use schedule::{Decay, Per, Schedule};
-pub use stages::{Resting, Stage, Stages, Trained};
 pub use status::Status;
 pub use stop::StopFlag;
 pub use trainer::{Outcome, Parts, Summary, Trainer};

@@ -9,10 +9,10 @@ use dtrain_torch_shim::fused;
 use tch::{Device, Kind, TchError, Tensor};
 use thiserror::Error;
 
-use super::arena::Arena;
 use super::error::TrainError;
 use super::kernels::tf32;
 use super::scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
+use crate::state::Table;
 
 /// In which precision forward passes run.
 #[derive(Debug)]
@@ -185,12 +185,12 @@ impl Precision {
 
     /// Takes the factor out of the reduced gradients. Once per step, before clipping. A device then finds, without being waited for,
     /// whether they are finite: a scalar that is not 0 where one that this rank updates is not; None where there is no factor.
-    pub(super) fn unscale(&mut self, arena: &Arena) -> Result<Option<&Tensor>, TrainError> {
+    pub(super) fn unscale(&mut self, table: &Table) -> Result<Option<&Tensor>, TrainError> {
         self.prepare()?;
         let (Some(scaler), Some((found, inverse))) = (&self.scaler, &mut self.figures) else {
             return Ok(None);
         };
-        let grads = arena.own_grads()?;
+        let grads = table.own_grads()?;
         let _ = found.f_zero_()?;
         let _ = inverse.f_fill_(f64::from(scaler.inverse()))?;
         fused::unscale(&grads.iter().collect::<Vec<_>>(), found, inverse)?;
@@ -249,8 +249,8 @@ mod tests {
     #[test]
     fn gradients_are_unscaled_once_and_infinities_found() {
         let x = Tensor::from_slice(&[1.0f32, 2.0]).set_requires_grad(true);
-        let arena = Arena::new([("x", &x)]).unwrap();
-        let reducer = Reducer::new(Ranks::single(), &arena, ReduceOptions::default()).unwrap();
+        let table = Table::of([("x", &x)]).unwrap();
+        let reducer = Reducer::new(Ranks::single(), &table, ReduceOptions::default()).unwrap();
         let scaled = || Precision {
             scaler: Some(GradScaler::new(ScalerOptions::default()).unwrap()),
             ..Precision::new(&settings(Amp::Off, None), Device::Cpu).unwrap()
@@ -258,8 +258,8 @@ mod tests {
         let mut precision = scaled();
         (&x * 3.0 * precision.loss_scale()).sum(Kind::Float).backward();
         let judge = |precision: &mut Precision| {
-            let found = precision.unscale(&arena).unwrap();
-            reducer.judge(&arena, found).unwrap()
+            let found = precision.unscale(&table).unwrap();
+            reducer.judge(&table, found).unwrap()
         };
         let judged = judge(&mut precision);
         assert!(

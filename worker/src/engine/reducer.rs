@@ -21,13 +21,12 @@ use thiserror::Error;
 
 use self::launch::{Bucket, Flight, Gradient, Shared, State};
 use self::wire::Wire;
-use super::arena::{Arena, narrow};
-use super::buffers::Buffers;
 use super::reading::Reading;
 use super::replay::patiently;
 use super::status::Status;
 use crate::OutOfMemory;
-use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp};
+use crate::collectives::{CollectiveError, Ranks, ReduceOp};
+use crate::state::{Buffers, Table, narrow};
 
 /// A reduction that failed.
 #[derive(Debug, Error)]
@@ -117,30 +116,30 @@ impl Reducer {
     ///
     /// # Errors
     /// None known.
-    pub fn new(ranks: Ranks, arena: &Arena, options: ReduceOptions) -> Result<Self, ReduceError> {
-        let shards = arena.shards();
-        let mut bucket_of = vec![0; arena.leaves().len()];
+    pub fn new(ranks: Ranks, table: &Table, options: ReduceOptions) -> Result<Self, ReduceError> {
+        let shards = table.shards();
+        let mut bucket_of = vec![0; table.leaves().len()];
         let mut buckets = Vec::new();
-        for (number, bucket) in arena.buckets().iter().enumerate() {
-            let flat = &arena.buffers()[bucket.buffer].grad;
+        for (number, bucket) in table.buckets().iter().enumerate() {
+            let flat = table.grad(bucket.block);
             let own = (shards > 1)
-                .then(|| narrow(flat, &bucket.part(arena.shard(), shards)))
+                .then(|| narrow(flat, &bucket.part(table.shard(), shards)))
                 .transpose()?;
             buckets.push(Bucket {
                 grad: narrow(flat, &bucket.range)?,
                 own,
-                members: bucket.parameters.len(),
+                members: bucket.rows.len(),
                 pending: 0,
             });
-            for &parameter in &bucket.parameters {
+            for &parameter in &bucket.rows {
                 bucket_of[parameter] = number;
             }
         }
         let count = bucket_of.len();
-        let gradients = arena
+        let gradients = table
             .leaves()
             .iter()
-            .zip(arena.grads()?)
+            .zip(table.grads()?)
             .map(|(leaf, place)| Gradient {
                 leaf: leaf.shallow_clone(),
                 place,
@@ -149,7 +148,7 @@ impl Reducer {
         let shared = Arc::new(Shared {
             ranks,
             options,
-            names: arena.names().map(str::to_owned).collect(),
+            names: table.names().map(str::to_owned).collect(),
             bucket_of,
             state: Mutex::new(State {
                 gradients,
@@ -165,7 +164,7 @@ impl Reducer {
                 failed: None,
             }),
         });
-        let hooks = arena
+        let hooks = table
             .leaves()
             .iter()
             .enumerate()
@@ -185,15 +184,15 @@ impl Reducer {
     ///
     /// # Errors
     /// None known.
-    pub fn follow(&mut self, arena: &Arena) -> Result<(), ReduceError> {
+    pub fn follow(&mut self, table: &Table) -> Result<(), ReduceError> {
         // A parameter has one hook: the old ones must go before the new ones come.
         self.hooks.clear();
-        let new = Self::new(self.shared.ranks.clone(), arena, self.shared.options)?;
+        let new = Self::new(self.shared.ranks.clone(), table, self.shared.options)?;
         (self.shared, self.hooks) = (new.shared, new.hooks);
         Ok(())
     }
 
-    /// Lets go of the arena, so that its gradients can be freed. Nothing is reduced until [`Reducer::follow`].
+    /// Lets go of the table, so that its gradients can be freed. Nothing is reduced until [`Reducer::follow`].
     pub fn release(&mut self) {
         self.hooks.clear();
         // A status has an element for every parameter: the next one has another length.
@@ -379,10 +378,10 @@ impl Reducer {
     ///
     /// # Errors
     /// As [`Reducer::finish`].
-    pub(super) fn judge(&self, arena: &Arena, found: Option<&Tensor>) -> Result<Found, ReduceError> {
+    pub(super) fn judge(&self, table: &Table, found: Option<&Tensor>) -> Result<Found, ReduceError> {
         // What takes memory is apart from what the ranks do together: it can be tried again.
-        let figures = patiently(arena.device(), || {
-            let mut scalars = arena.own_norms()?;
+        let figures = patiently(table.device(), || {
+            let mut scalars = table.own_norms()?;
             scalars.extend(found.map(Tensor::shallow_clone));
             let scalars: Vec<Tensor> = scalars
                 .iter()
@@ -397,7 +396,7 @@ impl Reducer {
         let squares: f64 = figures[..norms].iter().map(|norm| norm * norm).sum();
         let mut agreed = [squares, figures[norms..].iter().sum()];
         // Where all ranks update everything, they agree already.
-        if arena.shards() > 1 {
+        if table.shards() > 1 {
             let own = patiently(Device::Cpu, || Tensor::f_from_slice(&agreed))?;
             self.shared.ranks.all_reduce(&own, ReduceOp::Sum)?.wait()?;
             agreed = [f64::try_from(own.f_get(0)?)?, f64::try_from(own.f_get(1)?)?];
@@ -418,9 +417,8 @@ impl Reducer {
     ///
     /// # Errors
     /// As [`Reducer::finish`].
-    pub fn gather(&self, arena: &Arena) -> Result<(), ReduceError> {
-        let data: Vec<&Tensor> = arena.buffers().iter().map(|buffer| &buffer.data).collect();
-        gather(&self.shared.ranks, arena, &data)
+    pub fn gather(&self, table: &Table) -> Result<(), ReduceError> {
+        Ok(table.gather_data(&self.shared.ranks)?)
     }
 
     /// The order in which gradients became ready in the last backward pass on rank 0, the same on every rank; parameters that
@@ -440,29 +438,4 @@ impl Reducer {
         let order = Vec::<i64>::try_from(&wire)?;
         Ok(order.into_iter().map(|parameter| parameter as usize).collect())
     }
-}
-
-/// Collects what the ranks hold of flat tensors laid out like the arena's buffers, one each: every rank has filled its own
-/// parts. Does nothing where updates are not sharded.
-///
-/// # Errors
-/// Where a peer is lost.
-pub(super) fn gather(ranks: &Ranks, arena: &Arena, flats: &[&Tensor]) -> Result<(), ReduceError> {
-    if arena.shards() == 1 {
-        return Ok(());
-    }
-    let parts = arena
-        .buckets()
-        .iter()
-        .map(|bucket| {
-            let flat = flats[bucket.buffer];
-            let own = narrow(flat, &bucket.part(arena.shard(), arena.shards()))?;
-            Ok((narrow(flat, &bucket.range)?, own))
-        })
-        .collect::<Result<Vec<_>, TchError>>()?;
-    let all: Vec<_> = parts
-        .iter()
-        .map(|(output, input)| Collective::AllGather { output, input })
-        .collect();
-    Ok(ranks.start_all(&all)?.wait()?)
 }

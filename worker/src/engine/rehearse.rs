@@ -1,14 +1,10 @@
 //! A step that is rehearsed: the same operations on the same model as one that counts, of which only the memory matters. The
 //! tensors are symbolic, or real in a process that does nothing else.
 
-use crate::memory_report::Owners;
 use tch::{Kind, Tensor};
 
-use super::arena::Arena;
 use super::batch_sync::RankSync;
-use super::ema::Ema;
 use super::error::TrainError;
-use super::model::Model;
 use super::precision::Precision;
 use super::reducer::{ReduceOptions, Reducer};
 use super::status::{Status, Tally};
@@ -16,43 +12,8 @@ use super::step::update_bytes;
 use super::verdict::{Counted, Decides, Decision, Question, judge, keep};
 use crate::collectives::Ranks;
 use crate::memory::{Account, Books, Phase, StepMemory};
+use crate::state::Model;
 use crate::tasks::{Batch, Mode};
-
-/// Bytes of a tensor's elements.
-fn bytes(tensor: &Tensor) -> u64 {
-    tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64
-}
-
-impl Model {
-    /// What the model takes whether or not a step is under way.
-    pub fn owners(&self) -> Owners {
-        let arena = self.arena.buffers();
-        let trained: u64 = arena.iter().map(|buffer| bytes(&buffer.data)).sum();
-        let in_arena: u64 = self.arena.leaves().iter().map(bytes).sum();
-        let all: u64 = self
-            .registry
-            .parameters()
-            .map(|entry| bytes(entry.tensor()))
-            .sum();
-        Owners {
-            parameters: trained + (all - in_arena),
-            gradients: arena.iter().map(|buffer| bytes(&buffer.grad)).sum(),
-            optimizer: (self.optimizer.moments().iter())
-                .flat_map(|(_, parts)| parts.iter().map(bytes))
-                .sum(),
-            ema: self
-                .ema
-                .as_ref()
-                .map(Ema::flats)
-                .unwrap_or_default()
-                .iter()
-                .map(bytes)
-                .sum(),
-            buffers: self.buffers.bytes(),
-            ..Owners::default()
-        }
-    }
-}
 
 /// Rehearses a step of `micro_batches`, which are made one after the other, and says what it took. The model's parameters
 /// and state are of no further use where the tensors are real.
@@ -68,13 +29,13 @@ pub(crate) fn rehearse(
     books: Books<'_>,
     mut micro_batches: impl ExactSizeIterator<Item = Result<Batch, TrainError>>,
 ) -> Result<StepMemory, TrainError> {
-    let mut reducer = Reducer::new(ranks.clone(), &model.arena, options)?;
+    let mut reducer = Reducer::new(ranks.clone(), &model.table, options)?;
     let mut account = Account::default();
     account.set_state(model.owners());
     account.begin(books, 0)?;
     let mut status = Status::blank(model.task.sums(), ranks.size());
     reducer.expect(status.clone())?;
-    let mut tally = Tally::new(model.task.sums(), model.arena.device())?;
+    let mut tally = Tally::new(model.task.sums(), model.table.device())?;
     model.buffers.begin(ranks.rank())?;
     reducer.begin()?;
     while let Some(batch) = micro_batches.next() {
@@ -100,14 +61,14 @@ pub(crate) fn rehearse(
     account.enter(books, Phase::Reduce)?;
     reducer.start_rest()?;
     let mut figures = None;
-    match Decides::of(model.arena.device()) {
+    match Decides::of(model.table.device()) {
         Decides::Host => status.totals = tally.totals()?,
         Decides::Device => figures = Some(tally.figures()?),
     }
     precision.prepare()?;
     let room = Tensor::f_empty(
-        [update_bytes(&model.arena) as i64],
-        (Kind::Uint8, model.arena.device()),
+        [update_bytes(&model.table) as i64],
+        (Kind::Uint8, model.table.device()),
     )?;
     let status = reducer.finish_beside(&model.buffers, status, figures.as_ref())?;
     drop(room);
@@ -127,10 +88,9 @@ fn update(
     let used = vec![true; status.uses.len()];
     match figures {
         None => {
-            let arena: &Arena = &model.arena;
-            reducer.judge(arena, precision.unscale(arena)?)?;
-            arena.scale_grad(1.0)?;
-            model.optimizer.step(arena, 0.0, &used)?;
+            reducer.judge(&model.table, precision.unscale(&model.table)?)?;
+            model.table.scale_grad(1.0)?;
+            model.optimizer.step(&mut model.table, 0.0, &used, None)?;
             keep(model, reducer)
         }
         Some(figures) => {
@@ -139,7 +99,7 @@ fn update(
                 clip: Some(1.0),
             };
             let counted = Counted::OnDevice(figures);
-            let verdict = judge(reducer, &model.arena, precision, None, counted, question)?;
+            let verdict = judge(reducer, &model.table, precision, None, counted, question)?;
             match verdict.update(model, reducer, None, 0.0, &used)?.decision {
                 Decision::Commit { .. } => Ok(()),
                 // A loss scale is too large at first: what this step left out the others do.

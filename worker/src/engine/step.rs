@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use rand_chacha::rand_core::Rng;
 use tch::{Kind, Tensor};
 
-use super::arena::Arena;
 use super::error::TrainError;
 use super::feed::Fed;
 use super::plan::Position;
@@ -19,6 +18,7 @@ use super::verdict::{Counted, Decides, Decision, Judged, Question, judge};
 use crate::data::rng::{Domain, keyed};
 use crate::memory::{self, Books};
 use crate::metrics::{SkipCause, StepRecord, WaitMs};
+use crate::state::Table;
 use crate::tasks::Mode;
 
 /// How a try to take a step has ended, the same on every rank.
@@ -56,8 +56,8 @@ struct Pass {
 const UPDATE_BYTES: u64 = 64 << 10;
 
 /// The memory that an update takes.
-pub(super) fn update_bytes(arena: &Arena) -> u64 {
-    UPDATE_BYTES + arena.gathering_bytes()
+pub(super) fn update_bytes(table: &Table) -> u64 {
+    UPDATE_BYTES + table.gathering_bytes()
 }
 
 impl Trainer<'_> {
@@ -82,7 +82,7 @@ impl Trainer<'_> {
         self.reducer.begin()?;
         self.tally.begin();
 
-        // Load, forward, backward: the gradient of the summed loss, over the expected weight, adds up in the arena.
+        // Load, forward, backward: the gradient of the summed loss, over the expected weight, adds up in the table.
         let mut pass = Pass {
             phase: Phase::Forward,
             micro_steps: 0,
@@ -192,7 +192,7 @@ impl Trainer<'_> {
         }
     }
 
-    /// The micro-steps of this rank. Nothing of them is left in memory when it returns but gradients in the arena.
+    /// The micro-steps of this rank. Nothing of them is left in memory when it returns but gradients in the table.
     fn compute(&mut self, cut: &Cut, pass: &mut Pass) -> Result<(), TrainError> {
         // What a step draws depends on its number and the rank, so that a step taken again, or after a resume, draws the same.
         let mut seeds = keyed(
@@ -265,7 +265,7 @@ impl Trainer<'_> {
 
     /// Memory that is held until the update begins, as much as it may need for a moment.
     fn prepare(&mut self, step: u64) -> Result<Result<Tensor, Shortage>, TrainError> {
-        let bytes = update_bytes(&self.model.arena);
+        let bytes = update_bytes(&self.model.table);
         self.replay.fault.begin(Phase::Prepare, step, 1);
         let room = self
             .precision
@@ -290,7 +290,7 @@ impl Trainer<'_> {
         let sync = sync.as_deref();
         let verdict = judge(
             &self.reducer,
-            &self.model.arena,
+            &self.model.table,
             &mut self.precision,
             sync,
             counted,

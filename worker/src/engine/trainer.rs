@@ -18,13 +18,11 @@ use super::fault::Fault;
 use super::feed::Feed;
 use super::graphs::Graphs;
 use super::keep::BestKeeper;
-use super::model::Model;
 use super::plan::{Place, RunPlan};
 use super::precision::Precision;
 use super::reducer::{ReduceOptions, Reducer};
 use super::replay::{Phase, Replay, SaveMore, patiently};
 use super::skipped::Skipped;
-use super::stages::Stages;
 use super::status::{Status, Tally};
 use super::stop::StopFlag;
 use crate::checkpoint::{Checkpoints, MemoryCopies};
@@ -33,6 +31,7 @@ use crate::data::{LoaderOptions, too_many_bad};
 use crate::heartbeat::Heartbeat;
 use crate::memory::{self, Account};
 use crate::metrics::{MetricsLog, Progress, StepRecord};
+use crate::state::{Group, Model, Stages};
 
 /// Of what is reserved, so much as one part in this many may be in pieces before it is worth a word.
 const FRAGMENTED: u64 = 5;
@@ -179,7 +178,7 @@ impl<'a> Trainer<'a> {
         let work = parts.plan.micro_batches(parts.ranks.rank(), parts.done);
         let train_set = parts.model.task.train_set();
         let feed = Feed::start(train_set, parts.loader_options, work, parts.device)?;
-        let mut reducer = Reducer::new(parts.ranks.clone(), &parts.model.arena, parts.reduce)?;
+        let mut reducer = Reducer::new(parts.ranks.clone(), &parts.model.table, parts.reduce)?;
         let sums = parts.model.task.sums();
         reducer.expect(Status::blank(sums, parts.ranks.size()))?;
         let tally = Tally::new(sums, parts.device)?;
@@ -326,8 +325,8 @@ impl<'a> Trainer<'a> {
             return Ok(());
         }
         self.graphs.forget();
-        if self.model.rearrange(&self.ranks, &order)? {
-            self.reducer.follow(&self.model.arena)?;
+        if self.model.table.rearrange(&order, &self.ranks)? {
+            self.reducer.follow(&self.model.table)?;
         }
         Ok(())
     }
@@ -335,11 +334,11 @@ impl<'a> Trainer<'a> {
     /// Whether every rank has memory for its parameters and moments once more, which a new order takes for a moment. One that has
     /// not is no reason to end a run: the old order is only slower.
     fn has_room_to_rearrange(&self) -> Result<bool, TrainError> {
-        let whole_moments = match self.model.arena.shards() {
+        let whole_moments = match self.model.table.shards() {
             1 => 0,
-            _ => self.model.optimizer.moments().len(),
+            _ => self.model.table.moments().count(),
         };
-        let bytes = self.model.arena.bytes() as i64 * (1 + whole_moments as i64);
+        let bytes = self.model.table.bytes(Group::is_trained) as i64 * (1 + whole_moments as i64);
         let options = (Kind::Uint8, self.device);
         let room = patiently(self.device, || Tensor::f_empty([bytes], options));
         let lacking = f64::from(u8::from(self.replay.survive(room, Phase::Prepare)?.is_err()));

@@ -7,15 +7,15 @@
 use dtrain_torch_shim::fused::Found;
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::arena::Arena;
 use super::batch_sync::{RankSync, healthy};
 use super::error::TrainError;
-use super::model::Model;
 use super::precision::Precision;
 use super::reading::Reading;
 use super::reducer::Reducer;
 use super::replay::patiently;
 use crate::collectives::{Ranks, ReduceOp};
+use crate::state::Model;
+use crate::state::Table;
 use crate::tasks::Totals;
 
 /// torch's clip_grad_norm_ divides by the norm and this.
@@ -102,16 +102,16 @@ pub(super) struct Coming {
 /// Where a peer is lost, or memory runs out.
 pub(super) fn judge(
     reducer: &Reducer,
-    arena: &Arena,
+    table: &Table,
     precision: &mut Precision,
     sync: Option<&RankSync>,
     counted: Counted,
     question: Question,
 ) -> Result<Verdict, TrainError> {
-    let found = precision.unscale(arena)?;
+    let found = precision.unscale(table)?;
     match counted {
         Counted::OnHost(totals) => {
-            let found = reducer.judge(arena, found)?;
+            let found = reducer.judge(table, found)?;
             healthy(reducer.ranks(), sync)?;
             let missing = question.expected / totals.weight;
             let norm = found.norm * missing;
@@ -127,7 +127,7 @@ pub(super) fn judge(
             }))
         }
         Counted::OnDevice(totals) => {
-            let coming = ask_device(reducer.ranks(), arena, found, &totals, question)?;
+            let coming = ask_device(reducer.ranks(), table, found, &totals, question)?;
             Ok(Verdict::Coming(coming))
         }
     }
@@ -151,9 +151,9 @@ impl Verdict {
             Self::Known(judged) => {
                 if let Decision::Commit { factor } = judged.decision {
                     if factor != 1.0 {
-                        model.arena.scale_grad(factor)?;
+                        model.table.scale_grad(factor)?;
                     }
-                    model.optimizer.step(&model.arena, lr, used)?;
+                    model.optimizer.step(&mut model.table, lr, used, None)?;
                 }
                 judged
             }
@@ -162,12 +162,12 @@ impl Verdict {
                     scale: &coming.scale,
                     skip: &coming.skip,
                 };
-                model.optimizer.step_unless(&model.arena, lr, used, Some(found))?;
+                model.optimizer.step(&mut model.table, lr, used, Some(found))?;
                 let judged = read(&coming.figures.wait()?)?;
                 // The device was waited for: what a broken group would have left in the gradients shows here.
                 healthy(reducer.ranks(), sync)?;
                 if judged.decision == Decision::Skip {
-                    model.optimizer.take_back(used);
+                    model.table.discount(used);
                 }
                 judged
             }
@@ -184,7 +184,7 @@ impl Verdict {
 /// # Errors
 /// Where a peer is lost, or memory runs out.
 pub(super) fn keep(model: &mut Model, reducer: &Reducer) -> Result<(), TrainError> {
-    reducer.gather(&model.arena)?;
+    reducer.gather(&model.table)?;
     model.buffers.commit()?;
     Ok(model.update_average()?)
 }
@@ -204,15 +204,15 @@ fn decide(totals: &Totals, missing: f64, norm: f64, clip: Option<f64>) -> Decisi
 /// As [`Reducer::judge`] and [`decide`], by the device.
 fn ask_device(
     ranks: &Ranks,
-    arena: &Arena,
+    table: &Table,
     found: Option<&Tensor>,
     totals: &Tensor,
     question: Question,
 ) -> Result<Coming, TrainError> {
-    let device = arena.device();
+    let device = table.device();
     // What takes memory is apart from what the ranks do together: it can be tried again.
-    let own = patiently(device, || own_figures(arena, found))?;
-    if arena.shards() > 1 {
+    let own = patiently(device, || own_figures(table, found))?;
+    if table.shards() > 1 {
         ranks.all_reduce(&own, ReduceOp::Sum)?.wait()?;
     }
     let decided = patiently(device, || tch::no_grad(|| decide_there(&own, totals, question)))?;
@@ -225,9 +225,9 @@ fn ask_device(
 }
 
 /// The sum of squares of the gradients that this rank updates, and not 0 where one of them is not finite.
-fn own_figures(arena: &Arena, found: Option<&Tensor>) -> Result<Tensor, TchError> {
-    let options = (Kind::Double, arena.device());
-    let norms = arena.own_norms()?;
+fn own_figures(table: &Table, found: Option<&Tensor>) -> Result<Tensor, TchError> {
+    let options = (Kind::Double, table.device());
+    let norms = table.own_norms()?;
     let norms: Vec<Tensor> = (norms.iter())
         .map(|norm| norm.f_to_kind(Kind::Double))
         .collect::<Result<_, _>>()?;

@@ -63,9 +63,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     if let Some(sync) = &setup.batch_sync {
         sync.connect(ranks.clone());
     }
-    if device == Device::Cpu {
-        setup.model.share(&ranks)?;
-    }
+    setup.model.share(&ranks)?;
     setup.model.recompute.set(cut.recompute);
     let mut precision = Precision::rehearsed(cut.amp, device)?;
 

@@ -219,7 +219,7 @@ impl Rehearsal {
         Subject {
             model: self.recipe.model_name().to_owned(),
             parameters: model.registry.parameter_count() as u64,
-            trained: model.arena.parameters(),
+            trained: model.table.trained_elements(),
             effective_batch: self.recipe.train.effective_batch,
             learning_rate: plan.stages()[self.stage].schedule.peak,
             min_micro_batch: model.task.min_micro_batch(),

@@ -1,22 +1,21 @@
-//! Optimizers: one fused update per range of the arena.
+//! The optimizers: one fused update for each range of the table.
 
-mod adam;
 mod groups;
 mod recipe;
 mod runs;
-mod sgd;
 
 use dtrain_torch_shim::ShimError;
-use tch::{TchError, Tensor};
+use dtrain_torch_shim::fused;
+use tch::{Kind, TchError, Tensor};
 use thiserror::Error;
 
-pub use adam::{Adam, AdamOptions};
 pub use dtrain_torch_shim::fused::{Found, WeightDecay};
 pub use groups::{DecayOn, Group, GroupError, GroupRule, ParameterInfo, assign, group, matching, owners};
 pub use recipe::of_recipe;
-pub use sgd::{Sgd, SgdOptions};
 
-use crate::engine::Arena;
+use self::runs::runs;
+use crate::engine::patiently;
+use crate::state::{ColumnSpec, Role, Table, narrow};
 
 /// What the parameters of one optimizer group have of their own.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,49 +36,46 @@ impl GroupOptions {
     }
 }
 
-/// A state of every parameter that is updated here: a name such as `exp_avg`, and one tensor per part of the arena.
-pub type Moment<'a> = (&'static str, &'a [Tensor]);
+/// How a parameter follows from its gradient and its state. What stays the same over a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rule {
+    /// As torch.optim.Adam and AdamW.
+    Adam {
+        /// Decay of the mean and of the mean square of the gradient.
+        betas: (f64, f64),
+        /// Added to the root of the mean square.
+        eps: f64,
+        /// How weight decay enters: [`WeightDecay::Decoupled`] makes this AdamW, [`WeightDecay::L2`] Adam.
+        decay: WeightDecay,
+    },
+    /// As torch.optim.SGD; weight decay is added to the gradient.
+    Sgd {
+        /// Momentum; with 0 there is no state.
+        momentum: f64,
+        /// Nesterov's look-ahead; needs a momentum.
+        nesterov: bool,
+    },
+}
 
-/// An optimizer over the parts of an arena that this rank updates.
-pub trait Optimizer {
-    /// Updates the parameters that `used` marks (by their number in the order of construction) from their gradients with this
-    /// step's learning rate. The others, which no rank had a gradient for, stay as they are, as does their state: torch
-    /// passes over a parameter without a gradient too.
-    ///
-    /// # Errors
-    /// Where memory runs out.
-    fn step(&mut self, arena: &Arena, lr: f64, used: &[bool]) -> Result<(), OptimError> {
-        self.step_unless(arena, lr, used, None)
+impl Rule {
+    /// The names of the columns that it keeps, as in checkpoints.
+    fn moments(self) -> &'static [&'static str] {
+        match self {
+            Self::Adam { .. } => &["exp_avg", "exp_avg_sq"],
+            Self::Sgd { momentum: 0.0, .. } => &[],
+            Self::Sgd { .. } => &["momentum_buffer"],
+        }
     }
+}
 
-    /// As [`Optimizer::step`], with the gradients divided by what the device has found, and nothing changed where it says so: the host
-    /// does not know of it, counts the update, and calls [`Optimizer::take_back`] when it learns that there was none.
-    ///
-    /// # Errors
-    /// As [`Optimizer::step`].
-    fn step_unless(
-        &mut self,
-        arena: &Arena,
-        lr: f64,
-        used: &[bool],
-        found: Option<Found<'_>>,
-    ) -> Result<(), OptimError>;
-
-    /// The last update of the parameters that `used` marks was none.
-    fn take_back(&mut self, used: &[bool]);
-
-    /// How many updates each parameter has had, in the order of construction.
-    fn steps(&self) -> &[u64];
-
-    /// Its state; the tensors may be copied from and into.
-    fn moments(&self) -> Vec<Moment<'_>>;
-
-    /// Puts the state of a moment, as [`Optimizer::moments`] lists them, in place of what it had: after the arena was laid out
-    /// anew.
-    fn replace(&mut self, moment: usize, parts: Vec<Tensor>);
-
-    /// Continues after so many updates of each parameter, whose state has been copied into [`Optimizer::moments`].
-    fn resume(&mut self, steps: Vec<u64>);
+/// An optimizer over the rows of a table that this rank updates. Its state is columns of the table.
+#[derive(Debug)]
+pub struct Optimizer {
+    rule: Rule,
+    /// By optimizer group.
+    groups: Vec<GroupOptions>,
+    /// The number of the update as the kernel takes it: on the device, and there before any update, which takes no memory so.
+    number: Tensor,
 }
 
 /// An update that failed.
@@ -93,11 +89,105 @@ pub enum OptimError {
     Torch(#[from] TchError),
 }
 
-/// A zeroed tensor for every part that is updated here.
-fn zeros_like(arena: &Arena) -> Result<Vec<Tensor>, TchError> {
-    arena
-        .parts()
-        .iter()
-        .map(|part| part.of(&arena.buffers()[part.buffer].data)?.f_zeros_like())
-        .collect()
+impl Optimizer {
+    /// Takes up the state that `table` has for it, or adds it, zero.
+    ///
+    /// # Errors
+    /// Where memory runs out.
+    pub fn new(rule: Rule, groups: Vec<GroupOptions>, table: &mut Table) -> Result<Self, TchError> {
+        for name in rule.moments() {
+            if table.column(name).is_none() {
+                let role = Role::Moment;
+                table.add(ColumnSpec { name, role })?;
+            }
+        }
+        let number = Tensor::f_scalar_tensor(0.0, (Kind::Float, table.device()))?;
+        Ok(Self { rule, groups, number })
+    }
+
+    /// Updates the rows that `used` marks (by their number) from their gradients with this step's learning rate. The others, which no
+    /// rank had a gradient for, stay as they are, as does their state: torch passes over a parameter without a gradient too.
+    ///
+    /// With `found` the gradients are divided by what the device has found, and nothing is changed where it says so: the host does not
+    /// know of it, counts the update, and calls [`Table::discount`] when it learns that there was none.
+    ///
+    /// # Errors
+    /// Where memory runs out.
+    pub fn step(
+        &mut self,
+        table: &mut Table,
+        lr: f64,
+        used: &[bool],
+        found: Option<Found<'_>>,
+    ) -> Result<(), OptimError> {
+        let device = table.device();
+        for (index, part) in table.parts(Role::Moment).iter().enumerate() {
+            let block = &table.blocks()[part.block];
+            let Some(&options) = block.group.number().and_then(|group| self.groups.get(group)) else {
+                continue;
+            };
+            for run in runs(part, &block.slots, table.updates(), used) {
+                let data = table.data().nth(part.block).map(|flat| narrow(flat, &run.range));
+                let Some(data) = data.transpose()? else { continue };
+                let grad = narrow(table.grad(part.block), &run.range)?;
+                let moments = table
+                    .moments()
+                    .map(|(_, held)| part.within(&held[index], &run.range));
+                let moments: Vec<Tensor> = moments.collect::<Result<_, _>>()?;
+                let _ = tch::no_grad(|| self.number.f_fill_((run.updates + 1) as f64))?;
+                let lr = lr * options.lr_factor;
+                patiently(device, || {
+                    self.update(
+                        &data,
+                        &grad,
+                        &moments,
+                        lr,
+                        options.weight_decay,
+                        run.updates,
+                        found,
+                    )
+                })?;
+            }
+        }
+        table.count(used);
+        Ok(())
+    }
+
+    /// Updates elements that have all had `updates` updates.
+    #[allow(clippy::too_many_arguments)]
+    fn update(
+        &self,
+        data: &Tensor,
+        grad: &Tensor,
+        moments: &[Tensor],
+        lr: f64,
+        weight_decay: f64,
+        updates: u64,
+        found: Option<Found<'_>>,
+    ) -> Result<(), OptimError> {
+        match (self.rule, moments) {
+            (Rule::Adam { betas, eps, decay }, [exp_avg, exp_avg_sq]) => {
+                let figures = fused::Adam {
+                    lr,
+                    betas,
+                    weight_decay,
+                    decay,
+                    eps,
+                };
+                fused::adam(data, grad, exp_avg, exp_avg_sq, &self.number, found, figures)?;
+            }
+            (Rule::Sgd { momentum, nesterov }, moments) => {
+                let figures = fused::Sgd {
+                    lr,
+                    momentum,
+                    nesterov,
+                    weight_decay,
+                    first_step: updates == 0,
+                };
+                fused::sgd(data, grad, moments.first(), found, figures)?;
+            }
+            (Rule::Adam { .. }, _) => return Err(TchError::Convert("Adam without its moments".into()).into()),
+        }
+        Ok(())
+    }
 }

@@ -2,19 +2,19 @@
 
 use std::ops::Range;
 
-use crate::engine::{Part, Slot};
+use crate::state::{Part, Slot};
 
-/// Elements of a buffer, one behind the other, whose parameters have all had the same number of updates.
+/// Elements of a block, one behind the other, whose rows have all had the same number of updates.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) range: Range<i64>,
     /// Updates before this one.
-    pub(super) steps: u64,
+    pub(super) updates: u64,
 }
 
-/// The runs of `part`, a range of the buffer with these `slots`, over the parameters that `used` marks. In most models
-/// every parameter is used in every step, and the part is one run. A gap of alignment goes with the parameter before it.
-pub(super) fn runs(part: &Part, slots: &[Slot], steps: &[u64], used: &[bool]) -> Vec<Run> {
+/// The runs of `part`, a range of the block with these `slots`, over the rows that `used` marks. In most models every row is used in
+/// every step, and the part is one run. A gap of alignment goes with the row before it.
+pub(super) fn runs(part: &Part, slots: &[Slot], updates: &[u64], used: &[bool]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let first = slots.partition_point(|slot| slot.range().end <= part.range.start);
     for (index, slot) in slots.iter().enumerate().skip(first) {
@@ -23,13 +23,13 @@ pub(super) fn runs(part: &Part, slots: &[Slot], steps: &[u64], used: &[bool]) ->
         }
         let next = slots.get(index + 1).map_or(part.range.end, |next| next.offset);
         let range = slot.offset.max(part.range.start)..next.min(part.range.end);
-        if !used[slot.parameter] {
+        if !used[slot.row] {
             continue;
         }
-        let steps = steps[slot.parameter];
+        let updates = updates[slot.row];
         match runs.last_mut() {
-            Some(run) if run.range.end == range.start && run.steps == steps => run.range.end = range.end,
-            _ => runs.push(Run { range, steps }),
+            Some(run) if run.range.end == range.start && run.updates == updates => run.range.end = range.end,
+            _ => runs.push(Run { range, updates }),
         }
     }
     runs
@@ -44,8 +44,8 @@ mod tests {
         [(0, 10), (16, 16), (32, 5), (48, 20)]
             .iter()
             .enumerate()
-            .map(|(parameter, &(offset, len))| Slot {
-                parameter,
+            .map(|(row, &(offset, len))| Slot {
+                row,
                 name: String::new(),
                 offset,
                 shape: vec![len],
@@ -55,7 +55,7 @@ mod tests {
     }
 
     fn part(range: Range<i64>) -> Part {
-        Part { buffer: 0, range }
+        Part { block: 0, range }
     }
 
     #[test]
@@ -65,7 +65,7 @@ mod tests {
             all,
             [Run {
                 range: 0..80,
-                steps: 3
+                updates: 3
             }]
         );
         // A part that begins and ends within parameters, one that lies in a gap, and one behind everything.
@@ -74,7 +74,7 @@ mod tests {
             some,
             [Run {
                 range: 20..50,
-                steps: 3
+                updates: 3
             }]
         );
         assert!(runs(&part(12..16), &slots(), &[3; 4], &[true; 4]).is_empty());
@@ -89,15 +89,15 @@ mod tests {
             [
                 Run {
                     range: 0..16,
-                    steps: 3
+                    updates: 3
                 },
                 Run {
                     range: 32..48,
-                    steps: 3
+                    updates: 3
                 },
                 Run {
                     range: 48..80,
-                    steps: 2
+                    updates: 2
                 }
             ]
         );

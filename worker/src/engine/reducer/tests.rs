@@ -8,10 +8,10 @@ use tch::{Device, Kind, Tensor};
 
 use super::*;
 use crate::collectives::{Collective, ProcessGroup, SingleGroup, Work};
-use crate::engine::{Buffers, LayoutOptions, Parameter};
+use crate::state::{Group, LayoutOptions, Parameter};
 
 /// Three layers of 40 parameters, each a bucket of its own.
-fn arena() -> (Vec<Tensor>, Arena) {
+fn table() -> (Vec<Tensor>, Table) {
     let leaves: Vec<Tensor> = (0..3)
         .map(|_| Tensor::ones([40], (Kind::Float, Device::Cpu)).set_requires_grad(true))
         .collect();
@@ -21,7 +21,7 @@ fn arena() -> (Vec<Tensor>, Arena) {
         .map(|(name, tensor)| Parameter {
             name,
             tensor,
-            group: 0,
+            group: Group::Trained(0),
         })
         .collect();
     let options = LayoutOptions {
@@ -29,26 +29,26 @@ fn arena() -> (Vec<Tensor>, Arena) {
         bucket_bytes: 64,
         shards: 1,
     };
-    let arena = Arena::with_layout(&parameters, options, 0).unwrap();
-    (leaves, arena)
+    let table = Table::new(&parameters, options, 0).unwrap();
+    (leaves, table)
 }
 
-fn reducer(arena: &Arena, overlap: bool) -> Reducer {
+fn reducer(table: &Table, overlap: bool) -> Reducer {
     let options = ReduceOptions {
         overlap,
         compress: None,
     };
-    Reducer::new(Ranks::single(), arena, options).unwrap()
+    Reducer::new(Ranks::single(), table, options).unwrap()
 }
 
 fn buffers() -> Buffers {
-    Buffers::new([]).unwrap()
+    Buffers::default()
 }
 
 #[test]
 fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
-    let (leaves, arena) = arena();
-    let mut reducer = reducer(&arena, true);
+    let (leaves, table) = table();
+    let mut reducer = reducer(&table, true);
     reducer.begin().unwrap();
     // An unarmed micro-step with a and c, then the last one with c only.
     (&leaves[0] * &leaves[2]).sum(Kind::Float).backward();
@@ -61,18 +61,18 @@ fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
         [2, 1, 0],
         "what had none comes last"
     );
-    let first = |arena: &Arena| -> Vec<f64> {
-        let grads = arena.grads().unwrap();
+    let first = |table: &Table| -> Vec<f64> {
+        let grads = table.grads().unwrap();
         grads.iter().map(|grad| grad.double_value(&[0])).collect()
     };
-    assert_eq!(first(&arena), [1.0, 0.0, 3.0]);
-    assert_eq!(leaves[2].grad().data_ptr(), arena.grads().unwrap()[2].data_ptr());
+    assert_eq!(first(&table), [1.0, 0.0, 3.0]);
+    assert_eq!(leaves[2].grad().data_ptr(), table.grads().unwrap()[2].data_ptr());
 
     reducer.begin().unwrap();
     reducer.arm();
     let status = reducer.finish(&buffers(), Status::default()).unwrap();
     assert_eq!(status.used(), [false; 3], "a rank without samples");
-    assert_eq!(first(&arena), [0.0; 3], "nothing is left of the step before");
+    assert_eq!(first(&table), [0.0; 3], "nothing is left of the step before");
 }
 
 /// A backend that notes of how many operations each of its launches is.
@@ -130,10 +130,10 @@ impl ProcessGroup for Together {
 
 #[test]
 fn buckets_leave_one_by_one_whatever_a_rank_does() {
-    let (leaves, arena) = arena();
+    let (leaves, table) = table();
     let launches = Arc::new(Mutex::new(Vec::new()));
     let ranks = Ranks::new(Box::new(Together(Arc::clone(&launches))));
-    let reducer = Reducer::new(ranks, &arena, ReduceOptions::default()).unwrap();
+    let reducer = Reducer::new(ranks, &table, ReduceOptions::default()).unwrap();
     let since = || std::mem::take(&mut *launches.lock().unwrap());
     // After a replay, without samples, or after a lack of memory: all at the end.
     reducer.begin().unwrap();
@@ -154,9 +154,9 @@ fn buckets_leave_one_by_one_whatever_a_rank_does() {
 
 #[test]
 fn what_a_replay_left_in_its_places_is_a_gradient_like_others() {
-    let (leaves, arena) = arena();
-    let mut reducer = reducer(&arena, true);
-    let places = arena.grads().unwrap();
+    let (leaves, table) = table();
+    let mut reducer = reducer(&table, true);
+    let places = table.grads().unwrap();
     // Of the step before.
     for place in &places {
         let _ = place.shallow_clone().fill_(9.0);
@@ -179,8 +179,8 @@ fn what_a_replay_left_in_its_places_is_a_gradient_like_others() {
 
 #[test]
 fn a_capture_that_failed_leaves_nothing_behind() {
-    let (leaves, arena) = arena();
-    let mut reducer = reducer(&arena, true);
+    let (leaves, table) = table();
+    let mut reducer = reducer(&table, true);
     let fail = || {
         let mut state = reducer.shared.state();
         state.failed = Some(TchError::Torch("not while capturing".to_owned()).into());
@@ -204,14 +204,14 @@ fn a_capture_that_failed_leaves_nothing_behind() {
     leaves[0].sum(Kind::Float).backward();
     let status = reducer.finish(&buffers(), Status::default()).unwrap();
     assert_eq!(status.used(), [true, false, false]);
-    assert_eq!(arena.grads().unwrap()[0].double_value(&[0]), 2.0);
+    assert_eq!(table.grads().unwrap()[0].double_value(&[0]), 2.0);
 }
 
 #[test]
 fn a_gradient_that_changes_after_its_bucket_left_is_an_error() {
     let backward_twice = |overlap| {
-        let (leaves, arena) = arena();
-        let mut reducer = reducer(&arena, overlap);
+        let (leaves, table) = table();
+        let mut reducer = reducer(&table, overlap);
         reducer.begin().unwrap();
         reducer.arm();
         for _ in 0..2 {
@@ -226,11 +226,11 @@ fn a_gradient_that_changes_after_its_bucket_left_is_an_error() {
 }
 
 #[test]
-fn an_arena_in_a_new_order_keeps_its_reducer() {
-    let (leaves, mut arena) = arena();
-    let mut reducer = reducer(&arena, true);
-    arena.rearrange(&[1, 0, 2]).unwrap().unwrap();
-    reducer.follow(&arena).unwrap();
+fn a_table_in_a_new_order_keeps_its_reducer() {
+    let (leaves, mut table) = table();
+    let mut reducer = reducer(&table, true);
+    assert!(table.rearrange(&[1, 0, 2], &Ranks::single()).unwrap());
+    reducer.follow(&table).unwrap();
     reducer.begin().unwrap();
     reducer.arm();
     leaves[1].sum(Kind::Float).backward();

@@ -135,8 +135,8 @@ fn the_host_waits_once_in_a_step_of_a_gpu_and_behind_all_it_starts() {
 #[test]
 fn a_rehearsed_step_that_is_skipped_takes_what_one_that_counts_takes() {
     let mut setup = resnet(&["ema.decay=0.9"]);
-    let buffer = &setup.model.arena.buffers()[0];
-    tch::no_grad(|| drop(buffer.data.shallow_clone().fill_(f64::NAN)));
+    let data = setup.model.table.data().next().unwrap().shallow_clone();
+    tch::no_grad(|| drop(data.shallow_clone().fill_(f64::NAN)));
     AS_ON_A_GPU.set(true);
     let fields = setup.model.task.train_set().fields().to_vec();
     let batch = Batch::blank(&fields, 8, Device::Cpu).unwrap();
@@ -151,5 +151,5 @@ fn a_rehearsed_step_that_is_skipped_takes_what_one_that_counts_takes() {
     )
     .unwrap();
     AS_ON_A_GPU.set(false);
-    assert_eq!(setup.model.ema.as_ref().map(Ema::updates), Some(1));
+    assert_eq!(setup.model.average.map(|average| average.updates()), Some(1));
 }

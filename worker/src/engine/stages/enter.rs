@@ -2,9 +2,7 @@
 
 use dtrain_common::recipe::Passage;
 use dtrain_torch_shim::memory;
-use tch::Device;
 
-use super::pass::Keep;
 use crate::device;
 use crate::engine::error::TrainError;
 use crate::engine::plan::Place;
@@ -12,6 +10,7 @@ use crate::engine::status::{Status, Tally};
 use crate::engine::trainer::Trainer;
 use crate::memory::report;
 use crate::metrics::StageRecord;
+use crate::state::Keep;
 use crate::tasks::StageView;
 
 impl Trainer<'_> {
@@ -45,28 +44,21 @@ impl Trainer<'_> {
         }
         // A boundary of stages is one of optimizers; within a stage the optimizer goes on.
         let keep = Keep {
-            state: !new_stage,
-            averages: !new_stage || self.stages.stage(place).ema == Passage::Continue,
+            moments: !new_stage,
+            average: !new_stage || self.stages.stage(place).ema == Passage::Continue,
         };
         self.reducer.release();
         // What is trained decides which sums backward takes.
         if let Some(sync) = &self.replay.sync {
             sync.forget();
         }
-        let carried = self.model.leave(&self.ranks, keep)?;
+        self.model.leave(keep)?;
         memory::empty_cache(self.device)?;
         if new_stage {
             self.note_memory()?;
         }
-        let (ranks, on_host) = (self.ranks.clone(), self.device == Device::Cpu);
-        self.model.enter(&self.stages, place, carried, |elements, kind| {
-            if on_host {
-                ranks.allocate(elements, kind)
-            } else {
-                Ok(None)
-            }
-        })?;
-        self.reducer.follow(&self.model.arena)?;
+        self.model.enter(&self.stages, place, &self.ranks)?;
+        self.reducer.follow(&self.model.table)?;
         // A status has an element for every parameter, and one for each figure that the stage's task counts.
         let sums = self.model.task.sums();
         self.reducer.expect(Status::blank(sums, self.ranks.size()))?;
@@ -107,7 +99,7 @@ impl Trainer<'_> {
         };
         let begins = self.plan.phase(place).steps.start;
         let parameters = self.model.registry.parameter_count() as u64;
-        let trained = self.model.arena.parameters();
+        let trained = self.model.table.trained_elements();
         let rate = stage.schedule.peak;
         let title = format!(
             "stage {} of {}, {name:?}",

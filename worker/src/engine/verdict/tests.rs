@@ -2,7 +2,7 @@
 use std::cell::Cell;
 
 use super::*;
-use crate::optim::{Adam, AdamOptions, GroupOptions, Optimizer, WeightDecay};
+use crate::optim::{GroupOptions, Optimizer, Rule, WeightDecay};
 
 thread_local! {
     /// Whether steps of this thread are decided as they are on a GPU, wherever they are computed.
@@ -52,18 +52,17 @@ fn what_is_not_finite_is_dropped() {
 }
 
 /// Parameters with these gradients, and their optimizer.
-fn trained(gradient: &[f32]) -> (Arena, Adam) {
+fn trained(gradient: &[f32]) -> (Table, Optimizer) {
     let leaf = Tensor::ones([gradient.len() as i64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
-    let arena = Arena::new([("w", &leaf)]).unwrap();
-    arena.grads().unwrap()[0].copy_(&Tensor::from_slice(gradient));
-    let options = AdamOptions {
+    let mut table = Table::of([("w", &leaf)]).unwrap();
+    table.grads().unwrap()[0].copy_(&Tensor::from_slice(gradient));
+    let rule = Rule::Adam {
         betas: (0.9, 0.999),
         eps: 1e-8,
         decay: WeightDecay::Decoupled,
-        groups: vec![GroupOptions::plain(0.1)],
     };
-    let optimizer = Adam::new(&arena, options).unwrap();
-    (arena, optimizer)
+    let optimizer = Optimizer::new(rule, vec![GroupOptions::plain(0.1)], &mut table).unwrap();
+    (table, optimizer)
 }
 
 /// Each with a loss and a weight of the step.
@@ -85,23 +84,23 @@ fn the_device_decides_as_the_host_does() {
             let question = Question { expected: 8.0, clip };
             let case = format!("{gradient:?}, loss {loss}, weight {weight}, {clip:?}");
             // The host, which has the totals.
-            let (arena, mut optimizer) = trained(gradient);
-            let norm = arena.own_norms().unwrap()[0].double_value(&[]);
+            let (mut table, mut optimizer) = trained(gradient);
+            let norm = table.own_norms().unwrap()[0].double_value(&[]);
             let missing = question.expected / weight;
             let decision = decide(&totals(loss, weight), missing, norm * missing, clip);
             if let Decision::Commit { factor } = decision {
-                arena.scale_grad(factor).unwrap();
-                optimizer.step(&arena, 0.01, &[true]).unwrap();
+                table.scale_grad(factor).unwrap();
+                optimizer.step(&mut table, 0.01, &[true], None).unwrap();
             }
             // The device, which has them too, and of which the host waits for nothing before the update.
-            let (there, mut others) = trained(gradient);
+            let (mut there, mut others) = trained(gradient);
             let counted = Tensor::from_slice(&[loss, weight, 5.0]);
             let coming = ask_device(&Ranks::single(), &there, None, &counted, question).unwrap();
             let found = Found {
                 scale: &coming.scale,
                 skip: &coming.skip,
             };
-            others.step_unless(&there, 0.01, &[true], Some(found)).unwrap();
+            others.step(&mut there, 0.01, &[true], Some(found)).unwrap();
             let judged = read(&coming.figures.wait().unwrap()).unwrap();
             assert_eq!(
                 judged.decision == Decision::Skip,
@@ -109,15 +108,15 @@ fn the_device_decides_as_the_host_does() {
                 "{case}"
             );
             if judged.decision == Decision::Skip {
-                others.take_back(&[true]);
+                there.discount(&[true]);
             } else {
                 assert!((judged.norm - norm * missing).abs() <= 1e-12 * norm, "{case}");
                 assert_eq!(judged.totals.sums, [5.0]);
             }
-            assert_eq!(others.steps(), optimizer.steps(), "{case}");
-            let value = |arena: &Arena| arena.leaves()[0].copy();
-            assert!(value(&there).allclose(&value(&arena), 1e-6, 0.0, false), "{case}");
-            for ((_, there), (_, here)) in others.moments().iter().zip(optimizer.moments()) {
+            assert_eq!(there.updates(), table.updates(), "{case}");
+            let value = |table: &Table| table.leaves()[0].copy();
+            assert!(value(&there).allclose(&value(&table), 1e-6, 0.0, false), "{case}");
+            for ((_, there), (_, here)) in there.moments().zip(table.moments()) {
                 assert!(there[0].allclose(&here[0], 1e-5, 1e-12, false), "{case}");
             }
         }
@@ -126,13 +125,13 @@ fn the_device_decides_as_the_host_does() {
 
 #[test]
 fn a_gradient_that_the_scaler_found_is_skipped_whatever_the_norm() {
-    let (arena, _) = trained(&[3.0, -4.0]);
+    let (table, _) = trained(&[3.0, -4.0]);
     let question = Question {
         expected: 8.0,
         clip: None,
     };
     let (found, counted) = (Tensor::from(1f32), Tensor::from_slice(&[1.0, 8.0]));
-    let coming = ask_device(&Ranks::single(), &arena, Some(&found), &counted, question).unwrap();
+    let coming = ask_device(&Ranks::single(), &table, Some(&found), &counted, question).unwrap();
     let judged = read(&coming.figures.wait().unwrap()).unwrap();
     assert!(!judged.finite && judged.decision == Decision::Skip);
     assert_eq!(coming.skip.double_value(&[0]), 1.0);

@@ -11,10 +11,10 @@
 
 use tch::{Kind, TchError, Tensor};
 
-use super::arena::{ArenaError, Layout, LayoutOptions, Slot, pack, spec};
-use super::reducer::ReduceError;
-use super::replay::patiently;
+use super::layout::Group;
+use super::table::Table;
 use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp, Work};
+use crate::engine::{ReduceError, patiently};
 
 /// From here on values of 32 and 16 bits are counted from 0: a change that is counted from them would swallow a small new value, and
 /// without one float64 gives a constant back to the bit.
@@ -23,18 +23,16 @@ const FAR: f64 = (1u64 << 40) as f64;
 /// Elements whose change is computed at a time, as float64 takes 8 bytes for each: 8 MiB.
 const CHUNK: i64 = 1 << 20;
 
-/// The flat buffers of a model.
-#[derive(Debug)]
+/// What a step needs of the blocks of statistics beside their data.
+#[derive(Debug, Default)]
 pub struct Buffers {
     flats: Vec<Flat>,
 }
 
 #[derive(Debug)]
 struct Flat {
-    /// What the layers see.
+    /// What the layers see: the block's data in the table.
     data: Tensor,
-    /// Where each of them lies.
-    slots: Vec<Slot>,
     /// The values as the step under way began.
     before: Tensor,
     /// What changes are counted from, where the buffers are averaged: `before`, with 0 where that is [`FAR`] or, in float64, not finite, as
@@ -45,7 +43,7 @@ struct Flat {
 }
 
 impl Flat {
-    fn new(data: Tensor, slots: Vec<Slot>) -> Result<Self, TchError> {
+    fn new(data: Tensor) -> Result<Self, TchError> {
         let averaged = matches!(
             data.kind(),
             Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16
@@ -59,7 +57,6 @@ impl Flat {
             },
             before,
             data,
-            slots,
         })
     }
 
@@ -71,22 +68,19 @@ impl Flat {
 }
 
 impl Buffers {
-    /// Moves `buffers` (name and tensor) into flat tensors; every layer that holds one of them sees the new storage.
+    /// For the statistics in `table`, whose blocks stay where they are in every order and phase.
     ///
     /// # Errors
     /// Where memory runs out.
-    pub fn new<'a>(buffers: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<Self, ArenaError> {
-        let (specs, tensors): (Vec<_>, Vec<_>) = buffers
-            .into_iter()
-            .map(|(name, tensor)| (spec(name, tensor, 0), tensor.shallow_clone()))
-            .unzip();
-        let order: Vec<usize> = (0..specs.len()).collect();
-        let layout = Layout::new(&specs, &order, LayoutOptions::default());
-        let flats = layout
-            .buffers
+    pub fn new(table: &Table) -> Result<Self, TchError> {
+        let statistics = table
+            .blocks()
             .iter()
-            .map(|layout| Ok(Flat::new(pack(layout, &tensors)?, layout.slots.clone())?))
-            .collect::<Result<_, ArenaError>>()?;
+            .zip(table.data())
+            .filter(|(block, _)| block.group == Group::Statistics);
+        let flats = statistics
+            .map(|(_, data)| Flat::new(data.shallow_clone()))
+            .collect::<Result<_, _>>()?;
         Ok(Self { flats })
     }
 
@@ -96,12 +90,7 @@ impl Buffers {
         self.flats.iter().flat_map(Flat::tensors).map(bytes).sum()
     }
 
-    /// The flat tensors.
-    pub fn flats(&self) -> impl Iterator<Item = &Tensor> {
-        self.flats.iter().map(|flat| &flat.data)
-    }
-
-    /// Moves the updates into memory that `allocate` (elements, dtype) gives, as [`super::Arena::share`] does.
+    /// Moves the updates into memory that `allocate` (elements, dtype) gives, as [`Table::share`] does.
     ///
     /// # Errors
     /// Where there is no memory.
@@ -117,13 +106,8 @@ impl Buffers {
         Ok(())
     }
 
-    /// Where the buffers lie in the flat tensors, in the order of [`Buffers::flats`].
-    pub fn slots(&self) -> impl Iterator<Item = &[Slot]> {
-        self.flats.iter().map(|flat| flat.slots.as_slice())
-    }
-
     /// A step begins on this rank. The sum over the ranks counts from what rank 0 has, which is what all have.
-    pub(super) fn begin(&mut self, rank: usize) -> Result<(), TchError> {
+    pub(crate) fn begin(&mut self, rank: usize) -> Result<(), TchError> {
         self.each(|flat| {
             flat.before.f_copy_(&flat.data)?;
             let Some(base) = &mut flat.base else {
@@ -145,7 +129,7 @@ impl Buffers {
 
     /// A micro-step with this share of the step's samples has moved the buffers: its change is taken, and the next
     /// micro-step finds them as the step began.
-    pub(super) fn take(&mut self, share: f64) -> Result<(), TchError> {
+    pub(crate) fn take(&mut self, share: f64) -> Result<(), TchError> {
         self.each(|flat| {
             match &flat.base {
                 // Backwards, so that no change is -0.
@@ -165,7 +149,7 @@ impl Buffers {
     }
 
     /// Starts the reductions of what the step will leave.
-    pub(super) fn start(&self, ranks: &Ranks) -> Result<Box<dyn Work>, ReduceError> {
+    pub(crate) fn start(&self, ranks: &Ranks) -> Result<Box<dyn Work>, ReduceError> {
         let all: Vec<_> = self
             .flats
             .iter()
@@ -178,13 +162,13 @@ impl Buffers {
     }
 
     /// The step is to be taken again: the layers see what they saw when it began.
-    pub(super) fn rewind(&mut self) -> Result<(), TchError> {
+    pub(crate) fn rewind(&mut self) -> Result<(), TchError> {
         self.each(|flat| flat.data.f_copy_(&flat.before))
     }
 
     /// The step commits: the reduced update becomes what the layers see. A step that is dropped does not call it and leaves
     /// no trace.
-    pub(super) fn commit(&mut self) -> Result<(), TchError> {
+    pub(crate) fn commit(&mut self) -> Result<(), TchError> {
         self.each(|flat| flat.data.f_copy_(&flat.next))
     }
 
@@ -196,12 +180,22 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::layout::LayoutOptions;
+    use super::super::table::Parameter;
     use super::*;
+
+    /// Statistics of these names.
+    fn of(statistics: &[(&'static str, &Tensor)]) -> Buffers {
+        let group = Group::Statistics;
+        let parameter = |&(name, tensor): &(&'static str, _)| Parameter { name, tensor, group };
+        let parameters: Vec<_> = statistics.iter().map(parameter).collect();
+        Buffers::new(&Table::new(&parameters, LayoutOptions::default(), 0).unwrap()).unwrap()
+    }
 
     fn model() -> (Tensor, Tensor, Buffers) {
         let mean = Tensor::from_slice(&[1f32, 2.0]);
         let count = Tensor::from(5i64);
-        let buffers = Buffers::new([("mean", &mean), ("count", &count)]).unwrap();
+        let buffers = of(&[("mean", &mean), ("count", &count)]);
         (mean, count, buffers)
     }
 
@@ -304,8 +298,7 @@ mod tests {
         let constant = Tensor::from_slice(&constants());
         let whole = Tensor::from_slice(&[i64::MAX, -3, 0]);
         let wide = Tensor::from_slice(&[0.1f64, -1e300, 1.0 / 3.0]);
-        let named = [("constant", &constant), ("whole", &whole), ("wide", &wide)];
-        let mut buffers = Buffers::new(named).unwrap();
+        let mut buffers = of(&[("constant", &constant), ("whole", &whole), ("wide", &wide)]);
         for split in splits() {
             buffers.begin(0).unwrap();
             for share in split {
@@ -337,7 +330,7 @@ mod tests {
     fn buffers_of_more_than_a_chunk_change_as_a_whole() {
         let table = Tensor::arange(CHUNK + 17, (Kind::Float, tch::Device::Cpu));
         let expected = &table * 3.0;
-        let mut buffers = Buffers::new([("table", &table)]).unwrap();
+        let mut buffers = of(&[("table", &table)]);
         buffers.begin(0).unwrap();
         let _ = table.shallow_clone().g_mul_scalar_(3.0);
         buffers.take(1.0).unwrap();
@@ -381,7 +374,7 @@ mod tests {
 
     fn becomes_what_the_layers_make_of_it(far: f32) {
         let least = Tensor::from_slice(&[far]);
-        let mut buffers = Buffers::new([("least", &least)]).unwrap();
+        let mut buffers = of(&[("least", &least)]);
         buffers.begin(0).unwrap();
         for seen in [2.0, 4.0] {
             let _ = least.shallow_clone().fill_(seen);

@@ -1,0 +1,328 @@
+//! Whatever moves the values of a table, written once for every column: a new order of the rows, other rows in another phase, whole
+//! rows from the ranks that hold parts of them, values from a file.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use dtrain_torch_shim::tensor;
+use tch::{TchError, Tensor};
+
+use super::layout::{Block, Bucket, Layout, Part, Slot, narrow};
+use super::table::{Flat, Parameter, Role, StateError, Table, moving, row};
+use crate::collectives::{Collective, Ranks};
+use crate::engine::patiently;
+
+/// What goes on from one phase to the next, beside the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Keep {
+    /// The optimizer's state of what stays trained.
+    pub(crate) moments: bool,
+    /// The moving average.
+    pub(crate) average: bool,
+}
+
+/// A layout that is left: where its rows were, and which of its blocks a new one has too.
+struct Old {
+    layout: Layout,
+    shard: usize,
+    /// By name: block and place.
+    slots: HashMap<String, (usize, Slot)>,
+}
+
+impl Old {
+    fn new(layout: Layout, shard: usize) -> Self {
+        let of_block = |(number, block): (usize, &Block)| {
+            let slots = block.slots.iter();
+            slots
+                .map(|slot| (slot.name.clone(), (number, slot.clone())))
+                .collect::<Vec<_>>()
+        };
+        let slots = layout.blocks.iter().enumerate().flat_map(of_block).collect();
+        Self { layout, shard, slots }
+    }
+
+    /// The old block with the same rows at the same places.
+    fn same(&self, block: &Block) -> Option<usize> {
+        self.layout.blocks.iter().position(|old| old.is_like(block))
+    }
+
+    /// The old block with rows of this kind.
+    fn of_kind(&self, block: &Block) -> Option<usize> {
+        let is = |old: &Block| (old.kind, old.group) == (block.kind, block.group);
+        self.layout.blocks.iter().position(is)
+    }
+
+    /// Where elements of a row were: block and range.
+    fn place(&self, slot: &Slot, range: &Range<i64>) -> Option<(usize, Range<i64>)> {
+        let (block, old) = self.slots.get(&slot.name)?;
+        let start = old.offset + range.start - slot.offset;
+        Some((*block, start..start + range.end - range.start))
+    }
+}
+
+impl Table {
+    /// Frees what the next phase does not need: gradients, and the columns that are not kept. Until [`Table::enter`] the table can
+    /// only be asked for its data and these columns.
+    ///
+    /// # Errors
+    /// As tensor operations.
+    pub(crate) fn leave(&mut self, keep: Keep) -> Result<(), StateError> {
+        for leaf in self.leaves() {
+            tensor::clear_grad(leaf).map_err(moving("gradients"))?;
+        }
+        self.grad.clear();
+        self.columns.retain(|column| match column.spec.role {
+            Role::Moment => keep.moments,
+            Role::Average => keep.average,
+        });
+        if !keep.moments {
+            self.updates.fill(0);
+        }
+        Ok(())
+    }
+
+    /// The table is of these parameters now: trained ones first, each kind in the order of construction. A row that stays keeps its
+    /// values in every column; one that comes has the column's first values. What leaves the table gets storage of its own. Every
+    /// rank calls it, behind [`Table::leave`], and [`Table::share`] afterwards.
+    ///
+    /// # Errors
+    /// Where a peer is lost or memory runs out.
+    pub(crate) fn enter(&mut self, parameters: &[Parameter<'_>], ranks: &Ranks) -> Result<(), StateError> {
+        let rows = parameters.iter().map(row).collect();
+        let old_rows = std::mem::replace(&mut self.rows, rows);
+        let leaves = parameters
+            .iter()
+            .map(|parameter| parameter.tensor.shallow_clone())
+            .collect();
+        let old_leaves = std::mem::replace(&mut self.leaves, leaves);
+        for (old, leaf) in old_rows.iter().zip(&old_leaves) {
+            if !self.rows.iter().any(|row| row.name == old.name) {
+                let mut own = leaf.f_empty_like()?;
+                tch::no_grad(|| own.f_copy_(leaf))?;
+                tensor::set_data(leaf, &own).map_err(moving(&old.name))?;
+            }
+        }
+        let updates: HashMap<&str, u64> = old_rows
+            .iter()
+            .zip(&self.updates)
+            .map(|(row, updates)| (row.name.as_str(), *updates))
+            .collect();
+        self.trained = self.rows.iter().take_while(|row| row.group.is_trained()).count();
+        self.updates = (self.rows[..self.trained].iter())
+            .map(|row| updates.get(row.name.as_str()).copied().unwrap_or(0))
+            .collect();
+        let order: Vec<usize> = (0..self.trained).rev().collect();
+        self.lay_out(self.layout_of(&order), false, ranks)
+    }
+
+    /// Lays the trained rows out in `order`, in which their gradients were seen to become ready; it names each of them once, by its
+    /// number in the order of construction, and is the same on every rank. Gradients are zero afterwards. False where the layout is
+    /// that already.
+    ///
+    /// # Errors
+    /// Where a peer is lost or memory runs out.
+    pub fn rearrange(&mut self, order: &[usize], ranks: &Ranks) -> Result<bool, StateError> {
+        let layout = self.layout_of(order);
+        let moves = layout != self.layout;
+        if moves {
+            self.lay_out(layout, true, ranks)?;
+        }
+        Ok(moves)
+    }
+
+    fn layout_of(&self, order: &[usize]) -> Layout {
+        let others = self.trained..self.rows.len();
+        let order: Vec<usize> = order.iter().copied().chain(others).collect();
+        Layout::new(&self.rows, &order, self.layout.options)
+    }
+
+    /// `same_rows` says that only their order is new: then memory of the group is used again. What takes memory is tried again where
+    /// it is refused, as the other ranks wait for this one in what follows.
+    fn lay_out(&mut self, layout: Layout, same_rows: bool, ranks: &Ranks) -> Result<(), StateError> {
+        let device = self.device();
+        let data = patiently(device, || self.new_data(&layout))?;
+        let old = Old::new(std::mem::replace(&mut self.layout, layout), self.shard);
+        self.place_data(data, same_rows, &old)?;
+        self.place_grad(&old)?;
+        self.zero_grad()?;
+        (0..self.layout.blocks.len()).try_for_each(|block| self.point(block))?;
+        for number in 0..self.columns.len() {
+            let column = &self.columns[number];
+            let whole = match column.spec.role {
+                Role::Moment => old.whole(&column.held, ranks)?,
+                Role::Average => column.held.iter().map(Tensor::shallow_clone).collect(),
+            };
+            let held = patiently(device, || self.new_column(column.spec.role, &whole, &old))?;
+            self.columns[number].held = held;
+        }
+        Ok(())
+    }
+
+    /// The data of every block of a new layout; None where a block stays as it is.
+    fn new_data(&self, layout: &Layout) -> Result<Vec<Option<Tensor>>, TchError> {
+        let data = |block: &Block| {
+            if self.layout.blocks.iter().any(|old| old.is_like(block)) {
+                return Ok(None);
+            }
+            let flat = Tensor::f_zeros([block.len], (block.kind, self.device()))?;
+            for slot in &block.slots {
+                tch::no_grad(|| slot.view(&flat)?.f_copy_(&self.leaves[slot.row]))?;
+            }
+            Ok(Some(flat))
+        };
+        layout.blocks.iter().map(data).collect()
+    }
+
+    fn place_data(
+        &mut self,
+        data: Vec<Option<Tensor>>,
+        same_rows: bool,
+        old: &Old,
+    ) -> Result<(), StateError> {
+        let mut before: Vec<Option<Flat>> = self.data.drain(..).map(Some).collect();
+        let mut take = |at: Option<usize>| at.and_then(|at| before[at].take());
+        for (block, new) in self.layout.blocks.iter().zip(data) {
+            let flat = match new {
+                None => take(old.same(block)),
+                Some(flat) => {
+                    let earlier = take(old.of_kind(block).filter(|_| same_rows));
+                    Some(Flat { flat, memory: None }.moved(earlier.and_then(|earlier| earlier.memory))?)
+                }
+            };
+            let lost = || TchError::Convert("a block of a table was moved twice".into());
+            self.data.push(flat.ok_or_else(lost)?);
+        }
+        Ok(())
+    }
+
+    /// In the same phase the gradients' memory is used again.
+    fn place_grad(&mut self, old: &Old) -> Result<(), StateError> {
+        let mut before: Vec<Option<Flat>> = self.grad.drain(..).map(Some).collect();
+        for (block, data) in self.layout.blocks.iter().zip(&self.data) {
+            if !block.group.is_trained() {
+                break;
+            }
+            let earlier = old.of_kind(block).and_then(|at| before.get_mut(at)?.take());
+            let flat = match earlier {
+                Some(Flat {
+                    memory: Some(memory), ..
+                }) => Flat {
+                    flat: memory.f_narrow(0, 0, block.len)?,
+                    memory: Some(memory),
+                },
+                Some(Flat { flat, .. }) if flat.size1()? == block.len => Flat { flat, memory: None },
+                _ => Flat {
+                    flat: data.flat.f_zeros_like()?,
+                    memory: None,
+                },
+            };
+            self.grad.push(flat);
+        }
+        Ok(())
+    }
+
+    /// What this rank holds of a column, from the whole of what it was.
+    fn new_column(&self, role: Role, whole: &[Tensor], old: &Old) -> Result<Vec<Tensor>, TchError> {
+        let part = |part: &Part| {
+            let held = self.first(role, part)?;
+            for slot in &self.layout.blocks[part.block].slots {
+                let Some(range) = part.of(slot) else { continue };
+                let from = old
+                    .place(slot, &range)
+                    .and_then(|(at, from)| Some((whole.get(at)?, from)));
+                if let Some((flat, from)) = from {
+                    let from = narrow(flat, &from)?;
+                    tch::no_grad(|| part.within(&held, &range)?.f_copy_(&from))?;
+                }
+            }
+            Ok(held)
+        };
+        self.parts(role).iter().map(part).collect()
+    }
+
+    /// What this rank has of a row of `block` in a column of this role: elements in the order of memory, counted from the row's first.
+    ///
+    /// # Errors
+    /// As tensor operations.
+    pub(crate) fn pieces(
+        &self,
+        role: Role,
+        held: &[Tensor],
+        (block, slot): (usize, &Slot),
+    ) -> Result<Vec<(Range<i64>, Tensor)>, TchError> {
+        let of_block = |(part, _): &(&Part, &Tensor)| part.block == block;
+        let piece = |(part, held): (&Part, &Tensor)| {
+            let range = part.of(slot)?;
+            let own = part.within(held, &range);
+            Some(own.map(|own| (range.start - slot.offset..range.end - slot.offset, own)))
+        };
+        std::iter::zip(&self.parts(role), held)
+            .filter(of_block)
+            .filter_map(piece)
+            .collect()
+    }
+
+    /// All rows with the numbers of their blocks, in the order of their own numbers, which does not depend on the layout.
+    pub(crate) fn slots(&self) -> Vec<(usize, &Slot)> {
+        let mut slots: Vec<(usize, &Slot)> = Vec::with_capacity(self.rows.len());
+        for (number, block) in self.layout.blocks.iter().enumerate() {
+            slots.extend(block.slots.iter().map(|slot| (number, slot)));
+        }
+        slots.sort_by_key(|(_, slot)| slot.row);
+        slots
+    }
+
+    /// Collects the data that the ranks have updated from those that did; does nothing where updates are not sharded.
+    ///
+    /// # Errors
+    /// Where a peer is lost.
+    pub(crate) fn gather_data(&self, ranks: &Ranks) -> Result<(), StateError> {
+        let flats: Vec<&Tensor> = self.data().collect();
+        gather(&self.layout, self.shard, &flats, ranks)
+    }
+}
+
+impl Old {
+    /// What all ranks together hold of a column of the optimizer's, one tensor for each trained block.
+    fn whole(&self, held: &[Tensor], ranks: &Ranks) -> Result<Vec<Tensor>, StateError> {
+        if self.layout.options.shards <= 1 {
+            return Ok(held.iter().map(Tensor::shallow_clone).collect());
+        }
+        let trained = self.layout.blocks.iter().filter(|block| block.group.is_trained());
+        let Some(device) = held.first().map(Tensor::device) else {
+            return Ok(Vec::new());
+        };
+        let zeros = |block: &Block| patiently(device, || Tensor::f_zeros([block.len], (block.kind, device)));
+        let flats: Vec<Tensor> = trained.map(zeros).collect::<Result<_, TchError>>()?;
+        for (part, held) in self.layout.shard(self.shard).iter().zip(held) {
+            tch::no_grad(|| narrow(&flats[part.block], &part.range)?.f_copy_(held))?;
+        }
+        gather(&self.layout, self.shard, &flats.iter().collect::<Vec<_>>(), ranks)?;
+        Ok(flats)
+    }
+}
+
+/// Every rank has filled its parts of flat tensors, one for each block, and gets those of the others.
+fn gather(layout: &Layout, shard: usize, flats: &[&Tensor], ranks: &Ranks) -> Result<(), StateError> {
+    let shards = layout.options.shards;
+    if shards <= 1 {
+        return Ok(());
+    }
+    let views = |bucket: &Bucket| {
+        let flat = flats[bucket.block];
+        Ok((
+            narrow(flat, &bucket.range)?,
+            narrow(flat, &bucket.part(shard, shards))?,
+        ))
+    };
+    let views: Vec<(Tensor, Tensor)> = layout
+        .buckets
+        .iter()
+        .map(views)
+        .collect::<Result<_, TchError>>()?;
+    let all: Vec<Collective<'_>> = views
+        .iter()
+        .map(|(output, input)| Collective::AllGather { output, input })
+        .collect();
+    Ok(ranks.start_all(&all)?.wait()?)
+}

@@ -1,0 +1,153 @@
+//! Stages and their phases: what is trained in each, and what is made anew where another begins.
+//!
+//! Nothing is handed on that could be forgotten: learning rates are a function of the step's number, and the rest of a phase (the
+//! table, the hooks, the optimizer) is built from the recipe and the registry in the same way at the start of a run, at a boundary
+//! within it, and when it is resumed. What goes on over a boundary is named: the rows' values, the moving average, and, where something
+//! is only unfrozen, the optimizer's state of what was trained before.
+
+use dtrain_common::recipe::{Ema as EmaSettings, Passage, Recipe};
+use tch::TchError;
+
+use super::layout::{Group, LayoutOptions};
+use super::table::Parameter;
+use crate::engine::{PhaseFile, PhasePlan, Place, RunPlan, StageFile, StagePlan};
+use crate::models::{Entry, Registry};
+use crate::optim::GroupOptions;
+
+/// What is trained in a phase, and with which settings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trained {
+    /// For every parameter of the model, in the order of construction: the number of its group, or None where it is frozen.
+    pub group_of: Vec<Option<usize>>,
+    /// What each group has of its own.
+    pub groups: Vec<GroupOptions>,
+}
+
+/// A stage of the run.
+#[derive(Debug, Clone)]
+pub struct Stage {
+    /// Its recipe, see [`Recipe::of_stage`].
+    pub recipe: Recipe,
+    /// Whether the moving average goes on from the stage before.
+    pub ema: Passage,
+    /// Whether checkpoints are compared with those of the stage before.
+    pub best: Passage,
+    /// Its phases, as the plan has them; at least one.
+    pub phases: Vec<Trained>,
+}
+
+/// All stages of a run, and what is the same in all of them.
+#[derive(Debug, Clone)]
+pub struct Stages {
+    /// In their order, as the plan has them; at least one.
+    pub stages: Vec<Stage>,
+    /// How the table is laid out.
+    pub layout: LayoutOptions,
+    /// Which part of it is updated here.
+    pub shard: usize,
+    /// The moving average, where the recipe asks for one.
+    pub ema: Option<EmaSettings>,
+}
+
+impl Trained {
+    /// How many parameters are trained, element by element.
+    pub fn count(&self, registry: &Registry) -> u64 {
+        std::iter::zip(registry.parameters(), &self.group_of)
+            .filter(|(_, group)| group.is_some())
+            .map(|(entry, _)| entry.elements() as u64)
+            .sum()
+    }
+}
+
+impl Stages {
+    /// A stage.
+    pub fn stage(&self, place: Place) -> &Stage {
+        &self.stages[place.stage]
+    }
+
+    /// What is trained in a phase.
+    pub fn trained(&self, place: Place) -> &Trained {
+        &self.stage(place).phases[place.phase]
+    }
+
+    /// The stages as plan.json has them; none in a run without.
+    pub fn files(&self, plan: &RunPlan, registry: &Registry) -> Vec<StageFile> {
+        let staged = plan.stages().iter().zip(&self.stages);
+        let file = |(of, stage): (&StagePlan, &Stage)| {
+            let phase = |(of, trained): (&PhasePlan, &Trained)| PhaseFile {
+                first_step: of.steps.start + 1,
+                parameters: trained.count(registry),
+            };
+            Some(StageFile {
+                name: of.name.clone()?,
+                steps: [of.steps.start + 1, of.steps.end],
+                effective_batch: of.partition.effective_batch(),
+                micro_batch: of.partition.micro_batch(),
+                grad_accum_steps: of.partition.grad_accum_steps(),
+                partition: of.partition.to_string(),
+                learning_rate: of.schedule.peak,
+                steps_per_epoch: of.steps_per_epoch,
+                phases: of.phases.iter().zip(&stage.phases).map(phase).collect(),
+            })
+        };
+        staged.filter_map(file).collect()
+    }
+
+    /// The rows of a phase: what is trained in it, what rests, and the model's buffers. What is trained, and nothing else, asks for
+    /// gradients from now on.
+    ///
+    /// # Errors
+    /// As tensor operations.
+    pub fn parameters<'a>(
+        &self,
+        place: Place,
+        registry: &'a Registry,
+    ) -> Result<Vec<Parameter<'a>>, TchError> {
+        let group_of = &self.trained(place).group_of;
+        for (entry, group) in registry.parameters().zip(group_of) {
+            let _ = entry.tensor().f_set_requires_grad(group.is_some())?;
+        }
+        let parameter = |(entry, group): (&'a Entry, Group)| Parameter {
+            name: entry.name(),
+            tensor: entry.tensor(),
+            group,
+        };
+        let trained = registry
+            .parameters()
+            .zip(group_of)
+            .filter_map(|(entry, group)| Some((entry, Group::Trained((*group)?))));
+        let resting = registry
+            .parameters()
+            .zip(self.resting(place))
+            .filter(|(_, rests)| *rests);
+        let resting = resting.map(|(entry, _)| (entry, Group::Resting));
+        let statistics = registry.buffers().map(|entry| (entry, Group::Statistics));
+        Ok(trained.chain(resting).chain(statistics).map(parameter).collect())
+    }
+
+    /// For every parameter whether it rests in a phase: it was trained since the moving average began, and is frozen. None does without
+    /// an average.
+    fn resting(&self, place: Place) -> Vec<bool> {
+        let now = &self.trained(place).group_of;
+        if self.ema.is_none() {
+            return vec![false; now.len()];
+        }
+        let began = self.stages[..=place.stage]
+            .iter()
+            .rposition(|stage| stage.ema == Passage::Restart)
+            .unwrap_or(0);
+        let earlier: Vec<&Trained> = self.stages[began..=place.stage]
+            .iter()
+            .enumerate()
+            .flat_map(|(index, stage)| {
+                let here = began + index == place.stage;
+                let phases = if here { place.phase } else { stage.phases.len() };
+                &stage.phases[..phases]
+            })
+            .collect();
+        let was_trained = |number: usize| earlier.iter().any(|phase| phase.group_of[number].is_some());
+        (0..now.len())
+            .map(|number| now[number].is_none() && was_trained(number))
+            .collect()
+    }
+}
