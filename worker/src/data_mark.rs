@@ -1,8 +1,14 @@
-//! The mark by which a run that goes on knows its data again.
+//! How a run that goes on from a checkpoint knows its data again.
 
-use dtrain_common::manifest::{DataMark, hex};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use dtrain_common::manifest::{DataMark, Manifest, hex};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+
+use crate::error::WorkerError;
+use crate::tasks::Task;
 
 /// Keys whose values say where the data lies, which may change.
 const PLACES: [&str; 1] = ["root"];
@@ -70,6 +76,78 @@ pub(crate) fn changed(then: Option<&DataMark>, now: &DataMark) -> Option<String>
         "warning: the data is not what the checkpoint was trained on: {how}. The run goes on with it, and its epochs are not those of \
          the run that was interrupted"
     ))
+}
+
+/// Refuses a checkpoint that keeps something else with its weights than the task does now, or whose classes have other names: its
+/// outputs would mean something else.
+pub(crate) fn same_data(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Result<(), WorkerError> {
+    if let Some(differing) = other_classes(&manifest.class_names, task.class_names()) {
+        let folder = folder.to_owned();
+        return Err(WorkerError::OtherClasses { folder, differing });
+    }
+    let differing = differing(&manifest.extra, &task.extra());
+    if differing.is_empty() {
+        return Ok(());
+    }
+    let folder = folder.to_owned();
+    Err(WorkerError::OtherData { folder, differing })
+}
+
+/// What is said of a checkpoint without names of classes where the data has them; nothing otherwise.
+pub(crate) fn unnamed_classes(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Option<String> {
+    let unnamed = manifest.class_names.is_empty() && !task.class_names().is_empty();
+    unnamed.then(|| {
+        format!(
+            "{} holds no names of classes, since an earlier dtrain wrote it: that the classes of the data have the order of its training \
+             cannot be checked",
+            folder.display()
+        )
+    })
+}
+
+/// The keys under which a checkpoint and a run that resumes from it keep different things.
+fn differing(then: &Value, now: &Value) -> Vec<String> {
+    match (then, now) {
+        (Value::Object(then), Value::Object(now)) => {
+            let keys: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
+            let differs = |key: &&&String| then.get(key.as_str()) != now.get(key.as_str());
+            keys.iter().filter(differs).map(|key| key.to_string()).collect()
+        }
+        _ if then == now => Vec::new(),
+        _ => vec!["extra".to_owned()],
+    }
+}
+
+/// The first classes that have other names than then, in words; none where they are the same, or some have no names.
+fn other_classes(then: &[String], now: &[String]) -> Option<String> {
+    /// More would not be read.
+    const TOLD: usize = 3;
+    if then == now || then.is_empty() || now.is_empty() {
+        return None;
+    }
+    let name = |names: &[String], class: usize| match names.get(class) {
+        Some(name) => format!("{name:?}"),
+        None => "not there".to_owned(),
+    };
+    let differing: Vec<usize> = (0..then.len().max(now.len()))
+        .filter(|&class| then.get(class) != now.get(class))
+        .collect();
+    let told: Vec<String> = differing
+        .iter()
+        .take(TOLD)
+        .map(|&class| {
+            format!(
+                "class {class} is {} there and {} here",
+                name(then, class),
+                name(now, class)
+            )
+        })
+        .collect();
+    let more = match differing.len() - told.len() {
+        0 => String::new(),
+        more => format!(", and {more} more differ"),
+    };
+    Some(format!("{}{more}", told.join(", ")))
 }
 
 #[cfg(test)]

@@ -261,14 +261,6 @@ impl WorkerError {
         }
     }
 
-    /// Whether the message holds a remedy of its own for a lack of memory.
-    pub fn names_a_remedy(&self) -> bool {
-        matches!(
-            self,
-            Self::Train(TrainError::OutOfMemory(_) | TrainError::UnknownSums)
-        )
-    }
-
     /// Whether rank 0 says it too, so that the others may end in silence.
     pub fn is_said_by_rank_0(&self) -> bool {
         matches!(

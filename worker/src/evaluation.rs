@@ -11,7 +11,7 @@ use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::Manifest;
-use dtrain_common::recipe::{MemoryFormat, Recipe};
+use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{Resume, RunDir};
 use dtrain_common::units::ByteSize;
 use serde::{Deserialize, Serialize};
@@ -20,19 +20,20 @@ use tch::Device;
 
 use crate::checkpoint;
 use crate::collectives::{Ranks, Rendezvous};
+use crate::data_mark::{same_data, unnamed_classes};
 use crate::device;
-use crate::engine::{
-    Evaluated, Evaluator, Fault, Kernels, Limits, Precision, StopFlag, TrainError, exhausted, figures_of,
-    in_smaller_batches, shielded,
-};
+use crate::engine::TrainError;
 use crate::error::WorkerError;
 use crate::heartbeat::Heartbeat;
 use crate::memory::{self, budget};
-use crate::metrics::{MetricsLog, Progress, Surface, TestRecord, figure};
-use crate::models::Registry;
-use crate::setup::{loader_options, same_data, unnamed_classes};
+use crate::metrics::{Line, MetricsLog, Progress, Surface, TestRecord, figure};
+use crate::run::evaluate::{Evaluated, Evaluator};
+use crate::run::followers::{Followers, figures_of};
+use crate::run::{StopFlag, peak_memory};
+use crate::setup::{loader_options, registry};
+use crate::step::recover::{Limits, shielded};
+use crate::step::{Fault, Kernels, Precision};
 use crate::tasks::{BuildTask, Console, Site, build_to_fill};
-use crate::worker::peak_memory;
 
 /// What rank 0 tells the others.
 #[derive(Debug, Serialize, Deserialize)]
@@ -58,8 +59,14 @@ pub(crate) struct Place<'a> {
     pub(crate) ranks: &'a Ranks,
     pub(crate) device: Device,
     pub(crate) stop: &'a StopFlag,
-    pub(crate) heartbeat: &'a Heartbeat,
-    pub(crate) progress: &'a Progress,
+}
+
+/// Who hears of it.
+pub(crate) fn audience(surface: Surface) -> Followers<'static> {
+    Followers::new(vec![
+        Box::new(Heartbeat::from_env()),
+        Box::new(Progress::new(surface, 0, 0, 1, 0)),
+    ])
 }
 
 /// Does the job of `dtrain eval`; the answer goes to standard output. Every rank calls it.
@@ -99,17 +106,14 @@ fn run_shielded<T: BuildTask + 'static>(
         weights: job.weights,
         batch: job.batch,
     };
-    let progress = Progress::new(Surface::detect(env.rank), 0, 0, 1, 0);
     let place = Place {
         env,
         ranks: &ranks,
         device,
         // Nothing is lost with an evaluation: signals end it at once.
         stop: &StopFlag::default(),
-        heartbeat: &Heartbeat::from_env(),
-        progress: &progress,
     };
-    let record = evaluate::<T>(&subject, &place)?;
+    let record = evaluate::<T>(&subject, &place, &mut audience(Surface::detect(env.rank)))?;
     let peaks = peak_memory(&ranks, memory::report(device).map_err(TrainError::from)?.peak)?;
     ranks.shutdown().map_err(TrainError::from)?;
     if let (0, Some(record)) = (env.rank, record) {
@@ -139,17 +143,59 @@ fn choose(named: &Path) -> Result<PathBuf, WorkerError> {
 
 /// Builds the model, fills it from the checkpoint, and evaluates the whole test set. None where some rank was asked to stop. Every rank
 /// calls it.
-///
-/// # Errors
-/// As [`run`].
 pub(crate) fn evaluate<T: BuildTask + 'static>(
     subject: &Subject<'_>,
     place: &Place<'_>,
+    followers: &mut Followers<'_>,
 ) -> Result<Option<TestRecord>, WorkerError> {
     let begun = Instant::now();
     let Subject { recipe, folder, .. } = *subject;
-    let mut registry = Registry::new(place.device);
-    registry.channels_last(recipe.model.memory_format == MemoryFormat::ChannelsLast);
+    let limits = Limits::new(place.device, recipe.memory.budget);
+    let (task, manifest, average) = fill::<T>(subject, place)?;
+    let precision = Precision::new(&recipe.precision, place.device)?;
+    if let Some(kernels) = Kernels::new(recipe, place.device)? {
+        kernels.apply().map_err(TrainError::from)?;
+    }
+    let evaluator = Evaluator {
+        task: &task,
+        ranks: place.ranks,
+        precision: &precision,
+        loader: loader_options(recipe, place.env.local_world_size),
+        limits,
+        stop: place.stop,
+    };
+    let limit = recipe.memory.micro_batch.limit();
+    let cut = Partition::new(recipe.train.effective_batch, place.ranks.size(), limit);
+    let batch = subject
+        .batch
+        .unwrap_or_else(|| cut.map_or(1, |cut| cut.micro_batch()));
+    // Steps of an epoch that were taken belong to it.
+    let epoch = manifest.epoch + u64::from(manifest.step_in_epoch > 0);
+    let (step, mut fault) = (manifest.step, Fault::from_env(place.env.rank)?);
+    let (mut eval, batch) = match evaluator.run(batch, (step, epoch), &mut fault, followers)? {
+        Evaluated::Whole(record, batch) => (*record, batch),
+        Evaluated::Stopped => return Ok(None),
+        Evaluated::Exhausted(shortages) => {
+            return Err(limits.exhausted(&shortages, 1, step, Owners::default()).into());
+        }
+    };
+    // With the time that the model took to be built.
+    eval.eval_ms = begun.elapsed().as_secs_f64() * 1e3;
+    Ok(Some(TestRecord {
+        checkpoint: folder.display().to_string(),
+        weights: if average { "average" } else { "raw" },
+        batch,
+        eval,
+    }))
+}
+
+/// The task with its model, filled from the checkpoint, whose manifest goes with it; and whether its weights are the moving average.
+fn fill<T: BuildTask + 'static>(
+    subject: &Subject<'_>,
+    place: &Place<'_>,
+) -> Result<(T, Manifest, bool), WorkerError> {
+    let Subject { recipe, folder, .. } = *subject;
+    let mut registry = registry(recipe, place.device);
     let site = Site {
         registry: &mut registry,
         local_ranks: place.env.local_world_size,
@@ -167,78 +213,32 @@ pub(crate) fn evaluate<T: BuildTask + 'static>(
         let folder = folder.to_owned();
         return Err(WorkerError::NoAverage { folder });
     }
-    let precision = Precision::new(&recipe.precision, place.device)?;
-    if let Some(kernels) = Kernels::new(recipe, place.device)? {
-        kernels.apply().map_err(TrainError::from)?;
-    }
-    let evaluator = Evaluator {
-        task: &task,
-        ranks: place.ranks,
-        precision: &precision,
-        loader_options: loader_options(recipe, place.env.local_world_size),
-        device: place.device,
-        limits: Limits::new(place.device, recipe.memory.budget),
-        stop: place.stop,
-        heartbeat: place.heartbeat,
-    };
-    let batch = match subject.batch {
-        Some(batch) => batch,
-        None => {
-            let limit = recipe.memory.micro_batch.limit();
-            let cut = Partition::new(recipe.train.effective_batch, place.ranks.size(), limit);
-            cut.map_or(1, |cut| cut.micro_batch())
-        }
-    };
-    let step = manifest.step;
-    let mut fitting = batch;
-    let ended = evaluator.run(batch, &mut Fault::from_env(place.env.rank)?, step, |too_large| {
-        fitting = too_large.to;
-        if let Some(words) = in_smaller_batches(&too_large, step) {
-            place.progress.note(words);
-        }
-        Ok(())
-    })?;
-    let totals = match ended {
-        Evaluated::Whole(totals) => totals,
-        Evaluated::Stopped => return Ok(None),
-        Evaluated::Exhausted(shortages) => {
-            return Err(exhausted(&shortages, 1, step, Owners::default(), place.device).into());
-        }
-    };
-    // Steps of an epoch that were taken belong to it.
-    let epoch = manifest.epoch + u64::from(manifest.step_in_epoch > 0);
-    Ok(Some(TestRecord {
-        checkpoint: folder.display().to_string(),
-        weights: if average { "average" } else { "raw" },
-        batch: fitting,
-        eval: evaluator.record(&totals, step, epoch, begun),
-    }))
+    Ok((task, manifest, average))
 }
 
 /// The test at the end of a run, with the memory of its training free. Rank 0 names the run directory, and writes the result there. Its
 /// figures by name; None where some rank was asked to stop. Every rank calls it.
-///
-/// # Errors
-/// As [`run`].
 pub(crate) fn test<T: BuildTask + 'static>(
     subject: &Subject<'_>,
     place: &Place<'_>,
     run_dir: Option<&RunDir>,
+    surface: Surface,
 ) -> Result<Option<BTreeMap<String, f64>>, WorkerError> {
     // Neither failure would change what follows.
     let _ = dtrain_torch_shim::memory::empty_cache(place.device);
     let _ = dtrain_torch_shim::memory::reset_peak(place.device);
     let free = memory::report(place.device).map_err(TrainError::from)?;
-    let Some(record) = evaluate::<T>(subject, place)? else {
+    let mut followers = audience(surface);
+    let Some(record) = evaluate::<T>(subject, place, &mut followers)? else {
         return Ok(None);
     };
     if let Some(run_dir) = run_dir {
         let path = run_dir.metrics();
         MetricsLog::open(&path, u64::MAX)
-            .and_then(|mut log| log.test(&record))
+            .and_then(|mut log| log.append(&Line::Test(&record)))
             .map_err(|source| WorkerError::Write { path, source })?;
         let peak = memory::report(place.device).map_err(TrainError::from)?.peak;
-        place.progress.note(format_args!(
+        followers.note(format_args!(
             "test of {}\n  memory: {} when the training's was free, {} at most",
             table(&record, &[peak]),
             ByteSize(free.allocated),

@@ -17,7 +17,7 @@ const LONGEST_SILENT_WRITE: Duration = Duration::from_secs(30 * 60);
 
 /// A file whose time of modification says when there was progress last, and whose content says whether a checkpoint is being
 /// written.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Heartbeat(Option<Arc<Beats>>);
 
 #[derive(Debug)]

@@ -14,33 +14,84 @@ use crate::engine::{PlanFile, TrainError};
 use crate::error::WorkerError;
 use crate::lead::memory_copies;
 use crate::memory;
-use crate::memory::start::{Chosen, Fits};
-use crate::metrics::{MetricsLog, Progress};
+use crate::memory::start::{Chosen, Fits, Settled};
+use crate::run::Followers;
 use crate::setup::Setup;
 
 /// Parameters are float32.
 const BYTES_PER_PARAMETER: u64 = 4;
 
-/// Rank 0 writes the plan, opens the metrics, and says what begins.
+/// Rank 0 writes the plan, and says what begins.
 pub(crate) fn introduce(
     recipe: &Recipe,
     setup: &Setup,
     env: &WorkerEnv,
+    device: Device,
+    settled: &Settled,
+    (run_dir, followers): (&RunDir, &mut Followers<'_>),
+) -> Result<(), WorkerError> {
+    let (plan, model) = (&setup.course.plan, &setup.replica.model);
+    let Settled { chosen, limit } = settled;
+    write_plan(setup, env, run_dir, device, settled)?;
+    let test_samples = model.task.test_set().len();
+    // Of stages each says what it trains.
+    let told = match recipe.stage.is_empty() {
+        true => model.table.trained_elements(),
+        false => model.registry.parameter_count() as u64,
+    };
+    followers.note(format!(
+        "{} on {} x {} in {}: {told} parameters, {} training and {test_samples} test samples, {}",
+        recipe.model_name(),
+        env.world_size,
+        device::name(device),
+        setup.replica.precision.describe(),
+        plan.train_samples,
+        model.task.describe(),
+    ));
+    followers.note(plan);
+    for warning in &plan.warnings {
+        followers.note(format_args!("warning: {warning}"));
+    }
+    for note in &setup.notes {
+        followers.note(note);
+    }
+    if recipe.checkpoint.in_memory && memory_copies(recipe, env).is_none() {
+        followers.note(
+            "warning: no copies are kept in memory: checkpoint.in_memory needs `dtrain launch` and all workers on one machine",
+        );
+    }
+    if setup.course.done >= plan.total_steps {
+        let longer = match recipe.stage.is_empty() {
+            true => "raise train.epochs or train.steps",
+            false => "make the last stage longer",
+        };
+        followers.note(format!(
+            "all {} steps have been taken; to train on, {longer}",
+            plan.total_steps
+        ));
+    }
+    for (stage, chosen) in plan.stages().iter().zip(chosen) {
+        if let Some(chosen) = chosen {
+            let (name, segments) = (stage.name.as_deref(), model.recompute.segments());
+            followers.note(predicted(name, chosen, segments, *limit));
+        }
+    }
+    let memory = memory::report(device).map_err(TrainError::from)?;
+    followers.note(memory.line(device::kind(device)));
+    Ok(())
+}
+
+fn write_plan(
+    setup: &Setup,
+    env: &WorkerEnv,
     run_dir: &RunDir,
     device: Device,
-    progress: &Progress,
-    (chosen, limit): (&[Option<Chosen>], u64),
-) -> Result<MetricsLog, WorkerError> {
-    let Setup {
-        model,
-        plan,
-        done,
-        notes,
-        ..
-    } = setup;
+    settled: &Settled,
+) -> Result<(), WorkerError> {
+    let (course, model) = (&setup.course, &setup.replica.model);
+    let (plan, Settled { chosen, limit }) = (&course.plan, settled);
     let parameters = model.table.trained_elements();
     let moments = model.table.moments().count() as u64;
-    let test_samples = model.task.test_set().len();
     let first = plan.stage(0);
     let file = PlanFile {
         effective_batch: first.partition.effective_batch(),
@@ -55,73 +106,21 @@ pub(crate) fn introduce(
         steps_per_epoch: first.steps_per_epoch,
         total_steps: plan.total_steps,
         train_samples: plan.train_samples,
-        test_samples: test_samples as u64,
+        test_samples: model.task.test_set().len() as u64,
         parameters,
-        stages: setup.stages.files(plan, &model.registry),
+        stages: course.stages.files(plan, &model.registry),
         predicted_bytes: {
             let frozen = model.registry.parameter_count() as u64 - parameters;
             let mut state = state_bytes(parameters, frozen, BYTES_PER_PARAMETER, moments);
             state.optimizer /= model.table.shards() as u64;
             state
         },
-        budget_bytes: (limit < u64::MAX).then_some(limit),
+        budget_bytes: (*limit < u64::MAX).then_some(*limit),
         predictions: chosen.iter().flatten().map(|chosen| chosen.prediction).collect(),
     };
     let path = run_dir.plan();
     write_atomic(&path, &serde_json::to_vec_pretty(&file)?)
-        .map_err(|source| WorkerError::Write { path, source })?;
-    let path = run_dir.metrics();
-    let metrics = MetricsLog::open(&path, *done).map_err(|source| WorkerError::Write { path, source })?;
-
-    // Of stages each says what it trains.
-    let told = match recipe.stage.is_empty() {
-        true => parameters,
-        false => model.registry.parameter_count() as u64,
-    };
-    progress.note(format!(
-        "{} on {} x {} in {}: {told} parameters, {} training and {test_samples} test samples, {}",
-        recipe.model_name(),
-        env.world_size,
-        device::name(device),
-        setup.precision.describe(),
-        plan.train_samples,
-        model.task.describe(),
-    ));
-    progress.note(plan);
-    for warning in &plan.warnings {
-        progress.note(format_args!("warning: {warning}"));
-    }
-    for note in notes {
-        progress.note(note);
-    }
-    if recipe.checkpoint.in_memory && memory_copies(recipe, env).is_none() {
-        progress.note(
-            "warning: no copies are kept in memory: checkpoint.in_memory needs `dtrain launch` and all workers on one machine",
-        );
-    }
-    if *done >= plan.total_steps {
-        let longer = match recipe.stage.is_empty() {
-            true => "raise train.epochs or train.steps",
-            false => "make the last stage longer",
-        };
-        progress.note(format!(
-            "all {} steps have been taken; to train on, {longer}",
-            plan.total_steps
-        ));
-    }
-    for (stage, chosen) in plan.stages().iter().zip(chosen) {
-        if let Some(chosen) = chosen {
-            progress.note(predicted(
-                stage.name.as_deref(),
-                chosen,
-                model.recompute.segments(),
-                limit,
-            ));
-        }
-    }
-    let memory = memory::report(device).map_err(TrainError::from)?;
-    progress.note(memory.line(device::kind(device)));
-    Ok(metrics)
+        .map_err(|source| WorkerError::Write { path, source })
 }
 
 /// What a stage is predicted to take, for people.

@@ -1,6 +1,6 @@
 //! What rank 0 does before the others: it looks at the data, claims the run directory, and decides where the run begins.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
@@ -8,15 +8,16 @@ use dtrain_common::manifest::{BestSoFar, Manifest};
 use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{Resume, RunDir, RunLock, SetAside, Start};
 use dtrain_common::text::counted;
-use tch::Device;
 
 use crate::checkpoint;
 use crate::data_mark;
 use crate::error::WorkerError;
+use crate::host::Host;
 use crate::memory::start;
+use crate::request::Request;
+use crate::run::followers::BestKeeper;
 use crate::setup::{Opening, Setup};
 use crate::tasks::{BuildTask, Console};
-use crate::worker::Request;
 
 /// A rank 0 whose launcher was killed has so long to end.
 const TAKE_OVER: Duration = Duration::from_secs(60);
@@ -26,8 +27,7 @@ pub(crate) fn lead<T: BuildTask + 'static>(
     request: &Request,
     recipe: &Recipe,
     env: &WorkerEnv,
-    device: Device,
-    allowed: u64,
+    host: &Host,
 ) -> Result<(Opening, Setup, Vec<RunLock>), WorkerError> {
     let survey = Console::with_log(|console| T::survey(recipe, console))?;
     let root = request
@@ -35,22 +35,7 @@ pub(crate) fn lead<T: BuildTask + 'static>(
         .clone()
         .unwrap_or_else(|| RunDir::default_root(&request.recipe, SystemTime::now()));
     let run_dir = RunDir::new(root);
-    let mut claims = Vec::new();
-    let mut asked = request.resume.clone();
-    if !request.prepared {
-        let (start, claim) = run_dir.begin(recipe, &asked)?;
-        // A launcher says it itself.
-        if let Some(note) = claim.note() {
-            tracing::warn!("{note}");
-        }
-        claims.push(claim);
-        if let (Resume::From(named), Start::Resume(checkpoint)) = (&asked, start) {
-            asked = match run_dir.goes_on_after(named)? {
-                true => Resume::Auto,
-                false => Resume::From(checkpoint),
-            };
-        }
-    }
+    let (mut asked, mut claims) = claim(request, recipe, &run_dir)?;
     claims.push(run_dir.claim_training(TAKE_OVER)?);
     let completed = run_dir.recover()?;
     // What was accepted before may have been moved by that.
@@ -73,37 +58,77 @@ pub(crate) fn lead<T: BuildTask + 'static>(
         data: data_mark::digest(&survey),
         survey,
     };
-    let mut setup = Setup::build::<T>(recipe, &opening, env, device, None).map_err(|error| {
-        start::explained::<T>(
-            error,
-            request,
-            recipe,
-            &opening.survey,
-            env.world_size,
-            (allowed, device),
-        )
-    })?;
-    // Choosing it is checking it.
-    setup.resumed_in = setup.resumed_in.map(|read| chosen_in + read);
-    // Nothing stands in the way of the run any more.
-    if let Some(checkpoint) = &opening.resume {
-        let is_sought = |best: &BestSoFar| Some(&best.by) == recipe.checkpoint.best.as_ref();
-        let best = setup.earlier_best.take().filter(is_sought);
-        let (checkpoint, set_aside) =
-            run_dir.begin_after(checkpoint, setup.done, best.as_ref().map(|best| best.step))?;
-        setup
-            .notes
-            .extend(completed.iter().chain(&set_aside).filter_map(went_back));
-        opening.is_anothers = !from_memory && !run_dir.checkpoint(setup.done).is_dir();
-        // What another folder holds, or nobody any more, is not kept by this run. The best of a copy in memory may not have been written
-        // when all died: then the one before is the best again.
-        opening.best = best.and_then(|best| match run_dir.checkpoint(best.step).is_dir() {
-            true => Some(best),
-            false => run_dir.linked_best(setup.done).filter(is_sought),
-        });
-        opening.resume = Some(checkpoint);
+    let room = start::Room {
+        request,
+        survey: &opening.survey,
+        ranks: env.world_size,
+        limit: host.allowed,
+        device: host.device,
+        amp: recipe.precision.amp,
+    };
+    let mut setup = Setup::build::<T>(recipe, &opening, env, host.device, None)
+        .map_err(|error| start::explained::<T>(error, &room, recipe))?;
+    if let (Some(checkpoint), Some(resumed)) = (opening.resume.take(), &mut setup.resumed) {
+        // Choosing it is checking it.
+        resumed.took += chosen_in;
+        go_on(recipe, &run_dir, &checkpoint, completed, &mut opening, &mut setup)?;
     }
     Ok((opening, setup, claims))
+}
+
+/// Nothing stands in the way of the run any more: what the run directory holds of later steps is set aside.
+fn go_on(
+    recipe: &Recipe,
+    run_dir: &RunDir,
+    checkpoint: &Path,
+    completed: Option<SetAside>,
+    opening: &mut Opening,
+    setup: &mut Setup,
+) -> Result<(), WorkerError> {
+    let (done, resumed) = (setup.course.done, &mut setup.resumed);
+    let is_sought = |best: &BestSoFar| Some(&best.by) == recipe.checkpoint.best.as_ref();
+    let best = resumed.as_mut().and_then(|resumed| resumed.manifest.best.take());
+    let best = best.filter(is_sought);
+    let (checkpoint, set_aside) =
+        run_dir.begin_after(checkpoint, done, best.as_ref().map(|best| best.step))?;
+    setup
+        .notes
+        .extend(completed.iter().chain(&set_aside).filter_map(went_back));
+    opening.is_anothers = !opening.from_memory && !run_dir.checkpoint(done).is_dir();
+    // What another folder holds, or nobody any more, is not kept by this run. The best of a copy in memory may not have been written
+    // when all died: then the one before is the best again.
+    opening.best = best.and_then(|best| match run_dir.checkpoint(best.step).is_dir() {
+        true => Some(best),
+        false => run_dir.linked_best(done).filter(is_sought),
+    });
+    opening.resume = Some(checkpoint);
+    setup.course.best = BestKeeper::new(recipe.checkpoint.best.clone(), opening.best.clone());
+    Ok(())
+}
+
+/// Claims the run directory, where no launcher has, and says where the run is to begin.
+fn claim(
+    request: &Request,
+    recipe: &Recipe,
+    run_dir: &RunDir,
+) -> Result<(Resume, Vec<RunLock>), WorkerError> {
+    let asked = request.resume.clone();
+    if request.prepared {
+        return Ok((asked, Vec::new()));
+    }
+    let (start, claim) = run_dir.begin(recipe, &asked)?;
+    // A launcher says it itself.
+    if let Some(note) = claim.note() {
+        tracing::warn!("{note}");
+    }
+    let asked = match (&asked, start) {
+        (Resume::From(named), Start::Resume(checkpoint)) => match run_dir.goes_on_after(named)? {
+            true => Resume::Auto,
+            false => Resume::From(checkpoint),
+        },
+        _ => asked,
+    };
+    Ok((asked, vec![claim]))
 }
 
 /// What is said of checkpoints that were set aside; nothing where there were none.

@@ -14,8 +14,9 @@ use dtrain_common::run_dir::Resume;
 use tracing_subscriber::EnvFilter;
 
 use super::error::WorkerError;
+use super::request::Request;
 use super::tasks::BuildTask;
-use super::worker::{Request, run, run_task};
+use super::worker::{run, run_task};
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 success, 2 usage, recipe or data error, 3 out of memory, 5 the ranks did not find each other,

@@ -1,7 +1,6 @@
 //! From a recipe to what a trainer is made of. Rank 0 goes first: it looks at the data and the checkpoint, builds
 //! everything, and only then lets the others begin, so that a run that cannot begin fails once, with one message.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,13 +12,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
+use super::data_mark::{self, same_data, unnamed_classes};
 use super::error::WorkerError;
-use super::{data_mark, recompute, trained};
+use super::{recompute, trained};
 use crate::checkpoint;
+use crate::cores::share_of_cores;
 use crate::data::LoaderOptions;
-use crate::engine::{BatchNorms, Kernels, Needs, Place, Precision, RankSync, RunPlan, TrainError};
+use crate::engine::{BatchNorms, Needs, Place, RankSync, RunPlan, TrainError};
 use crate::models::{self, BatchSync, LoadReport, Registry, Renames};
+use crate::run::followers::BestKeeper;
+use crate::run::{Course, Under};
 use crate::state::{LayoutOptions, Model, Stage, Stages, Trained};
+use crate::step::{Kernels, Precision, Replica};
 use crate::tasks::{BATCH_NORM, BuildTask, Site, Task, Totals, build_to_fill, has_batch_norm};
 
 /// What rank 0 tells the others before the run begins.
@@ -61,37 +65,28 @@ impl Opening {
 
 /// Everything of a run that does not need the other ranks.
 pub(crate) struct Setup {
-    pub(crate) model: Model,
+    pub(crate) replica: Replica,
     /// What the model's normalisations sum over the ranks by, where they do.
     pub(crate) batch_sync: Option<Arc<RankSync>>,
-    pub(crate) precision: Precision,
-    pub(crate) plan: RunPlan,
-    pub(crate) stages: Stages,
-    /// The phase that the model is laid out for.
-    pub(crate) place: Place,
-    /// Steps taken before, by the checkpoint.
-    pub(crate) done: u64,
-    /// The figures of the evaluation that the checkpoint was written after.
-    pub(crate) earlier_metrics: BTreeMap<String, f64>,
-    /// The best checkpoint by then, by the checkpoint: whether this run has it is for rank 0 to see.
-    pub(crate) earlier_best: Option<BestSoFar>,
-    /// Whether the evaluation of that checkpoint is still to be made.
-    pub(crate) owes_evaluation: bool,
-    /// How long the checkpoint took to read.
-    pub(crate) resumed_in: Option<Duration>,
-    /// What is trained on.
-    pub(crate) data: DataMark,
-    /// A sentence for people: what was loaded besides the recipe's plain meaning.
+    pub(crate) course: Course,
+    /// The checkpoint that the run goes on from.
+    pub(crate) resumed: Option<Resumed>,
+    /// Sentences for people: what was loaded besides the recipe's plain meaning.
     pub(crate) notes: Vec<String>,
 }
 
+/// A checkpoint that was read.
+pub(crate) struct Resumed {
+    /// Whether the run has the best checkpoint that it names is for rank 0 to see.
+    pub(crate) manifest: Manifest,
+    /// How long it took to read.
+    pub(crate) took: Duration,
+}
+
 impl Setup {
-    /// Builds the phase that the run begins with, or that its checkpoint ends in: the trainer then goes into the next by itself,
+    /// Builds the phase that the run begins with, or that its checkpoint ends in: the training then goes into the next by itself,
     /// as it does in a run that was not interrupted. With `only` it is this phase, with new weights and new state whatever there
     /// is to resume from: to see what the phase takes.
-    ///
-    /// # Errors
-    /// Whatever is wrong with the recipe, the model, or the checkpoint.
     pub(crate) fn build<T: BuildTask + 'static>(
         recipe: &Recipe,
         opening: &Opening,
@@ -99,93 +94,116 @@ impl Setup {
         device: Device,
         only: Option<Place>,
     ) -> Result<Self, WorkerError> {
-        let (rank, ranks) = (env.rank, env.world_size);
         let mut notes = Vec::new();
         // Every rank draws the same weights; rank 0's are sent to the others all the same.
         tch::manual_seed(recipe.train.seed as i64);
-        let mut registry = Registry::new(device);
-        registry.channels_last(recipe.model.memory_format == MemoryFormat::ChannelsLast);
-        let batch_sync = (recipe.model.batchnorm == BatchNorm::Synced && ranks > 1)
-            .then(|| Arc::new(RankSync::new(ranks)));
+        let batch_sync = (recipe.model.batchnorm == BatchNorm::Synced && env.world_size > 1)
+            .then(|| Arc::new(RankSync::new(env.world_size)));
+        let mut registry = registry(recipe, device);
         registry.set_batch_sync(batch_sync.clone().map(|sync| sync as Arc<dyn BatchSync>));
-        let survey = serde_json::from_value(opening.survey.clone())?;
-        let site = Site {
-            registry: &mut registry,
-            local_ranks: env.local_world_size,
-        };
-        let resume = opening.resume.as_deref().filter(|_| only.is_none());
-        let task: Box<T> = Box::new(match resume {
-            Some(_) => build_to_fill(recipe, survey, site)?,
-            None => T::build(recipe, survey, site)?,
-        });
-        if let Some(best) = &recipe.checkpoint.best {
-            has_figure(task.as_ref(), &best.figure)?;
-        }
+        let folder = opening.resume.as_deref().filter(|_| only.is_none());
+        let task = build_task::<T>(recipe, &opening.survey, env, &mut registry, folder.is_some())?;
         let recompute = recompute::begin(recipe, &registry, &mut notes)?;
-        let samples = task.train_set().len() as u64;
         let data = DataMark {
-            train_samples: samples,
+            train_samples: task.train_set().len() as u64,
             test_samples: task.test_set().len() as u64,
             sha256: opening.data.clone(),
         };
-        let plan = RunPlan::new(recipe, ranks, samples, &needs(task.as_ref(), &registry))?;
-        if let (Some(weights), None) = (&recipe.model.weights, resume) {
+        let needs = needs(task.as_ref(), &registry);
+        let plan = RunPlan::new(recipe, env.world_size, data.train_samples, &needs)?;
+        if let (Some(weights), None) = (&recipe.model.weights, folder) {
             let report = import(recipe, weights, &registry)?;
             notes.push(format!("weights from {}: {report}", weights.display()));
         }
-        let stages = stages(recipe, &registry, &plan, rank, ranks)?;
-        let resume = match resume {
-            Some(folder) => {
-                let manifest = Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?;
-                same_data(folder, &manifest, task.as_ref())?;
-                notes.extend(data_mark::changed(manifest.data.as_ref(), &data));
-                notes.extend(
-                    unnamed_classes(folder, &manifest, task.as_ref()).map(|text| format!("warning: {text}")),
-                );
-                Some((folder, manifest.step))
-            }
-            None => None,
-        };
+        let stages = stages(recipe, &registry, &plan, env)?;
+        let check = |folder| check_resume(folder, task.as_ref(), &data, &mut notes);
+        let step = folder.map(check).transpose()?.unwrap_or(0);
         // At a boundary the state is still that of the step before.
-        let last = resume.map_or(0, |(_, step)| step.saturating_sub(1));
-        let place = plan.nearest(only.unwrap_or_else(|| plan.place(last)));
-        let mut model = Model::new(task, registry, recompute, &stages, place)?;
-        let mut precision = Precision::new(&recipe.precision, device)?;
+        let place = plan.nearest(only.unwrap_or_else(|| plan.place(step.saturating_sub(1))));
+        let mut replica = Replica {
+            model: Model::new(task, registry, recompute, &stages, place)?,
+            precision: Precision::new(&recipe.precision, device)?,
+        };
         if let Some(kernels) = Kernels::new(recipe, device)? {
             kernels.apply().map_err(TrainError::from)?;
         }
-        let (mut done, mut earlier_metrics, mut earlier_best) = (0, BTreeMap::new(), None);
-        let (mut owes_evaluation, mut resumed_in) = (false, None);
-        if let Some((folder, _)) = resume {
-            let begun = Instant::now();
-            let manifest = checkpoint::restore(folder, &mut model).map_err(WorkerError::Resume)?;
-            resumed_in = Some(begun.elapsed());
-            precision.resume(manifest.loss_scale).map_err(TrainError::from)?;
-            done = manifest.step;
-            earlier_metrics = manifest.metrics;
-            owes_evaluation = manifest.evaluation_owed;
-            earlier_best = manifest.best;
-            notes.push(match opening.from_memory {
-                true => format!("resumed from the copy in memory after step {done}: nothing is lost"),
-                false => format!("resumed from {} after step {done}", folder.display()),
-            });
-        }
+        let resumed = folder.map(|folder| resume(folder, &mut replica)).transpose()?;
+        let done = resumed.as_ref().map_or(0, |resumed| resumed.manifest.step);
+        notes.extend(folder.map(|folder| match opening.from_memory {
+            true => format!("resumed from the copy in memory after step {done}: nothing is lost"),
+            false => format!("resumed from {} after step {done}", folder.display()),
+        }));
         Ok(Self {
-            model,
+            replica,
             batch_sync,
-            precision,
-            plan,
-            stages,
-            place,
-            done,
-            earlier_metrics,
-            earlier_best,
-            owes_evaluation,
-            resumed_in,
-            data,
+            course: Course {
+                plan,
+                stages,
+                done,
+                under: Under::new(place),
+                data,
+                best: BestKeeper::new(recipe.checkpoint.best.clone(), opening.best.clone()),
+            },
+            resumed,
             notes,
         })
     }
+}
+
+/// An empty registry for the recipe's model.
+pub(crate) fn registry(recipe: &Recipe, device: Device) -> Registry {
+    let mut registry = Registry::new(device);
+    registry.channels_last(recipe.model.memory_format == MemoryFormat::ChannelsLast);
+    registry
+}
+
+/// The task with its model; with `is_filled` a checkpoint's weights will take the place of those that would be drawn.
+fn build_task<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    survey: &Value,
+    env: &WorkerEnv,
+    registry: &mut Registry,
+    is_filled: bool,
+) -> Result<Box<dyn Task>, WorkerError> {
+    let survey = serde_json::from_value(survey.clone())?;
+    let site = Site {
+        registry,
+        local_ranks: env.local_world_size,
+    };
+    let task: T = match is_filled {
+        true => build_to_fill(recipe, survey, site)?,
+        false => T::build(recipe, survey, site)?,
+    };
+    if let Some(best) = &recipe.checkpoint.best {
+        has_figure(&task, &best.figure)?;
+    }
+    Ok(Box::new(task))
+}
+
+/// The step of the checkpoint in `folder`, which goes with the task and its data.
+fn check_resume(
+    folder: &Path,
+    task: &dyn Task,
+    data: &DataMark,
+    notes: &mut Vec<String>,
+) -> Result<u64, WorkerError> {
+    let manifest = Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?;
+    same_data(folder, &manifest, task)?;
+    notes.extend(data_mark::changed(manifest.data.as_ref(), data));
+    notes.extend(unnamed_classes(folder, &manifest, task).map(|text| format!("warning: {text}")));
+    Ok(manifest.step)
+}
+
+/// Puts the checkpoint in `folder` into what is to be trained.
+fn resume(folder: &Path, replica: &mut Replica) -> Result<Resumed, WorkerError> {
+    let begun = Instant::now();
+    let manifest = checkpoint::restore(folder, &mut replica.model).map_err(WorkerError::Resume)?;
+    let took = begun.elapsed();
+    replica
+        .precision
+        .resume(manifest.loss_scale)
+        .map_err(TrainError::from)?;
+    Ok(Resumed { manifest, took })
 }
 
 /// Fills the model from the file that the recipe names.
@@ -203,13 +221,16 @@ fn stages(
     recipe: &Recipe,
     registry: &Registry,
     plan: &RunPlan,
-    rank: usize,
-    ranks: usize,
+    env: &WorkerEnv,
 ) -> Result<Stages, WorkerError> {
     let layout = LayoutOptions {
         first_bucket_bytes: recipe.reduce.first_bucket.0 as usize,
         bucket_bytes: recipe.reduce.bucket.0 as usize,
-        shards: if recipe.memory.shard_optimizer { ranks } else { 1 },
+        shards: if recipe.memory.shard_optimizer {
+            env.world_size
+        } else {
+            1
+        },
     };
     let passage = |number: usize, of: fn(&recipe::Stage) -> Passage| {
         recipe.stage.get(number).map_or(Passage::Continue, of)
@@ -227,81 +248,9 @@ fn stages(
             .map(stage)
             .collect(),
         layout,
-        shard: if layout.shards > 1 { rank } else { 0 },
+        shard: if layout.shards > 1 { env.rank } else { 0 },
         ema: recipe.ema,
     })
-}
-
-/// Refuses a checkpoint that keeps something else with its weights than the task does now, or whose classes have other names: its
-/// outputs would mean something else.
-pub(crate) fn same_data(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Result<(), WorkerError> {
-    if let Some(differing) = other_classes(&manifest.class_names, task.class_names()) {
-        let folder = folder.to_owned();
-        return Err(WorkerError::OtherClasses { folder, differing });
-    }
-    let differing = differing(&manifest.extra, &task.extra());
-    if differing.is_empty() {
-        return Ok(());
-    }
-    let folder = folder.to_owned();
-    Err(WorkerError::OtherData { folder, differing })
-}
-
-/// What is said of a checkpoint without names of classes where the data has them; nothing otherwise.
-pub(crate) fn unnamed_classes(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Option<String> {
-    let unnamed = manifest.class_names.is_empty() && !task.class_names().is_empty();
-    unnamed.then(|| {
-        format!(
-            "{} holds no names of classes, since an earlier dtrain wrote it: that the classes of the data have the order of its training \
-             cannot be checked",
-            folder.display()
-        )
-    })
-}
-
-/// The keys under which a checkpoint and a run that resumes from it keep different things.
-fn differing(then: &Value, now: &Value) -> Vec<String> {
-    match (then, now) {
-        (Value::Object(then), Value::Object(now)) => {
-            let keys: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
-            let differs = |key: &&&String| then.get(key.as_str()) != now.get(key.as_str());
-            keys.iter().filter(differs).map(|key| key.to_string()).collect()
-        }
-        _ if then == now => Vec::new(),
-        _ => vec!["extra".to_owned()],
-    }
-}
-
-/// The first classes that have other names than then, in words; none where they are the same, or some have no names.
-fn other_classes(then: &[String], now: &[String]) -> Option<String> {
-    /// More would not be read.
-    const TOLD: usize = 3;
-    if then == now || then.is_empty() || now.is_empty() {
-        return None;
-    }
-    let name = |names: &[String], class: usize| match names.get(class) {
-        Some(name) => format!("{name:?}"),
-        None => "not there".to_owned(),
-    };
-    let differing: Vec<usize> = (0..then.len().max(now.len()))
-        .filter(|&class| then.get(class) != now.get(class))
-        .collect();
-    let told: Vec<String> = differing
-        .iter()
-        .take(TOLD)
-        .map(|&class| {
-            format!(
-                "class {class} is {} there and {} here",
-                name(then, class),
-                name(now, class)
-            )
-        })
-        .collect();
-    let more = match differing.len() - told.len() {
-        0 => String::new(),
-        more => format!(", and {more} more differ"),
-    };
-    Some(format!("{}{more}", told.join(", ")))
 }
 
 /// Refuses to seek the best by a figure that no evaluation of the task will have.
@@ -351,14 +300,4 @@ pub(crate) fn loader_options(recipe: &Recipe, local_world_size: usize) -> Loader
         // What a data set of the user's own makes of random numbers is its own affair.
         augment: recipe.data.augment != Augment::None || recipe.task == recipe::Task::Custom,
     }
-}
-
-/// What one of so many ranks on this machine has of its cores; at least one.
-pub(crate) fn share_of_cores(local_world_size: usize) -> usize {
-    (cores() / local_world_size.max(1)).max(1)
-}
-
-/// The machine's cores that this process may use.
-pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }

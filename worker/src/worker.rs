@@ -1,51 +1,36 @@
 //! A worker's life: find the peers, set up, train, say how it ended.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::plan::{Cut, EvalWeights};
+use crate::plan::EvalWeights;
 use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::{self, Recipe, Task, TestWeights};
-use dtrain_common::run_dir::{Resume, RunDir};
-use tch::{Device, Tensor};
+use dtrain_common::result::RunResult;
+use dtrain_common::run_dir::{Resume, RunDir, RunLock};
+use tch::Device;
 
-use super::device;
 use super::error::WorkerError;
-use super::setup::{Opening, Setup, loader_options, share_of_cores};
+use super::setup::{Opening, Setup, loader_options};
 use crate::collectives::{Collective, Ranks, Rendezvous};
-use crate::control::Control;
-use crate::engine::{
-    BestKeeper, Fault, Outcome, Parts, SaveMore, StopFlag, Summary, TrainError, Trainer, prepare_graphs,
-    shielded,
-};
+use crate::cores::share_of_cores;
+use crate::engine::TrainError;
 use crate::evaluation::{self, Subject};
 use crate::heartbeat::Heartbeat;
+use crate::host::Host;
 use crate::introduce::introduce;
 use crate::job;
 use crate::lead::{lead, memory_copies};
-use crate::memory::budget;
-use crate::memory::start;
-use crate::metrics::{Progress, Surface};
+use crate::memory::{Books, start};
+use crate::metrics::{MetricsLog, Progress};
 use crate::models::Recompute;
+use crate::request::Request;
+use crate::run::followers::{Archive, Copies, Figures, Follower, Health, Origin, Saver};
+use crate::run::{Again, Followers, SaveMore, Training, peak_memory, run as run_training};
+use crate::step::exchange::Exchange;
+use crate::step::recover::{Limits, shielded};
+use crate::step::{Fault, Loading, Phases, Stepper, executor};
 use crate::tasks::{BuildTask, Classify, Lm, Segment, TorchScript};
-
-/// What a worker is asked to do.
-#[derive(Debug, Clone)]
-pub struct Request {
-    /// A recipe's path or the name of an embedded one.
-    pub recipe: String,
-    /// Values that override the recipe's, as `key=value`.
-    pub overrides: Vec<String>,
-    /// Where the run writes; by default a new folder under `runs/`.
-    pub run_dir: Option<PathBuf>,
-    /// Where the run begins.
-    pub resume: Resume,
-    /// The launcher has prepared the run directory and holds its lock.
-    pub prepared: bool,
-    /// What is asked for instead of a training, as JSON: see `crate::plan::Job`.
-    pub job: Option<String>,
-}
 
 /// Trains as `request` and the environment contract say, and returns the exit status of a run that ended in good order.
 /// Every rank of the run calls it once, on its main thread, before other threads use libtorch.
@@ -101,174 +86,216 @@ fn train_shielded<T: BuildTask + 'static>(
     env: &WorkerEnv,
 ) -> Result<ExitStatus, WorkerError> {
     let began = Instant::now();
-    let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
-    let surface = Surface::detect(env.rank);
-    let device = device::choose(env, recipe.memory.budget.size())?;
-    prepare_graphs(recipe.model.compile, device).map_err(TrainError::from)?;
-    let allowed =
-        budget::bytes(recipe.memory.budget, device, env.local_world_size).map_err(TrainError::from)?;
-    budget::enforce(allowed, device);
-    let _control = Control::listen(env.rank, device);
-    if let Err(error) = dtrain_torch_shim::keep_freed_memory() {
-        tracing::debug!("{error}");
-    }
+    let host = Host::enter(recipe, env)?;
     let fault = Fault::from_env(env.rank)?;
-
-    // Rank 0 decides how the run begins, or refuses it; the others follow.
-    let rendezvous = Rendezvous::open(env.clone())?;
-    let (opening, mut setup, _claims) = if env.rank == 0 {
-        let (opening, setup, claims) = lead::<T>(request, recipe, env, device, allowed)
-            .inspect_err(|error| rendezvous.refuse(&error.to_string()))?;
-        rendezvous.announce(&serde_json::to_vec(&opening)?)?;
-        (opening, setup, claims)
-    } else {
-        let opening: Opening = serde_json::from_slice(&rendezvous.opening()?)?;
-        let setup = Setup::build::<T>(recipe, &opening, env, device, None)?;
-        (opening, setup, Vec::new())
-    };
-    let ranks = Ranks::new(rendezvous.connect(device)?);
-    if let Some(sync) = &setup.batch_sync {
-        sync.connect(rendezvous.connect_beside("batch-norm", &ranks)?);
-    }
-    stop.be_patient().map_err(WorkerError::Signals)?;
+    let Met {
+        opening,
+        mut setup,
+        ranks,
+        claims: _claims,
+    } = meet::<T>(request, recipe, env, &host)?;
+    host.stop.be_patient().map_err(WorkerError::Signals)?;
+    begin_alike(&ranks, &mut setup)?;
+    let chosen = start::settle::<T>(&ranks, &mut setup, request, recipe, &opening.survey, &host)?;
     let run_dir = RunDir::new(&opening.run_dir);
-
-    let model = &mut setup.model;
-    model.share(&ranks)?;
-    same_start(&ranks, model.table.data())?;
-
-    let limit = start::agree(&ranks, allowed)?;
-    let chosen = match env.rank {
-        0 => start::choose::<T>(
-            request,
-            recipe,
-            &opening.survey,
-            env.world_size,
-            (limit, device),
-            setup.precision.amp(),
-        )?,
-        _ => Vec::new(),
-    };
-    let stages = setup.plan.stages().len();
-    for (stage, cut) in start::tell(&ranks, stages, &chosen)?.into_iter().enumerate() {
-        let Some((micro_batch, segments)) = cut else {
-            continue;
-        };
-        setup.plan.set_recompute(stage, segments);
-        if let Some(plan) = setup.plan.in_micro_batches(stage, micro_batch) {
-            setup.plan = plan;
-        }
+    let mut followers = followers(recipe, &opening, &setup, env, &host, &ranks, &run_dir)?;
+    if env.rank == 0 {
+        let to = (&run_dir, &mut followers);
+        introduce(recipe, &setup, env, host.device, &chosen, to)?;
     }
-    if let Some(sync) = &setup.batch_sync {
-        let first = &setup.plan.stages()[setup.place.stage];
-        let cut = Cut {
-            ranks: env.world_size,
-            micro_batch: first.partition.micro_batch(),
-            amp: setup.precision.amp(),
-            recompute: first.recompute,
-            shard_optimizer: recipe.memory.shard_optimizer,
-        };
-        start::foresee::<T>(sync, request, &opening.survey, setup.place.stage, cut, device)?;
-    }
-    let recompute = setup.model.recompute.clone();
-
-    let progress = Progress::new(
-        surface,
-        setup.plan.total_steps,
-        setup.plan.epochs(),
-        recipe.log.every_steps,
-        setup.done,
-    );
-    let metrics = match env.rank {
-        0 => Some(introduce(
-            recipe,
-            &setup,
-            env,
-            &run_dir,
-            device,
-            &progress,
-            (&chosen, limit),
-        )?),
-        _ => None,
+    let resumed_in = setup.resumed.as_ref().map(|resumed| resumed.took);
+    let training = training(recipe, setup, ranks.clone(), env, host.device, fault)?;
+    // What the training took is free when it returns, and then what followed it.
+    let (is_finished, mut result) = run_training(training, &mut followers, launched())?;
+    drop(followers);
+    let mut status = match is_finished {
+        true => ExitStatus::Success,
+        false => ExitStatus::Requeue,
     };
-    let resumed_in = setup.resumed_in;
-    let heartbeat = Heartbeat::from_env();
-    let copies = memory_copies(recipe, env);
-    let trainer = Trainer::new(Parts {
-        recipe,
-        run_dir: &run_dir,
-        ranks: ranks.clone(),
-        model: setup.model,
-        reduce: (&recipe.reduce).into(),
-        precision: setup.precision,
-        plan: setup.plan,
-        stages: setup.stages,
-        place: setup.place,
-        loader_options: loader_options(recipe, env.local_world_size),
-        device,
-        stop: stop.clone(),
-        done: setup.done,
-        earlier_metrics: setup.earlier_metrics,
-        cores: share_of_cores(env.local_world_size),
-        data: setup.data,
-        best: BestKeeper::new(recipe.checkpoint.best.clone(), opening.best),
-        owes_evaluation: setup.owes_evaluation,
-        metrics,
-        progress,
-        launched: launched(),
-        memory_copies: copies.as_deref(),
-        from_memory: opening.from_memory,
-        is_anothers: opening.is_anothers,
-        heartbeat: Heartbeat::from_env(),
-        batch_sync: setup.batch_sync,
-        save_more: save_more(recipe, &recompute),
-        fault,
-    })?;
-    // What the training took is free when it returns.
-    let (mut summary, mut status) = match trainer.run()? {
-        Outcome::Finished(summary) => (summary, ExitStatus::Success),
-        Outcome::Stopped(summary) => (summary, ExitStatus::Requeue),
-    };
-    let peaks = peak_memory(&ranks, summary.peak)?;
+    let peak = result.peak_memory_bytes.first().copied().unwrap_or_default();
+    result.peak_memory_bytes = peak_memory(&ranks, peak)?;
     if let (Some(test), ExitStatus::Success) = (recipe.test, status) {
-        let step = match test.weights {
-            TestWeights::Best => summary.result.best.as_ref().map(|best| best.step),
-            TestWeights::Last => None,
-        };
-        let subject = Subject {
-            recipe,
-            survey: &opening.survey,
-            folder: &run_dir.checkpoint(step.or(summary.result.steps).unwrap_or_default()),
-            weights: EvalWeights::Auto,
-            batch: None,
-        };
-        let place = evaluation::Place {
-            env,
-            ranks: &ranks,
-            device,
-            stop: &stop,
-            heartbeat: &heartbeat,
-            progress: &Progress::new(surface, 0, 0, 1, 0),
-        };
-        match evaluation::test::<T>(&subject, &place, (env.rank == 0).then_some(&run_dir))? {
-            Some(figures) => summary.result.test = figures,
+        let of = (&opening, &run_dir, test.weights);
+        match test_at_end::<T>(recipe, of, &result, env, &ranks, &host)? {
+            Some(figures) => result.test = figures,
             None => status = ExitStatus::Requeue,
         }
     }
     ranks.shutdown().map_err(TrainError::from)?;
+    result.resume_ms = resumed_in.map(|took| 1e3 * took.as_secs_f64());
     if env.rank == 0 {
-        summary.result.peak_memory_bytes = peaks;
-        if let Resume::From(checkpoint) = &request.resume {
-            summary.result.resumed_from = Some(checkpoint.clone());
-        }
-        summary.result.resume_ms = resumed_in.map(|took| 1e3 * took.as_secs_f64());
-        conclude(&summary, status, env, &run_dir, began.elapsed())?;
-        // A launcher waits for the ends of all workers first.
-        if status == ExitStatus::Success && !request.prepared {
-            run_dir.note_ended()?;
-        }
+        conclude(result, status, request, env, &run_dir, began.elapsed())?;
     }
     Ok(status)
+}
+
+/// What a rank has when it has met the others.
+struct Met {
+    opening: Opening,
+    setup: Setup,
+    ranks: Ranks,
+    /// On rank 0, as long as the run lasts.
+    claims: Vec<RunLock>,
+}
+
+/// Rank 0 decides how the run begins, or refuses it; the others follow.
+fn meet<T: BuildTask + 'static>(
+    request: &Request,
+    recipe: &Recipe,
+    env: &WorkerEnv,
+    host: &Host,
+) -> Result<Met, WorkerError> {
+    let rendezvous = Rendezvous::open(env.clone())?;
+    let (opening, setup, claims) = if env.rank == 0 {
+        let led = lead::<T>(request, recipe, env, host)
+            .inspect_err(|error| rendezvous.refuse(&error.to_string()))?;
+        rendezvous.announce(&serde_json::to_vec(&led.0)?)?;
+        led
+    } else {
+        let opening: Opening = serde_json::from_slice(&rendezvous.opening()?)?;
+        let setup = Setup::build::<T>(recipe, &opening, env, host.device, None)?;
+        (opening, setup, Vec::new())
+    };
+    let ranks = Ranks::new(rendezvous.connect(host.device)?);
+    if let Some(sync) = &setup.batch_sync {
+        sync.connect(rendezvous.connect_beside("batch-norm", &ranks)?);
+    }
+    Ok(Met {
+        opening,
+        setup,
+        ranks,
+        claims,
+    })
+}
+
+/// Sends rank 0's parameters and buffers to all: whatever the ranks read or drew, they begin alike.
+fn begin_alike(ranks: &Ranks, setup: &mut Setup) -> Result<(), TrainError> {
+    let model = &mut setup.replica.model;
+    model.share(ranks)?;
+    let all: Vec<_> = model
+        .table
+        .data()
+        .map(|tensor| Collective::Broadcast(tensor, 0))
+        .collect();
+    ranks.start_all(&all)?.wait()?;
+    Ok(())
+}
+
+/// Who follows the run, in the order in which they are called: one that is added here is called by nothing else.
+fn followers<'a>(
+    recipe: &Recipe,
+    opening: &Opening,
+    setup: &Setup,
+    env: &WorkerEnv,
+    host: &Host,
+    ranks: &Ranks,
+    run_dir: &'a RunDir,
+) -> Result<Followers<'a>, WorkerError> {
+    let course = &setup.course;
+    let (plan, done) = (&course.plan, course.done);
+    let (heartbeat, cores) = (Heartbeat::from_env(), share_of_cores(env.local_world_size));
+    let manifest = setup.resumed.as_ref().map(|resumed| &resumed.manifest);
+    let mut list: Vec<Box<dyn Follower + 'a>> = vec![Box::new(Health::new(plan.total_steps))];
+    list.push(Box::new(heartbeat.clone()));
+    if env.rank == 0 {
+        let path = run_dir.metrics();
+        let metrics = MetricsLog::open(&path, done).map_err(|source| WorkerError::Write { path, source })?;
+        list.push(Box::new(metrics));
+    }
+    let earlier = manifest.map(|manifest| manifest.metrics.clone());
+    list.push(Box::new(Figures::new(earlier.unwrap_or_default())));
+    let (epochs, every) = (plan.epochs(), recipe.log.every_steps);
+    list.push(Box::new(Progress::new(
+        host.surface,
+        plan.total_steps,
+        epochs,
+        every,
+        done,
+    )));
+    if let Some(place) = memory_copies(recipe, env) {
+        let (beats, device) = (heartbeat.clone(), host.device);
+        list.push(Box::new(
+            Copies::new(&place, ranks, device, cores, beats)?.after(done),
+        ));
+    }
+    list.push(Box::new(host.stop.clone()));
+    list.push(Box::new(Archive {
+        saver: Saver::new(run_dir, ranks, host.device, cores, heartbeat)?.after(done),
+        stop: host.stop.clone(),
+        every: recipe.checkpoint.every.time(),
+        origin: Origin {
+            run_dir,
+            from_memory: opening.from_memory,
+            is_anothers: opening.is_anothers,
+        },
+        owes_evaluation: manifest.is_some_and(|manifest| manifest.evaluation_owed),
+        best: course.best.clone(),
+    }));
+    Ok(Followers::new(list))
+}
+
+/// The training, whose first step can be taken.
+fn training<'a>(
+    recipe: &'a Recipe,
+    setup: Setup,
+    ranks: Ranks,
+    env: &WorkerEnv,
+    device: Device,
+    fault: Fault,
+) -> Result<Training<'a>, TrainError> {
+    let Setup {
+        replica,
+        course,
+        batch_sync,
+        ..
+    } = setup;
+    let model = &replica.model;
+    let loader = loader_options(recipe, env.local_world_size);
+    let work = course.plan.micro_batches(ranks.rank(), course.done);
+    let feed = Loading::start(model.task.train_set(), loader, work, device)?;
+    let mut exchange = Exchange::new(ranks, batch_sync, &model.table, (&recipe.reduce).into())?;
+    exchange.expect(model.task.sums())?;
+    let phases = Phases::new(Books::Device(device), fault);
+    let limits = Limits::new(device, recipe.memory.budget);
+    let executor = executor(recipe.model.compile, device);
+    Ok(Training {
+        stepper: Stepper::new(model, feed, executor, phases, limits)?,
+        again: Again::new(loader, &course.plan, save_more(recipe, &model.recompute)),
+        recipe,
+        course,
+        replica,
+        exchange,
+        began: Instant::now(),
+    })
+}
+
+/// The test at the end of a run: its figures; None where some rank was asked to stop.
+fn test_at_end<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    (opening, run_dir, weights): (&Opening, &RunDir, TestWeights),
+    result: &RunResult,
+    env: &WorkerEnv,
+    ranks: &Ranks,
+    host: &Host,
+) -> Result<Option<std::collections::BTreeMap<String, f64>>, WorkerError> {
+    let best = match weights {
+        TestWeights::Best => result.best.as_ref().map(|best| best.step),
+        TestWeights::Last => None,
+    };
+    let subject = Subject {
+        recipe,
+        survey: &opening.survey,
+        folder: &run_dir.checkpoint(best.or(result.steps).unwrap_or_default()),
+        weights: EvalWeights::Auto,
+        batch: None,
+    };
+    let place = evaluation::Place {
+        env,
+        ranks,
+        device: host.device,
+        stop: &host.stop,
+    };
+    evaluation::test::<T>(&subject, &place, (env.rank == 0).then_some(run_dir), host.surface)
 }
 
 /// When memory is short at the smallest micro-batch: all segments, unless the recipe forbids it.
@@ -284,24 +311,6 @@ fn save_more(recipe: &Recipe, recompute: &Recompute) -> SaveMore {
     })
 }
 
-/// Sends rank 0's parameters and buffers to all: whatever the ranks read or drew, they begin alike.
-fn same_start<'a>(ranks: &Ranks, state: impl Iterator<Item = &'a Tensor>) -> Result<(), TrainError> {
-    let all: Vec<_> = state.map(|tensor| Collective::Broadcast(tensor, 0)).collect();
-    ranks.start_all(&all)?.wait()?;
-    Ok(())
-}
-
-/// The greatest memory of every rank in bytes, by rank.
-pub(crate) fn peak_memory(ranks: &Ranks, own: u64) -> Result<Vec<u64>, TrainError> {
-    let own = own as i64;
-    let all = Tensor::f_zeros([ranks.size() as i64], (tch::Kind::Int64, Device::Cpu))?;
-    ranks.all_gather(&all, &Tensor::f_from_slice(&[own])?)?.wait()?;
-    Ok(Vec::<i64>::try_from(&all)?
-        .into_iter()
-        .map(|bytes| bytes as u64)
-        .collect())
-}
-
 /// When the launch command was given, where the launcher says so.
 fn launched() -> Option<SystemTime> {
     let nanos = std::env::var(DTRAIN_START_UNIX_NS).ok()?.parse().ok()?;
@@ -310,19 +319,31 @@ fn launched() -> Option<SystemTime> {
 
 /// Writes result.json; a launcher adds its own view of the outcome to it.
 fn conclude(
-    summary: &Summary,
+    result: RunResult,
     status: ExitStatus,
+    request: &Request,
     env: &WorkerEnv,
     run_dir: &RunDir,
     wall: Duration,
 ) -> Result<(), WorkerError> {
-    let mut result = summary.result.clone();
-    result.exit_code = Some(status.code());
-    result.reason = Some(status.describe());
-    result.wall_s = Some(wall.as_secs_f64());
-    result.nproc = Some(env.world_size);
+    let result = RunResult {
+        exit_code: Some(status.code()),
+        reason: Some(status.describe()),
+        wall_s: Some(wall.as_secs_f64()),
+        nproc: Some(env.world_size),
+        resumed_from: match &request.resume {
+            Resume::From(checkpoint) => Some(checkpoint.clone()),
+            _ => result.resumed_from,
+        },
+        ..result
+    };
     let path = run_dir.result();
     result
         .write(&path)
-        .map_err(|source| WorkerError::Write { path, source })
+        .map_err(|source| WorkerError::Write { path, source })?;
+    // A launcher waits for the ends of all workers first.
+    if status == ExitStatus::Success && !request.prepared {
+        run_dir.note_ended()?;
+    }
+    Ok(())
 }

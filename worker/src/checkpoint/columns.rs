@@ -4,8 +4,8 @@
 use tch::{Kind, TchError, Tensor};
 
 use super::error::CheckpointError;
-use super::items::{Source, item};
 use super::layout::Held;
+use super::source::{Source, item};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::engine::patiently;
 use crate::state::{ColumnSpec, Part, Role, Slot, Table};

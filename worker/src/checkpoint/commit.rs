@@ -15,7 +15,14 @@ use rustix::io::Errno;
 
 use super::error::CheckpointError;
 use super::remove::{prune, remove};
-use super::writer::Commit;
+
+/// What makes the files of a folder a checkpoint.
+pub(super) struct Commit {
+    pub(super) run_dir: RunDir,
+    pub(super) partial: PathBuf,
+    pub(super) manifest: Manifest,
+    pub(super) keep: Keep,
+}
 
 /// Makes the partial folder the checkpoint of its step, points `latest` and `best` at theirs, and removes what is not kept.
 /// Returns the folder. Rank 0 calls it when every rank has written and synced its part.

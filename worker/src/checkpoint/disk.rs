@@ -12,6 +12,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::staging::PAGE;
+use crate::step::WRITE_FAULT;
 
 /// A file system. Several ranks may write into one file.
 pub(super) trait Disk: Send + Sync {
@@ -167,9 +168,6 @@ impl FaultyDisk {
         }))
     }
 }
-
-/// What DTRAIN_FAULT begins with where a write is to fail.
-pub(crate) const WRITE_FAULT: &str = "write:";
 
 impl Disk for FaultyDisk {
     fn create(&self, path: &Path, bytes: u64) -> io::Result<Output> {

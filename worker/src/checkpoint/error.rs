@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::collectives::CollectiveError;
 use crate::models::ModelError;
+use crate::out_of_memory::of_variants;
 
 /// A checkpoint that cannot be written or read.
 #[derive(Debug, Error)]
@@ -76,3 +77,5 @@ impl CheckpointError {
         move |source| Self::Io { action, path, source }
     }
 }
+
+of_variants!(CheckpointError: Torch, Device, Model, Collective);

@@ -11,7 +11,7 @@ use dtrain_common::run_dir::RunDir;
 use dtrain_torch_shim::landing::Landed;
 use tch::{Device, Tensor};
 
-use super::commit::{self, Keep};
+use super::commit::{self, Commit, Keep};
 use super::disk::{Disk, FaultyDisk, SystemDisk};
 use super::error::CheckpointError;
 use super::filling::Filler;
@@ -19,7 +19,7 @@ use super::items::{self, Snapshot};
 use super::layout::FileLayout;
 use super::remove::remove;
 use super::staging::{self, Copying, Memory};
-use super::writer::{Commit, Digest, Done, Staged, Write, Writer};
+use super::writer::{Digest, Done, Staged, Write, Writer};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::engine::patiently;
 

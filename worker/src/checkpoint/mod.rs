@@ -21,12 +21,12 @@ mod items;
 mod layout;
 mod read;
 mod remove;
+mod source;
 mod staging;
 mod writer;
 
 pub use choose::{choose, verify};
 pub use commit::{Keep, amend};
-pub(crate) use disk::WRITE_FAULT;
 pub use error::CheckpointError;
 pub use flight::{Checkpoints, Progress, Written};
 pub use in_memory::{MemoryCopies, newest as newest_in_memory};

@@ -10,8 +10,8 @@ use memmap2::{Advice, MmapMut};
 use tch::{Device, TchError, Tensor};
 
 use super::error::CheckpointError;
-use super::items::Source;
 use super::layout::{Content, FileLayout, Held};
+use super::source::Source;
 
 /// Bytes of a page, and of what a disk writes at once: no machine has smaller pages, and hardly a disk larger blocks.
 pub(super) const PAGE: usize = 4096;

@@ -8,11 +8,10 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use dtrain_common::manifest::{CHECKSUM_BYTES, Manifest};
-use dtrain_common::run_dir::RunDir;
+use dtrain_common::manifest::CHECKSUM_BYTES;
 use tch::Device;
 
-use super::commit::{self, Keep};
+use super::commit::{self, Commit};
 use super::disk::{Disk, Output};
 use super::error::CheckpointError;
 use super::filling::Filling;
@@ -56,14 +55,6 @@ impl Whole<'_> {
     fn bytes_of(&self, part: &StagedPart) -> &[u8] {
         &self.memory[part.start..part.start + part.bytes]
     }
-}
-
-/// What makes the files of a folder a checkpoint.
-pub(super) struct Commit {
-    pub(super) run_dir: RunDir,
-    pub(super) partial: PathBuf,
-    pub(super) manifest: Manifest,
-    pub(super) keep: Keep,
 }
 
 /// What has become of a job.

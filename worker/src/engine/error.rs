@@ -6,15 +6,16 @@ use dtrain_torch_shim::ShimError;
 use tch::TchError;
 use thiserror::Error;
 
-use super::reducer::ReduceError;
-use super::replay::Exhausted;
-use super::scaler::ScalerError;
+use crate::OutOfMemory;
 use crate::checkpoint::CheckpointError;
 use crate::collectives::CollectiveError;
 use crate::data::DataError;
 use crate::models::ModelError;
 use crate::optim::OptimError;
 use crate::state::{AverageError, StateError};
+use crate::step::ScalerError;
+use crate::step::exchange::ReduceError;
+use crate::step::recover::Exhausted;
 use crate::tasks::TaskError;
 
 /// A training that cannot go on.
@@ -141,7 +142,7 @@ fn steps(first: u64, last: u64) -> String {
 
 impl TrainError {
     /// Whether it is a checkpoint that a disk did not take, on this rank or another.
-    pub(super) fn is_of_disk(&self) -> bool {
+    pub(crate) fn is_of_disk(&self) -> bool {
         let Self::Checkpoint { source, .. } = self else {
             return false;
         };
@@ -149,5 +150,24 @@ impl TrainError {
             source,
             CheckpointError::Io { .. } | CheckpointError::Manifest(_) | CheckpointError::Peer(_)
         )
+    }
+}
+
+impl OutOfMemory for TrainError {
+    fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::OutOfMemory(_) | Self::UnknownSums => true,
+            Self::Torch(error) => error.is_out_of_memory(),
+            Self::Model(error) => error.is_out_of_memory(),
+            Self::Task(error) => error.is_out_of_memory(),
+            Self::Kernel(error) => error.is_out_of_memory(),
+            Self::Reduce(error) => error.is_out_of_memory(),
+            Self::Collective(error) => error.is_out_of_memory(),
+            Self::Optim(error) => error.is_out_of_memory(),
+            Self::State(error) => error.is_out_of_memory(),
+            Self::Average(error) => error.is_out_of_memory(),
+            Self::Checkpoint { source, .. } => source.is_out_of_memory(),
+            _ => false,
+        }
     }
 }

@@ -211,17 +211,6 @@ impl RunPlan {
             .micro_ranges(rank)
     }
 
-    /// Cuts the steps of a stage into micro-batches of at most `micro_batch` samples, at least 1, from now on: the same samples
-    /// in the same steps.
-    ///
-    /// # Errors
-    /// For a micro-batch of 0.
-    pub fn cut(&mut self, stage: usize, micro_batch: usize) -> Result<(), PlanError> {
-        let partition = &mut self.stages[stage].partition;
-        *partition = Partition::new(partition.effective_batch(), partition.ranks(), Some(micro_batch))?;
-        Ok(())
-    }
-
     /// Samples seen by all ranks after `done` steps.
     pub fn samples_after(&self, done: u64) -> u64 {
         self.begun(done)

@@ -10,8 +10,8 @@ use tch::Device;
 use super::{Subject, answer};
 use crate::error::WorkerError;
 use crate::memory::{Measured, measure};
+use crate::request::Request;
 use crate::tasks::BuildTask;
-use crate::worker::Request;
 
 /// A limit of memory that is none.
 pub(super) const LIMITLESS: u64 = u64::MAX >> 1;

@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::error::WorkerError;
 use crate::evaluation;
+use crate::request::Request;
 use crate::tasks::{BuildTask, Console};
-use crate::worker::Request;
 
 /// What a job works on.
 struct Subject<'a> {

@@ -9,8 +9,8 @@ use super::attempt::{Attempt, Came, LIMITLESS, start};
 use super::{Subject, answer, planned};
 use crate::error::WorkerError;
 use crate::memory::{Measured, SymbolicPredictor, Target};
+use crate::request::Request;
 use crate::tasks::BuildTask;
-use crate::worker::Request;
 
 pub(super) fn run<T: BuildTask + 'static>(
     subject: Subject<'_>,

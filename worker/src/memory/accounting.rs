@@ -70,17 +70,45 @@ fn of(usage: Usage) -> MemoryReport {
     }
 }
 
-/// The phases of a step.
+/// The parts of a step that may run out of memory, and the evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Forward passes.
+    /// Placing a micro-batch, and the model's forward pass.
     Forward,
-    /// Backward passes, with the reductions that start in them.
+    /// Backward, with the reductions that start in it and what is done for every micro-batch after it.
     Backward,
-    /// The rest of the reduction.
+    /// Starting the rest of the reductions.
     Reduce,
-    /// Clipping, optimizer, running statistics and moving average.
+    /// Taking what the update will need; its memory counts as that of the reduction.
+    Prepare,
+    /// Norm, clipping, optimizer, running statistics and moving average.
     Update,
+    /// The test set; its memory counts in no step.
+    Evaluate,
+}
+
+impl Phase {
+    /// All of them, in the order of a step.
+    pub const ALL: [Self; 6] = [
+        Self::Forward,
+        Self::Backward,
+        Self::Reduce,
+        Self::Prepare,
+        Self::Update,
+        Self::Evaluate,
+    ];
+
+    /// Its name in messages, metrics and DTRAIN_FAULT.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::Reduce => "reduce",
+            Self::Prepare => "prepare",
+            Self::Update => "update",
+            Self::Evaluate => "evaluate",
+        }
+    }
 }
 
 /// The memory of one step, in bytes, for a line of metrics.
@@ -111,8 +139,9 @@ pub struct MicroStepMemory {
 ///
 /// Owners that last from step to step are told by [`Account::set_state`]; what a forward pass leaves behind belongs to the
 /// activations; what there was beyond both at the highest moment is workspace.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Account {
+#[derive(Debug, Clone, Copy)]
+pub struct Account<'a> {
+    books: Books<'a>,
     state: Owners,
     /// What is allocated that no owner of the state has: small constants.
     activations: u64,
@@ -122,7 +151,19 @@ pub struct Account {
     base: u64,
 }
 
-impl Account {
+impl<'a> Account<'a> {
+    /// In these books.
+    pub fn new(books: Books<'a>) -> Self {
+        Self {
+            books,
+            state: Owners::default(),
+            activations: 0,
+            peaks: PhasePeaks::default(),
+            phase: None,
+            base: 0,
+        }
+    }
+
     /// The owners that last: all but activations and workspace.
     pub fn set_state(&mut self, state: Owners) {
         self.state = state;
@@ -132,12 +173,12 @@ impl Account {
     ///
     /// # Errors
     /// What the device reports, as of the others.
-    pub fn begin(&mut self, books: Books<'_>, ahead: u64) -> Result<(), ShimError> {
-        books.reset_peak()?;
+    pub fn begin(&mut self, ahead: u64) -> Result<(), ShimError> {
+        self.books.reset_peak()?;
         *self = Self {
             state: self.state,
-            base: books.usage()?.allocated.saturating_sub(ahead),
-            ..Self::default()
+            base: self.books.usage()?.allocated.saturating_sub(ahead),
+            ..Self::new(self.books)
         };
         Ok(())
     }
@@ -146,8 +187,8 @@ impl Account {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn enter(&mut self, books: Books<'_>, phase: Phase) -> Result<(), ShimError> {
-        self.close(books)?;
+    pub fn enter(&mut self, phase: Phase) -> Result<(), ShimError> {
+        self.close()?;
         self.phase = Some(phase);
         Ok(())
     }
@@ -156,8 +197,8 @@ impl Account {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn forward_done(&mut self, books: Books<'_>) -> Result<(), ShimError> {
-        let kept = books.usage()?.allocated.saturating_sub(self.base);
+    pub fn forward_done(&mut self) -> Result<(), ShimError> {
+        let kept = self.books.usage()?.allocated.saturating_sub(self.base);
         self.activations = self.activations.max(kept);
         Ok(())
     }
@@ -166,8 +207,8 @@ impl Account {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn micro_step(mut self, books: Books<'_>) -> Result<MicroStepMemory, ShimError> {
-        self.close(books)?;
+    pub fn micro_step(mut self) -> Result<MicroStepMemory, ShimError> {
+        self.close()?;
         let beyond = |peak: u64| peak.saturating_sub(self.base);
         Ok(MicroStepMemory {
             forward: beyond(self.peaks.forward),
@@ -181,8 +222,8 @@ impl Account {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn replayed(&mut self, books: Books<'_>, taken: MicroStepMemory) -> Result<(), ShimError> {
-        let now = books.usage()?.allocated;
+    pub fn replayed(&mut self, taken: MicroStepMemory) -> Result<(), ShimError> {
+        let now = self.books.usage()?.allocated;
         let PhasePeaks {
             forward, backward, ..
         } = &mut self.peaks;
@@ -197,8 +238,8 @@ impl Account {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn finish(&mut self, books: Books<'_>) -> Result<StepMemory, ShimError> {
-        self.close(books)?;
+    pub fn finish(&mut self) -> Result<StepMemory, ShimError> {
+        self.close()?;
         let PhasePeaks {
             forward,
             backward,
@@ -213,26 +254,26 @@ impl Account {
         Ok(StepMemory {
             report: MemoryReport {
                 peak,
-                ..of(books.usage()?)
+                ..of(self.books.usage()?)
             },
             owners,
             phases: self.peaks,
         })
     }
 
-    fn close(&mut self, books: Books<'_>) -> Result<(), ShimError> {
+    fn close(&mut self) -> Result<(), ShimError> {
         let Some(phase) = self.phase.take() else {
             return Ok(());
         };
-        let peak = books.usage()?.peak;
+        let peak = self.books.usage()?.peak;
         let of_phase = match phase {
             Phase::Forward => &mut self.peaks.forward,
             Phase::Backward => &mut self.peaks.backward,
-            Phase::Reduce => &mut self.peaks.reduce,
-            Phase::Update => &mut self.peaks.update,
+            Phase::Reduce | Phase::Prepare => &mut self.peaks.reduce,
+            Phase::Update | Phase::Evaluate => &mut self.peaks.update,
         };
         *of_phase = (*of_phase).max(peak);
-        books.reset_peak()
+        self.books.reset_peak()
     }
 }
 
@@ -250,13 +291,13 @@ mod tests {
             backward: 500,
             activations: 200,
         };
-        let mut account = Account::default();
-        account.begin(books, 0).unwrap();
-        account.enter(books, Phase::Forward).unwrap();
-        account.replayed(books, taken).unwrap();
-        account.replayed(books, taken).unwrap();
-        account.enter(books, Phase::Update).unwrap();
-        let step = account.finish(books).unwrap();
+        let mut account = Account::new(books);
+        account.begin(0).unwrap();
+        account.enter(Phase::Forward).unwrap();
+        account.replayed(taken).unwrap();
+        account.replayed(taken).unwrap();
+        account.enter(Phase::Update).unwrap();
+        let step = account.finish().unwrap();
         assert_eq!(step.report.peak, 500);
         assert_eq!((step.phases.forward, step.phases.backward), (300, 500));
         assert_eq!((step.owners.activations, step.owners.workspace), (200, 300));
@@ -268,15 +309,15 @@ mod tests {
         let books = Books::Symbolic(&region);
         let bytes = |count: i64| tch::Tensor::empty([count], (tch::Kind::Uint8, Device::Cpu));
         let _before = bytes(4096);
-        let mut account = Account::default();
-        account.begin(books, 0).unwrap();
-        account.enter(books, Phase::Forward).unwrap();
+        let mut account = Account::new(books);
+        account.begin(0).unwrap();
+        account.enter(Phase::Forward).unwrap();
         let kept = bytes(1000);
         drop(bytes(2000));
-        account.forward_done(books).unwrap();
-        account.enter(books, Phase::Backward).unwrap();
+        account.forward_done().unwrap();
+        account.enter(Phase::Backward).unwrap();
         drop((bytes(5000), kept));
-        let taken = account.micro_step(books).unwrap();
+        let taken = account.micro_step().unwrap();
         let expected = MicroStepMemory {
             forward: 3000,
             backward: 6000,

@@ -51,9 +51,6 @@ fn settings(limit: Option<(u64, u64)>) -> String {
 
 /// The bytes that the tensors of one of `local_ranks` ranks on this machine may take on `device`: the recipe's budget, or what
 /// is free now less a margin; on a GPU less what is lost between its allocator's blocks.
-///
-/// # Errors
-/// What the device reports.
 pub(crate) fn bytes(budget: recipe::Budget, device: Device, local_ranks: usize) -> Result<u64, ShimError> {
     let rest = match budget {
         recipe::Budget::Size(size) => size.0,

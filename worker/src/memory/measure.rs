@@ -1,24 +1,22 @@
 //! What a cut takes, measured: real steps in this process, whose weights are of no further use.
 
-use std::time::Instant;
-
 use crate::memory_report::{Owners, PhasePeaks};
 use crate::plan::Cut;
 use dtrain_common::batch::Partition;
-use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::{MicroBatch, Recipe, Recompute};
 use dtrain_torch_shim::memory::empty_cache;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
+use super::rehearsal::Rehearsal;
 use super::{Books, StepMemory, budget};
-use crate::collectives::{PhantomGroup, Ranks};
-use crate::data::{Loader, MicroBatch as Work};
-use crate::engine::{Place, PlanError, Precision, TrainError, rehearse};
+use crate::data::MicroBatch as Work;
+use crate::engine::{PlanError, TrainError};
 use crate::error::WorkerError;
-use crate::setup::{Opening, Setup, loader_options};
-use crate::tasks::{Batch, BuildTask};
+use crate::setup::loader_options;
+use crate::step::{Loading, Precision};
+use crate::tasks::BuildTask;
 
 /// A cut that was measured. Sizes are bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -52,30 +50,20 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     recipe.memory.shard_optimizer = cut.shard_optimizer;
     recipe.memory.recompute = Recompute::Auto;
     recipe.model.weights = None;
-    let env = WorkerEnv {
-        world_size: cut.ranks,
-        local_world_size: cut.ranks,
-        ..WorkerEnv::single()
-    };
-    let opening = Opening::rehearsed(survey);
-    let mut setup = Setup::build::<T>(&recipe, &opening, &env, device, Some(Place::last_of(stage)))?;
-    let ranks = Ranks::new(Box::new(PhantomGroup::new(cut.ranks)));
-    if let Some(sync) = &setup.batch_sync {
-        sync.connect(ranks.clone());
-    }
-    setup.model.share(&ranks)?;
-    setup.model.recompute.set(cut.recompute);
-    let mut precision = Precision::rehearsed(cut.amp, device)?;
+    let mut rehearsal = Rehearsal::build::<T>(&recipe, survey, stage, cut.ranks, device)?;
+    rehearsal.setup.replica.model.recompute.set(cut.recompute);
+    rehearsal.setup.replica.precision = Precision::rehearsed(cut.amp, device)?;
 
-    let recipe = recipe.of_stage(stage);
-    let partition = Partition::new(recipe.train.effective_batch, cut.ranks, Some(cut.micro_batch))
+    let alone = &rehearsal.recipe;
+    let partition = Partition::new(alone.train.effective_batch, cut.ranks, Some(cut.micro_batch))
         .map_err(PlanError::from)?;
     let ranges = partition.micro_ranges(0);
+    let sizes: Vec<usize> = ranges.iter().map(|range| range.len()).collect();
     let watch = Watch {
         warm_up: if device.is_cuda() { WARM_UP } else { 0 },
         steps,
     };
-    let data = setup.model.task.train_set();
+    let data = rehearsal.setup.replica.model.task.train_set();
     let samples = data.len();
     let work: Vec<Work> = (0..watch.all())
         .flat_map(|_| ranges.iter().cloned())
@@ -84,26 +72,12 @@ pub(crate) fn measure<T: BuildTask + 'static>(
             indices: range.map(|at| (at % samples) as u32).collect(),
         })
         .collect();
-    let mut loader = Loader::start(data, loader_options(&recipe, cut.ranks), work.into_iter())
-        .map_err(TrainError::from)?;
+    let options = loader_options(alone, cut.ranks);
+    let feed = Loading::start(data, options, work.into_iter(), device)?;
+    let mut stage = rehearsal.begin(Books::Device(device), feed, device)?;
     let mut step = || {
-        let begun = Instant::now();
-        let batches = ranges.iter().map(|_| {
-            let decoded = loader.next().ok_or(TrainError::LoaderEnded)??;
-            let batch = Batch::new(&decoded, device)?;
-            loader.recycle(decoded);
-            Ok(batch)
-        });
-        let memory = rehearse(
-            &mut setup.model,
-            &ranks,
-            (&recipe.reduce).into(),
-            &mut precision,
-            setup.batch_sync.as_deref(),
-            Books::Device(device),
-            batches,
-        )?;
-        Ok::<_, WorkerError>((begun.elapsed().as_secs_f64() * 1e3, memory))
+        let taken = stage.step(&sizes)?;
+        Ok::<_, WorkerError>((taken.took.as_secs_f64() * 1e3, taken.memory))
     };
     let (step_ms, most) = watch.run(&mut step, || Ok(empty_cache(device).map_err(TrainError::from)?))?;
     Ok(Measured {

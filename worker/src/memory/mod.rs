@@ -4,6 +4,7 @@ mod accounting;
 pub(crate) mod budget;
 mod measure;
 mod predictor;
+pub(crate) mod rehearsal;
 pub(crate) mod start;
 
 pub use accounting::{Account, Books, Elsewhere, MicroStepMemory, Phase, StepMemory, elsewhere, report};

@@ -3,18 +3,17 @@
 use crate::memory_report::Owners;
 use crate::plan::{Cut, Prediction, Predictor, Subject, Way};
 use dtrain_common::batch::Partition;
-use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
 use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::symbolic::{Attention, Symbolic};
 use serde_json::Value;
 use tch::Device;
 
+use super::rehearsal::Rehearsal;
 use super::{Books, StepMemory};
-use crate::collectives::{PhantomGroup, Ranks};
-use crate::engine::{JointSum, Place, Precision, TrainError, rehearse};
+use crate::engine::{JointSum, PlanError, TrainError};
 use crate::error::WorkerError;
-use crate::setup::{Opening, Setup};
+use crate::step::{Blank, Precision};
 use crate::tasks::{Batch, BuildTask};
 
 /// Where symbolic tensors are: their operations are those of the CPU.
@@ -22,14 +21,6 @@ const DEVICE: Device = Device::Cpu;
 
 /// More micro-steps than this take no more memory: the second adds to the gradients of the first.
 const MICRO_STEPS: usize = 2;
-
-/// A recipe's model, built of symbolic tensors for one way of cutting up what lasts.
-struct Rehearsal {
-    setup: Setup,
-    /// Of the stage alone.
-    recipe: Recipe,
-    stage: usize,
-}
 
 /// What a step is predicted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,15 +117,15 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
         Self { target, ..self }
     }
 
-    fn rehearsal(&mut self, build: Build) -> Result<&mut Rehearsal, WorkerError> {
-        let rehearsal = match self.built.take() {
-            Some((of, rehearsal)) if of == build => rehearsal,
+    fn built(&mut self, build: Build) -> Result<&mut Rehearsal, WorkerError> {
+        let built = match self.built.take() {
+            Some((of, built)) if of == build => built,
             other => {
                 drop(other);
                 self.build(&build)?
             }
         };
-        Ok(&mut self.built.insert((build, rehearsal)).1)
+        Ok(&mut self.built.insert((build, built)).1)
     }
 
     fn build(&self, build: &Build) -> Result<Rehearsal, WorkerError> {
@@ -150,31 +141,13 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
         recipe.model.cudnn_benchmark = Switch::Auto;
         // Their values do not matter.
         recipe.model.weights = None;
-        let opening = Opening::rehearsed(self.survey.clone());
-        let env = WorkerEnv {
-            world_size: build.ranks,
-            local_world_size: build.ranks,
-            ..WorkerEnv::single()
-        };
-        let mut setup = Setup::build::<T>(&recipe, &opening, &env, DEVICE, Some(Place::last_of(self.stage)))?;
-        let ranks = Ranks::new(Box::new(PhantomGroup::new(build.ranks)));
-        if let Some(sync) = &setup.batch_sync {
-            sync.connect(ranks.clone());
-        }
-        setup.model.share(&ranks)?;
-        Ok(Rehearsal {
-            setup,
-            recipe: recipe.of_stage(self.stage),
-            stage: self.stage,
-        })
+        let survey = self.survey.clone();
+        Rehearsal::build::<T>(&recipe, survey, self.stage, build.ranks, DEVICE)
     }
 }
 
 impl<T: BuildTask + 'static> SymbolicPredictor<T> {
     /// The sums over the ranks of every micro-step of `cut`, in order; none where the model has none.
-    ///
-    /// # Errors
-    /// As a prediction.
     pub(crate) fn joint_sums(&mut self, cut: Cut) -> Result<Vec<JointSum>, WorkerError> {
         self.predict(&[], cut)?;
         let sync = self
@@ -194,28 +167,28 @@ impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<T> {
             Some((of, _)) if of.overrides == overrides => (of.ranks, of.shard_optimizer),
             _ => (1, false),
         };
-        let rehearsal = self.rehearsal(Build {
+        let built = self.built(Build {
             overrides: overrides.to_vec(),
             ranks,
             shard_optimizer,
         })?;
-        Ok(rehearsal.subject())
+        Ok(built.subject())
     }
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, WorkerError> {
         let target = self.target;
-        let rehearsal = self.rehearsal(Build {
+        let built = self.built(Build {
             overrides: overrides.to_vec(),
             ranks: cut.ranks,
             shard_optimizer: cut.shard_optimizer && cut.ranks > 1,
         })?;
-        rehearsal.predict(cut, target)
+        built.predict(cut, target)
     }
 }
 
 impl Rehearsal {
     fn subject(&self) -> Subject {
-        let Setup { model, plan, .. } = &self.setup;
+        let (model, plan) = (&self.setup.replica.model, &self.setup.course.plan);
         Subject {
             model: self.recipe.model_name().to_owned(),
             parameters: model.registry.parameter_count() as u64,
@@ -235,32 +208,26 @@ impl Rehearsal {
             cut.ranks,
             Some(cut.micro_batch),
         )
-        .map_err(crate::engine::PlanError::from)?;
+        .map_err(PlanError::from)?;
         let sizes: Vec<usize> = partition
             .micro_ranges(0)
             .iter()
             .map(|range| range.len())
             .collect();
         let taken = &sizes[..sizes.len().min(MICRO_STEPS)];
-        let sync = self.setup.batch_sync.clone();
-        let model = &mut self.setup.model;
-        model.recompute.set(cut.recompute);
-        let data = model.task.train_set();
-        let batches = taken
-            .iter()
-            .map(|&samples| Batch::blank(data.fields(), samples, DEVICE).map_err(TrainError::from));
-        let mut precision = Precision::rehearsed(cut.amp, DEVICE)?;
-        let ranks = Ranks::new(Box::new(PhantomGroup::new(cut.ranks)));
+        let replica = &mut self.setup.replica;
+        replica.model.recompute.set(cut.recompute);
+        replica.precision = Precision::rehearsed(cut.amp, DEVICE)?;
+        let data = replica.model.task.train_set();
         region.take_flops();
-        let memory = rehearse(
-            model,
-            &ranks,
-            (&self.recipe.reduce).into(),
-            &mut precision,
-            sync.as_deref(),
-            Books::Symbolic(&region),
-            batches,
-        )?;
+        let books = Books::Symbolic(&region);
+        let feed = Blank {
+            fields: data.fields().to_vec(),
+            sizes: Vec::from(taken).into_iter(),
+        };
+        let mut stage = self.begin(books, feed, DEVICE)?;
+        let memory = stage.step(taken)?.memory;
+        drop(stage);
         let batch = match (target, sizes.first()) {
             (Target::Gpu { .. }, Some(&samples)) => Batch::bytes_of(data.fields(), samples),
             _ => 0,

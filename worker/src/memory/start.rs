@@ -11,9 +11,11 @@ use super::{SymbolicPredictor, Target, elsewhere};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::engine::{Exhausted, JointSum, RankSync, TrainError};
 use crate::error::WorkerError;
+use crate::host::Host;
 use crate::out_of_memory::bytes_refused;
+use crate::request::Request;
+use crate::setup::Setup;
 use crate::tasks::BuildTask;
-use crate::worker::Request;
 
 /// One part in so many of what tensors may take is left to what a prediction does not know of, such as a kernel's scratch.
 const SLACK: u64 = 200;
@@ -38,11 +40,109 @@ pub(crate) enum Fits {
     No,
 }
 
-/// The smallest budget of all ranks, in bytes: what fits there fits everywhere. Every rank calls it.
+/// What was chosen before the first step.
+pub(crate) struct Settled {
+    /// For every stage, on rank 0, where the recipe leaves something free.
+    pub(crate) chosen: Vec<Option<Chosen>>,
+    /// The smallest budget of all ranks, in bytes.
+    pub(crate) limit: u64,
+}
+
+/// What a cut is chosen for.
+#[derive(Clone, Copy)]
+pub(crate) struct Room<'a> {
+    pub(crate) request: &'a Request,
+    pub(crate) survey: &'a Value,
+    pub(crate) ranks: usize,
+    /// What the tensors of a rank may take, in bytes.
+    pub(crate) limit: u64,
+    pub(crate) device: Device,
+    pub(crate) amp: Amp,
+}
+
+impl Room<'_> {
+    /// A predictor for `stage`, on the CPU.
+    fn predictor<T: BuildTask + 'static>(&self, stage: usize) -> SymbolicPredictor<T> {
+        let Request {
+            recipe, overrides, ..
+        } = self.request;
+        SymbolicPredictor::new(recipe, overrides, self.survey.clone(), stage)
+    }
+
+    /// What `solve` finds for `stage`, of which this is the recipe.
+    fn solve<T: BuildTask + 'static, R>(
+        &self,
+        alone: &Recipe,
+        stage: usize,
+        solve: impl FnOnce(&mut Solver<'_, SymbolicPredictor<T>>, &Asked) -> Result<R, PlanError<WorkerError>>,
+    ) -> Result<R, PlanError<WorkerError>> {
+        let mut predictor = self.predictor::<T>(stage).on(Target::of(self.device));
+        let subject = predictor.subject(&[]).map_err(PlanError::Predict)?;
+        let asked = Asked {
+            ranks: self.ranks,
+            budget: self.limit - self.limit / SLACK,
+            micro_batch: alone.memory.micro_batch,
+            amp: self.amp,
+            recompute: alone.memory.recompute,
+            shard_optimizer: alone.memory.shard_optimizer,
+        };
+        solve(&mut Solver::new(&subject, &mut predictor), &asked)
+    }
+}
+
+/// Settles how the steps of every stage are cut up, as rank 0 chooses, and tells a rank's normalisations what follows from it. Every
+/// rank calls it.
 ///
 /// # Errors
-/// Where a peer is lost.
-pub(crate) fn agree(ranks: &Ranks, own: u64) -> Result<u64, TrainError> {
+/// Where a peer is lost; where there is no memory to take part in the others' sums with.
+pub(crate) fn settle<T: BuildTask + 'static>(
+    ranks: &Ranks,
+    setup: &mut Setup,
+    request: &Request,
+    recipe: &Recipe,
+    survey: &Value,
+    host: &Host,
+) -> Result<Settled, WorkerError> {
+    let limit = agree(ranks, host.allowed)?;
+    let room = Room {
+        request,
+        survey,
+        ranks: ranks.size(),
+        limit,
+        device: host.device,
+        amp: setup.replica.precision.amp(),
+    };
+    let chosen = match ranks.rank() {
+        0 => choose::<T>(&room, recipe)?,
+        _ => Vec::new(),
+    };
+    let plan = &mut setup.course.plan;
+    let stages = plan.stages().len();
+    for (stage, cut) in tell(ranks, stages, &chosen)?.into_iter().enumerate() {
+        let Some((micro_batch, segments)) = cut else {
+            continue;
+        };
+        plan.set_recompute(stage, segments);
+        if let Some(cut) = plan.in_micro_batches(stage, micro_batch) {
+            *plan = cut;
+        }
+    }
+    if let Some(sync) = &setup.batch_sync {
+        let first = setup.course.stage();
+        let cut = Cut {
+            ranks: room.ranks,
+            micro_batch: first.partition.micro_batch(),
+            amp: room.amp,
+            recompute: first.recompute,
+            shard_optimizer: recipe.memory.shard_optimizer,
+        };
+        foresee::<T>(sync, &room, setup.course.under.place.stage, cut)?;
+    }
+    Ok(Settled { chosen, limit })
+}
+
+/// The smallest budget of all ranks, in bytes: what fits there fits everywhere. Every rank calls it.
+fn agree(ranks: &Ranks, own: u64) -> Result<u64, TrainError> {
     let least = Tensor::f_from_slice(&[-(own as f64)])?;
     ranks.all_reduce(&least, ReduceOp::Max)?.wait()?;
     Ok((-f64::try_from(&least)?) as u64)
@@ -50,10 +150,7 @@ pub(crate) fn agree(ranks: &Ranks, own: u64) -> Result<u64, TrainError> {
 
 /// Rank 0's choice for every stage, which all ranks get: micro-batch and segments; None for a stage of which it has made none.
 /// Every rank calls it, the others with any list of as many stages.
-///
-/// # Errors
-/// Where a peer is lost.
-pub(crate) fn tell(
+fn tell(
     ranks: &Ranks,
     stages: usize,
     chosen: &[Option<Chosen>],
@@ -72,19 +169,11 @@ pub(crate) fn tell(
     Ok(numbers.chunks_exact(2).map(pair).collect())
 }
 
-/// Chooses for every stage of the recipe that leaves something free. `room` is what the tensors of a rank may take, in bytes, and on
-/// which device.
-/// A model of which no symbolic step can be run is left to its first real step.
-///
-/// # Errors
-/// None known beside those of generators.
-pub(crate) fn choose<T: BuildTask + 'static>(
-    request: &Request,
+/// Chooses for every stage of the recipe that leaves something free. A model of which no symbolic step can be run is left to its first
+/// real step.
+fn choose<T: BuildTask + 'static>(
+    room: &Room<'_>,
     recipe: &Recipe,
-    survey: &Value,
-    ranks: usize,
-    room: (u64, Device),
-    amp: Amp,
 ) -> Result<Vec<Option<Chosen>>, WorkerError> {
     // Building a model seeds the generator, also where nothing is drawn.
     let generator = rng::state(Device::Cpu).map_err(TrainError::from)?;
@@ -96,7 +185,7 @@ pub(crate) fn choose<T: BuildTask + 'static>(
             if !free {
                 return None;
             }
-            let chosen = choose_for::<T>(request, &alone, survey.clone(), stage, (ranks, room, amp));
+            let chosen = room.solve::<T, _>(&alone, stage, fitting);
             chosen
                 .inspect_err(|error| tracing::debug!("no symbolic step: {error}"))
                 .ok()
@@ -111,21 +200,18 @@ pub(crate) fn choose<T: BuildTask + 'static>(
 ///
 /// # Errors
 /// Where there is no memory to take part with; those of generators.
-pub(crate) fn foresee<T: BuildTask + 'static>(
+fn foresee<T: BuildTask + 'static>(
     sync: &RankSync,
-    request: &Request,
-    survey: &Value,
+    room: &Room<'_>,
     stage: usize,
     cut: Cut,
-    device: Device,
 ) -> Result<(), WorkerError> {
     let generator = rng::state(Device::Cpu).map_err(TrainError::from)?;
-    let mut predictor =
-        SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey.clone(), stage);
-    let sums = predictor.joint_sums(cut);
+    let sums = room.predictor::<T>(stage).joint_sums(cut);
     rng::set_state(Device::Cpu, &generator).map_err(TrainError::from)?;
     match sums {
         Ok(sums) if !sums.is_empty() => {
+            let device = room.device;
             let there = |sum| JointSum { device, ..sum };
             Ok(sync.learn(sums.into_iter().map(there).collect())?)
         }
@@ -141,35 +227,25 @@ pub(crate) fn foresee<T: BuildTask + 'static>(
 /// What to say where not even the model's state found room: what the smallest step would take. Other errors as they are.
 pub(crate) fn explained<T: BuildTask + 'static>(
     error: WorkerError,
-    request: &Request,
+    room: &Room<'_>,
     recipe: &Recipe,
-    survey: &Value,
-    ranks: usize,
-    room: (u64, Device),
 ) -> WorkerError {
     if !error.is_out_of_memory() {
         return error;
     }
-    let amp = match recipe.precision.amp {
+    let amp = match room.amp {
         Amp::Auto => Amp::Off,
         stated => stated,
     };
     // The smallest step of all, also where the recipe states a larger one.
     let mut free = recipe.of_stage(0);
     free.memory.micro_batch = MicroBatch::Auto;
-    let smallest = solve_for::<T, _>(
-        request,
-        &free,
-        survey.clone(),
-        0,
-        (ranks, room, amp),
-        |solver, asked| solver.smallest(asked),
-    );
+    let smallest = Room { amp, ..*room }.solve::<T, _>(&free, 0, |solver, asked| solver.smallest(asked));
     let Ok(prediction) = smallest else {
         return error;
     };
-    let (may, takes) = (ByteSize(room.0), ByteSize(prediction.peak));
-    let place = match prediction.peak > room.0 {
+    let (may, takes) = (ByteSize(room.limit), ByteSize(prediction.peak));
+    let place = match prediction.peak > room.limit {
         true => format!("before the first step: tensors may take {may}, and the smallest step takes {takes}"),
         false => format!(
             "before the first step: tensors may take {may}, which is enough for the smallest step, of {takes}, and too little to \
@@ -182,27 +258,20 @@ pub(crate) fn explained<T: BuildTask + 'static>(
         refused: bytes_refused(&error.to_string()),
         owners: prediction.owners,
         predicted: true,
-        elsewhere: elsewhere(room.1),
+        elsewhere: elsewhere(room.device),
     })))
 }
 
-fn choose_for<T: BuildTask + 'static>(
-    request: &Request,
-    alone: &Recipe,
-    survey: Value,
-    stage: usize,
-    on: (usize, (u64, Device), Amp),
-) -> Result<Chosen, PlanError<WorkerError>> {
-    solve_for::<T, _>(request, alone, survey, stage, on, |solver, asked| {
-        let choice = solver.solve(asked)?;
-        let fits = match choice {
-            Choice::Fit(_) => Fits::Yes,
-            Choice::NoFit(_) => freed(solver, asked)?.map_or(Fits::No, Fits::IfFreed),
-        };
-        Ok(Chosen {
-            prediction: *choice.prediction(),
-            fits,
-        })
+/// What is chosen, and whether it fits.
+fn fitting<P: Predictor>(solver: &mut Solver<'_, P>, asked: &Asked) -> Result<Chosen, PlanError<P::Error>> {
+    let choice = solver.solve(asked)?;
+    let fits = match choice {
+        Choice::Fit(_) => Fits::Yes,
+        Choice::NoFit(_) => freed(solver, asked)?.map_or(Fits::No, Fits::IfFreed),
+    };
+    Ok(Chosen {
+        prediction: *choice.prediction(),
+        fits,
     })
 }
 
@@ -223,26 +292,4 @@ fn freed<P: Predictor>(
         Choice::Fit(fit) => Some(fit.prediction.cut),
         Choice::NoFit(_) => None,
     })
-}
-
-fn solve_for<T: BuildTask + 'static, R>(
-    request: &Request,
-    alone: &Recipe,
-    survey: Value,
-    stage: usize,
-    (ranks, (limit, device), amp): (usize, (u64, Device), Amp),
-    solve: impl FnOnce(&mut Solver<'_, SymbolicPredictor<T>>, &Asked) -> Result<R, PlanError<WorkerError>>,
-) -> Result<R, PlanError<WorkerError>> {
-    let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage)
-        .on(Target::of(device));
-    let subject = predictor.subject(&[]).map_err(PlanError::Predict)?;
-    let asked = Asked {
-        ranks,
-        budget: limit - limit / SLACK,
-        micro_batch: alone.memory.micro_batch,
-        amp,
-        recompute: alone.memory.recompute,
-        shard_optimizer: alone.memory.shard_optimizer,
-    };
-    solve(&mut Solver::new(&subject, &mut predictor), &asked)
 }

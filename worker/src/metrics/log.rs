@@ -8,7 +8,7 @@ use dtrain_common::files::write_atomic;
 use dtrain_common::metrics::split;
 use serde::Serialize;
 
-use super::{CheckpointRecord, EvalRecord, OomRecord, StageRecord, StepRecord, TestRecord};
+use super::Line;
 
 /// The open file. Only rank 0 has one.
 #[derive(Debug)]
@@ -33,76 +33,16 @@ impl MetricsLog {
         })
     }
 
-    /// Appends a step.
+    /// Appends a line.
     ///
     /// # Errors
     /// Where the disk is full, for example.
-    pub fn step(&mut self, record: &StepRecord) -> io::Result<()> {
-        self.append(record)
-    }
-
-    /// Appends an evaluation, as `{"eval": {...}}`.
-    ///
-    /// # Errors
-    /// As [`MetricsLog::step`].
-    pub fn eval(&mut self, record: &EvalRecord) -> io::Result<()> {
-        #[derive(Serialize)]
-        struct Line<'a> {
-            eval: &'a EvalRecord,
-        }
-        self.append(&Line { eval: record })
-    }
-
-    /// Appends the test at the end of a run, as `{"test": {...}}`.
-    ///
-    /// # Errors
-    /// As [`MetricsLog::step`].
-    pub fn test(&mut self, record: &TestRecord) -> io::Result<()> {
-        #[derive(Serialize)]
-        struct Line<'a> {
-            test: &'a TestRecord,
-        }
-        self.append(&Line { test: record })
-    }
-
-    /// Appends the beginning of a stage or of a part of it, as `{"stage": {...}}`.
-    ///
-    /// # Errors
-    /// As [`MetricsLog::step`].
-    pub fn stage(&mut self, record: &StageRecord) -> io::Result<()> {
-        #[derive(Serialize)]
-        struct Line<'a> {
-            stage: &'a StageRecord,
-        }
-        self.append(&Line { stage: record })
-    }
-
-    /// Appends a step that is taken again, as `{"oom": {...}}`.
-    ///
-    /// # Errors
-    /// As [`MetricsLog::step`].
-    pub fn oom(&mut self, record: &OomRecord) -> io::Result<()> {
-        #[derive(Serialize)]
-        struct Line<'a> {
-            oom: &'a OomRecord,
-        }
-        self.append(&Line { oom: record })
-    }
-
-    /// Appends a checkpoint, as `{"checkpoint": {...}}`.
-    ///
-    /// # Errors
-    /// As [`MetricsLog::step`].
-    pub fn checkpoint(&mut self, record: &CheckpointRecord) -> io::Result<()> {
-        #[derive(Serialize)]
-        struct Line<'a> {
-            checkpoint: &'a CheckpointRecord,
-        }
-        self.append(&Line { checkpoint: record })
+    pub fn append(&mut self, line: &Line<'_>) -> io::Result<()> {
+        self.write(line)
     }
 
     /// One write per line, so that a reader never sees half of one.
-    fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
+    fn write(&mut self, line: &impl Serialize) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
         self.file.write_all(&bytes)
@@ -114,7 +54,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use dtrain_common::metrics::step_of;
 
-    use super::super::{Figures, MicroBatches};
+    use super::super::{EvalRecord, Figures, MicroBatches, OomRecord};
     use super::*;
 
     #[test]
@@ -142,11 +82,11 @@ mod tests {
         {
             let mut log = MetricsLog::open(&path, 0).unwrap();
             for step in 1..=4 {
-                log.oom(&oom(step)).unwrap();
-                log.eval(&eval(step)).unwrap();
-                log.append(&serde_json::json!({"step": step, "stage": "full"}))
+                log.append(&Line::Oom(&oom(step))).unwrap();
+                log.append(&Line::Eval(&eval(step))).unwrap();
+                log.write(&serde_json::json!({"step": step, "stage": "full"}))
                     .unwrap();
-                log.append(&serde_json::json!({"stage": {"step": step + 1}}))
+                log.write(&serde_json::json!({"stage": {"step": step + 1}}))
                     .unwrap();
             }
             log.file.write_all(b"{\"step\": 2, \"lo").unwrap();

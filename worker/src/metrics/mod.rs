@@ -15,6 +15,6 @@ pub(crate) fn figure(name: &str, value: f64) -> String {
 pub use log::MetricsLog;
 pub use progress::{Progress, Surface};
 pub use record::{
-    CheckpointRecord, EvalRecord, Figures, MicroBatches, OomRecord, SkipCause, StageRecord, StepRecord,
+    CheckpointRecord, EvalRecord, Figures, Line, MicroBatches, OomRecord, SkipCause, StageRecord, StepRecord,
     TestRecord, WaitMs,
 };

@@ -6,6 +6,25 @@ use serde::{Serialize, Serializer};
 
 use crate::memory::StepMemory;
 
+/// A line of metrics.jsonl: a step as it is, anything else under the name of what it tells.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Line<'a> {
+    /// An evaluation.
+    Eval(&'a EvalRecord),
+    /// The test at the end of a run.
+    Test(&'a TestRecord),
+    /// The beginning of a stage or of a part of it.
+    Stage(&'a StageRecord),
+    /// A step or an evaluation that is taken again.
+    Oom(&'a OomRecord),
+    /// A checkpoint.
+    Checkpoint(&'a CheckpointRecord),
+    /// A step.
+    #[serde(untagged)]
+    Step(&'a StepRecord),
+}
+
 /// One optimizer step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepRecord {

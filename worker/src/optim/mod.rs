@@ -15,6 +15,7 @@ pub use recipe::of_recipe;
 
 use self::runs::runs;
 use crate::engine::patiently;
+use crate::out_of_memory::of_variants;
 use crate::state::{ColumnSpec, Role, Table, narrow};
 
 /// What the parameters of one optimizer group have of their own.
@@ -191,3 +192,5 @@ impl Optimizer {
         Ok(())
     }
 }
+
+of_variants!(OptimError: Kernel, Torch);

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use super::table::{AVERAGE, Table};
 use crate::engine::patiently;
+use crate::out_of_memory::of_variants;
 
 /// Elements that are exchanged at a time: the scratch space of [`Average::swap`], 4 MiB of float32.
 const CHUNK: i64 = 1 << 20;
@@ -136,6 +137,8 @@ fn exchange(a: &Tensor, b: &Tensor) -> Result<(), TchError> {
     Ok(())
 }
 
+of_variants!(AverageError: Torch);
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -188,8 +191,8 @@ mod tests {
             let mut average = Average::new(decay, warmup).unwrap();
             let mut wanted: Vec<f64> = (0..13).map(|index| value(0, index)).collect();
             for step in 1..=200 {
-                let _ = double.shallow_clone().copy_(&values(step));
-                let _ = single.shallow_clone().copy_(&values(step));
+                double.shallow_clone().copy_(&values(step));
+                single.shallow_clone().copy_(&values(step));
                 let _ = counter.shallow_clone().fill_(step as i64);
                 let t = (step - 1) as f64;
                 let d = if warmup {

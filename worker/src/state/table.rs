@@ -10,6 +10,7 @@ use tch::{Device, Kind, TchError, Tensor};
 use thiserror::Error;
 
 use super::layout::{Block, Bucket, Group, Layout, LayoutOptions, Part, Row};
+use crate::OutOfMemory;
 use crate::collectives::CollectiveError;
 use crate::engine::{ReduceError, patiently};
 
@@ -439,6 +440,16 @@ pub(super) fn row(parameter: &Parameter<'_>) -> Row {
 pub(super) fn moving(name: &str) -> impl FnOnce(ShimError) -> StateError {
     let name = name.to_owned();
     move |source| StateError::Move { name, source }
+}
+
+impl OutOfMemory for StateError {
+    fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Torch(error) => error.is_out_of_memory(),
+            Self::Collective(error) => error.is_out_of_memory(),
+            Self::Move { source, .. } => source.is_out_of_memory(),
+        }
+    }
 }
 
 #[cfg(test)]

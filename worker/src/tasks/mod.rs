@@ -6,6 +6,7 @@ mod lm;
 mod segment;
 mod torchscript;
 
+use std::error::Error;
 use std::sync::Arc;
 
 use dtrain_common::recipe::{Recipe, RecipeError};
@@ -20,8 +21,10 @@ pub use lm::Lm;
 pub use segment::Segment;
 pub use torchscript::{ScriptError, TorchScript};
 
+use crate::OutOfMemory;
 use crate::data::{self, Column, DataError, Dataset, Field, FieldKind};
 use crate::models::{ModelError, Registry, without_drawing};
+use crate::out_of_memory::anywhere;
 
 /// A micro-batch of N samples on its device.
 #[derive(Debug)]
@@ -198,6 +201,27 @@ pub enum TaskError {
         /// What there is.
         fields: Vec<&'static str>,
     },
+}
+
+impl OutOfMemory for TaskError {
+    fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Model(error) => error.is_out_of_memory(),
+            Self::Torch(error) => error.is_out_of_memory(),
+            Self::Script(error) => error.is_out_of_memory(),
+            Self::Own(error) => {
+                let mut next: Option<&(dyn Error + 'static)> = Some(error.as_ref());
+                let causes = std::iter::from_fn(|| {
+                    let error = next?;
+                    next = error.source();
+                    Some(error)
+                });
+                let mut tasks = causes.filter_map(|error| error.downcast_ref::<Self>());
+                anywhere(error.as_ref()) || tasks.any(Self::is_out_of_memory)
+            }
+            Self::Data(_) | Self::Recipe(_) | Self::NoField { .. } => false,
+        }
+    }
 }
 
 /// A micro-batch's loss, and what else is counted of it.
@@ -392,7 +416,7 @@ impl Console<'_> {
     /// Runs a survey with all cores, whose sentences go to the log.
     pub(crate) fn with_log<T>(survey: impl FnOnce(&mut Console<'_>) -> T) -> T {
         survey(&mut Console {
-            threads: crate::setup::cores(),
+            threads: crate::cores::cores(),
             say: &mut |sentence| tracing::info!("{sentence}"),
             warn: &mut |sentence| tracing::warn!("{sentence}"),
         })

@@ -157,7 +157,7 @@ impl Scene {
             for (number, column) in table.columns.iter().enumerate() {
                 for held in &column.held {
                     // What other rows or ranks have would show.
-                    let _ = held.shallow_clone().copy_(&(held + 0.25 * (number + 1) as f64));
+                    held.shallow_clone().copy_(&(held + 0.25 * (number + 1) as f64));
                 }
             }
             let mut given = Vec::new();

@@ -1,3 +1,0 @@
-//! The boundaries within a training.
-
-mod enter;

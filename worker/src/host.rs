@@ -1,0 +1,52 @@
+//! What a worker has of its machine.
+
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::recipe::Recipe;
+use tch::Device;
+
+use crate::control::Control;
+use crate::device;
+use crate::engine::TrainError;
+use crate::error::WorkerError;
+use crate::memory::budget;
+use crate::metrics::Surface;
+use crate::run::StopFlag;
+use crate::step::prepare_graphs;
+
+/// What a worker has of its machine.
+pub(crate) struct Host {
+    pub(crate) device: Device,
+    /// What tensors may take there, in bytes.
+    pub(crate) allowed: u64,
+    pub(crate) surface: Surface,
+    pub(crate) stop: StopFlag,
+    /// Answers questions as long as it lives.
+    _control: Control,
+}
+
+impl Host {
+    /// Called first of all, on the main thread: signals, the device, its memory.
+    ///
+    /// # Errors
+    /// A device that the rank was to have and cannot; what the system refuses.
+    pub(crate) fn enter(recipe: &Recipe, env: &WorkerEnv) -> Result<Self, WorkerError> {
+        let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
+        let surface = Surface::detect(env.rank);
+        let device = device::choose(env, recipe.memory.budget.size())?;
+        prepare_graphs(recipe.model.compile, device).map_err(TrainError::from)?;
+        let allowed =
+            budget::bytes(recipe.memory.budget, device, env.local_world_size).map_err(TrainError::from)?;
+        budget::enforce(allowed, device);
+        let control = Control::listen(env.rank, device);
+        if let Err(error) = dtrain_torch_shim::keep_freed_memory() {
+            tracing::debug!("{error}");
+        }
+        Ok(Self {
+            device,
+            allowed,
+            surface,
+            stop,
+            _control: control,
+        })
+    }
+}

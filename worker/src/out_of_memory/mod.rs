@@ -1,0 +1,216 @@
+//! Which errors mean that memory ran out: those that carry a refusal of libtorch's allocator, however deep. And what can be done about
+//! it on one rank alone.
+
+mod panics;
+mod patience;
+
+use std::error::Error;
+use std::fmt::Display;
+
+use dtrain_torch_shim::{ErrorKind, ShimError, kind_of};
+use tch::TchError;
+
+pub(crate) use self::panics::shielded;
+pub(crate) use self::patience::patiently;
+use crate::collectives::CollectiveError;
+use crate::models::ModelError;
+
+/// An error that may have been for want of memory. Its words are, or end with, those of the allocator that refused it.
+pub trait OutOfMemory: Display {
+    /// Whether memory ran out, on the device or on the host.
+    fn is_out_of_memory(&self) -> bool;
+}
+
+/// An error is one of memory where the error in one of these variants is.
+macro_rules! of_variants {
+    ($error:ty: $($variant:ident),+) => {
+        impl $crate::OutOfMemory for $error {
+            fn is_out_of_memory(&self) -> bool {
+                #[allow(unreachable_patterns)]
+                match self {
+                    $(Self::$variant(error) => $crate::OutOfMemory::is_out_of_memory(error),)+
+                    _ => false,
+                }
+            }
+        }
+    };
+}
+pub(crate) use of_variants;
+
+impl OutOfMemory for TchError {
+    fn is_out_of_memory(&self) -> bool {
+        kind_of(self) == ErrorKind::OutOfMemory
+    }
+}
+
+impl OutOfMemory for ShimError {
+    fn is_out_of_memory(&self) -> bool {
+        self.kind == ErrorKind::OutOfMemory
+    }
+}
+
+impl OutOfMemory for CollectiveError {
+    fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. })
+    }
+}
+
+impl OutOfMemory for ModelError {
+    fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Torch(error) => error.is_out_of_memory(),
+            Self::Sync { source } => anywhere(source.as_ref()),
+            _ => false,
+        }
+    }
+}
+
+/// The bytes that an allocator has refused, from its words, `Tried to allocate 1.50 GiB.`: those of libtorch's for GPUs, and of the
+/// shim's for the CPU. They have two decimals.
+pub(crate) fn bytes_refused(words: &str) -> Option<u64> {
+    let (_, after) = words.split_once("Tried to allocate ")?;
+    let mut parts = after.split_whitespace();
+    let (number, unit) = (parts.next()?, parts.next()?);
+    let factor = match unit.trim_end_matches(['.', ',']) {
+        "bytes" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return None,
+    };
+    let number: f64 = number.parse().ok()?;
+    Some((number * f64::from(1u32 << factor)).round() as u64)
+}
+
+/// Looks through an error of an unknown type and its causes.
+pub(crate) fn anywhere(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let found = error.downcast_ref::<TchError>().is_some_and(|e| e.is_out_of_memory())
+            // What a call out of the graph reports arrives as text alone.
+            || error
+                .downcast_ref::<ShimError>()
+                .is_some_and(|e| e.is_out_of_memory() || e.message.contains("out of memory"))
+            || error.downcast_ref::<CollectiveError>().is_some_and(OutOfMemory::is_out_of_memory)
+            || error.downcast_ref::<ModelError>().is_some_and(OutOfMemory::is_out_of_memory);
+        if found {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::engine::{ReduceError, TrainError};
+    use crate::optim::OptimError;
+    use crate::state::{AverageError, StateError};
+    use crate::tasks::TaskError;
+
+    fn refused() -> TchError {
+        tch::Tensor::f_zeros([1 << 50], (tch::Kind::Float, tch::Device::Cpu)).unwrap_err()
+    }
+
+    fn other() -> TchError {
+        tch::Tensor::from_slice(&[1f32]).f_view([3]).unwrap_err()
+    }
+
+    fn shim(kind: ErrorKind) -> ShimError {
+        ShimError {
+            op: "test",
+            kind,
+            message: String::new(),
+        }
+    }
+
+    fn collective(error: TchError) -> CollectiveError {
+        let (op, rank, refused) = ("all_reduce", 0, error.is_out_of_memory());
+        let message = error.to_string();
+        match refused {
+            true => CollectiveError::OutOfMemory { op, rank, message },
+            false => CollectiveError::Backend {
+                op,
+                rank,
+                sequence: 1,
+                message,
+            },
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_found_however_deep_it_lies() {
+        let refusals: Vec<TrainError> = vec![
+            refused().into(),
+            ModelError::from(refused()).into(),
+            TaskError::from(ModelError::from(refused())).into(),
+            TaskError::Own(Box::new(TaskError::from(refused()))).into(),
+            TaskError::Own(Box::new(shim(ErrorKind::OutOfMemory))).into(),
+            ModelError::Sync {
+                source: collective(refused()).into(),
+            }
+            .into(),
+            shim(ErrorKind::OutOfMemory).into(),
+            ReduceError::from(refused()).into(),
+            ReduceError::from(shim(ErrorKind::OutOfMemory)).into(),
+            ReduceError::from(collective(refused())).into(),
+            collective(refused()).into(),
+            OptimError::from(shim(ErrorKind::OutOfMemory)).into(),
+            AverageError::from(refused()).into(),
+            StateError::Move {
+                name: "weight".into(),
+                source: shim(ErrorKind::OutOfMemory),
+            }
+            .into(),
+            TrainError::Checkpoint {
+                step: 1,
+                source: refused().into(),
+            },
+        ];
+        for error in refusals {
+            assert!(error.is_out_of_memory(), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn the_size_that_was_refused_is_in_the_words() {
+        let cpu = "CPU out of memory. Tried to allocate 12.25 MiB. The budget is 1.00 GiB, of which 3.00 MiB are free";
+        assert_eq!(bytes_refused(cpu), Some(12 * (1 << 20) + (1 << 18)));
+        let gpu = "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 79.11 GiB";
+        assert_eq!(bytes_refused(gpu), Some(3 << 29));
+        assert_eq!(bytes_refused("Tried to allocate 512 bytes."), Some(512));
+        for words in [
+            "out of memory",
+            "Tried to allocate",
+            "Tried to allocate much MiB",
+            "Tried to allocate 3 pages",
+        ] {
+            assert_eq!(bytes_refused(words), None, "{words}");
+        }
+        let whole = TrainError::from(TaskError::from(ModelError::from(TchError::Torch(cpu.to_owned()))));
+        assert!(bytes_refused(&whole.to_string()).is_some(), "{whole}");
+    }
+
+    #[test]
+    fn other_failures_are_none() {
+        let failures: Vec<TrainError> = vec![
+            other().into(),
+            TaskError::Own("out of patience".into()).into(),
+            ModelError::Sync {
+                source: shim(ErrorKind::Network).into(),
+            }
+            .into(),
+            collective(other()).into(),
+            ReduceError::Late {
+                name: "weight".into(),
+            }
+            .into(),
+            TrainError::LoaderEnded,
+        ];
+        for error in failures {
+            assert!(!error.is_out_of_memory(), "{error:?}");
+        }
+    }
+}

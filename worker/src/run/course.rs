@@ -1,0 +1,97 @@
+//! Where a run stands, and what comes next.
+
+use std::time::Duration;
+
+use dtrain_common::manifest::DataMark;
+use dtrain_common::recipe::Recipe;
+
+use super::followers::BestKeeper;
+use crate::engine::{Place, RunPlan, StagePlan};
+use crate::metrics::{StepRecord, WaitMs};
+use crate::state::Stages;
+use crate::step::{Cut, Replica, Taken};
+
+/// A run's plan, and how far it has come.
+pub(crate) struct Course {
+    pub(crate) plan: RunPlan,
+    /// What is trained in each of its stages.
+    pub(crate) stages: Stages,
+    /// Steps taken since the beginning of the run.
+    pub(crate) done: u64,
+    /// The phase under way.
+    pub(crate) under: Under,
+    /// What is trained on, for the checkpoints' manifests.
+    pub(crate) data: DataMark,
+    /// The best checkpoint so far.
+    pub(crate) best: BestKeeper,
+}
+
+/// The phase that the model is laid out for: that of the last step before, or the first one.
+pub(crate) struct Under {
+    pub(crate) place: Place,
+    /// Whether it was told of.
+    pub(crate) is_announced: bool,
+    /// Whether the parameters lie in the order in which backward reaches them.
+    pub(crate) is_laid_out: bool,
+}
+
+impl Under {
+    /// That of `place`, of which nothing is known yet.
+    pub(crate) fn new(place: Place) -> Self {
+        Self {
+            place,
+            is_announced: false,
+            is_laid_out: false,
+        }
+    }
+}
+
+impl Course {
+    /// The stage under way.
+    pub(crate) fn stage(&self) -> &StagePlan {
+        &self.plan.stages()[self.under.place.stage]
+    }
+
+    /// The next step, as `rank` takes it.
+    pub(crate) fn cut(&self, recipe: &Recipe, replica: &Replica, rank: usize) -> Cut {
+        let position = self.plan.position(self.done);
+        let samples = self.plan.step_samples(position);
+        let step = self.done + 1;
+        Cut {
+            step,
+            samples,
+            micro_batches: self.plan.micro_ranges(position, rank),
+            lr: self.plan.lr(self.done),
+            seed: recipe.train.seed,
+            expected: samples as f64 * replica.model.task.weight_per_sample(),
+            clip: recipe.optim.clip,
+            is_evaluated: self.plan.is_checkpoint(step),
+            is_rehearsed: false,
+        }
+    }
+
+    /// The step that was just taken, as it is written down. `elapsed` is the time since the training began in this process.
+    pub(crate) fn record(&self, cut: &Cut, taken: &Taken, elapsed: Duration) -> StepRecord {
+        let position = self.plan.position(cut.step - 1);
+        let step_s = taken.took.as_secs_f64();
+        StepRecord {
+            step: cut.step,
+            epoch: position.epoch + 1,
+            stage: self.plan.stages()[position.stage].name.clone(),
+            samples: self.plan.samples_after(cut.step),
+            loss: taken.status.totals.loss(),
+            lr: cut.lr,
+            grad_norm: taken.norm,
+            loss_scale: taken.loss_scale,
+            samples_per_s: cut.samples as f64 / step_s,
+            step_ms: step_s * 1e3,
+            elapsed_s: elapsed.as_secs_f64(),
+            wait_ms: WaitMs {
+                data: taken.waited_for_data.as_secs_f64() * 1e3,
+                comm: taken.comm_ms,
+            },
+            memory: taken.memory,
+            skipped: taken.skipped,
+        }
+    }
+}

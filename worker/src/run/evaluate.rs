@@ -1,0 +1,218 @@
+//! Distributed evaluation: every sample of the test set is counted once, whatever the number of ranks.
+
+use std::time::Instant;
+
+use dtrain_common::batch::share;
+use tch::{Device, Tensor};
+
+use super::again::{owners, tell};
+use super::followers::Followers;
+use super::{StopFlag, Training};
+use crate::collectives::{Ranks, ReduceOp};
+use crate::data::{Loader, LoaderOptions, MicroBatch};
+use crate::engine::TrainError;
+use crate::memory::Phase;
+use crate::metrics::{EvalRecord, Figures, MicroBatches};
+use crate::step::recover::{Limits, Shortage, patiently, place, shielded};
+use crate::step::{Fault, Precision, Status, Tally, place_batch};
+use crate::tasks::{Mode, Task, Totals};
+
+/// What an evaluation needs: a model without its training.
+pub(crate) struct Evaluator<'a> {
+    pub(crate) task: &'a dyn Task,
+    pub(crate) ranks: &'a Ranks,
+    pub(crate) precision: &'a Precision,
+    pub(crate) loader: LoaderOptions,
+    pub(crate) limits: Limits,
+    pub(crate) stop: &'a StopFlag,
+}
+
+/// How an evaluation has ended, the same on every rank.
+pub(crate) enum Evaluated {
+    /// What was found, in batches of so many samples.
+    Whole(Box<EvalRecord>, usize),
+    /// Some rank was asked to stop.
+    Stopped,
+    /// Some ranks had no memory for a batch of one sample.
+    Exhausted(Vec<Option<Shortage>>),
+}
+
+impl Evaluator<'_> {
+    /// Evaluates the whole test set in batches of at most so many samples: each rank its share, then one reduction of the sums. Where
+    /// memory runs out on a rank, all ranks say so and begin again with half the batch. Every rank calls it.
+    ///
+    /// # Errors
+    /// `NothingTested`; where a sample cannot be loaded or a peer is lost.
+    pub(crate) fn run(
+        &self,
+        mut batch: usize,
+        (step, epoch): (u64, u64),
+        fault: &mut Fault,
+        followers: &mut Followers<'_>,
+    ) -> Result<Evaluated, TrainError> {
+        let begun = Instant::now();
+        loop {
+            let status = self.attempt(batch, fault, step, followers)?;
+            if status.stop > 0.0 {
+                return Ok(Evaluated::Stopped);
+            }
+            if !status.ran_out() {
+                if status.totals.weight <= 0.0 {
+                    return Err(TrainError::NothingTested);
+                }
+                let record = self.record(&status.totals, step, epoch, begun);
+                return Ok(Evaluated::Whole(Box::new(record), batch));
+            }
+            if batch <= 1 {
+                return Ok(Evaluated::Exhausted(status.shortages));
+            }
+            self.limits.free();
+            let sizes = MicroBatches {
+                from: batch,
+                to: batch / 2,
+            };
+            if let Some((place, _, first)) = place(&status.shortages) {
+                followers.note(format!(
+                    "out of memory {place} after step {step}: {}; the test set is begun again in batches of {} instead of {}",
+                    first.bytes(),
+                    sizes.to,
+                    sizes.from
+                ));
+            }
+            tell(followers, &status.shortages, step, sizes, |record| record)?;
+            batch = sizes.to;
+        }
+    }
+
+    /// The sums over the test set in batches of so many samples, and on which ranks memory ran out.
+    fn attempt(
+        &self,
+        batch: usize,
+        fault: &mut Fault,
+        step: u64,
+        followers: &mut Followers<'_>,
+    ) -> Result<Status, TrainError> {
+        let mut status = Status::blank(self.task.sums(), self.ranks.size());
+        fault.begin(Phase::Evaluate, step, 1);
+        let sums = shielded(|| self.sum_up(batch, followers))
+            .map_err(TrainError::from)
+            .and_then(|sums| sums);
+        fault.end();
+        match self.limits.survive(sums, Phase::Evaluate)? {
+            Ok(Some(totals)) => status.totals = totals,
+            Ok(None) => status.stop = 1.0,
+            Err(shortage) => {
+                self.limits.free();
+                status.shortages[self.ranks.rank()] = Some(shortage);
+            }
+        }
+        let merged = patiently(Device::Cpu, || Tensor::f_from_slice(&status.values()))?;
+        self.ranks.all_reduce(&merged, ReduceOp::Sum)?.wait()?;
+        Ok(status.merge(&merged)?)
+    }
+
+    /// This rank's share of the test set; none where a request to stop comes before its end.
+    fn sum_up(&self, batch: usize, followers: &mut Followers<'_>) -> Result<Option<Totals>, TrainError> {
+        let test_set = self.task.test_set();
+        let own = share(test_set.len(), self.ranks.size(), self.ranks.rank());
+        let indices: Vec<u32> = own.map(|index| index as u32).collect();
+        let work: Vec<MicroBatch> = indices
+            .chunks(batch)
+            .map(|part| MicroBatch {
+                epoch: 0,
+                indices: part.to_vec(),
+            })
+            .collect();
+        let options = LoaderOptions {
+            augment: false,
+            ..self.loader
+        };
+        let mut loader = Loader::start(test_set, options, work.into_iter())?;
+        let mut tally = Tally::new(self.task.sums(), self.limits.device())?;
+        while let Some(decoded) = loader.next() {
+            if self.stop.is_asked() {
+                return Ok(None);
+            }
+            let batch = place_batch(decoded?, &loader, self.limits.device())?;
+            let loss = self
+                .precision
+                .run(|| tch::no_grad(|| self.task.loss(&batch, Mode::Evaluate)))??;
+            tally.add(&loss)?;
+            followers.advance();
+        }
+        Ok(Some(tally.totals()?))
+    }
+
+    /// The evaluation as it is written down.
+    fn record(&self, totals: &Totals, step: u64, epoch: u64, begun: Instant) -> EvalRecord {
+        let metrics = self.task.metrics(totals).into_iter();
+        EvalRecord {
+            step,
+            epoch,
+            loss: totals.loss(),
+            metrics: Figures(metrics.map(|(name, value)| (name.to_owned(), value)).collect()),
+            samples: self.task.test_set().len() as u64,
+            eval_ms: begun.elapsed().as_secs_f64() * 1e3,
+            best: None,
+        }
+    }
+}
+
+/// Evaluates the whole test set, with the moving average of the parameters where there is one. None where some rank was asked to
+/// stop meanwhile.
+///
+/// # Errors
+/// As [`Evaluator::run`]; `OutOfMemory` where there is none for a batch of one sample.
+pub(super) fn evaluate(
+    training: &mut Training<'_>,
+    stop: &StopFlag,
+    followers: &mut Followers<'_>,
+) -> Result<Option<EvalRecord>, TrainError> {
+    // An evaluation has the memory for itself.
+    training.stepper.executor.forget();
+    training.replica.model.swap_average()?;
+    let record = evaluate_live(training, stop, followers);
+    training.replica.model.swap_average()?;
+    record
+}
+
+fn evaluate_live(
+    training: &mut Training<'_>,
+    stop: &StopFlag,
+    followers: &mut Followers<'_>,
+) -> Result<Option<EvalRecord>, TrainError> {
+    let Training {
+        course,
+        replica,
+        exchange,
+        stepper,
+        again,
+        ..
+    } = training;
+    let step = course.done;
+    let last = step.saturating_sub(1);
+    let largest = course.plan.stage(last).partition.micro_batch();
+    let first = again.evaluation.map_or(largest, |fitting| fitting.min(largest));
+    let epoch = course.plan.position(last).epoch + 1;
+    let evaluator = Evaluator {
+        task: replica.model.task.as_ref(),
+        ranks: exchange.ranks(),
+        precision: &replica.precision,
+        loader: again.loader,
+        limits: stepper.limits,
+        stop,
+    };
+    match evaluator.run(first, (step, epoch), &mut stepper.phases.fault, followers)? {
+        Evaluated::Whole(record, batch) => {
+            if batch < first {
+                again.evaluation = Some(batch);
+            }
+            Ok(Some(*record))
+        }
+        Evaluated::Stopped => Ok(None),
+        Evaluated::Exhausted(shortages) => {
+            let owners = owners(training);
+            Err(training.stepper.limits.exhausted(&shortages, 1, step, owners))
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Which checkpoint of a run is the best.
+
+use std::collections::BTreeMap;
+
+use dtrain_common::manifest::BestSoFar;
+use dtrain_common::recipe::Best;
+
+use crate::metrics::{EvalRecord, figure};
+
+/// The best checkpoint of a run, by the figure that `checkpoint.best` names; nothing without that setting.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BestKeeper {
+    by: Option<Best>,
+    so_far: Option<BestSoFar>,
+    /// The one before, as long as the checkpoint of the best one may fail.
+    before: Option<BestSoFar>,
+}
+
+impl BestKeeper {
+    /// Goes on from `earlier`, the best of the run that is resumed, where it was compared by the same figure.
+    pub(crate) fn new(by: Option<Best>, earlier: Option<BestSoFar>) -> Self {
+        let so_far = earlier.filter(|earlier| Some(&earlier.by) == by.as_ref());
+        Self {
+            by,
+            so_far,
+            before: None,
+        }
+    }
+
+    /// The best so far.
+    pub(crate) fn so_far(&self) -> Option<&BestSoFar> {
+        self.so_far.as_ref()
+    }
+
+    /// Forgets what it is compared with: the next one is the best.
+    pub(crate) fn restart(&mut self) {
+        self.so_far = None;
+    }
+
+    /// The checkpoint after `step` could not be written: if it was to be the best, the one before is that again.
+    pub(super) fn forget(&mut self, step: u64) {
+        if self.so_far.as_ref().is_some_and(|best| best.step == step) {
+            self.so_far = self.before.take();
+        }
+    }
+
+    /// An evaluation after `step`: whether it is the best; None where none is sought.
+    pub(super) fn see(&mut self, figures: &BTreeMap<String, f64>, step: u64) -> Option<bool> {
+        let by = self.by.as_ref()?;
+        let value = figures.get(&by.figure).copied().unwrap_or(f64::NAN);
+        let is_best = by.is_better(value, self.so_far.as_ref().map(|best| best.value));
+        if is_best {
+            let by = by.clone();
+            self.before = self.so_far.replace(BestSoFar { by, value, step });
+        }
+        Some(is_best)
+    }
+}
+
+/// A figure with its name, for people.
+pub(super) fn named(name: &str, value: f64) -> String {
+    format!("{} {}", name.replace('_', " "), figure(name, value))
+}
+
+/// The figures of an evaluation by name, the loss among them.
+pub(crate) fn figures_of(record: &EvalRecord) -> BTreeMap<String, f64> {
+    let mut figures: BTreeMap<String, f64> = record.metrics.0.iter().cloned().collect();
+    figures.insert("loss".into(), record.loss);
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_that_could_not_be_written_is_not_the_best() {
+        let mut best = BestKeeper::new(Some("min loss".parse().unwrap()), None);
+        let see = |best: &mut BestKeeper, loss, step| best.see(&[("loss".to_owned(), loss)].into(), step);
+        let step = |best: &BestKeeper| best.so_far().map(|best| best.step);
+        assert_eq!(see(&mut best, 2.0, 16), Some(true));
+        assert_eq!(see(&mut best, 1.0, 32), Some(true));
+        // A later one that is not the best changes nothing.
+        best.forget(48);
+        assert_eq!(step(&best), Some(32));
+        best.forget(32);
+        assert_eq!(step(&best), Some(16));
+        assert_eq!(see(&mut best, 1.5, 64), Some(true));
+        best.forget(32);
+        assert_eq!(step(&best), Some(64));
+    }
+}

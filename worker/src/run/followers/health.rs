@@ -1,0 +1,175 @@
+//! Whether a run can still come to something.
+
+use dtrain_common::result::RunResult;
+
+use super::{Flow, Follower, Followers};
+use crate::data::too_many_bad;
+use crate::engine::TrainError;
+use crate::metrics::{Line, SkipCause};
+use crate::run::Training;
+use crate::step::Taken;
+
+/// Ends a run that will not recover; all ranks see the same figures and end together. The first of the followers: no checkpoint of
+/// such a last step is written, since a run that goes on from it would have nothing left to do.
+pub(crate) struct Health {
+    total_steps: u64,
+    skipped: Skipped,
+    bad_samples: u64,
+}
+
+impl Health {
+    /// Of a run with so many steps.
+    pub(crate) fn new(total_steps: u64) -> Self {
+        Self {
+            total_steps,
+            skipped: Skipped::default(),
+            bad_samples: 0,
+        }
+    }
+}
+
+impl Follower for Health {
+    /// An evaluation at the end that is of no use any more.
+    fn hear(&mut self, line: &Line<'_>) -> Result<(), TrainError> {
+        match line {
+            Line::Eval(record) if !record.loss.is_finite() && record.step == self.total_steps => {
+                self.skipped.error().map_or(Ok(()), Err)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn after_step(
+        &mut self,
+        training: &mut Training<'_>,
+        taken: &Taken,
+        _: &mut Followers<'_>,
+    ) -> Result<Flow, TrainError> {
+        let done = training.course.done;
+        self.skipped.see(done, taken.skipped);
+        if let Some(failure) = self.skipped.failure(done == self.total_steps) {
+            return Err(failure);
+        }
+        self.bad_samples += taken.status.bad_samples as u64;
+        let total = training.course.plan.train_samples;
+        if too_many_bad(self.bad_samples as usize, total as usize) {
+            return Err(TrainError::TooManyBad {
+                bad: self.bad_samples,
+                total,
+            });
+        }
+        Ok(Flow::On)
+    }
+
+    fn conclude(&self, result: &mut RunResult) {
+        result.skipped_images = Some(self.bad_samples);
+    }
+}
+
+/// A run that skips this many steps in a row will not recover.
+const MOST_IN_A_ROW: u64 = 20;
+
+/// A run that ends with this many skipped steps has not ended well. Fewer can be those of a loss scale that falls, or of one batch.
+const MOST_AT_THE_END: u64 = 3;
+
+/// The steps that were skipped since the last one that was taken.
+#[derive(Debug, Default)]
+struct Skipped {
+    steps: u64,
+    /// The first of them and its cause.
+    first: Option<(u64, SkipCause)>,
+}
+
+impl Skipped {
+    /// After every step, counted from 1.
+    fn see(&mut self, step: u64, skipped: Option<SkipCause>) {
+        let Some(cause) = skipped else {
+            *self = Self::default();
+            return;
+        };
+        self.steps += 1;
+        self.first.get_or_insert((step, cause));
+    }
+
+    /// Why the run is a failure after these steps: there are too many, or it `is_over` and they are its last, or all that it had.
+    fn failure(&self, is_over: bool) -> Option<TrainError> {
+        let too_many = match is_over {
+            true => self.steps >= MOST_AT_THE_END || self.began_the_run(),
+            false => self.steps >= MOST_IN_A_ROW,
+        };
+        self.error().filter(|_| too_many)
+    }
+
+    /// The failure that these steps are, however many.
+    fn error(&self) -> Option<TrainError> {
+        let (first, cause) = self.first?;
+        let last = first + self.steps - 1;
+        Some(match cause {
+            SkipCause::Nothing => TrainError::NothingCounted { first, last },
+            SkipCause::Loss | SkipCause::Gradient => TrainError::NonFinite {
+                what: if cause == SkipCause::Loss {
+                    "loss"
+                } else {
+                    "gradient"
+                },
+                first,
+                last,
+            },
+        })
+    }
+
+    fn began_the_run(&self) -> bool {
+        self.first.is_some_and(|(first, _)| first == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a run of such steps ends with: `x` is a skipped one.
+    fn failure(steps: &str, is_over: bool) -> Option<String> {
+        let mut skipped = Skipped::default();
+        for (step, kind) in (1..).zip(steps.chars()) {
+            skipped.see(step, (kind == 'x').then_some(SkipCause::Loss));
+        }
+        skipped.failure(is_over).map(|error| error.to_string())
+    }
+
+    #[test]
+    fn skipped_steps_at_the_end_are_a_failure_that_names_the_first() {
+        assert_eq!(failure("..xx", true), None);
+        assert_eq!(failure("..xxx.", true), None);
+        let text = failure("..xxx", true).unwrap_or_default();
+        assert!(
+            text.starts_with("the loss was not finite from step 3 to step 5"),
+            "{text}"
+        );
+        assert_eq!(failure("..xxx", false), None);
+    }
+
+    #[test]
+    fn a_run_of_skipped_steps_alone_is_a_failure() {
+        for steps in ["x", "xx", "xxx"] {
+            assert!(failure(steps, true).is_some(), "{steps}");
+        }
+        assert_eq!(failure("", true), None);
+    }
+
+    #[test]
+    fn twenty_in_a_row_end_a_run_in_its_middle() {
+        let nineteen = "x".repeat(19);
+        assert_eq!(failure(&nineteen, false), None);
+        assert_eq!(failure(&format!("{nineteen}.x"), false), None);
+        assert!(failure(&format!(".{nineteen}x"), false).is_some());
+    }
+
+    #[test]
+    fn the_cause_is_that_of_the_first() {
+        let mut skipped = Skipped::default();
+        skipped.see(1, Some(SkipCause::Nothing));
+        skipped.see(2, Some(SkipCause::Loss));
+        let text = skipped.error().map(|error| error.to_string()).unwrap_or_default();
+        assert!(text.contains("counted from step 1 to step 2"), "{text}");
+    }
+}

@@ -1,0 +1,208 @@
+//! Who follows a run: everything that is neither a step nor a phase. The loop knows none of them by name.
+//!
+//! One more is a value in the list that [`crate::worker`] makes, with the methods of [`Follower`] that it needs.
+
+mod archive;
+mod best;
+mod copies;
+mod health;
+mod listeners;
+mod manifest;
+mod saver;
+
+use std::fmt::Display;
+
+use dtrain_common::result::RunResult;
+
+pub(crate) use self::archive::{Archive, Origin};
+pub(crate) use self::best::BestKeeper;
+pub(crate) use self::best::figures_of;
+pub(crate) use self::copies::Copies;
+pub(crate) use self::health::Health;
+pub(crate) use self::listeners::Figures;
+pub(crate) use self::saver::Saver;
+use super::Training;
+use crate::engine::TrainError;
+use crate::metrics::Line;
+use crate::step::{Status, Taken, Witness};
+
+/// Whether a run goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Flow {
+    /// It does.
+    On,
+    /// It was asked to stop.
+    Stopped,
+    /// It was, and what was to be done now is left to the run that goes on from its checkpoint.
+    BrokenOff,
+}
+
+/// Follows a run. Every rank has the same followers in the same order, and calls them at the same moments: what they do together is
+/// in step. What ends the run is an error.
+pub(crate) trait Follower {
+    /// The run begins.
+    fn begin(&mut self, _: &mut Training<'_>, _others: &mut Followers<'_>) -> Result<Flow, TrainError> {
+        Ok(Flow::On)
+    }
+
+    /// The ranks are about to agree on a step: adds to what this one tells the others.
+    fn say(&mut self, _: &mut Status, _rank: usize) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Parameters, moments and averages are about to change: returns when it reads them no more.
+    fn before_update(&mut self) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// A step was taken, and everybody has heard of it.
+    fn after_step(
+        &mut self,
+        _: &mut Training<'_>,
+        _: &Taken,
+        _others: &mut Followers<'_>,
+    ) -> Result<Flow, TrainError> {
+        Ok(Flow::On)
+    }
+
+    /// The last step was taken.
+    fn finish(&mut self, _: &mut Training<'_>, _others: &mut Followers<'_>) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Adds what it knows to result.json.
+    fn conclude(&self, _: &mut RunResult) {}
+
+    /// A line of metrics.jsonl.
+    fn hear(&mut self, _: &Line<'_>) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// A sentence for people.
+    fn note(&mut self, _: &dyn Display) {}
+
+    /// A part of something long has been done.
+    fn advance(&mut self) {}
+}
+
+/// The followers of a run.
+#[derive(Default)]
+pub(crate) struct Followers<'a>(Vec<Option<Box<dyn Follower + 'a>>>);
+
+impl<'a> Followers<'a> {
+    /// These, which are called in this order.
+    pub(crate) fn new(list: Vec<Box<dyn Follower + 'a>>) -> Self {
+        Self(list.into_iter().map(Some).collect())
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Box<dyn Follower + 'a>> {
+        self.0.iter_mut().flatten()
+    }
+
+    /// Calls them in turn; each can tell the others, and does not hear itself.
+    fn each(
+        &mut self,
+        mut call: impl FnMut(&mut dyn Follower, &mut Self) -> Result<Flow, TrainError>,
+    ) -> Result<Flow, TrainError> {
+        let mut flow = Flow::On;
+        for at in 0..self.0.len() {
+            if let Some(mut follower) = self.0[at].take() {
+                let outcome = call(follower.as_mut(), self);
+                self.0[at] = Some(follower);
+                flow = flow.max(outcome?);
+            }
+        }
+        Ok(flow)
+    }
+
+    /// See [`Follower::begin`].
+    pub(super) fn begin(&mut self, training: &mut Training<'_>) -> Result<Flow, TrainError> {
+        self.each(|follower, others| follower.begin(training, others))
+    }
+
+    /// See [`Follower::after_step`].
+    pub(super) fn after_step(
+        &mut self,
+        training: &mut Training<'_>,
+        taken: &Taken,
+    ) -> Result<Flow, TrainError> {
+        self.each(|follower, others| follower.after_step(training, taken, others))
+    }
+
+    /// See [`Follower::finish`].
+    pub(super) fn finish(&mut self, training: &mut Training<'_>) -> Result<(), TrainError> {
+        self.each(|follower, others| follower.finish(training, others).map(|()| Flow::On))
+            .map(drop)
+    }
+
+    /// See [`Follower::conclude`].
+    pub(super) fn conclude(&mut self, result: &mut RunResult) {
+        self.all().for_each(|follower| follower.conclude(result));
+    }
+
+    /// See [`Follower::hear`].
+    pub(crate) fn hear(&mut self, line: &Line<'_>) -> Result<(), TrainError> {
+        self.all().try_for_each(|follower| follower.hear(line))
+    }
+
+    /// See [`Follower::note`].
+    pub(crate) fn note(&mut self, text: impl Display) {
+        self.all().for_each(|follower| follower.note(&text));
+    }
+
+    /// See [`Follower::advance`].
+    pub(crate) fn advance(&mut self) {
+        self.all().for_each(|follower| follower.advance());
+    }
+}
+
+impl Witness for Followers<'_> {
+    fn say(&mut self, status: &mut Status, rank: usize) -> Result<(), TrainError> {
+        self.all().try_for_each(|follower| follower.say(status, rank))
+    }
+
+    fn before_update(&mut self) -> Result<(), TrainError> {
+        self.all().try_for_each(|follower| follower.before_update())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Writes down what it hears, and says it again once.
+    struct Echo<'a>(&'static str, &'a RefCell<Vec<String>>);
+
+    impl Follower for Echo<'_> {
+        fn note(&mut self, text: &dyn Display) {
+            self.1.borrow_mut().push(format!("{} hears {text}", self.0));
+        }
+    }
+
+    #[test]
+    fn each_is_called_in_turn_and_tells_the_others() {
+        let heard = RefCell::new(Vec::new());
+        let list: Vec<Box<dyn Follower + '_>> =
+            vec![Box::new(Echo("a", &heard)), Box::new(Echo("b", &heard))];
+        let mut followers = Followers::new(list);
+        let mut turn = 0;
+        let flow = followers.each(|_, others| {
+            turn += 1;
+            others.note(turn);
+            Ok(if turn == 1 { Flow::Stopped } else { Flow::On })
+        });
+        assert_eq!(flow.unwrap(), Flow::Stopped);
+        followers.note("all");
+        assert_eq!(
+            *heard.borrow(),
+            ["b hears 1", "a hears 2", "a hears all", "b hears all"]
+        );
+        // One that fails is still there, and those behind it are not called.
+        let failed = followers.each(|_, _| Err(TrainError::LoaderEnded));
+        assert!(failed.is_err());
+        assert_eq!(followers.all().count(), 2);
+    }
+}

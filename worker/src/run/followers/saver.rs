@@ -1,0 +1,215 @@
+//! Checkpoints on disk, one at a time, written beside the training.
+
+use std::time::{Duration, Instant};
+
+use dtrain_common::recipe::OnFailure;
+use dtrain_common::run_dir::RunDir;
+use tch::Device;
+
+use super::Followers;
+use super::manifest::{manifest, snapshot};
+use crate::checkpoint::{CheckpointError, Checkpoints, Keep, Progress, Written};
+use crate::collectives::Ranks;
+use crate::engine::TrainError;
+use crate::heartbeat::Heartbeat;
+use crate::metrics::{CheckpointRecord, EvalRecord, Line};
+use crate::run::Training;
+use crate::step::Status;
+
+/// Writes the checkpoints of a run.
+pub(crate) struct Saver {
+    checkpoints: Checkpoints,
+    heartbeat: Heartbeat,
+    /// Steps taken.
+    pub(super) done: u64,
+    /// When the last checkpoint was begun, or the training.
+    saved_at: Instant,
+    is_prepared: bool,
+    /// Whether it was said that the training waits for checkpoints.
+    told_of_waiting: bool,
+}
+
+impl Saver {
+    /// Into `run_dir`; `cores` of the machine are this rank's.
+    pub(crate) fn new(
+        run_dir: &RunDir,
+        ranks: &Ranks,
+        device: Device,
+        cores: usize,
+        heartbeat: Heartbeat,
+    ) -> Result<Self, TrainError> {
+        let checkpoints = Checkpoints::new(run_dir, ranks, device, cores);
+        Ok(Self {
+            checkpoints: checkpoints.map_err(unwritten(0))?,
+            heartbeat,
+            done: 0,
+            saved_at: Instant::now(),
+            is_prepared: false,
+            told_of_waiting: false,
+        })
+    }
+
+    /// The same, where so many steps were taken before.
+    pub(crate) fn after(self, done: u64) -> Self {
+        Self { done, ..self }
+    }
+
+    /// Begins a checkpoint. The training goes on while what every rank writes of it is copied, up to [`Saver::settle`]; the
+    /// buffers are one on all ranks already.
+    pub(super) fn save(
+        &mut self,
+        training: &mut Training<'_>,
+        evaluation: Option<&EvalRecord>,
+        evaluation_owed: bool,
+        others: &mut Followers<'_>,
+    ) -> Result<(), TrainError> {
+        self.make_way(training, others)?;
+        self.saved_at = Instant::now();
+        let _writing = self.heartbeat.writing();
+        let settings = &training.recipe.checkpoint;
+        let per_epoch = training.course.stage().steps_per_epoch;
+        let keep = Keep {
+            newest: settings.keep,
+            every: settings.keep_every.map(|span| span.steps(per_epoch).max(1)),
+        };
+        let manifest = manifest(training, evaluation, evaluation_owed);
+        let snapshot = snapshot(&training.replica.model);
+        let begun = self.checkpoints.begin(&snapshot, manifest, keep);
+        begun.map_err(unwritten(self.done))
+    }
+
+    /// Waits for the checkpoint under way, if there is one, since another is to begin.
+    pub(super) fn make_way(
+        &mut self,
+        training: &mut Training<'_>,
+        others: &mut Followers<'_>,
+    ) -> Result<(), TrainError> {
+        if self.checkpoints.is_under_way() {
+            let begun = Instant::now();
+            self.finish(training, others, true)?;
+            self.note_wait(begun.elapsed(), others);
+        }
+        Ok(())
+    }
+
+    /// Before parameters, moments or the average change: what a checkpoint has of them is copied.
+    pub(super) fn settle(&mut self) -> Result<(), TrainError> {
+        let _writing = self.checkpoints.is_under_way().then(|| self.heartbeat.writing());
+        self.checkpoints.settle().map_err(unwritten(self.done))
+    }
+
+    /// Has memory for the first checkpoint made ready while the training goes on; once.
+    pub(super) fn prepare(&mut self, training: &Training<'_>) -> Result<(), TrainError> {
+        if std::mem::replace(&mut self.is_prepared, true) {
+            return Ok(());
+        }
+        let prepared = self.checkpoints.prepare(&snapshot(&training.replica.model));
+        prepared.map_err(unwritten(self.done))
+    }
+
+    /// How long ago the last checkpoint was begun.
+    pub(super) fn age(&self) -> Duration {
+        self.saved_at.elapsed()
+    }
+
+    /// How this rank's writing stands, for the status of a step.
+    pub(super) fn writing(&mut self) -> Result<f64, TrainError> {
+        let progress = self.checkpoints.progress().map_err(unwritten(self.done))?;
+        Ok(progress.figure())
+    }
+
+    /// After a step: goes on with the checkpoint under way, when no rank writes any more.
+    pub(super) fn follow(
+        &mut self,
+        training: &mut Training<'_>,
+        status: &Status,
+        others: &mut Followers<'_>,
+    ) -> Result<(), TrainError> {
+        let progress: Vec<Progress> = status
+            .writing
+            .iter()
+            .map(|&figure| Progress::read(figure))
+            .collect();
+        let step = self.checkpoints.step();
+        let followed = self.checkpoints.follow(&progress);
+        self.conclude(training, step, followed, true, others)
+    }
+
+    /// Waits for the checkpoint under way, if there is one. The last one of a run, which no other follows, has to be there.
+    pub(super) fn finish(
+        &mut self,
+        training: &mut Training<'_>,
+        others: &mut Followers<'_>,
+        another_follows: bool,
+    ) -> Result<(), TrainError> {
+        let Some(step) = self.checkpoints.step() else {
+            return Ok(());
+        };
+        let _writing = self.heartbeat.writing();
+        let mut finished = self.checkpoints.finish();
+        // Rank 0 may still give it its name; in an operation of the training nobody would give signs of life for it.
+        if !matches!(finished, Err(CheckpointError::Collective(_)))
+            && training.exchange.any(finished.is_err())?
+            && finished.is_ok()
+        {
+            finished = Err(CheckpointError::Peer(0));
+        }
+        self.conclude(training, Some(step), finished, another_follows, others)
+    }
+
+    /// Tells of a checkpoint that is there, or of one that could not be written: it ends the run, unless the recipe says otherwise
+    /// and another will follow. Nothing that only this rank knows may count here: the ranks end or go on together.
+    fn conclude(
+        &mut self,
+        training: &mut Training<'_>,
+        step: Option<u64>,
+        outcome: Result<Option<Written>, CheckpointError>,
+        another_follows: bool,
+        others: &mut Followers<'_>,
+    ) -> Result<(), TrainError> {
+        match outcome {
+            Ok(None) => Ok(()),
+            Ok(Some(written)) => {
+                let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+                others.hear(&Line::Checkpoint(&CheckpointRecord {
+                    step: written.step,
+                    bytes: written.bytes,
+                    blocked_ms: ms(written.blocked),
+                    write_ms: ms(written.wrote),
+                    total_ms: ms(written.took),
+                }))
+            }
+            Err(source) => {
+                let step = step.unwrap_or(self.done);
+                let error = unwritten(step)(source);
+                let goes_on = training.recipe.checkpoint.on_failure == OnFailure::Continue;
+                if goes_on && another_follows && error.is_of_disk() {
+                    tracing::warn!(
+                        "{error}; the training goes on, and the next one is tried when its time comes"
+                    );
+                    training.course.best.forget(step);
+                    return Ok(());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Says once that checkpoints are asked for more often than they can be written.
+    fn note_wait(&mut self, waited: Duration, others: &mut Followers<'_>) {
+        /// Shorter waits are not worth a word.
+        const WORTH_A_WORD: Duration = Duration::from_millis(200);
+        if waited >= WORTH_A_WORD && !std::mem::replace(&mut self.told_of_waiting, true) {
+            others.note(format!(
+                "waited {:.1} s for the checkpoint before: they are asked for more often than the disk takes them; a larger \
+                 checkpoint.every costs less",
+                waited.as_secs_f64()
+            ));
+        }
+    }
+}
+
+/// The error of a checkpoint after `step`.
+pub(super) fn unwritten(step: u64) -> impl FnOnce(CheckpointError) -> TrainError {
+    move |source| TrainError::Checkpoint { step, source }
+}

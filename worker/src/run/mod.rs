@@ -1,0 +1,175 @@
+//! A run: steps, one after the other, and whoever follows them.
+
+mod again;
+mod course;
+pub(crate) mod evaluate;
+pub(crate) mod followers;
+mod phases;
+mod stop;
+
+use std::time::{Instant, SystemTime};
+
+use dtrain_common::recipe::Recipe;
+use dtrain_common::result::RunResult;
+use tch::{Device, Kind, Tensor};
+
+pub(crate) use self::again::{Again, SaveMore};
+pub(crate) use self::course::{Course, Under};
+pub(crate) use self::followers::{Flow, Followers};
+pub(crate) use self::stop::StopFlag;
+use crate::collectives::Ranks;
+use crate::engine::TrainError;
+use crate::memory::Phase;
+use crate::metrics::{Line, StepRecord};
+use crate::state::Group;
+use crate::step::exchange::Exchange;
+use crate::step::recover::patiently;
+use crate::step::{Attempt, Loading, Replica, Stepper, Taken};
+
+/// A training under way.
+pub(crate) struct Training<'a> {
+    pub(crate) recipe: &'a Recipe,
+    pub(crate) course: Course,
+    pub(crate) replica: Replica,
+    pub(crate) exchange: Exchange,
+    pub(crate) stepper: Stepper<'static, Loading>,
+    pub(crate) again: Again,
+    /// When it began in this process.
+    pub(crate) began: Instant,
+}
+
+/// Trains to the end of the run or to the first request to stop. `launched` is when the launch command was given, if that is known.
+/// Returns whether nothing is left to do, and what result.json is to have; of memory it has what this rank's tensors took at most.
+///
+/// # Errors
+/// See [`TrainError`]; where memory runs out, [`crate::OutOfMemory::is_out_of_memory`] says so.
+pub(crate) fn run(
+    mut training: Training<'_>,
+    followers: &mut Followers<'_>,
+    launched: Option<SystemTime>,
+) -> Result<(bool, RunResult), TrainError> {
+    training.begin(followers)?;
+    let first = training.course.done;
+    let startup = launched.and_then(|launched| launched.elapsed().ok());
+    let mut trained_s = 0.0;
+    let mut flow = followers.begin(&mut training)?;
+    while flow == Flow::On && training.course.done < training.course.plan.total_steps {
+        phases::enter(&mut training, followers)?;
+        again::grow(&mut training, followers)?;
+        let (record, taken) = training.step(followers)?;
+        training.follow_backward()?;
+        trained_s += record.step_ms / 1e3;
+        followers.hear(&Line::Step(&record))?;
+        flow = followers.after_step(&mut training, &taken)?;
+    }
+    followers.finish(&mut training)?;
+
+    let Course { plan, done, .. } = &training.course;
+    let samples = plan.samples_after(*done);
+    let own = samples - plan.samples_after(first);
+    let mut result = RunResult {
+        startup_ms: startup.map(|elapsed| elapsed.as_secs_f64() * 1e3),
+        steps: Some(*done),
+        epochs: Some(plan.epochs_after(*done)),
+        samples: Some(samples),
+        samples_per_s: (trained_s > 0.0).then(|| own as f64 / trained_s),
+        oom_replays: Some(training.again.count),
+        graph_replays: training.stepper.executor.replays(),
+        micro_batch: Some(plan.stage(done.saturating_sub(1)).partition.micro_batch()),
+        ..RunResult::default()
+    };
+    followers.conclude(&mut result);
+    tracing::debug!("trained for {:.3} s", training.began.elapsed().as_secs_f64());
+    let is_unfinished = *done < plan.total_steps || flow == Flow::BrokenOff;
+    Ok((flow == Flow::On || !is_unfinished, result))
+}
+
+impl Training<'_> {
+    /// The task takes up the stage that the run begins in.
+    fn begin(&mut self, followers: &mut Followers<'_>) -> Result<(), TrainError> {
+        self.replica.model.recompute.set(self.course.stage().recompute);
+        phases::begin_stage(self, self.course.under.place)?;
+        if let Some(reason) = self.stepper.executor.take_reason() {
+            followers.note(format!(
+                "warning: model.compile = \"graph\" does nothing: {reason}"
+            ));
+        }
+        self.began = Instant::now();
+        Ok(())
+    }
+
+    /// Takes the next step, and says how it went. Where memory runs out on a rank, all ranks take it again in smaller micro-batches.
+    fn step(&mut self, followers: &mut Followers<'_>) -> Result<(StepRecord, Box<Taken>), TrainError> {
+        loop {
+            let cut = self.course.cut(self.recipe, &self.replica, self.exchange.rank());
+            let (replica, exchange) = (&mut self.replica, &mut self.exchange);
+            let attempt = self.stepper.step(replica, exchange, &cut, followers)?;
+            if let Some(reason) = self.stepper.executor.take_reason() {
+                followers.note(format!("warning: no graphs from here on: {reason}"));
+            }
+            match attempt {
+                Attempt::Taken(taken) => {
+                    self.course.done += 1;
+                    let record = self.course.record(&cut, &taken, self.began.elapsed());
+                    return Ok((record, taken));
+                }
+                Attempt::Dropped(shortages) => again::start_again(self, followers, &shortages)?,
+            }
+        }
+    }
+
+    /// After the first step of a phase the parameters are laid out in the order in which rank 0 saw their gradients become ready, so
+    /// that every bucket is complete as early as possible.
+    fn follow_backward(&mut self) -> Result<(), TrainError> {
+        if std::mem::replace(&mut self.course.under.is_laid_out, true) {
+            return Ok(());
+        }
+        let order = self.exchange.ready_order()?;
+        if self.has_room_to_rearrange()? {
+            self.stepper.executor.forget();
+            self.exchange.rearrange(&mut self.replica.model, &order)?;
+        }
+        self.stepper.executor.settle();
+        Ok(())
+    }
+
+    /// Whether every rank has memory for its parameters and moments once more, which a new order takes for a moment. One that has
+    /// not is no reason to end a run: the old order is only slower.
+    fn has_room_to_rearrange(&self) -> Result<bool, TrainError> {
+        let model = &self.replica.model;
+        let whole_moments = match model.table.shards() {
+            1 => 0,
+            _ => model.table.moments().count(),
+        };
+        let bytes = model.table.bytes(Group::is_trained) as i64 * (1 + whole_moments as i64);
+        let options = (Kind::Uint8, self.device());
+        let room = patiently(self.device(), || Tensor::f_empty([bytes], options));
+        let is_short = self.stepper.limits.survive(room, Phase::Prepare)?.is_err();
+        Ok(!self.exchange.any(is_short)?)
+    }
+
+    /// Where tensors lie.
+    pub(crate) fn device(&self) -> Device {
+        self.stepper.limits.device()
+    }
+
+    /// Loads the micro-batches of the plan from the next step on.
+    fn restart_loader(&mut self) -> Result<(), TrainError> {
+        let work = self
+            .course
+            .plan
+            .micro_batches(self.exchange.rank(), self.course.done);
+        let train_set = self.replica.model.task.train_set();
+        self.stepper.feed = Loading::start(train_set, self.again.loader, work, self.device())?;
+        Ok(())
+    }
+}
+
+/// The greatest memory of every rank in bytes, by rank.
+pub(crate) fn peak_memory(ranks: &Ranks, own: u64) -> Result<Vec<u64>, TrainError> {
+    let own = own as i64;
+    let all = Tensor::f_zeros([ranks.size() as i64], (Kind::Int64, Device::Cpu))?;
+    ranks.all_gather(&all, &Tensor::f_from_slice(&[own])?)?.wait()?;
+    let bytes = Vec::<i64>::try_from(&all)?;
+    Ok(bytes.into_iter().map(|bytes| bytes as u64).collect())
+}

@@ -1,0 +1,156 @@
+//! The boundaries within a training: one phase ends, another begins, and what begins is said.
+
+use dtrain_common::recipe::Passage;
+use dtrain_torch_shim::memory;
+use tch::Device;
+
+use super::Training;
+use super::course::Under;
+use super::followers::Followers;
+use crate::device;
+use crate::engine::{Place, TrainError};
+use crate::memory::report;
+use crate::metrics::{Line, StageRecord};
+use crate::state::Keep;
+use crate::step::Witness;
+use crate::tasks::StageView;
+
+/// Before every step: the phase of the next one begins, where it is not under way. Every rank comes to it after the same
+/// number of steps. Does nothing in a run without stages.
+pub(super) fn enter(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<(), TrainError> {
+    let place = training.course.plan.place(training.course.done);
+    if place != training.course.under.place {
+        pass(training, followers, place)?;
+    }
+    match std::mem::replace(&mut training.course.under.is_announced, true) {
+        true => Ok(()),
+        false => announce(training, followers),
+    }
+}
+
+/// From one phase to the next, in an order that needs little memory: what goes is freed before what comes is made.
+fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place) -> Result<(), TrainError> {
+    followers.before_update()?;
+    training.stepper.executor.restart();
+    let is_new_stage = place.stage != training.course.under.place.stage;
+    let continues = |passage| passage == Passage::Continue;
+    if is_new_stage {
+        let segments = training.course.plan.stages()[place.stage].recompute;
+        training.replica.model.recompute.set(segments);
+        begin_stage(training, place)?;
+        if !continues(training.course.stages.stage(place).best) {
+            training.course.best.restart();
+        }
+    }
+    // A boundary of stages is one of optimizers; within a stage the optimizer goes on.
+    let keep = Keep {
+        moments: !is_new_stage,
+        average: !is_new_stage || continues(training.course.stages.stage(place).ema),
+    };
+    training.exchange.release();
+    let device = training.device();
+    let model = &mut training.replica.model;
+    model.leave(keep)?;
+    memory::empty_cache(device)?;
+    if is_new_stage {
+        note_memory(followers, device)?;
+    }
+    model.enter(&training.course.stages, place, training.exchange.ranks())?;
+    training.exchange.follow(&model.table)?;
+    // A status has an element for every parameter, and one for each figure that the stage's task counts.
+    let sums = model.task.sums();
+    training.exchange.expect(sums)?;
+    training.stepper.expect(sums)?;
+    // The new layout is a guess until a backward pass has been seen.
+    training.course.under = Under::new(place);
+    if !is_new_stage {
+        note_memory(followers, device)?;
+    }
+    Ok(())
+}
+
+/// The task takes up the stage of `place`.
+pub(super) fn begin_stage(training: &mut Training<'_>, place: Place) -> Result<(), TrainError> {
+    let stages = training.course.plan.stages();
+    let Some(name) = &stages[place.stage].name else {
+        return Ok(());
+    };
+    let view = StageView {
+        name,
+        number: place.stage,
+        count: stages.len(),
+        recipe: &training.course.stages.stage(place).recipe,
+    };
+    Ok(training.replica.model.task.begin_stage(&view)?)
+}
+
+fn note_memory(followers: &mut Followers<'_>, device: Device) -> Result<(), TrainError> {
+    followers.note(report(device)?.line(device::kind(device)));
+    Ok(())
+}
+
+fn announce(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<(), TrainError> {
+    let (course, model) = (&training.course, &training.replica.model);
+    let (stage, place) = (course.stage(), course.under.place);
+    let Some(name) = stage.name.clone() else {
+        return Ok(());
+    };
+    let begins = course.plan.phase(place).steps.start;
+    let parameters = model.registry.parameter_count() as u64;
+    let trained = model.table.trained_elements();
+    let (rate, cut) = (stage.schedule.peak, stage.partition);
+    let (number, stages) = (place.stage + 1, course.plan.stages().len());
+    let from = match course.done {
+        done if done == stage.steps.start => String::new(),
+        done => format!(" from step {} on", done + 1),
+    };
+    let counts = format!("{} of {} parameters trained", count(trained), count(parameters));
+    let what = match place.phase > 0 && course.done == begins {
+        true => counts,
+        false => format!(
+            "{}, {counts}, effective batch {cut}, learning rate {rate:e}",
+            stage.length
+        ),
+    };
+    followers.note(format!("stage {number} of {stages}, {name:?}{from}: {what}"));
+    if course.done != begins {
+        return Ok(());
+    }
+    let record = StageRecord {
+        step: begins + 1,
+        number,
+        name,
+        phase: place.phase + 1,
+        parameters,
+        trained,
+        effective_batch: cut.effective_batch(),
+        micro_batch: cut.micro_batch(),
+        grad_accum_steps: cut.grad_accum_steps(),
+        learning_rate: rate,
+        optimizer_bytes: model.owners().optimizer,
+        memory: report(training.device())?,
+    };
+    followers.hear(&Line::Stage(&record))
+}
+
+/// A number of parameters for people: `18.5 M`.
+fn count(parameters: u64) -> String {
+    const UNITS: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let number = parameters as f64;
+    let unit = UNITS.iter().find(|(size, _)| number >= *size);
+    unit.map_or_else(
+        || parameters.to_string(),
+        |(size, unit)| format!("{:.1} {unit}", number / size),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count;
+
+    #[test]
+    fn parameters_are_counted_for_people() {
+        let counted = [7, 1_500, 18_500_000, 27_349_999, 6_700_000_000].map(count);
+        assert_eq!(counted, ["7", "1.5 k", "18.5 M", "27.3 M", "6.7 G"]);
+    }
+}

@@ -1,0 +1,161 @@
+#![allow(clippy::unwrap_used)]
+use std::cell::Cell;
+
+use super::*;
+use crate::collectives::Ranks;
+use crate::memory::rehearsal;
+use crate::optim::{GroupOptions, Optimizer, Rule, WeightDecay};
+use crate::step::exchange::ReduceOptions;
+
+thread_local! {
+    /// Whether steps of this thread are decided as they are on a GPU, wherever they are computed.
+    pub(in crate::step) static AS_ON_A_GPU: Cell<bool> = const { Cell::new(false) };
+}
+
+fn asked(clip: Option<f64>) -> Cut {
+    Cut {
+        expected: 8.0,
+        clip,
+        lr: 0.01,
+        is_rehearsed: false,
+        ..rehearsal::cut(&[8])
+    }
+}
+
+fn single(table: &Table) -> Exchange {
+    Exchange::new(Ranks::single(), None, table, ReduceOptions::default()).unwrap()
+}
+
+fn totals(loss_sum: f64, weight: f64) -> Totals {
+    Totals {
+        loss_sum,
+        weight,
+        sums: Vec::new(),
+    }
+}
+
+#[test]
+fn a_finite_step_commits_unscaled() {
+    let commit = Decision::Commit { factor: 1.0 };
+    assert_eq!(decide(&totals(1.0, 8.0), 1.0, 3.0, true, &asked(None)), commit);
+    assert_eq!(
+        decide(&totals(1.0, 8.0), 1.0, 3.0, true, &asked(Some(5.0))),
+        commit
+    );
+}
+
+#[test]
+fn unreadable_samples_leave_the_mean_of_the_others() {
+    assert_eq!(
+        decide(&totals(1.0, 6.0), 8.0 / 6.0, 3.0, true, &asked(None)),
+        Decision::Commit { factor: 8.0 / 6.0 }
+    );
+}
+
+#[test]
+fn clipping_is_torch_s() {
+    assert_eq!(
+        decide(&totals(1.0, 8.0), 1.0, 4.0, true, &asked(Some(1.0))),
+        Decision::Commit {
+            factor: 1.0 / (4.0 + 1e-6)
+        }
+    );
+}
+
+#[test]
+fn what_is_not_finite_is_dropped() {
+    let skip = Decision::Skip;
+    assert_eq!(decide(&totals(1.0, 8.0), 1.0, f64::NAN, true, &asked(None)), skip);
+    assert_eq!(
+        decide(&totals(1.0, 8.0), 1.0, f64::INFINITY, true, &asked(Some(1.0))),
+        skip
+    );
+    assert_eq!(decide(&totals(f64::NAN, 8.0), 1.0, 1.0, true, &asked(None)), skip);
+    assert_eq!(
+        decide(&totals(0.0, 0.0), f64::INFINITY, f64::NAN, true, &asked(None)),
+        skip
+    );
+}
+
+/// Parameters with these gradients, and their optimizer.
+fn trained(gradient: &[f32]) -> (Table, Optimizer) {
+    let leaf = Tensor::ones([gradient.len() as i64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+    let mut table = Table::of([("w", &leaf)]).unwrap();
+    table.grads().unwrap()[0].copy_(&Tensor::from_slice(gradient));
+    let rule = Rule::Adam {
+        betas: (0.9, 0.999),
+        eps: 1e-8,
+        decay: WeightDecay::Decoupled,
+    };
+    let optimizer = Optimizer::new(rule, vec![GroupOptions::plain(0.1)], &mut table).unwrap();
+    (table, optimizer)
+}
+
+/// Each with a loss and a weight of the step.
+const STEPS: [(&[f32], f64, f64); 8] = [
+    (&[3.0, -4.0], 1.5, 8.0),
+    (&[3.0, -4.0], 1.5, 6.0),
+    (&[0.0, 0.0], 0.0, 8.0),
+    (&[1e-3, 2e-3], -7.0, 8.0),
+    (&[f32::INFINITY, 1.0], 1.5, 8.0),
+    (&[f32::NAN, 1.0], 1.5, 8.0),
+    (&[3.0, -4.0], f64::NAN, 8.0),
+    (&[0.0, 0.0], 0.0, 0.0),
+];
+
+#[test]
+fn the_device_decides_as_the_host_does() {
+    for (gradient, loss, weight) in STEPS {
+        for clip in [None, Some(1.0), Some(100.0)] {
+            let question = asked(clip);
+            let case = format!("{gradient:?}, loss {loss}, weight {weight}, {clip:?}");
+            // The host, which has the totals.
+            let (mut table, mut optimizer) = trained(gradient);
+            let norm = table.own_norms().unwrap()[0].double_value(&[]);
+            let missing = question.expected / weight;
+            let decision = decide(&totals(loss, weight), missing, norm * missing, true, &question);
+            if let Decision::Commit { factor } = decision {
+                table.scale_grad(factor).unwrap();
+                optimizer.step(&mut table, 0.01, &[true], None).unwrap();
+            }
+            // The device, which has them too, and of which the host waits for nothing before the update.
+            let (mut there, mut others) = trained(gradient);
+            let counted = Tensor::from_slice(&[loss, weight, 5.0]);
+            let coming = ask_device(&single(&there), &there, None, &counted, &question).unwrap();
+            let found = fused::Found {
+                scale: &coming.scale,
+                skip: &coming.skip,
+            };
+            others.step(&mut there, 0.01, &[true], Some(found)).unwrap();
+            let judged = read(&coming.figures.wait().unwrap()).unwrap();
+            assert_eq!(
+                judged.decision == Decision::Skip,
+                decision == Decision::Skip,
+                "{case}"
+            );
+            if judged.decision == Decision::Skip {
+                there.discount(&[true]);
+            } else {
+                assert!((judged.norm - norm * missing).abs() <= 1e-12 * norm, "{case}");
+                assert_eq!(judged.totals.sums, [5.0]);
+            }
+            assert_eq!(there.updates(), table.updates(), "{case}");
+            let value = |table: &Table| table.leaves()[0].copy();
+            assert!(value(&there).allclose(&value(&table), 1e-6, 0.0, false), "{case}");
+            for ((_, there), (_, here)) in there.moments().zip(table.moments()) {
+                assert!(there[0].allclose(&here[0], 1e-5, 1e-12, false), "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gradient_that_the_scaler_found_is_skipped_whatever_the_norm() {
+    let (table, _) = trained(&[3.0, -4.0]);
+    let question = asked(None);
+    let (found, counted) = (Tensor::from(1f32), Tensor::from_slice(&[1.0, 8.0]));
+    let coming = ask_device(&single(&table), &table, Some(&found), &counted, &question).unwrap();
+    let judged = read(&coming.figures.wait().unwrap()).unwrap();
+    assert!(!judged.finite && judged.decision == Decision::Skip);
+    assert_eq!(coming.skip.double_value(&[0]), 1.0);
+}

@@ -1,0 +1,283 @@
+//! The hooks' side of the exchange: which buckets are complete, and the reductions that are under way.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dtrain_common::recipe::{self, Compress};
+use dtrain_torch_shim::hooks::GradientHook;
+use dtrain_torch_shim::tensor::{clear_grad, set_grad};
+use tch::{Kind, Tensor};
+
+use super::ReduceError;
+use crate::OutOfMemory;
+use crate::collectives::{Ranks, ReduceOp, Work};
+use crate::state::{Table, narrow};
+
+/// How gradients are reduced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReduceOptions {
+    /// Buckets start while backward goes on; otherwise all of them after it.
+    pub overlap: bool,
+    /// The dtype in which gradients travel and are added, where it is not their own: `BFloat16` or `Half`.
+    pub compress: Option<Kind>,
+}
+
+impl From<&recipe::Reduce> for ReduceOptions {
+    fn from(settings: &recipe::Reduce) -> Self {
+        Self {
+            overlap: settings.overlap,
+            compress: match settings.compress {
+                Compress::None => None,
+                Compress::Bf16 => Some(Kind::BFloat16),
+                Compress::Fp16 => Some(Kind::Half),
+            },
+        }
+    }
+}
+
+impl Default for ReduceOptions {
+    fn default() -> Self {
+        Self {
+            overlap: true,
+            compress: None,
+        }
+    }
+}
+
+pub(super) struct Shared {
+    pub(super) ranks: Ranks,
+    pub(super) options: ReduceOptions,
+    pub(super) names: Vec<String>,
+    /// By parameter.
+    pub(super) bucket_of: Vec<usize>,
+    pub(super) state: Mutex<State>,
+}
+
+pub(super) struct State {
+    /// By parameter.
+    pub(super) gradients: Vec<Gradient>,
+    pub(super) buckets: Vec<Bucket>,
+    pub(super) armed: bool,
+    /// Every bucket of the step has left, or none that has not can leave any more.
+    pub(super) ended: bool,
+    /// Memory for a reduction was refused on this rank in this step.
+    pub(super) ran_out: bool,
+    /// Whether a parameter's gradient was added to in this step, and since the exchange was armed.
+    pub(super) used: Vec<bool>,
+    pub(super) fired: Vec<bool>,
+    /// Parameters in the order in which they fired last.
+    pub(super) order: Vec<usize>,
+    /// The bucket that starts next.
+    pub(super) next: usize,
+    pub(super) in_flight: Vec<Flight>,
+    pub(super) failed: Option<ReduceError>,
+}
+
+/// A parameter and the place of its gradient in the table.
+///
+/// A step begins without gradients, so that backward hands over the tensor it has computed instead of adding it to zeros;
+/// that one is copied into the table, and what follows in the same step is added to it there. This saves setting the table
+/// to zero, and reading it.
+pub(super) struct Gradient {
+    pub(super) leaf: Tensor,
+    pub(super) place: Tensor,
+}
+
+impl Gradient {
+    pub(super) fn begin(&self) -> Result<(), ReduceError> {
+        Ok(clear_grad(&self.leaf)?)
+    }
+
+    /// Moves the step's first gradient into its place.
+    fn settle(&mut self) -> Result<(), ReduceError> {
+        let first = self.leaf.f_grad()?;
+        tch::no_grad(|| self.place.f_copy_(&first))?;
+        self.settled()
+    }
+
+    /// The step's first gradient is in its place: what follows is added to it.
+    pub(super) fn settled(&self) -> Result<(), ReduceError> {
+        Ok(set_grad(&self.leaf, &self.place)?)
+    }
+
+    /// There is none in this step.
+    pub(super) fn absent(&mut self) -> Result<(), ReduceError> {
+        Ok(tch::no_grad(|| self.place.f_zero_().map(drop))?)
+    }
+}
+
+pub(super) struct Bucket {
+    pub(super) grad: Tensor,
+    /// The part that is updated here, where updates are sharded.
+    pub(super) own: Option<Tensor>,
+    pub(super) members: usize,
+    /// Members that have not fired.
+    pub(super) pending: usize,
+}
+
+pub(super) struct Flight {
+    work: Box<dyn Work>,
+    /// Where a result that travelled in a shorter dtype goes: (from, to).
+    expand: Option<(Tensor, Tensor)>,
+}
+
+impl Flight {
+    /// Waits until the result is in its place, and frees what it travelled in.
+    pub(super) fn land(self) -> Result<(), ReduceError> {
+        self.work.wait()?;
+        if let Some((from, mut to)) = self.expand {
+            tch::no_grad(|| to.f_copy_(&from))?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Keeps what went wrong in a hook, which can tell nobody. A want of memory ends the step, not the run.
+    fn note(&mut self, error: ReduceError) {
+        if error.is_out_of_memory() {
+            self.ran_out = true;
+        } else {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Lands all that is under way, which frees the memory it travels in. The other ranks start the same operations without
+    /// waiting for this rank's next ones.
+    pub(super) fn land_all(&mut self) -> Result<(), ReduceError> {
+        self.in_flight.drain(..).try_for_each(Flight::land)
+    }
+}
+
+impl Shared {
+    /// The buckets of `table`.
+    pub(super) fn new(ranks: Ranks, table: &Table, options: ReduceOptions) -> Result<Self, ReduceError> {
+        let shards = table.shards();
+        let mut bucket_of = vec![0; table.leaves().len()];
+        let mut buckets = Vec::new();
+        for (number, bucket) in table.buckets().iter().enumerate() {
+            let flat = table.grad(bucket.block);
+            let own = (shards > 1)
+                .then(|| narrow(flat, &bucket.part(table.shard(), shards)))
+                .transpose()?;
+            buckets.push(Bucket {
+                grad: narrow(flat, &bucket.range)?,
+                own,
+                members: bucket.rows.len(),
+                pending: 0,
+            });
+            for &parameter in &bucket.rows {
+                bucket_of[parameter] = number;
+            }
+        }
+        let count = bucket_of.len();
+        let gradient = |(leaf, place): (&Tensor, Tensor)| Gradient {
+            leaf: leaf.shallow_clone(),
+            place,
+        };
+        let gradients = table.leaves().iter().zip(table.grads()?).map(gradient).collect();
+        Ok(Self {
+            ranks,
+            options,
+            names: table.names().map(str::to_owned).collect(),
+            bucket_of,
+            state: Mutex::new(State {
+                gradients,
+                buckets,
+                armed: false,
+                ended: false,
+                ran_out: false,
+                used: vec![false; count],
+                fired: vec![false; count],
+                order: Vec::with_capacity(count),
+                next: 0,
+                in_flight: Vec::new(),
+                failed: None,
+            }),
+        })
+    }
+
+    /// A hook on every parameter, which lasts as long as its handle.
+    pub(super) fn hooks(shared: &Arc<Self>, table: &Table) -> Result<Vec<GradientHook>, ReduceError> {
+        let hook = |(parameter, leaf): (usize, &Tensor)| {
+            let shared = Arc::clone(shared);
+            Ok(GradientHook::set(leaf, move || shared.ready(parameter))?)
+        };
+        table.leaves().iter().enumerate().map(hook).collect()
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing below leaves the state half changed; a panic is reported by whoever panicked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The hook: backward has added to the gradient of `parameter`.
+    pub(super) fn ready(&self, parameter: usize) {
+        let mut state = self.state();
+        if !std::mem::replace(&mut state.used[parameter], true)
+            && let Err(error) = state.gradients[parameter].settle()
+        {
+            state.note(error);
+        }
+        if !state.armed {
+            return;
+        }
+        if state.fired[parameter] {
+            // Backward ran twice. That is fine as long as the bucket waits for it.
+            if self.options.overlap && self.bucket_of[parameter] < state.next {
+                let name = self.names[parameter].clone();
+                state.failed.get_or_insert(ReduceError::Late { name });
+            }
+            return;
+        }
+        state.fired[parameter] = true;
+        state.order.push(parameter);
+        state.buckets[self.bucket_of[parameter]].pending -= 1;
+        // Where memory lacks, the other buckets leave when backward has freed its own.
+        if !self.options.overlap || state.failed.is_some() || state.ran_out {
+            return;
+        }
+        let complete = state.buckets[state.next..]
+            .iter()
+            .take_while(|bucket| bucket.pending == 0);
+        let end = state.next + complete.count();
+        if let Err(error) = self.start_until(&mut state, end) {
+            state.note(error);
+        }
+    }
+
+    /// Starts the buckets from the next one to before `end`, each as an operation of its own. Where that fails, the next one is the first
+    /// that has not been sent. How many are complete at once differs from rank to rank, and NCCL plans a group of operations as a whole:
+    /// all ranks would have to form the same groups.
+    pub(super) fn start_until(&self, state: &mut State, end: usize) -> Result<(), ReduceError> {
+        while state.next < end {
+            let flight = self.start(&state.buckets[state.next])?;
+            state.in_flight.push(flight);
+            state.next += 1;
+        }
+        Ok(())
+    }
+
+    fn start(&self, bucket: &Bucket) -> Result<Flight, ReduceError> {
+        let op = ReduceOp::Sum;
+        let short = match self.options.compress {
+            Some(kind) if kind != bucket.grad.kind() && self.ranks.size() > 1 => {
+                Some(bucket.grad.f_to_kind(kind)?)
+            }
+            _ => None,
+        };
+        let (work, expand) = match (&bucket.own, short) {
+            (None, None) => (self.ranks.all_reduce(&bucket.grad, op)?, None),
+            (None, Some(short)) => (
+                self.ranks.all_reduce(&short, op)?,
+                Some((short, bucket.grad.shallow_clone())),
+            ),
+            (Some(own), None) => (self.ranks.reduce_scatter(own, &bucket.grad, op)?, None),
+            (Some(own), Some(short)) => {
+                let part = Tensor::f_empty(own.size(), (short.kind(), own.device()))?;
+                let work = self.ranks.reduce_scatter(&part, &short, op)?;
+                (work, Some((part, own.shallow_clone())))
+            }
+        };
+        Ok(Flight { work, expand })
+    }
+}

@@ -1,0 +1,314 @@
+//! Batch normalisation over all ranks: sums of statistics within the graph.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use dtrain_torch_shim::hooks::self_adjoint;
+use tch::{Device, Kind, Tensor};
+
+use super::super::recover::patiently;
+use crate::collectives::{CollectiveError, Ranks, ReduceOp};
+use crate::engine::TrainError;
+use crate::models::{BatchSync, ModelError};
+
+/// Sums over the ranks of a run, for the layers of a model that is built before the ranks have found each other.
+///
+/// It has a group of its own: its sums must not be taken for the reduction of gradients, which goes on at the same time.
+///
+/// A rank that runs out of memory in the middle of a micro-step must not leave the others waiting in these sums. Every
+/// micro-step takes the same ones, in forward and then in backward, so they are noted in the first: the trainer calls
+/// `RankSync::begin` before a micro-step and `RankSync::end` after it, and after a failure `RankSync::take_part`.
+#[derive(Debug)]
+pub struct RankSync {
+    size: usize,
+    ranks: Arc<OnceLock<Mutex<Ranks>>>,
+    sums: Arc<Mutex<Sums>>,
+}
+
+/// One of the sums of a micro-step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JointSum {
+    /// Elements of the tensor.
+    pub elements: usize,
+    /// Its dtype.
+    pub kind: Kind,
+    /// Where it lies.
+    pub device: Device,
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    /// Those of every micro-step, in order, once they are known.
+    known: Option<Vec<JointSum>>,
+    /// Those of the micro-step under way, so far.
+    taken: Vec<JointSum>,
+    /// Memory to take part with, one tensor for each dtype: taken when all is well.
+    spare: Vec<Tensor>,
+}
+
+impl RankSync {
+    /// For a run of `size` ranks.
+    pub fn new(size: usize) -> Self {
+        Self {
+            size,
+            ranks: Arc::default(),
+            sums: Arc::default(),
+        }
+    }
+
+    /// The ranks have found each other. Called once, before the first forward pass.
+    pub fn connect(&self, ranks: Ranks) {
+        // A second call would change nothing.
+        let _ = self.ranks.set(Mutex::new(ranks));
+    }
+
+    /// Tells the sums of a micro-step, in order, before the first one is taken: who knows them from elsewhere spares the run
+    /// the one case in which a failure cannot be met.
+    ///
+    /// # Errors
+    /// Where there is no memory to take part with.
+    pub fn learn(&self, sums: Vec<JointSum>) -> Result<(), TrainError> {
+        let mut state = lock(&self.sums);
+        state.spare = spare(&sums)?;
+        state.known = Some(sums);
+        Ok(())
+    }
+
+    /// Whether the ranks of its group are well, once they have found each other: see [`ProcessGroup::health`].
+    ///
+    /// # Errors
+    /// What has ended the group.
+    ///
+    /// [`ProcessGroup::health`]: crate::collectives::ProcessGroup::health
+    pub(super) fn health(&self) -> Result<(), CollectiveError> {
+        self.ranks.get().map(lock).map_or(Ok(()), |ranks| ranks.health())
+    }
+
+    /// The sums of a micro-step, in order, once one has been taken.
+    pub(crate) fn known(&self) -> Option<Vec<JointSum>> {
+        lock(&self.sums).known.clone()
+    }
+
+    /// The micro-steps to come may take other sums than those before: the model computes in another way.
+    pub(super) fn forget(&self) {
+        *lock(&self.sums) = Sums::default();
+    }
+
+    /// A micro-step begins.
+    pub(super) fn begin(&self) {
+        lock(&self.sums).taken.clear();
+    }
+
+    /// A micro-step has ended well.
+    pub(super) fn end(&self) -> Result<(), TrainError> {
+        let taken = std::mem::take(&mut lock(&self.sums).taken);
+        if lock(&self.sums).known.is_some() {
+            return Ok(());
+        }
+        self.learn(taken)
+    }
+
+    /// Takes part, with zeros, in the sums that the others still wait for in `micro_steps`, of which the first may be one that
+    /// failed in the middle.
+    pub(super) fn take_part(&self, micro_steps: usize) -> Result<(), TrainError> {
+        let mut state = lock(&self.sums);
+        let done = std::mem::take(&mut state.taken).len();
+        if micro_steps == 0 || self.size == 1 {
+            return Ok(());
+        }
+        let known = state.known.as_ref().ok_or(TrainError::UnknownSums)?;
+        let every = std::iter::repeat_n(known, micro_steps).flatten();
+        let ranks = self.ranks.get().map(lock);
+        let Some(ranks) = ranks else { return Ok(()) };
+        for sum in every.skip(done) {
+            let Some(spare) = state.spare.iter().find(|spare| serves(spare, sum)) else {
+                continue;
+            };
+            let mut zeros = spare.f_narrow(0, 0, sum.elements as i64)?;
+            let _ = tch::no_grad(|| zeros.f_zero_())?;
+            ranks.all_reduce(&zeros, ReduceOp::Sum)?.wait()?;
+        }
+        Ok(())
+    }
+}
+
+impl BatchSync for RankSync {
+    fn all_reduce(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+        let (shared, sums) = (Arc::clone(&self.ranks), Arc::clone(&self.sums));
+        self_adjoint(x, move |tensor| {
+            let ranks = lock(shared.get().ok_or("the ranks have not found each other yet")?);
+            ranks.all_reduce(tensor, ReduceOp::Sum)?.wait()?;
+            lock(&sums).taken.push(JointSum {
+                elements: tensor.numel(),
+                kind: tensor.kind(),
+                device: tensor.device(),
+            });
+            Ok(())
+        })
+        .map_err(|error| ModelError::Sync { source: error.into() })
+    }
+
+    fn participants(&self) -> usize {
+        self.size
+    }
+}
+
+/// One tensor for every dtype and device of `sums`, as long as the longest of them.
+fn spare(sums: &[JointSum]) -> Result<Vec<Tensor>, TrainError> {
+    let mut longest: Vec<JointSum> = Vec::new();
+    for &sum in sums {
+        match longest
+            .iter_mut()
+            .find(|other| (other.kind, other.device) == (sum.kind, sum.device))
+        {
+            Some(other) => other.elements = other.elements.max(sum.elements),
+            None => longest.push(sum),
+        }
+    }
+    longest
+        .iter()
+        .map(|sum| {
+            let memory = patiently(sum.device, || {
+                Tensor::f_zeros([sum.elements as i64], (sum.kind, sum.device))
+            })?;
+            Ok(memory)
+        })
+        .collect()
+}
+
+fn serves(spare: &Tensor, sum: &JointSum) -> bool {
+    spare.kind() == sum.kind && spare.device() == sum.device && spare.numel() >= sum.elements
+}
+
+/// A lock whose holder panicked is taken over: the panic is reported on its own way.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::time::Duration;
+
+    use super::super::{Exchange, ReduceOptions};
+    use crate::collectives::{ProcessGroup, Work};
+    use crate::state::Table;
+
+    fn sum(elements: usize) -> JointSum {
+        JointSum {
+            elements,
+            kind: Kind::Float,
+            device: Device::Cpu,
+        }
+    }
+
+    /// One of two ranks, whose sums are counted and go nowhere; whether it is broken.
+    struct Counting(Arc<Mutex<Vec<usize>>>, bool);
+
+    impl ProcessGroup for Counting {
+        fn rank(&self) -> usize {
+            0
+        }
+        fn size(&self) -> usize {
+            2
+        }
+        fn backend(&self) -> &'static str {
+            "counting"
+        }
+        fn set_timeout(&mut self, _: Duration) {}
+        fn all_reduce(&self, tensor: &Tensor, _: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
+            self.0.lock().unwrap().push(tensor.numel());
+            self.barrier()
+        }
+        fn broadcast(&self, _: &Tensor, _: usize) -> Result<Box<dyn Work>, CollectiveError> {
+            self.barrier()
+        }
+        fn all_gather(&self, _: &Tensor, _: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
+            self.barrier()
+        }
+        fn reduce_scatter(
+            &self,
+            _: &Tensor,
+            _: &Tensor,
+            _: ReduceOp,
+        ) -> Result<Box<dyn Work>, CollectiveError> {
+            self.barrier()
+        }
+        fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
+            Ok(Box::new(crate::collectives::Done))
+        }
+        fn health(&self) -> Result<(), CollectiveError> {
+            match self.1 {
+                false => Ok(()),
+                true => Err(CollectiveError::PeerLost {
+                    op: "all_reduce",
+                    rank: 0,
+                    sequence: 7,
+                    message: "made to fail".to_owned(),
+                }),
+            }
+        }
+        fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
+            Ok(())
+        }
+    }
+
+    fn sync() -> (RankSync, Arc<Mutex<Vec<usize>>>) {
+        let seen = Arc::default();
+        let sync = RankSync::new(2);
+        sync.connect(Ranks::new(Box::new(Counting(Arc::clone(&seen), false))));
+        (sync, seen)
+    }
+
+    #[test]
+    fn a_broken_group_of_normalisations_is_no_healthy_one() {
+        let group = |broken| Ranks::new(Box::new(Counting(Arc::default(), broken)));
+        let nothing = Table::of(std::iter::empty::<(&str, &Tensor)>()).unwrap();
+        let health = |ranks: Ranks, sync: Option<&Arc<RankSync>>| {
+            let options = ReduceOptions::default();
+            Exchange::new(ranks, sync.cloned(), &nothing, options)
+                .unwrap()
+                .health()
+        };
+        let sync = Arc::new(RankSync::new(2));
+        assert!(health(group(false), None).is_ok());
+        assert!(health(group(true), None).is_err());
+        // Not before the ranks have found each other.
+        assert!(health(group(false), Some(&sync)).is_ok());
+        sync.connect(group(true));
+        let error = health(group(false), Some(&sync)).unwrap_err();
+        assert!(error.to_string().contains("made to fail"), "{error}");
+    }
+
+    #[test]
+    fn a_rank_that_fails_takes_part_in_the_sums_that_are_left() {
+        let (sync, seen) = sync();
+        let call = |elements: i64| {
+            let ones = Tensor::ones([elements], (Kind::Float, Device::Cpu));
+            sync.all_reduce(&ones).map(drop)
+        };
+        sync.begin();
+        assert!(matches!(sync.take_part(2), Err(TrainError::UnknownSums)));
+        for elements in [3, 5, 5, 3] {
+            call(elements).unwrap();
+        }
+        sync.end().unwrap();
+        seen.lock().unwrap().clear();
+        // The second of four micro-steps fails after its first sum.
+        sync.begin();
+        call(3).unwrap();
+        sync.take_part(3).unwrap();
+        assert_eq!(*seen.lock().unwrap(), [3, 5, 5, 3, 3, 5, 5, 3, 3, 5, 5, 3]);
+        // A failure between the micro-steps, and one after the last.
+        seen.lock().unwrap().clear();
+        sync.take_part(1).unwrap();
+        sync.take_part(0).unwrap();
+        assert_eq!(*seen.lock().unwrap(), [3, 5, 5, 3]);
+        sync.forget();
+        assert!(matches!(sync.take_part(1), Err(TrainError::UnknownSums)));
+        sync.learn(vec![sum(2), sum(7)]).unwrap();
+        seen.lock().unwrap().clear();
+        sync.take_part(1).unwrap();
+        assert_eq!(*seen.lock().unwrap(), [2, 7]);
+    }
+}

@@ -1,0 +1,242 @@
+//! The exchange on one rank: what hooks see. Several ranks are in the tests of whole runs.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tch::{Device, Kind, Tensor};
+
+use super::*;
+use crate::collectives::{Collective, ProcessGroup, SingleGroup, Work};
+use crate::state::{Group, LayoutOptions, Parameter};
+
+/// Three layers of 40 parameters, each a bucket of its own.
+fn table() -> (Vec<Tensor>, Table) {
+    let leaves: Vec<Tensor> = (0..3)
+        .map(|_| Tensor::ones([40], (Kind::Float, Device::Cpu)).set_requires_grad(true))
+        .collect();
+    let parameters: Vec<Parameter<'_>> = ["a", "b", "c"]
+        .into_iter()
+        .zip(&leaves)
+        .map(|(name, tensor)| Parameter {
+            name,
+            tensor,
+            group: Group::Trained(0),
+        })
+        .collect();
+    let options = LayoutOptions {
+        first_bucket_bytes: 64,
+        bucket_bytes: 64,
+        shards: 1,
+    };
+    let table = Table::new(&parameters, options, 0).unwrap();
+    (leaves, table)
+}
+
+fn exchange(table: &Table, overlap: bool) -> Exchange {
+    let options = ReduceOptions {
+        overlap,
+        compress: None,
+    };
+    Exchange::new(Ranks::single(), None, table, options).unwrap()
+}
+
+fn buffers() -> Buffers {
+    Buffers::default()
+}
+
+#[test]
+fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
+    let (leaves, table) = table();
+    let mut exchange = exchange(&table, true);
+    exchange.begin().unwrap();
+    // An unarmed micro-step with a and c, then the last one with c only.
+    (&leaves[0] * &leaves[2]).sum(Kind::Float).backward();
+    exchange.arm();
+    (&leaves[2] * 2.0).sum(Kind::Float).backward();
+    let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
+    assert_eq!(status.used(), [true, false, true]);
+    assert_eq!(
+        exchange.ready_order().unwrap(),
+        [2, 1, 0],
+        "what had none comes last"
+    );
+    let first = |table: &Table| -> Vec<f64> {
+        let grads = table.grads().unwrap();
+        grads.iter().map(|grad| grad.double_value(&[0])).collect()
+    };
+    assert_eq!(first(&table), [1.0, 0.0, 3.0]);
+    assert_eq!(leaves[2].grad().data_ptr(), table.grads().unwrap()[2].data_ptr());
+
+    exchange.begin().unwrap();
+    exchange.arm();
+    let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
+    assert_eq!(status.used(), [false; 3], "a rank without samples");
+    assert_eq!(first(&table), [0.0; 3], "nothing is left of the step before");
+}
+
+/// A backend that notes of how many operations each of its launches is.
+struct Together(Arc<Mutex<Vec<usize>>>);
+
+impl ProcessGroup for Together {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        1
+    }
+
+    fn backend(&self) -> &'static str {
+        "together"
+    }
+
+    fn set_timeout(&mut self, _timeout: Duration) {}
+
+    fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
+        self.start_all(&[Collective::AllReduce(tensor, op)])
+    }
+
+    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
+        SingleGroup.broadcast(tensor, root)
+    }
+
+    fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
+        self.0.lock().unwrap().push(all.len());
+        SingleGroup.start_all(all)
+    }
+
+    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
+        SingleGroup.all_gather(output, input)
+    }
+
+    fn reduce_scatter(
+        &self,
+        output: &Tensor,
+        input: &Tensor,
+        op: ReduceOp,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        SingleGroup.reduce_scatter(output, input, op)
+    }
+
+    fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
+        SingleGroup.barrier()
+    }
+
+    fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn buckets_leave_one_by_one_whatever_a_rank_does() {
+    let (leaves, table) = table();
+    let launches = Arc::new(Mutex::new(Vec::new()));
+    let ranks = Ranks::new(Box::new(Together(Arc::clone(&launches))));
+    let exchange = Exchange::new(ranks, None, &table, ReduceOptions::default()).unwrap();
+    let since = || std::mem::take(&mut *launches.lock().unwrap());
+    // After a replay, without samples, or after a lack of memory: all at the end.
+    exchange.begin().unwrap();
+    exchange.replayed(&[true; 3]).unwrap();
+    assert!(!exchange.start_rest().unwrap());
+    assert_eq!(since(), [1; 3]);
+    // By hooks. The first bucket, which is the last parameter's, comes last: the others have waited for it.
+    exchange.begin().unwrap();
+    exchange.arm();
+    for leaf in [&leaves[0], &leaves[1]] {
+        leaf.sum(Kind::Float).backward();
+    }
+    assert_eq!(since(), [0; 0]);
+    leaves[2].sum(Kind::Float).backward();
+    assert!(!exchange.start_rest().unwrap());
+    assert_eq!(since(), [1; 3]);
+}
+
+#[test]
+fn what_a_replay_left_in_its_places_is_a_gradient_like_others() {
+    let (leaves, table) = table();
+    let mut exchange = exchange(&table, true);
+    let places = table.grads().unwrap();
+    // Of the step before.
+    for place in &places {
+        let _ = place.shallow_clone().fill_(9.0);
+    }
+    exchange.begin().unwrap();
+    // The first micro-step is replayed: a and c have gradients where the graph puts them, and no hook has heard of it.
+    let _ = places[0].shallow_clone().fill_(1.0);
+    let _ = places[2].shallow_clone().fill_(2.0);
+    exchange.replayed(&[true, false, true]).unwrap();
+    exchange.replayed(&[true, false, true]).unwrap();
+    assert_eq!(exchange.captured().unwrap(), [true, false, true]);
+    // The second one is not.
+    exchange.arm();
+    (&leaves[2] * 3.0).sum(Kind::Float).backward();
+    let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
+    assert_eq!(status.used(), [true, false, true]);
+    let first: Vec<f64> = places.iter().map(|place| place.double_value(&[0])).collect();
+    assert_eq!(first, [1.0, 0.0, 5.0], "b has none");
+}
+
+#[test]
+fn a_capture_that_failed_leaves_nothing_behind() {
+    let (leaves, table) = table();
+    let mut exchange = exchange(&table, true);
+    let fail = || {
+        let mut state = exchange.shared.state();
+        state.failed = Some(TchError::Torch("not while capturing".to_owned()).into());
+        state.ran_out = true;
+    };
+    exchange.begin().unwrap();
+    // The hooks have seen gradients that were never computed, and failed.
+    leaves[0].sum(Kind::Float).backward();
+    fail();
+    let error = exchange.captured().unwrap_err();
+    assert!(error.to_string().contains("not while capturing"), "{error}");
+    assert!(exchange.captured().is_err(), "memory ran out as well");
+    fail();
+    exchange.forget_capture(true).unwrap();
+    assert_eq!(exchange.captured().unwrap(), [false; 3]);
+    // The same kernel by kernel, and a capture of a later micro-step that fails.
+    leaves[0].sum(Kind::Float).backward();
+    fail();
+    exchange.forget_capture(false).unwrap();
+    exchange.arm();
+    leaves[0].sum(Kind::Float).backward();
+    let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
+    assert_eq!(status.used(), [true, false, false]);
+    assert_eq!(table.grads().unwrap()[0].double_value(&[0]), 2.0);
+}
+
+#[test]
+fn a_gradient_that_changes_after_its_bucket_left_is_an_error() {
+    let backward_twice = |overlap| {
+        let (leaves, table) = table();
+        let mut exchange = exchange(&table, overlap);
+        exchange.begin().unwrap();
+        exchange.arm();
+        for _ in 0..2 {
+            (&leaves[0] + &leaves[1] + &leaves[2]).sum(Kind::Float).backward();
+        }
+        exchange.agree(&buffers(), Status::default(), None)
+    };
+    assert!(backward_twice(false).is_ok());
+    let error = backward_twice(true).unwrap_err();
+    assert!(matches!(error, ReduceError::Late { .. }), "{error}");
+    assert!(error.to_string().contains("reduce.overlap = false"), "{error}");
+}
+
+#[test]
+fn a_table_in_a_new_order_keeps_its_exchange() {
+    let (leaves, mut table) = table();
+    let mut exchange = exchange(&table, true);
+    assert!(table.rearrange(&[1, 0, 2], &Ranks::single()).unwrap());
+    exchange.follow(&table).unwrap();
+    exchange.begin().unwrap();
+    exchange.arm();
+    leaves[1].sum(Kind::Float).backward();
+    let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
+    assert_eq!(status.used(), [false, true, false]);
+    // Removed with the reducer: nothing is counted any more.
+    drop(exchange);
+    leaves[1].sum(Kind::Float).backward();
+}

@@ -1,0 +1,336 @@
+//! The micro-batches of a training, from the loader to the device.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dtrain_torch_shim::ShimError;
+use dtrain_torch_shim::stream::{Event, Stream};
+use tch::Device;
+
+use crate::data::error::MOST_NAMED;
+use crate::data::{self, Dataset, Field, Loader, LoaderOptions, MicroBatch};
+use crate::engine::TrainError;
+use crate::tasks::Batch;
+
+/// A micro-batch on its device.
+pub(crate) struct Fed {
+    pub(crate) batch: Batch,
+    /// Samples of it that could not be read.
+    pub(crate) bad: usize,
+    /// How long it was waited for until it was decoded.
+    pub(crate) waited: Duration,
+}
+
+/// Where a step has its micro-batches from.
+pub(crate) trait Feed {
+    /// The next micro-batch on the device.
+    ///
+    /// # Errors
+    /// Where it cannot be loaded, there is none, or memory runs out.
+    fn next(&mut self) -> Result<Fed, TrainError>;
+
+    /// Fetches the one behind it where that costs nothing. Called when the last micro-batch is no longer in memory.
+    fn fetch_ahead(&mut self) {}
+
+    /// The bytes that the next micro-batch takes on the device by now.
+    fn bytes_ahead(&self) -> u64 {
+        0
+    }
+}
+
+/// Micro-batches of these sizes without values on the CPU, for steps that are rehearsed.
+pub(crate) struct Blank {
+    pub(crate) fields: Vec<Field>,
+    pub(crate) sizes: std::vec::IntoIter<usize>,
+}
+
+impl Feed for Blank {
+    fn next(&mut self) -> Result<Fed, TrainError> {
+        let samples = self.sizes.next().ok_or(TrainError::LoaderEnded)?;
+        Ok(Fed {
+            batch: Batch::blank(&self.fields, samples, Device::Cpu)?,
+            bad: 0,
+            waited: Duration::ZERO,
+        })
+    }
+}
+
+/// The micro-batches of a plan, one after the other, from its loader.
+///
+/// On a GPU the next micro-batch is copied, from pinned memory and on a stream of its own, while the device still computes what it
+/// was given before. It is asked for when the memory of the micro-batch before is free for the host's books, so that forward and
+/// backward find one in memory and no more; the rest of a step finds the first one of the next. On a CPU nothing is fetched ahead.
+pub(crate) struct Loading {
+    loader: Loader,
+    device: Device,
+    /// The stream of the copies; made with the first of them.
+    copies: Option<Stream>,
+    ahead: Ahead,
+}
+
+/// What there is of the next micro-batch.
+enum Ahead {
+    /// Nothing: it is the loader's.
+    Nothing,
+    /// It is decoded, and there was no memory for it on the device then.
+    Decoded(data::Batch),
+    /// All of it, or it will be when the event is reached.
+    There(Fed, Option<Event>),
+    /// Why it could not be loaded.
+    Failed(data::DataError),
+}
+
+impl Loading {
+    /// Starts to load `work`.
+    pub(crate) fn start(
+        dataset: Arc<dyn Dataset>,
+        options: LoaderOptions,
+        work: impl Iterator<Item = MicroBatch> + Send + 'static,
+        device: Device,
+    ) -> Result<Self, TrainError> {
+        Ok(Self {
+            loader: Loader::start(dataset, options, work)?,
+            device,
+            copies: None,
+            ahead: Ahead::Nothing,
+        })
+    }
+
+    fn fetch(&mut self) {
+        if !matches!(self.ahead, Ahead::Nothing) {
+            return;
+        }
+        self.ahead = match self.loader.next_if_loaded() {
+            None => Ahead::Nothing,
+            Some(Err(error)) => Ahead::Failed(error),
+            Some(Ok(decoded)) => match self.copy(&decoded) {
+                Ok((batch, copied)) => {
+                    name_bad(&decoded, &self.loader);
+                    let bad = decoded.bad.len();
+                    self.loader.recycle(decoded);
+                    let fed = Fed {
+                        batch,
+                        bad,
+                        waited: Duration::ZERO,
+                    };
+                    Ahead::There(fed, copied)
+                }
+                // There may be memory when its turn comes; if not, its own step is told.
+                Err(_) => Ahead::Decoded(decoded),
+            },
+        };
+    }
+
+    /// Copies a micro-batch beside the computing stream of a GPU, and marks the end of the copy.
+    fn copy(&mut self, decoded: &data::Batch) -> Result<(Batch, Option<Event>), ShimError> {
+        let Device::Cuda(gpu) = self.device else {
+            return Ok((Batch::new(decoded, self.device)?, None));
+        };
+        let copies = match self.copies {
+            Some(stream) => stream,
+            None => *self.copies.insert(Stream::from_pool(gpu, false)?),
+        };
+        let mut copied = Event::new()?;
+        let batch = copies.run(|| Batch::new(decoded, self.device))??;
+        copied.record(copies)?;
+        Ok((batch, Some(copied)))
+    }
+
+    /// Frees what was fetched ahead, when the plan is to be loaded from another place: this feed is of no use any more.
+    pub(crate) fn forget(&mut self) {
+        self.ahead = Ahead::Nothing;
+    }
+}
+
+impl Feed for Loading {
+    fn next(&mut self) -> Result<Fed, TrainError> {
+        let asked = Instant::now();
+        let decoded = match std::mem::replace(&mut self.ahead, Ahead::Nothing) {
+            Ahead::There(fed, copied) => {
+                if let Some(copied) = copied {
+                    receive(&fed.batch, &copied, self.device)?;
+                }
+                return Ok(fed);
+            }
+            Ahead::Failed(error) => return Err(error.into()),
+            Ahead::Decoded(decoded) => decoded,
+            Ahead::Nothing => self.loader.next().ok_or(TrainError::LoaderEnded)??,
+        };
+        let waited = asked.elapsed();
+        let bad = decoded.bad.len();
+        let batch = place_batch(decoded, &self.loader, self.device)?;
+        Ok(Fed { batch, bad, waited })
+    }
+
+    /// Gives a GPU the copy of the next micro-batch behind its other work, where the micro-batch is decoded. What goes wrong is
+    /// told by [`Feed::next`], in the step that it is of. Call it when the last micro-batch is no longer in memory.
+    fn fetch_ahead(&mut self) {
+        if self.device.is_cuda() {
+            self.fetch();
+        }
+    }
+
+    fn bytes_ahead(&self) -> u64 {
+        match &self.ahead {
+            Ahead::There(fed, _) => fed.batch.bytes(),
+            _ => 0,
+        }
+    }
+}
+
+/// The computing stream goes on when the copy is done, and the batch's memory, which is of the other stream, is given to nobody
+/// before that has computed what it is given from now until the batch is dropped.
+fn receive(batch: &Batch, copied: &Event, device: Device) -> Result<(), ShimError> {
+    if let Device::Cuda(gpu) = device {
+        let computing = Stream::current(gpu)?;
+        copied.block(computing)?;
+        for tensor in batch.tensors() {
+            computing.keep(tensor)?;
+        }
+    }
+    Ok(())
+}
+
+/// A decoded batch on the device; what could not be read is named, and the memory goes back to its loader.
+pub(crate) fn place_batch(
+    decoded: data::Batch,
+    loader: &Loader,
+    device: Device,
+) -> Result<Batch, TrainError> {
+    name_bad(&decoded, loader);
+    let batch = Batch::new(&decoded, device)?;
+    loader.recycle(decoded);
+    Ok(batch)
+}
+
+/// Names the samples that could not be read, the first few of a loader: the others are counted as `skipped_images`.
+fn name_bad(decoded: &data::Batch, loader: &Loader) {
+    let before = loader.count_bad(decoded.bad.len());
+    let left = MOST_NAMED.saturating_sub(before);
+    for bad in decoded.bad.iter().take(left) {
+        tracing::warn!("{} cannot be read and is left out: {}", bad.path, bad.reason);
+    }
+    if left > 0 && decoded.bad.len() >= left {
+        tracing::warn!("{MOST_NAMED} samples that cannot be read were named; further ones are only counted");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::data::{SampleError, SampleRng, Slot};
+
+    /// A sample is its own number; 7 cannot be read and 9 is a mistake of the data set's.
+    struct Numbers([Field; 1]);
+
+    impl Dataset for Numbers {
+        fn len(&self) -> usize {
+            100
+        }
+
+        fn fields(&self) -> &[Field] {
+            &self.0
+        }
+
+        fn load(
+            &self,
+            index: usize,
+            _random: Option<&mut SampleRng>,
+            out: &mut [Slot<'_>],
+        ) -> Result<(), SampleError> {
+            assert_ne!(index, 9, "made to fail");
+            out[0].i64()[0] = index as i64;
+            if index == 7 {
+                Err(SampleError::Empty)
+            } else {
+                Ok(())
+            }
+        }
+
+        fn describe(&self, index: usize) -> String {
+            format!("number {index}")
+        }
+    }
+
+    fn feed(plan: &[&[u32]]) -> Loading {
+        let options = LoaderOptions {
+            threads: 1,
+            prefetch_batches: 4,
+            seed: 1,
+            augment: false,
+        };
+        let work: Vec<MicroBatch> = plan
+            .iter()
+            .map(|indices| MicroBatch {
+                epoch: 0,
+                indices: indices.to_vec(),
+            })
+            .collect();
+        let data = Arc::new(Numbers([Field::i64("x", [])]));
+        Loading::start(data, options, work.into_iter(), Device::Cpu).unwrap()
+    }
+
+    fn values(fed: &Fed) -> Vec<i64> {
+        Vec::try_from(fed.batch.field("x").unwrap()).unwrap()
+    }
+
+    /// Fetches what a GPU would, when it has been decoded.
+    fn fetch(feed: &mut Loading) {
+        while matches!(feed.ahead, Ahead::Nothing) {
+            feed.fetch();
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn micro_batches_come_in_order_fetched_ahead_or_not() {
+        let plan: &[&[u32]] = &[&[1, 2], &[7, 3], &[4], &[5, 6]];
+        for fetched in [[false; 4], [true; 4], [false, true, true, false]] {
+            let mut feed = feed(plan);
+            for (indices, fetched) in plan.iter().zip(fetched) {
+                if fetched {
+                    fetch(&mut feed);
+                    // n numbers of 8 bytes and n weights of 4; no second one is taken.
+                    let bytes = 12 * indices.len() as u64;
+                    assert_eq!(feed.bytes_ahead(), bytes);
+                    assert_eq!(Batch::bytes_of(&[Field::i64("x", [])], indices.len()), bytes);
+                    feed.fetch();
+                }
+                let fed = feed.next().unwrap();
+                assert_eq!(feed.bytes_ahead(), 0);
+                assert_eq!(fed.bad, usize::from(indices.contains(&7)));
+                let expected: Vec<i64> = indices
+                    .iter()
+                    .map(|&index| if index == 7 { 0 } else { i64::from(index) })
+                    .collect();
+                assert_eq!(values(&fed), expected);
+            }
+            assert!(matches!(feed.next(), Err(TrainError::LoaderEnded)));
+        }
+    }
+
+    #[test]
+    fn nothing_is_fetched_ahead_on_a_cpu_and_what_is_forgotten_is_gone() {
+        let mut feed = feed(&[&[1], &[2]]);
+        let first = feed.next().unwrap();
+        assert_eq!(values(&first), [1]);
+        for _ in 0..50 {
+            feed.fetch_ahead();
+            assert!(matches!(feed.ahead, Ahead::Nothing));
+        }
+        fetch(&mut feed);
+        feed.forget();
+        assert_eq!(feed.bytes_ahead(), 0);
+    }
+
+    #[test]
+    fn an_error_waits_for_its_own_step() {
+        let mut feed = feed(&[&[1], &[9]]);
+        feed.next().unwrap();
+        fetch(&mut feed);
+        assert!(matches!(feed.ahead, Ahead::Failed(_)));
+        assert!(matches!(feed.next(), Err(TrainError::Data(_))));
+        assert!(feed.next().is_err());
+    }
+}

@@ -1,0 +1,406 @@
+//! Micro-steps as graphs of a GPU: forward and backward are captured once for each size of a micro-batch and then replayed, which
+//! takes the host one call in place of one for every kernel. The buckets are reduced behind the last replay.
+//!
+//! A graph is of addresses, so its batch and its factor are copied to where they were at its capture, and it goes when anything that
+//! it touches moves: see [`Graphs::forget`]. Where a capture fails, or cannot be right, the training goes on without graphs and
+//! says why.
+
+use dtrain_common::recipe::Compile;
+use dtrain_torch_shim::ShimError;
+use dtrain_torch_shim::graph::{Graph, Pool};
+use dtrain_torch_shim::memory;
+use dtrain_torch_shim::stream::Stream;
+use tch::{Device, Kind, Tensor};
+
+use super::micro::{Eager, Executor, MicroStep, Passes};
+use super::recover::shielded;
+use super::status::Tally;
+use crate::engine::TrainError;
+use crate::memory::MicroStepMemory;
+use crate::state::Model;
+use crate::tasks::{Batch, Loss};
+
+/// Micro-steps of a kind that come before its capture: libraries choose their algorithms and take their workspace in them.
+const WARM_UP: usize = 3;
+
+/// What a run that asks for graphs does with them.
+#[derive(Debug, Default)]
+pub(super) struct Graphs {
+    /// The GPU, where the run is on one.
+    gpu: Option<usize>,
+    /// Whether steps run with graphs now.
+    is_on: bool,
+    /// Why they do not; told once.
+    why_not: Option<String>,
+    /// Whether a capture has failed.
+    failed: bool,
+    /// Whether everything lies where it will stay.
+    settled: bool,
+    /// Memory of all graphs: they are replayed one after the other, and what one leaves is read before the next.
+    pool: Option<Pool>,
+    /// Kinds of micro-steps that were met, and how often.
+    met: Vec<(Sort, usize)>,
+    captured: Vec<(Sort, Captured)>,
+    /// Replays so far.
+    replays: u64,
+}
+
+/// Micro-steps that one graph does for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Sort {
+    samples: usize,
+    /// Unreadable samples, which the host may have counted.
+    weight: f64,
+    /// Whether it is the first of its step: its gradients are moved into their places, those of others are added.
+    first: bool,
+}
+
+impl Sort {
+    fn of(batch: &Batch, first: bool) -> Self {
+        Self {
+            samples: batch.samples(),
+            weight: batch.weight,
+            first,
+        }
+    }
+}
+
+/// A graph, and where what it reads and writes lies.
+#[derive(Debug)]
+struct Captured {
+    graph: Graph,
+    batch: Batch,
+    /// What the loss is multiplied by before backward: float32, a scalar.
+    factor: Tensor,
+    /// What it leaves of the loss, detached.
+    loss: Loss,
+    /// By parameter: whether it leaves a gradient.
+    used: Vec<bool>,
+    memory: MicroStepMemory,
+}
+
+/// How the next micro-step is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Kernel by kernel.
+    Eager,
+    /// It is captured, and then replayed.
+    Capture,
+    /// It was captured before.
+    Replay,
+}
+
+/// What a captured micro-step leaves: of the loss, of memory, and by parameter whether of a gradient.
+type Captive = (Loss, MicroStepMemory, Vec<bool>);
+
+/// What is captured: the passes of a micro-step on this batch, with this factor.
+type Work<'a> = &'a mut dyn FnMut(&Batch, &Tensor) -> Result<Captive, TrainError>;
+
+/// Gives the calling thread a stream of its own where graphs are asked for: the default one cannot be captured, and what was made on
+/// it would be waited for within a capture. Called on the main thread, after [`crate::device::choose`] and before the first tensor.
+pub(crate) fn prepare(compile: Compile, device: Device) -> Result<(), ShimError> {
+    match (compile, device) {
+        (Compile::Graph, Device::Cuda(gpu)) => Stream::from_pool(gpu, false)?.make_current(),
+        _ => Ok(()),
+    }
+}
+
+/// The executor that the recipe asks for.
+pub(crate) fn executor(compile: Compile, device: Device) -> Box<dyn Executor> {
+    match compile {
+        Compile::Off => Box::new(Eager),
+        Compile::Graph => Box::new(Graphs::new(device)),
+    }
+}
+
+impl Graphs {
+    /// For a run that asks for them.
+    pub(super) fn new(device: Device) -> Self {
+        let mut graphs = Self::default();
+        match device {
+            Device::Cuda(gpu) => graphs.gpu = Some(gpu),
+            _ => graphs.why_not = Some("the training is on the CPU".to_owned()),
+        }
+        graphs.restart();
+        graphs
+    }
+
+    /// How the next micro-step is taken.
+    fn way(&mut self, sort: Sort) -> Way {
+        if !self.is_on {
+            return Way::Eager;
+        }
+        if self.captured.iter().any(|(of, _)| *of == sort) {
+            return Way::Replay;
+        }
+        let known = self.met.iter().position(|(of, _)| *of == sort);
+        let at = known.unwrap_or_else(|| {
+            self.met.push((sort, 0));
+            self.met.len() - 1
+        });
+        let met = &mut self.met[at].1;
+        if *met >= WARM_UP && self.settled {
+            return Way::Capture;
+        }
+        *met += 1;
+        Way::Eager
+    }
+
+    /// Captures a micro-step on a copy of `batch`: `work` is given that and the factor. Nothing is computed yet. Where that fails
+    /// there will be no graphs any more, whatever has happened to the gradients' places of this rank since is to be undone, and the
+    /// answer is false.
+    fn capture(&mut self, sort: Sort, batch: &Batch, work: Work<'_>) -> bool {
+        match self.try_capture(batch, work) {
+            Ok(captured) => self.captured.push((sort, captured)),
+            Err(error) => {
+                self.refuse(format!("the capture of a step failed: {error}"));
+                self.failed = true;
+            }
+        }
+        self.is_on
+    }
+
+    fn try_capture(&mut self, batch: &Batch, work: Work<'_>) -> Result<Captured, TrainError> {
+        let gpu = self.gpu.unwrap_or_default();
+        // Memory of the graphs' own is not given to others, nor theirs to it.
+        memory::empty_cache(Device::Cuda(gpu))?;
+        let batch = batch.duplicate()?;
+        let factor = Tensor::f_zeros([], (Kind::Float, batch.weights.device()))?;
+        let pool = match self.pool {
+            Some(pool) => pool,
+            None => *self.pool.insert(Pool::new(gpu)?),
+        };
+        let (graph, (loss, memory, used)) = Graph::capture(pool, || work(&batch, &factor))?;
+        Ok(Captured {
+            graph,
+            batch,
+            factor,
+            loss,
+            used,
+            memory,
+        })
+    }
+
+    /// Gives the device the graph of this sort, for `batch` and a loss multiplied by `factor`.
+    fn replay(&mut self, sort: Sort, batch: &Batch, factor: f64) -> Result<Option<&Captured>, TrainError> {
+        let Some((_, captured)) = self.captured.iter_mut().find(|(of, _)| *of == sort) else {
+            return Ok(None);
+        };
+        captured.batch.fill(batch)?;
+        let _ = captured.factor.f_fill_(factor)?;
+        captured.graph.replay()?;
+        self.replays += 1;
+        Ok(Some(captured))
+    }
+
+    /// There are none before the next [`Executor::restart`], for this reason.
+    fn refuse(&mut self, reason: impl Into<String>) {
+        self.forget();
+        self.is_on = false;
+        self.why_not = Some(reason.into());
+    }
+
+    /// Whether there is a graph of this sort now.
+    fn capture_passes(
+        &mut self,
+        sort: Sort,
+        passes: &Passes<'_, '_>,
+        batch: &Batch,
+    ) -> Result<bool, TrainError> {
+        let captured = match obstacle(&passes.replica.model, passes.exchange.sums_jointly()) {
+            Some(reason) => {
+                self.refuse(reason);
+                false
+            }
+            None => self.capture(sort, batch, &mut |batch, factor| {
+                shielded(|| capture(passes, batch, factor)).map_err(TrainError::from)?
+            }),
+        };
+        if !captured {
+            // What the hooks believe of gradients that were never computed.
+            passes.exchange.forget_capture(sort.first)?;
+        }
+        Ok(captured)
+    }
+}
+
+impl Executor for Graphs {
+    /// By its graph, where there is one or it is time for one; else kernel by kernel.
+    fn take(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<(), TrainError> {
+        let sort = Sort::of(micro.batch, micro.is_first);
+        let is_there = match self.way(sort) {
+            Way::Eager => false,
+            Way::Capture => self.capture_passes(sort, passes, micro.batch)?,
+            Way::Replay => true,
+        };
+        if is_there && let Some(replayed) = self.replay(sort, micro.batch, micro.factor)? {
+            passes.exchange.replayed(&replayed.used)?;
+            passes.tally.add(&replayed.loss)?;
+            return Ok(passes.phases.account.replayed(replayed.memory)?);
+        }
+        Eager.take(passes, micro)
+    }
+
+    fn settle(&mut self) {
+        self.settled = true;
+    }
+
+    /// The graphs are captured anew when it is their turn.
+    fn forget(&mut self) {
+        self.captured.clear();
+        if let (Some(_), Some(gpu)) = (self.pool.take(), self.gpu) {
+            // Only speed is lost where it is not given back.
+            let _ = memory::empty_cache(Device::Cuda(gpu));
+        }
+    }
+
+    /// What spoke against graphs may be gone.
+    fn restart(&mut self) {
+        self.forget();
+        self.met.clear();
+        self.settled = false;
+        self.is_on = self.gpu.is_some() && !self.failed;
+    }
+
+    fn take_reason(&mut self) -> Option<String> {
+        self.why_not.take()
+    }
+
+    fn replays(&self) -> Option<u64> {
+        Some(self.replays)
+    }
+}
+
+/// The passes of a micro-step while they are captured.
+fn capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Result<Captive, TrainError> {
+    let mut phases = passes.phases.capture()?;
+    let mut nothing = Tally::new(0, Device::Cpu)?;
+    let mut captured = Passes {
+        replica: passes.replica,
+        exchange: passes.exchange,
+        phases: &mut phases,
+        tally: &mut nothing,
+    };
+    // The buckets are reduced behind the last replay.
+    let loss = captured.forward_backward(batch, |sum| sum.f_mul(factor), false)?;
+    let detached = Loss {
+        sum: loss.sum.f_detach()?,
+        weight: loss.weight.f_detach()?,
+        sums: loss.sums.f_detach()?,
+    };
+    Ok((
+        detached,
+        phases.account.micro_step()?,
+        passes.exchange.captured()?,
+    ))
+}
+
+/// What of a model cannot be captured; `joint_sums` says that its normalisations exchange sums within a micro-step.
+fn obstacle(model: &Model, joint_sums: bool) -> Option<&'static str> {
+    if !model.task.repeats() {
+        return Some(
+            "the task does not say that the work of its loss is the same for every batch of a size (`Task::repeats`)",
+        );
+    }
+    if joint_sums {
+        return Some("model.batchnorm = \"synced\" exchanges sums between the ranks in the middle of a step");
+    }
+    if model.recompute.count() > 0 {
+        return Some("segments are computed again in backward, for which the host keeps random states");
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn sort(samples: usize, first: bool) -> Sort {
+        Sort {
+            samples,
+            weight: samples as f64,
+            first,
+        }
+    }
+
+    /// As on a GPU, on a machine that need not have one.
+    fn on() -> Graphs {
+        Graphs {
+            settled: true,
+            ..Graphs::new(Device::Cuda(0))
+        }
+    }
+
+    #[test]
+    fn on_a_cpu_there_is_a_reason() {
+        let mut on_cpu = Graphs::new(Device::Cpu);
+        for _ in 0..2 * WARM_UP {
+            assert_eq!(on_cpu.way(sort(4, true)), Way::Eager);
+        }
+        assert_eq!(on_cpu.take_reason().unwrap(), "the training is on the CPU");
+        assert_eq!(on_cpu.replays(), Some(0));
+    }
+
+    #[test]
+    fn what_speaks_against_them_in_one_stage_may_be_gone_in_the_next() {
+        let mut graphs = on();
+        graphs.refuse("recompute");
+        assert_eq!(graphs.take_reason().unwrap(), "recompute");
+        for _ in 0..2 * WARM_UP {
+            assert_eq!(graphs.way(sort(4, true)), Way::Eager);
+        }
+        graphs.restart();
+        graphs.settle();
+        let ways: Vec<Way> = (0..=WARM_UP).map(|_| graphs.way(sort(4, true))).collect();
+        assert_eq!(ways.last(), Some(&Way::Capture));
+    }
+
+    #[test]
+    fn a_sort_of_micro_steps_is_met_some_times_before_its_capture() {
+        let mut graphs = on();
+        for _ in 0..WARM_UP {
+            assert_eq!(graphs.way(sort(4, true)), Way::Eager);
+        }
+        graphs.settled = false;
+        assert_eq!(graphs.way(sort(4, true)), Way::Eager, "its places will move");
+        graphs.settle();
+        assert_eq!(graphs.way(sort(4, true)), Way::Capture);
+        // Others have their own graph.
+        assert_eq!(graphs.way(sort(4, false)), Way::Eager);
+        assert_eq!(graphs.way(sort(3, true)), Way::Eager);
+        let fewer = Sort {
+            weight: 3.0,
+            ..sort(4, true)
+        };
+        assert_eq!(graphs.way(fewer), Way::Eager);
+        // What was met is still met when the graphs go; in another stage it is not.
+        graphs.forget();
+        assert_eq!(graphs.way(sort(4, true)), Way::Capture);
+        graphs.restart();
+        assert_eq!(graphs.way(sort(4, true)), Way::Eager);
+    }
+
+    #[test]
+    fn a_capture_that_fails_is_told_once_and_the_last() {
+        let mut graphs = on();
+        let batch = Batch::blank(&[], 2, Device::Cpu).unwrap();
+        // There is no GPU, or the work fails: either way there is a reason.
+        let captured = graphs.capture(Sort::of(&batch, true), &batch, &mut |_, _| {
+            Err(TrainError::LoaderEnded)
+        });
+        assert!(!captured);
+        let reason = graphs.take_reason().unwrap();
+        assert!(reason.starts_with("the capture of a step failed: "), "{reason}");
+        assert_eq!(graphs.take_reason(), None);
+        for _ in 0..2 * WARM_UP {
+            assert_eq!(graphs.way(Sort::of(&batch, true)), Way::Eager);
+        }
+        let replayed: Result<_, TrainError> = graphs.replay(Sort::of(&batch, true), &batch, 1.0);
+        assert!(replayed.unwrap().is_none());
+        assert_eq!(graphs.replays(), Some(0));
+        // It would fail in the next stage too.
+        graphs.restart();
+        assert_eq!(graphs.way(Sort::of(&batch, true)), Way::Eager);
+    }
+}

@@ -1,0 +1,352 @@
+//! One optimizer step, from top to bottom: load, forward, backward, reduce, prepare, agree, update. Where a rank runs out of memory
+//! before the ranks have agreed, all of them drop the step, and nothing that lasts has changed.
+//!
+//! A training takes it, and so does a rehearsal, of which only the memory matters: on symbolic tensors, or on real ones in a process
+//! that does nothing else.
+
+mod decide;
+pub(crate) mod exchange;
+mod fault;
+mod feed;
+mod graphs;
+mod kernels;
+mod micro;
+mod phases;
+mod precision;
+mod reading;
+pub(crate) mod recover;
+mod scaler;
+mod status;
+mod stopwatch;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use rand_chacha::rand_core::Rng;
+use tch::{Kind, Tensor};
+
+use self::decide::{Counted, Decision, Judged, is_device_s, judge};
+use self::exchange::Exchange;
+pub(crate) use self::fault::{Fault, WRITE_FAULT};
+pub(crate) use self::feed::{Blank, Fed, Feed, Loading, place_batch};
+pub(crate) use self::graphs::{executor, prepare as prepare_graphs};
+pub(crate) use self::kernels::Kernels;
+pub(crate) use self::micro::{Eager, Executor};
+use self::micro::{MicroStep, Passes};
+pub(crate) use self::phases::Phases;
+pub use self::precision::{Precision, PrecisionError};
+use self::recover::{Limits, Shortage, shielded};
+pub use self::scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
+pub(crate) use self::status::{Status, Tally};
+use self::stopwatch::Stopwatch;
+use crate::data::rng::{Domain, keyed};
+use crate::engine::TrainError;
+use crate::memory::{Phase, StepMemory};
+use crate::metrics::SkipCause;
+use crate::state::{Model, Table};
+
+/// What is trained.
+pub(crate) struct Replica {
+    pub(crate) model: Model,
+    /// In which it computes.
+    pub(crate) precision: Precision,
+}
+
+/// What is settled about a step before it begins.
+pub(crate) struct Cut {
+    /// The number of the step, counted from 1.
+    pub(crate) step: u64,
+    /// Of all ranks.
+    pub(crate) samples: usize,
+    /// Those of this rank, as positions within the step.
+    pub(crate) micro_batches: Vec<Range<usize>>,
+    pub(crate) lr: f64,
+    /// The seed of the run.
+    pub(crate) seed: u64,
+    /// The weight of the step if nothing is left out of it; what is left out is made up for after the reduction.
+    pub(crate) expected: f64,
+    /// The highest norm of the mean gradient.
+    pub(crate) clip: Option<f64>,
+    /// Whether an evaluation follows, which has the memory for itself: nothing is fetched ahead.
+    pub(crate) is_evaluated: bool,
+    /// Whether all that an update does is done whatever the figures are: tensors may have no values. The model's parameters and state
+    /// are of no further use where they have.
+    pub(crate) is_rehearsed: bool,
+}
+
+/// Who watches a step, and has a say in it.
+pub(crate) trait Witness {
+    /// Adds to what this rank tells the others.
+    fn say(&mut self, _status: &mut Status, _rank: usize) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Parameters, moments and averages are about to change: returns when nobody reads them any more.
+    fn before_update(&mut self) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
+
+/// Nobody.
+impl Witness for () {}
+
+/// How a try to take a step has ended, the same on every rank.
+pub(crate) enum Attempt {
+    /// It was taken.
+    Taken(Box<Taken>),
+    /// Memory ran out on the ranks that have a shortage here, and no rank has changed anything that lasts.
+    Dropped(Vec<Option<Shortage>>),
+}
+
+/// A step that was taken.
+pub(crate) struct Taken {
+    /// What all ranks together have said.
+    pub(crate) status: Status,
+    /// The norm of the mean gradient, before clipping.
+    pub(crate) norm: f64,
+    /// Why its update was left out, where it was.
+    pub(crate) skipped: Option<SkipCause>,
+    /// By which its losses were multiplied.
+    pub(crate) loss_scale: f64,
+    pub(crate) took: Duration,
+    pub(crate) waited_for_data: Duration,
+    /// How long the device, or the host where it computes, waited for other ranks.
+    pub(crate) comm_ms: f64,
+    pub(crate) memory: StepMemory,
+}
+
+/// What a rank has done of a step.
+#[derive(Default)]
+struct Pass {
+    /// Whole micro-steps.
+    micro_steps: usize,
+    bad_samples: f64,
+    waited_for_data: Duration,
+}
+
+/// What a rank takes its steps with, beside its replica and its exchange.
+pub(crate) struct Stepper<'b, F> {
+    pub(crate) feed: F,
+    pub(crate) executor: Box<dyn Executor>,
+    pub(crate) phases: Phases<'b>,
+    pub(crate) limits: Limits,
+    tally: Tally,
+}
+
+/// Memory for what the update takes beside its gathering: scalars, and the scratch of a norm.
+const UPDATE_BYTES: u64 = 64 << 10;
+
+/// The memory that an update takes.
+fn update_bytes(table: &Table) -> u64 {
+    UPDATE_BYTES + table.gathering_bytes()
+}
+
+impl<'b, F: Feed> Stepper<'b, F> {
+    /// For steps of `model`.
+    pub(crate) fn new(
+        model: &Model,
+        feed: F,
+        executor: Box<dyn Executor>,
+        phases: Phases<'b>,
+        limits: Limits,
+    ) -> Result<Self, TrainError> {
+        Ok(Self {
+            feed,
+            executor,
+            phases,
+            limits,
+            tally: Tally::new(model.task.sums(), limits.device())?,
+        })
+    }
+
+    /// The task of the next steps counts so many figures.
+    pub(crate) fn expect(&mut self, sums: usize) -> Result<(), TrainError> {
+        self.tally = Tally::new(sums, self.limits.device())?;
+        Ok(())
+    }
+
+    /// Takes a step, or drops it where memory runs out on a rank.
+    pub(crate) fn step(
+        &mut self,
+        replica: &mut Replica,
+        exchange: &mut Exchange,
+        cut: &Cut,
+        witness: &mut dyn Witness,
+    ) -> Result<Attempt, TrainError> {
+        let begun = Instant::now();
+        let loss_scale = replica.precision.loss_scale();
+        self.phases
+            .begin(cut.step, replica.model.owners(), self.feed.bytes_ahead())?;
+        replica.model.buffers.begin(exchange.rank())?;
+        exchange.begin()?;
+        self.tally.begin();
+
+        // Load, forward, backward: the gradient of the summed loss, over the expected weight, adds up in the table.
+        let (pass, mut short) = self.compute(replica, exchange, cut)?;
+
+        // Reduce: every bucket leaves, also where memory for it was refused at first, before the host waits for anything.
+        let mut reducing = Stopwatch::start(self.limits.device())?;
+        if self.phases.during(Phase::Reduce, || exchange.start_rest())?? && short.is_none() {
+            short = Some(self.limits.shortage(Phase::Reduce, None));
+        }
+
+        // Prepare: after the decision nobody can go back, so room for the update is taken before it.
+        let room = self.prepare(replica, &mut short)?;
+
+        // Agree: afterwards every rank holds the same gradient and the same status.
+        let mut status = exchange.blank(replica.model.task.sums());
+        status.bad_samples = pass.bad_samples;
+        let figures = self.count(&mut status, &mut short)?;
+        status.shortages[exchange.rank()] = short;
+        witness.say(&mut status, exchange.rank())?;
+        let mut status = exchange.agree(&replica.model.buffers, status, figures.as_ref())?;
+        reducing.stop()?;
+        drop(room);
+        if status.ran_out() {
+            return Ok(Attempt::Dropped(status.shortages));
+        }
+
+        // Decide and update: the same on every rank.
+        let judged = self.phases.during(Phase::Update, || {
+            update(replica, exchange, cut, &status, figures, witness)
+        })??;
+        status.totals = judged.totals;
+        Ok(Attempt::Taken(Box::new(Taken {
+            norm: judged.norm,
+            skipped: (judged.decision == Decision::Skip)
+                .then(|| SkipCause::of(status.totals.loss(), status.totals.weight)),
+            status,
+            loss_scale,
+            memory: self.phases.account.finish()?,
+            took: begun.elapsed(),
+            waited_for_data: pass.waited_for_data,
+            comm_ms: reducing.ms()?,
+        })))
+    }
+
+    /// The micro-steps of this rank; where memory runs out, it takes no part in what is left of the step but in what the others wait for.
+    fn compute(
+        &mut self,
+        replica: &mut Replica,
+        exchange: &Exchange,
+        cut: &Cut,
+    ) -> Result<(Pass, Option<Shortage>), TrainError> {
+        let mut pass = Pass::default();
+        let computed = shielded(|| self.micro_steps(replica, exchange, cut, &mut pass));
+        self.phases.leave();
+        let computed = computed.map_err(TrainError::from).and_then(|computed| computed);
+        let short = self.limits.survive(computed, self.phases.now())?.err();
+        if short.is_some() {
+            exchange.abandon()?;
+            self.limits.free();
+            exchange.take_part(cut.micro_batches.len() - pass.micro_steps)?;
+        }
+        Ok((pass, short))
+    }
+
+    /// Nothing of them is left in memory when it returns but gradients in the table.
+    fn micro_steps(
+        &mut self,
+        replica: &mut Replica,
+        exchange: &Exchange,
+        cut: &Cut,
+        pass: &mut Pass,
+    ) -> Result<(), TrainError> {
+        // What a step draws depends on its number and the rank, so that a step taken again, or after a resume, draws the same.
+        let mut seeds = keyed(Domain::Torch, cut.seed, cut.step, exchange.rank() as u64);
+        tch::manual_seed(seeds.next_u64() as i64);
+        for (index, range) in cut.micro_batches.iter().enumerate() {
+            exchange.begin_micro_step();
+            self.phases.next_micro_step()?;
+            let Fed { batch, bad, waited } = self.feed.next()?;
+            pass.waited_for_data += waited;
+            pass.bad_samples += bad as f64;
+            let is_last = index + 1 == cut.micro_batches.len();
+            let micro = MicroStep {
+                batch: &batch,
+                factor: replica.precision.loss_scale() / cut.expected,
+                is_first: index == 0,
+                is_last,
+            };
+            let mut passes = Passes {
+                replica,
+                exchange,
+                phases: &mut self.phases,
+                tally: &mut self.tally,
+            };
+            self.executor.take(&mut passes, &micro)?;
+            let share = range.len() as f64 / cut.samples as f64;
+            replica.model.buffers.take(share)?;
+            self.phases.leave();
+            exchange.end_micro_step()?;
+            pass.micro_steps += 1;
+            if !is_last || !cut.is_evaluated {
+                drop(batch);
+                self.feed.fetch_ahead();
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory that is held until the update begins, as much as it may need for a moment; where none is short.
+    fn prepare(
+        &mut self,
+        replica: &mut Replica,
+        short: &mut Option<Shortage>,
+    ) -> Result<Option<Tensor>, TrainError> {
+        if short.is_some() {
+            return Ok(None);
+        }
+        let bytes = update_bytes(&replica.model.table) as i64;
+        let options = (Kind::Uint8, self.limits.device());
+        let room = self.phases.during(Phase::Prepare, || {
+            replica.precision.prepare()?;
+            Tensor::f_empty([bytes], options)
+        })?;
+        let room = self.limits.survive(room, Phase::Prepare)?;
+        Ok(room.map_err(|shortage| *short = Some(shortage)).ok())
+    }
+
+    /// The totals of this rank: in the status where the host decides; those of a GPU stay there, and travel behind its gradients.
+    fn count(
+        &mut self,
+        status: &mut Status,
+        short: &mut Option<Shortage>,
+    ) -> Result<Option<Tensor>, TrainError> {
+        if is_device_s(self.limits.device()) {
+            return Ok(Some(self.tally.figures()?));
+        }
+        match self.limits.survive(self.tally.totals(), Phase::Reduce)? {
+            Ok(totals) => status.totals = totals,
+            Err(shortage) => *short = short.or(Some(shortage)),
+        }
+        Ok(None)
+    }
+}
+
+/// Decides, and updates what is to be updated. What takes memory here is tried again where it is refused, as the other ranks cannot
+/// be told any more. `figures` are the totals of all ranks, where the device has them.
+fn update(
+    replica: &mut Replica,
+    exchange: &Exchange,
+    cut: &Cut,
+    status: &Status,
+    figures: Option<Tensor>,
+    witness: &mut dyn Witness,
+) -> Result<Judged, TrainError> {
+    let counted = match figures {
+        Some(figures) => Counted::OnDevice(figures),
+        None => Counted::OnHost(status.totals.clone()),
+    };
+    let verdict = judge(replica, exchange, counted, cut)?;
+    witness.before_update()?;
+    let used = match cut.is_rehearsed {
+        true => vec![true; status.uses.len()],
+        false => status.used(),
+    };
+    let judged = verdict.update(&mut replica.model, exchange, &used, cut)?;
+    replica.precision.update(judged.finite)?;
+    Ok(judged)
+}

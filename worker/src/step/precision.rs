@@ -1,0 +1,300 @@
+//! Automatic mixed precision (Micikevicius et al. 2018, arXiv 1710.03740): matrix products and convolutions in a shorter
+//! dtype, parameters and their updates in float32.
+
+use dtrain_common::gpu::all_compute_in_bf16;
+use dtrain_common::manifest::LossScale;
+use dtrain_common::recipe::{self, Amp, Switch};
+use dtrain_torch_shim::ShimError;
+use dtrain_torch_shim::autocast::Autocast;
+use dtrain_torch_shim::fused;
+use tch::{Device, Kind, TchError, Tensor};
+use thiserror::Error;
+
+use super::scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
+use crate::engine::TrainError;
+use crate::state::Table;
+
+/// In which precision forward passes run.
+#[derive(Debug)]
+pub struct Precision {
+    device: Device,
+    /// The dtype of autocast regions, where there are any.
+    autocast: Option<Kind>,
+    /// Whether float32 matrix products and convolutions compute in TF32.
+    tf32: bool,
+    /// Keeps float16 gradients from vanishing.
+    scaler: Option<GradScaler>,
+    /// What the kernel that takes the loss scale out finds, and the reciprocal that it is given.
+    figures: Option<(Tensor, Tensor)>,
+}
+
+/// A precision that cannot be had.
+#[derive(Debug, Error)]
+pub enum PrecisionError {
+    /// float16 on a CPU.
+    #[error(
+        "precision.amp = \"fp16\" needs a GPU, and this run is on the CPU; choose \"bf16\", which needs no loss scale, or \"off\""
+    )]
+    HalfOnCpu,
+    /// TF32 on a CPU.
+    #[error(
+        "precision.tf32 = true needs a GPU, and this run is on the CPU; leave it out, or set it to \"auto\""
+    )]
+    Tf32OnCpu,
+    /// TF32 on GPUs that lack it.
+    #[error(
+        "precision.tf32 = true, and not all GPUs of this machine compute in TF32 (compute capability 8.0, Ampere, or newer); \
+         leave it out, or set it to \"auto\""
+    )]
+    NoTf32,
+    /// cuDNN on a CPU.
+    #[error(
+        "model.cudnn_benchmark = true needs a GPU, and this run is on the CPU; leave it out, or set it to \"auto\""
+    )]
+    BenchmarkOnCpu,
+    /// The scaler's settings.
+    #[error("precision.loss_scale: {0}")]
+    Scaler(#[from] ScalerError),
+}
+
+impl Precision {
+    /// What the recipe asks for on `device`. `auto` is full precision on a CPU; on GPUs bfloat16 where all of them compute in
+    /// it, which needs no loss scale, else float16.
+    ///
+    /// # Errors
+    /// Where the device lacks it.
+    pub fn new(settings: &recipe::Precision, device: Device) -> Result<Self, PrecisionError> {
+        let autocast = match settings.amp {
+            Amp::Off => None,
+            Amp::Bf16 => Some(Kind::BFloat16),
+            Amp::Fp16 if device == Device::Cpu => return Err(PrecisionError::HalfOnCpu),
+            Amp::Fp16 => Some(Kind::Half),
+            Amp::Auto if device == Device::Cpu => None,
+            Amp::Auto if all_compute_in_bf16() => Some(Kind::BFloat16),
+            Amp::Auto => Some(Kind::Half),
+        };
+        let scaler = (autocast == Some(Kind::Half))
+            .then(|| {
+                let default = ScalerOptions::default();
+                GradScaler::new(ScalerOptions {
+                    init: settings.loss_scale.unwrap_or(default.init),
+                    ..default
+                })
+            })
+            .transpose()?;
+        Ok(Self {
+            device,
+            autocast,
+            tf32: tf32(settings.tf32, device)?,
+            scaler,
+            figures: None,
+        })
+    }
+
+    /// What a device would compute in, to be rehearsed on another: `amp` is not `auto`.
+    pub(crate) fn rehearsed(amp: Amp, device: Device) -> Result<Self, PrecisionError> {
+        let autocast = match amp {
+            Amp::Off | Amp::Auto => None,
+            Amp::Bf16 => Some(Kind::BFloat16),
+            Amp::Fp16 => Some(Kind::Half),
+        };
+        let scaler = (autocast == Some(Kind::Half))
+            .then(|| GradScaler::new(ScalerOptions::default()))
+            .transpose()?;
+        Ok(Self {
+            device,
+            autocast,
+            tf32: false,
+            scaler,
+            figures: None,
+        })
+    }
+
+    /// Goes on with the loss scale of a checkpoint, where it has one and this run needs one.
+    ///
+    /// # Errors
+    /// Where it is no scale.
+    pub fn resume(&mut self, state: Option<LossScale>) -> Result<(), ScalerError> {
+        match (&mut self.scaler, state) {
+            (Some(scaler), Some(LossScale { scale, clean_steps })) => scaler.restore(ScalerState {
+                scale,
+                growth_tracker: clean_steps,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The loss scale for a checkpoint.
+    pub fn state(&self) -> Option<LossScale> {
+        self.scaler.as_ref().map(|scaler| {
+            let ScalerState {
+                scale,
+                growth_tracker,
+            } = scaler.state();
+            LossScale {
+                scale,
+                clean_steps: growth_tracker,
+            }
+        })
+    }
+
+    /// The precision as a recipe spells it; never `auto`.
+    pub(crate) fn amp(&self) -> Amp {
+        match self.autocast {
+            Some(Kind::Half) => Amp::Fp16,
+            Some(_) => Amp::Bf16,
+            None => Amp::Off,
+        }
+    }
+
+    /// The precision in words, for people.
+    pub fn describe(&self) -> &'static str {
+        match self.autocast {
+            Some(Kind::Half) => "fp16 with a loss scale",
+            Some(_) => "bf16",
+            None if self.tf32 => "fp32 with products in TF32",
+            None => "fp32",
+        }
+    }
+
+    /// Runs a forward pass. Backward runs outside: it takes the dtypes of the recorded graph.
+    pub(crate) fn run<T>(&self, forward: impl FnOnce() -> T) -> Result<T, ShimError> {
+        let _region = self
+            .autocast
+            .map(|kind| Autocast::enter(self.device, kind))
+            .transpose()?;
+        Ok(forward())
+    }
+
+    /// The factor of the next step's losses.
+    pub(crate) fn loss_scale(&self) -> f64 {
+        self.scaler.as_ref().map_or(1.0, GradScaler::scale)
+    }
+
+    /// Takes the memory that [`Precision::unscale`] needs, the first time: before the ranks decide about a step.
+    pub(crate) fn prepare(&mut self) -> Result<(), TchError> {
+        if self.scaler.is_some() && self.figures.is_none() {
+            let one = || Tensor::f_zeros([1], (Kind::Float, self.device));
+            self.figures = Some((one()?, one()?));
+        }
+        Ok(())
+    }
+
+    /// Takes the factor out of the reduced gradients. Once per step, before clipping. A device then finds, without being waited for,
+    /// whether they are finite: a scalar that is not 0 where one that this rank updates is not; None where there is no factor.
+    pub(crate) fn unscale(&mut self, table: &Table) -> Result<Option<&Tensor>, TrainError> {
+        self.prepare()?;
+        let (Some(scaler), Some((found, inverse))) = (&self.scaler, &mut self.figures) else {
+            return Ok(None);
+        };
+        let grads = table.own_grads()?;
+        let _ = found.f_zero_()?;
+        let _ = inverse.f_fill_(f64::from(scaler.inverse()))?;
+        fused::unscale(&grads.iter().collect::<Vec<_>>(), found, inverse)?;
+        Ok(Some(found))
+    }
+
+    /// A step has ended. An exhausted scale, with which no gradient can be had, is an error.
+    pub(crate) fn update(&mut self, finite: bool) -> Result<(), TrainError> {
+        if let Some(scaler) = &mut self.scaler {
+            scaler.update(!finite);
+            if scaler.is_exhausted() {
+                return Err(TrainError::LossScale {
+                    scale: scaler.scale(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether float32 matrix products and convolutions on `device` compute in TF32: where it is not stated, on GPUs that have it.
+///
+/// # Errors
+/// Where it is asked for on a device without.
+pub(super) fn tf32(asked: Switch, device: Device) -> Result<bool, PrecisionError> {
+    if !device.is_cuda() {
+        return match asked {
+            Switch::On => Err(PrecisionError::Tf32OnCpu),
+            Switch::Auto | Switch::Off => Ok(false),
+        };
+    }
+    match asked {
+        Switch::Off => Ok(false),
+        // TF32 came with bfloat16, in compute capability 8.0. All GPUs of the machine are asked, so that all ranks decide alike.
+        Switch::On if !all_compute_in_bf16() => Err(PrecisionError::NoTf32),
+        Switch::On => Ok(true),
+        Switch::Auto => Ok(all_compute_in_bf16()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::collectives::Ranks;
+    use crate::step::decide::examine;
+    use crate::step::exchange::{Exchange, ReduceOptions};
+
+    fn settings(amp: Amp, loss_scale: Option<f64>) -> recipe::Precision {
+        recipe::Precision {
+            amp,
+            loss_scale,
+            ..recipe::Precision::default()
+        }
+    }
+
+    #[test]
+    fn the_device_decides_what_auto_is_and_what_can_be_had() {
+        let on_cpu = |amp| Precision::new(&settings(amp, None), Device::Cpu);
+        assert_eq!(on_cpu(Amp::Auto).unwrap().describe(), "fp32");
+        assert_eq!(on_cpu(Amp::Bf16).unwrap().describe(), "bf16");
+        let error = on_cpu(Amp::Fp16).unwrap_err().to_string();
+        assert!(error.contains("needs a GPU") && error.contains("bf16"), "{error}");
+        let half = Precision::new(&settings(Amp::Fp16, Some(8.0)), Device::Cuda(0)).unwrap();
+        assert_eq!(half.loss_scale(), 8.0);
+        assert!(Precision::new(&settings(Amp::Fp16, Some(1e300)), Device::Cuda(0)).is_err());
+    }
+
+    #[test]
+    fn a_region_casts_and_ends() {
+        let precision = Precision::new(&settings(Amp::Bf16, None), Device::Cpu).unwrap();
+        let x = Tensor::ones([4, 4], (Kind::Float, Device::Cpu));
+        assert_eq!(precision.run(|| x.mm(&x)).unwrap().kind(), Kind::BFloat16);
+        assert_eq!(x.mm(&x).kind(), Kind::Float);
+    }
+
+    #[test]
+    fn gradients_are_unscaled_once_and_infinities_found() {
+        let x = Tensor::from_slice(&[1.0f32, 2.0]).set_requires_grad(true);
+        let table = Table::of([("x", &x)]).unwrap();
+        let exchange = Exchange::new(Ranks::single(), None, &table, ReduceOptions::default()).unwrap();
+        let scaled = || Precision {
+            scaler: Some(GradScaler::new(ScalerOptions::default()).unwrap()),
+            ..Precision::new(&settings(Amp::Off, None), Device::Cpu).unwrap()
+        };
+        let mut precision = scaled();
+        (&x * 3.0 * precision.loss_scale()).sum(Kind::Float).backward();
+        let judge = |precision: &mut Precision| {
+            let found = precision.unscale(&table).unwrap();
+            examine(&exchange, &table, found).unwrap()
+        };
+        let judged = judge(&mut precision);
+        assert!(
+            judged.finite && judged.norm == f64::from(18f32.sqrt()),
+            "{judged:?}"
+        );
+        assert_eq!(Vec::<f32>::try_from(x.grad()).unwrap(), [3.0, 3.0]);
+        let _ = x.grad().fill_(f64::INFINITY);
+        assert!(!judge(&mut precision).finite);
+        precision.update(false).unwrap();
+        assert_eq!(precision.loss_scale(), 32768.0);
+        let state = precision.state();
+        let mut other = scaled();
+        other.resume(state).unwrap();
+        assert_eq!(other.loss_scale(), 32768.0);
+        // A scale that has fallen to nothing ends the run.
+        let ended = (0..100).find_map(|_| precision.update(false).err()).unwrap();
+        assert!(matches!(ended, TrainError::LossScale { .. }), "{ended}");
+    }
+}

@@ -1,0 +1,158 @@
+//! Where in a step a rank ran out of memory, as the ranks tell each other.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dtrain_common::units::ByteSize;
+
+use crate::memory::Phase;
+
+impl Phase {
+    /// Its number in the status vector, where 0 stands for none.
+    fn code(self) -> f64 {
+        Self::ALL
+            .iter()
+            .position(|&phase| phase == self)
+            .map_or(0.0, |at| (at + 1) as f64)
+    }
+
+    fn of_code(code: f64) -> Option<Self> {
+        (1u8..)
+            .zip(Self::ALL)
+            .find(|(number, _)| f64::from(*number) == code)
+            .map(|(_, phase)| phase)
+    }
+}
+
+/// A refusal of memory on one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shortage {
+    /// The phase.
+    pub phase: Phase,
+    /// When, in microseconds since the Unix epoch.
+    pub at_us: u64,
+    /// The highest bytes of tensors that were allocated on the rank's device.
+    pub allocated: u64,
+    /// The bytes that it may use, where that is known.
+    pub limit: Option<u64>,
+    /// The bytes that were refused, as the allocator tells them, where it does.
+    pub refused: Option<u64>,
+}
+
+impl Shortage {
+    /// How many figures of the status vector stand for it. Whole numbers up to 2^53 are exact in float64.
+    pub(crate) const FIGURES: usize = 5;
+
+    /// The figures of a rank's own; zeros where it has run out of nothing, so that a sum over ranks changes no other's.
+    pub(crate) fn figures(own: Option<Self>) -> [f64; Self::FIGURES] {
+        own.map_or([0.0; Self::FIGURES], |own| {
+            [
+                own.phase.code(),
+                own.at_us as f64,
+                own.allocated as f64,
+                own.limit.unwrap_or(0) as f64,
+                own.refused.unwrap_or(0) as f64,
+            ]
+        })
+    }
+
+    /// The other way round.
+    pub(crate) fn read(figures: &[f64]) -> Option<Self> {
+        let [code, at_us, allocated, limit, refused] = *figures else {
+            return None;
+        };
+        Phase::of_code(code).map(|phase| Self {
+            phase,
+            at_us: at_us as u64,
+            allocated: allocated as u64,
+            limit: (limit > 0.0).then_some(limit as u64),
+            refused: (refused > 0.0).then_some(refused as u64),
+        })
+    }
+
+    /// The bytes in words: `4.20 GiB of 5.00 GiB allocated, 1.20 GiB more refused`.
+    pub(crate) fn bytes(&self) -> String {
+        let mut words = ByteSize(self.allocated).to_string();
+        if let Some(limit) = self.limit {
+            words += &format!(" of {}", ByteSize(limit));
+        }
+        words += " allocated";
+        if let Some(refused) = self.refused {
+            words += &format!(", {} more refused", ByteSize(refused));
+        }
+        words
+    }
+
+    /// Milliseconds since then, by the clock of this machine.
+    pub(crate) fn elapsed_ms(&self) -> f64 {
+        now_us().saturating_sub(self.at_us) as f64 / 1e3
+    }
+}
+
+/// Microseconds since the Unix epoch.
+pub(crate) fn now_us() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// The ranks that ran out of memory, and the first of them: `on rank 1 in backward`, `on ranks 0 and 2 in forward`.
+pub(crate) fn place(shortages: &[Option<Shortage>]) -> Option<(String, Vec<usize>, Shortage)> {
+    let short: Vec<(usize, Shortage)> = shortages
+        .iter()
+        .enumerate()
+        .filter_map(|(rank, shortage)| shortage.map(|shortage| (rank, shortage)))
+        .collect();
+    let (_, first) = *short.first()?;
+    let ranks: Vec<usize> = short.iter().map(|(rank, _)| *rank).collect();
+    let words = match ranks.as_slice() {
+        [one] => format!("rank {one}"),
+        [others @ .., last] => {
+            let others: Vec<String> = others.iter().map(usize::to_string).collect();
+            format!("ranks {} and {last}", others.join(", "))
+        }
+        [] => return None,
+    };
+    Some((format!("on {words} in {}", first.phase.name()), ranks, first))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn shortage(phase: Phase) -> Shortage {
+        Shortage {
+            phase,
+            at_us: now_us(),
+            allocated: 3 << 29,
+            limit: None,
+            refused: Some(1 << 20),
+        }
+    }
+
+    #[test]
+    fn figures_read_back() {
+        for phase in Phase::ALL {
+            let one = shortage(phase);
+            assert_eq!(Shortage::read(&Shortage::figures(Some(one))), Some(one));
+        }
+        assert_eq!(Shortage::read(&Shortage::figures(None)), None);
+    }
+
+    #[test]
+    fn the_place_names_every_rank_and_the_first_phase() {
+        let words = |shortages: &[Option<Shortage>]| place(shortages).unwrap().0;
+        let (forward, backward) = (Some(shortage(Phase::Forward)), Some(shortage(Phase::Backward)));
+        assert_eq!(words(&[None, backward]), "on rank 1 in backward");
+        assert_eq!(words(&[forward, None, backward]), "on ranks 0 and 2 in forward");
+        assert_eq!(
+            words(&[backward, forward, forward]),
+            "on ranks 0, 1 and 2 in backward"
+        );
+        assert!(place(&[None, None]).is_none());
+        assert_eq!(
+            shortage(Phase::Reduce).bytes(),
+            "1.50 GiB allocated, 1.00 MiB more refused"
+        );
+    }
+}

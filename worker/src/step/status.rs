@@ -1,0 +1,261 @@
+//! The status vector: what the ranks must agree on about a step travels in one small all-reduce behind the gradients, so
+//! that a step commits on all ranks or on none, and no rank waits for one that failed.
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::exchange::ReduceError;
+use super::reading::Reading;
+use super::recover::Shortage;
+use crate::tasks::{Loss, Totals};
+
+/// What one rank, and after [`Status::merge`] all ranks together, have to say about a step.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Status {
+    /// Losses, weights and what the task counts.
+    pub(crate) totals: Totals,
+    /// Ranks that were asked to stop.
+    pub(crate) stop: f64,
+    /// Samples that could not be read.
+    pub(crate) bad_samples: f64,
+    /// By parameter: ranks that had a gradient for it.
+    pub(crate) uses: Vec<f64>,
+    /// Whether rank 0 finds that it is time for a checkpoint.
+    pub(crate) due: f64,
+    /// By rank: whether and where memory ran out. A rank fills in its own.
+    pub(crate) shortages: Vec<Option<Shortage>>,
+    /// By rank: how the writing of a checkpoint stands, see [`crate::checkpoint::Progress`]. A rank fills in its own.
+    pub(crate) writing: Vec<f64>,
+}
+
+impl Status {
+    /// What a rank says that has nothing to say: for a task that counts so many figures, and so many ranks.
+    pub(crate) fn blank(sums: usize, ranks: usize) -> Self {
+        Self {
+            totals: Totals {
+                sums: vec![0.0; sums],
+                ..Totals::default()
+            },
+            shortages: vec![None; ranks],
+            writing: vec![0.0; ranks],
+            ..Self::default()
+        }
+    }
+
+    /// The figures for the all-reduce (sum).
+    pub(crate) fn values(&self) -> Vec<f64> {
+        let Totals {
+            loss_sum,
+            weight,
+            sums,
+        } = &self.totals;
+        let mut values = vec![*loss_sum, *weight, self.stop, self.bad_samples, self.due];
+        values.extend(sums);
+        values.extend(&self.uses);
+        values.extend(
+            self.shortages
+                .iter()
+                .flat_map(|&shortage| Shortage::figures(shortage)),
+        );
+        values.extend(&self.writing);
+        values
+    }
+
+    /// What the reduced vector of statuses like this one says.
+    ///
+    /// # Errors
+    /// Where the tensor does not hold as many as [`Status::values`] gives.
+    pub(crate) fn merge(&self, reduced: &Tensor) -> Result<Self, TchError> {
+        let values = Vec::<f64>::try_from(reduced.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?)?;
+        let (sums, uses) = (self.totals.sums.len(), self.uses.len());
+        let shortages = self.shortages.len() * Shortage::FIGURES;
+        let [loss_sum, weight, stop, bad_samples, due, rest @ ..] = values.as_slice() else {
+            return Err(TchError::Convert(format!("a status of {} values", values.len())));
+        };
+        if rest.len() != sums + uses + shortages + self.writing.len() {
+            return Err(TchError::Convert(format!("a status of {} values", values.len())));
+        }
+        Ok(Self {
+            totals: Totals {
+                loss_sum: *loss_sum,
+                weight: *weight,
+                sums: rest[..sums].to_vec(),
+            },
+            stop: *stop,
+            bad_samples: *bad_samples,
+            due: *due,
+            uses: rest[sums..sums + uses].to_vec(),
+            shortages: rest[sums + uses..sums + uses + shortages]
+                .chunks_exact(Shortage::FIGURES)
+                .map(Shortage::read)
+                .collect(),
+            writing: rest[sums + uses + shortages..].to_vec(),
+        })
+    }
+
+    /// Whether memory ran out on some rank: the step is dropped on all of them.
+    pub(crate) fn ran_out(&self) -> bool {
+        self.shortages.iter().any(Option::is_some)
+    }
+
+    /// Which parameters some rank had a gradient for.
+    pub(crate) fn used(&self) -> Vec<bool> {
+        self.uses.iter().map(|&uses| uses > 0.0).collect()
+    }
+}
+
+/// The figures of a step's micro-batches, added up where they are: a GPU is not waited for until [`Tally::totals`].
+#[derive(Debug)]
+pub(crate) struct Tally {
+    figures: Option<Tensor>,
+    /// For a step without a micro-batch: a rank that has no memory left takes part in the sums all the same.
+    nothing: Tensor,
+}
+
+impl Tally {
+    /// For a task that counts `sums` figures of its own, on `device`.
+    pub(crate) fn new(sums: usize, device: Device) -> Result<Self, TchError> {
+        let nothing = Tensor::f_zeros([sums as i64 + 2], (Kind::Double, device))?;
+        Ok(Self {
+            figures: None,
+            nothing,
+        })
+    }
+
+    /// A step begins.
+    pub(crate) fn begin(&mut self) {
+        self.figures = None;
+    }
+
+    /// Adds a micro-batch.
+    pub(crate) fn add(&mut self, loss: &Loss) -> Result<(), TchError> {
+        let scalar = |tensor: &Tensor| tensor.f_detach()?.f_to_kind(Kind::Double)?.f_view([1]);
+        let figures = Tensor::f_cat(
+            &[
+                scalar(&loss.sum)?,
+                scalar(&loss.weight)?,
+                loss.sums.f_detach()?.f_to_kind(Kind::Double)?.f_view([-1])?,
+            ],
+            0,
+        )?;
+        if figures.size() != self.nothing.size() {
+            return Err(TchError::Convert(format!(
+                "a task counted {} figures where it said {}",
+                figures.numel().saturating_sub(2),
+                self.nothing.numel().saturating_sub(2)
+            )));
+        }
+        match &mut self.figures {
+            Some(sum) => sum.f_add_(&figures).map(drop),
+            none => {
+                *none = Some(figures);
+                Ok(())
+            }
+        }
+    }
+
+    /// Loss, weight and the task's own sums in float64 on the device; zero where there was no micro-batch. Takes no memory.
+    pub(crate) fn figures(&mut self) -> Result<Tensor, TchError> {
+        match &self.figures {
+            Some(figures) => Ok(figures.shallow_clone()),
+            // What the other ranks have added to it in a step before.
+            None => self.nothing.f_zero_(),
+        }
+    }
+
+    /// As [`Tally::figures`], for which the host waits.
+    pub(crate) fn totals(&mut self) -> Result<Totals, ReduceError> {
+        let figures = Reading::begin(&self.figures()?)?.wait()?;
+        Ok(Totals {
+            loss_sum: figures[0],
+            weight: figures[1],
+            sums: figures[2..].to_vec(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::memory::Phase;
+
+    fn status() -> Status {
+        Status {
+            totals: Totals {
+                loss_sum: 1.5,
+                weight: 2.0,
+                sums: vec![1.0, 7.0],
+            },
+            stop: 4.0,
+            bad_samples: 5.0,
+            due: 1.0,
+            uses: vec![0.0, 1.0, 1.0],
+            shortages: vec![None; 3],
+            writing: vec![0.0, 2.0, 1.0],
+        }
+    }
+
+    fn tensor(status: &Status) -> Tensor {
+        Tensor::from_slice(&status.values())
+    }
+
+    #[test]
+    fn the_vector_carries_every_field() {
+        let status = status();
+        assert_eq!(status.merge(&tensor(&status)).unwrap(), status);
+        let twice = status.merge(&(tensor(&status) * 2.0)).unwrap();
+        assert_eq!((twice.totals.loss(), twice.stop), (0.75, 8.0));
+        assert_eq!(twice.used(), [false, true, true]);
+        assert!(status.merge(&Tensor::from_slice(&[1.0])).is_err());
+        assert!(status.merge(&Tensor::from_slice(&[1.0; 8])).is_err());
+    }
+
+    #[test]
+    fn every_rank_learns_where_memory_ran_out() {
+        let shortage = Shortage {
+            phase: Phase::Backward,
+            at_us: 1_795_000_000_123_456,
+            allocated: 3 << 30,
+            limit: Some(4 << 30),
+            refused: Some(1 << 29),
+        };
+        let mut ranks = [status(), status(), status()];
+        ranks[1].shortages[1] = Some(shortage);
+        let sum = ranks.iter().map(tensor).reduce(|sum, next| sum + next).unwrap();
+        let merged = ranks[0].merge(&sum).unwrap();
+        assert!(merged.ran_out() && !ranks[0].ran_out());
+        assert_eq!(merged.shortages, [None, Some(shortage), None]);
+    }
+
+    #[test]
+    fn a_tally_adds_micro_batches() {
+        let loss = |sum: f32, weight: f32, own: f64| Loss {
+            sum: Tensor::from(sum).set_requires_grad(true),
+            weight: Tensor::from(weight),
+            sums: Tensor::from_slice(&[own]),
+        };
+        let mut tally = Tally::new(1, Device::Cpu).unwrap();
+        tally.add(&loss(1.5, 2.0, 1.0)).unwrap();
+        tally.add(&loss(2.5, 3.0, 0.0)).unwrap();
+        let totals = tally.totals().unwrap();
+        assert_eq!(
+            (totals.loss_sum, totals.weight, totals.sums),
+            (4.0, 5.0, vec![1.0])
+        );
+        let mut wrong = Tally::new(3, Device::Cpu).unwrap();
+        assert!(wrong.add(&loss(1.0, 1.0, 1.0)).is_err());
+    }
+
+    #[test]
+    fn a_tally_without_a_micro_batch_is_zero_in_every_step_and_takes_no_memory() {
+        let mut tally = Tally::new(2, Device::Cpu).unwrap();
+        for _ in 0..2 {
+            tally.begin();
+            let mut figures = tally.figures().unwrap();
+            assert_eq!(figures.data_ptr(), tally.nothing.data_ptr());
+            assert_eq!(Vec::<f64>::try_from(&figures).unwrap(), [0.0; 4]);
+            // As the sum over the ranks does.
+            let _ = figures.fill_(7.0);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! How often the host waits in a step, and how much it has to start and to allocate, counted on a CPU: the operations are those of a
+//! GPU's step.
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::recipe::{Budget, Recipe};
+use dtrain_torch_shim::count::{Counting, Operations};
+use dtrain_torch_shim::memory;
+use tch::Device;
+
+use super::decide::tests::AS_ON_A_GPU;
+use super::reading::tests::WAITS;
+use super::*;
+use crate::collectives::{CollectiveError, ProcessGroup, Ranks, ReduceOp, Work};
+use crate::engine::ReduceOptions;
+use crate::memory::{Books, rehearsal};
+use crate::setup::{Opening, Setup};
+use crate::tasks::{BuildTask, Classify, Console};
+
+/// An operation that counts how often one is waited for.
+struct Waited(Arc<AtomicU64>);
+
+impl Work for Waited {
+    fn is_completed(&self) -> Result<bool, CollectiveError> {
+        Ok(true)
+    }
+
+    fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// One of two ranks, the other of which has zeros. It notes how often the host had waited when an operation was started.
+struct Watching(Arc<Mutex<Vec<u64>>>, Arc<AtomicU64>);
+
+impl ProcessGroup for Watching {
+    fn rank(&self) -> usize {
+        0
+    }
+    fn size(&self) -> usize {
+        2
+    }
+    fn backend(&self) -> &'static str {
+        "watching"
+    }
+    fn set_timeout(&mut self, _: Duration) {}
+    fn all_reduce(&self, _: &Tensor, _: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
+        self.0.lock().unwrap().push(WAITS.get());
+        self.barrier()
+    }
+    fn broadcast(&self, _: &Tensor, _: usize) -> Result<Box<dyn Work>, CollectiveError> {
+        self.barrier()
+    }
+    fn all_gather(&self, _: &Tensor, _: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
+        self.barrier()
+    }
+    fn reduce_scatter(&self, _: &Tensor, _: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
+        self.all_reduce(&Tensor::new(), op)
+    }
+    fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
+        Ok(Box::new(Waited(Arc::clone(&self.1))))
+    }
+    fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
+        Ok(())
+    }
+}
+
+/// Allocations of tensors in a step of a ResNet-18, at most.
+const MOST_ALLOCATIONS: u64 = 800;
+
+struct Counted {
+    operations: Operations,
+    waits: u64,
+    /// How often operations between the ranks were waited for.
+    works: u64,
+    /// For every reduction: how often the host had waited in the step.
+    reductions: Vec<u64>,
+}
+
+/// A ResNet-18 with AdamW, clipping and a batch of 8, on generated images.
+fn resnet(others: &[&str]) -> Setup {
+    let sets = [
+        "model.name=resnet18",
+        "data.image_size=32",
+        "train.effective_batch=8",
+        "optim.clip=1.0",
+    ];
+    let sets = sets.iter().chain(others);
+    let recipe = Recipe::load("demo", &sets.map(ToString::to_string).collect::<Vec<_>>()).unwrap();
+    let mut console = Console {
+        threads: 1,
+        say: &mut |_| (),
+        warn: &mut |_| (),
+    };
+    let survey = serde_json::to_value(Classify::survey(&recipe, &mut console).unwrap()).unwrap();
+    let opening = Opening::rehearsed(survey);
+    Setup::build::<Classify>(&recipe, &opening, &WorkerEnv::single(), Device::Cpu, None).unwrap()
+}
+
+/// A rank that takes the same step again and again on a batch of 8 without values.
+struct Bench {
+    setup: Setup,
+    exchange: Exchange,
+    stepper: Stepper<'static, Blank>,
+    seen: Arc<Mutex<Vec<u64>>>,
+    works: Arc<AtomicU64>,
+}
+
+impl Bench {
+    fn new(setup: Setup, two_ranks: bool) -> Self {
+        let (seen, works) = (Arc::default(), Arc::default());
+        let ranks = match two_ranks {
+            true => Ranks::new(Box::new(Watching(Arc::clone(&seen), Arc::clone(&works)))),
+            false => Ranks::single(),
+        };
+        // As with graphs, behind which all buckets leave at once.
+        let options = ReduceOptions {
+            overlap: false,
+            compress: None,
+        };
+        let model = &setup.replica.model;
+        let mut exchange = Exchange::new(ranks, None, &model.table, options).unwrap();
+        exchange.expect(model.task.sums()).unwrap();
+        let feed = Blank {
+            fields: model.task.train_set().fields().to_vec(),
+            sizes: Vec::new().into_iter(),
+        };
+        let phases = Phases::new(Books::Device(Device::Cpu), Fault::default());
+        let limits = Limits::new(Device::Cpu, Budget::Auto);
+        let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits).unwrap();
+        Self {
+            setup,
+            exchange,
+            stepper,
+            seen,
+            works,
+        }
+    }
+
+    fn step(&mut self) -> Counted {
+        self.stepper.feed.sizes = vec![8].into_iter();
+        self.seen.lock().unwrap().clear();
+        self.works.store(0, Ordering::Relaxed);
+        let (counting, before) = (Counting::begin().unwrap(), WAITS.get());
+        let cut = rehearsal::cut(&[8]);
+        let attempt = self
+            .stepper
+            .step(&mut self.setup.replica, &mut self.exchange, &cut, &mut ())
+            .unwrap();
+        assert!(matches!(attempt, Attempt::Taken(_)));
+        Counted {
+            operations: counting.so_far(),
+            waits: WAITS.get() - before,
+            works: self.works.load(Ordering::Relaxed),
+            reductions: self
+                .seen
+                .lock()
+                .unwrap()
+                .iter()
+                .map(|waits| waits - before)
+                .collect(),
+        }
+    }
+
+    /// A step, and how many tensors the whole process has allocated meanwhile.
+    fn allocating_step(&mut self) -> (Counted, u64) {
+        const MANY: u64 = 1 << 40;
+        memory::refuse_next(MANY);
+        let counted = self.step();
+        let allocations = MANY - memory::refusal_in();
+        memory::refuse_next(0);
+        (counted, allocations)
+    }
+}
+
+/// A third step.
+fn third(as_on_a_gpu: bool) -> Counted {
+    AS_ON_A_GPU.set(as_on_a_gpu);
+    let mut bench = Bench::new(resnet(&[]), true);
+    let counted: Vec<Counted> = (0..3).map(|_| bench.step()).collect();
+    AS_ON_A_GPU.set(false);
+    counted.into_iter().next_back().unwrap()
+}
+
+#[test]
+fn the_host_waits_once_in_a_step_of_a_gpu_and_behind_all_it_starts() {
+    let (gpu, cpu) = (third(true), third(false));
+    println!("{:?} as on a GPU, {:?} on a CPU", gpu.operations, cpu.operations);
+    assert_eq!((gpu.waits, cpu.waits), (1, 2));
+    assert_eq!((gpu.operations.reads, cpu.operations.reads), (0, 0));
+    // Buckets, buffers, totals and status.
+    assert!(gpu.reductions.len() > 4);
+    assert!(
+        gpu.reductions.iter().all(|waits| *waits == 0),
+        "{:?}",
+        gpu.reductions
+    );
+    let decision = gpu.operations.kernels.abs_diff(cpu.operations.kernels);
+    assert!(decision <= 40, "{decision} kernels to decide");
+}
+
+/// In a process of its own, as it counts what the whole process allocates.
+#[test]
+fn a_step_waits_and_allocates_as_much_as_the_one_before() {
+    const ALONE: &str = "DTRAIN_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let name = "step::tests::a_step_waits_and_allocates_as_much_as_the_one_before";
+        let mut alone = Command::new(std::env::current_exe().unwrap());
+        let output = alone
+            .args([name, "--exact", "--nocapture"])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    memory::account().unwrap();
+    let mut bench = Bench::new(resnet(&[]), true);
+    let counted: Vec<_> = (0..10).map(|_| bench.allocating_step()).collect();
+    let (_, steady) = counted.split_at(2);
+    let (first, _) = &steady[0];
+    for (step, allocations) in steady {
+        assert_eq!(
+            (step.waits, step.works, step.operations),
+            (first.waits, first.works, first.operations)
+        );
+        // Every reduction is waited for, once.
+        assert_eq!(step.works, step.reductions.len() as u64);
+        assert!(*allocations <= MOST_ALLOCATIONS, "{allocations}");
+    }
+    let most = |steps: &[(Counted, u64)]| steps.iter().map(|(_, allocations)| *allocations).max();
+    let (early, late) = (most(&steady[..4]).unwrap(), most(&steady[4..]).unwrap());
+    assert!(late <= early, "{early} allocations, and {late} four steps later");
+}
+
+#[test]
+fn a_rehearsed_step_that_is_skipped_takes_what_one_that_counts_takes() {
+    let setup = resnet(&["ema.decay=0.9"]);
+    let data = setup.replica.model.table.data().next().unwrap().shallow_clone();
+    tch::no_grad(|| drop(data.shallow_clone().fill_(f64::NAN)));
+    AS_ON_A_GPU.set(true);
+    let mut bench = Bench::new(setup, false);
+    bench.step();
+    AS_ON_A_GPU.set(false);
+    let average = bench.setup.replica.model.average;
+    assert_eq!(average.map(|average| average.updates()), Some(1));
+}
