@@ -1,5 +1,6 @@
 //! Commands that run or have ended, with a limit.
 
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use xtask::process::{Signals, exit_code, last_words, shown};
+use xtask::process::{Signals, exit_code, shown};
 
 /// A command that takes longer hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
@@ -199,4 +200,26 @@ fn text_of(mut pipe: impl std::io::Read) -> String {
     // What could be read is what there is.
     let _ = pipe.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A program on the CPU alone, with one thread for a rank as torchrun sets it, and with nothing of an outer run.
+pub(crate) fn quiet(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env("OMP_NUM_THREADS", "1")
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .env_remove("RANK")
+        .env_remove("WORLD_SIZE")
+        .env_remove("RUST_LOG");
+    command
+}
+
+/// The last lines that say anything, as one.
+pub(crate) fn last_words(text: &str) -> String {
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    lines[lines.len().saturating_sub(3)..].join(" | ")
 }

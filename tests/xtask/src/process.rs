@@ -2,7 +2,6 @@
 
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -160,26 +159,4 @@ fn tee(pipe: impl io::Read) -> String {
         line.clear();
     }
     kept
-}
-
-/// A program on the CPU alone, with one thread for a rank as torchrun sets it, and with nothing of an outer run.
-pub fn quiet(program: &Path) -> Command {
-    let mut command = Command::new(program);
-    command
-        .env("OMP_NUM_THREADS", "1")
-        .env("CUDA_VISIBLE_DEVICES", "")
-        .env_remove("RANK")
-        .env_remove("WORLD_SIZE")
-        .env_remove("RUST_LOG");
-    command
-}
-
-/// The last lines that say anything, as one.
-pub fn last_words(text: &str) -> String {
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
-    lines[lines.len().saturating_sub(3)..].join(" | ")
 }

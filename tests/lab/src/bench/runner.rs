@@ -10,7 +10,8 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::case::{Case, Network, Transport, Way};
 use super::figures::{self, Figures, RunFiles};
-use xtask::process::{Signals, last_words, quiet};
+use crate::started::{last_words, quiet};
+use xtask::process::Signals;
 
 /// Ranks or processes of every training.
 const RANKS: u64 = 2;

@@ -18,9 +18,9 @@ use dtrain_common::env::WorkerEnv;
 use super::finding::Finding;
 use super::site::{Site, Training};
 use crate::bench::Steps;
+use crate::started::last_words;
 use network::{Network, Way};
 use read::{Measured, RunFiles};
-use xtask::process::last_words;
 
 /// What gpu.py ends with where it cannot be run; its last words say why.
 const NOT_HERE: u8 = 3;

@@ -11,7 +11,8 @@ use dtrain_common::run_dir::RunDir;
 
 use crate::attempts::has_step;
 use crate::marked::Mark;
-use xtask::process::{Signals, exit_code, quiet};
+use crate::started::quiet;
+use xtask::process::{Signals, exit_code};
 
 /// A case that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(120);

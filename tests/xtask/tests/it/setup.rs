@@ -13,12 +13,19 @@ fn stamp(machine: &Machine) -> String {
     fs::read_to_string(machine.libtorch().join("dtrain-setup.txt")).unwrap()
 }
 
-#[test]
-fn a_fresh_machine_gets_the_cpu_set_and_nothing_else() {
+/// A machine with the CPU set, and nothing noted of how it came there.
+fn set_up() -> Machine {
     let machine = Machine::new();
     let told = machine.run(&["setup", "--cpu"], &[]);
     assert!(told.ok().contains("CPU set (--cpu was given)"), "{}", told.stderr);
     assert_eq!(machine.fetched(), CPU);
+    assert!(!machine.staging().exists());
+    machine
+}
+
+#[test]
+fn a_fresh_machine_gets_the_cpu_set_and_nothing_else_and_a_second_set_up_needs_nothing() {
+    let machine = set_up();
     for file in [
         "torch/lib/libtorch_cpu.so",
         "torch/lib/libc10.so",
@@ -37,41 +44,30 @@ fn a_fresh_machine_gets_the_cpu_set_and_nothing_else() {
         assert!(!machine.libtorch().join(file).exists(), "{file}");
     }
     assert_eq!(stamp(&machine).lines().count(), 3, "{}", stamp(&machine));
-    assert!(!machine.staging().exists());
-}
 
-#[test]
-fn a_second_set_up_needs_nothing_and_is_quick() {
-    let machine = Machine::new();
-    machine.run(&["setup", "--cpu"], &[]).ok();
-    machine.fetched();
     machine.remove("python3");
     let start = Instant::now();
     let told = machine.run(&["setup", "--cpu"], &[]);
     assert!(told.ok().contains("in target/libtorch"), "{}", told.stderr);
     assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
     assert!(machine.fetched().is_empty());
+    // One that an earlier version has made has no stamp, and is adopted.
+    fs::remove_file(machine.libtorch().join("dtrain-setup.txt")).unwrap();
+    machine.run(&["setup", "--cpu"], &[]).ok();
+    assert!(stamp(&machine).starts_with("torch==2.11.0 ") && !machine.staging().exists());
 }
 
 #[test]
 fn a_driver_brings_the_cuda_set_which_adds_only_what_is_missing() {
-    let machine = Machine::new();
-    machine.run(&["setup", "--cpu"], &[]).ok();
-    machine.fetched();
-    machine.script(
-        "ldconfig",
-        "printf '\\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1\\n'",
-    );
+    let machine = set_up();
+    let library = "printf '\\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1\\n'";
+    machine.script("ldconfig", library);
     let told = machine.run(&["setup"], &[]);
-    assert!(
-        told.ok().contains("CUDA set (an NVIDIA driver was found: "),
-        "{}",
-        told.stderr
-    );
+    let words = "CUDA set (an NVIDIA driver was found: ";
+    assert!(told.ok().contains(words), "{}", told.stderr);
     let fetched = machine.fetched();
-    assert_eq!(fetched.len(), 13);
     assert!(
-        fetched.iter().all(|name| !CPU.contains(&name.as_str())),
+        fetched.len() == 13 && fetched.iter().all(|name| !CPU.contains(&name.as_str())),
         "{fetched:?}"
     );
     assert_eq!(stamp(&machine).lines().count(), 16);
@@ -83,27 +79,16 @@ fn a_driver_brings_the_cuda_set_which_adds_only_what_is_missing() {
     machine.run(&["setup", "--cpu"], &[]).ok();
     fs::remove_file(&link).unwrap();
     machine.run(&["setup", "--cuda"], &[]).ok();
-    assert!(link.exists());
-    assert!(machine.fetched().is_empty());
+    assert!(link.exists() && machine.fetched().is_empty());
 }
 
 #[test]
-fn a_libtorch_without_a_stamp_is_adopted() {
-    let machine = Machine::new();
+fn what_is_wrong_or_lost_is_fetched_again() {
+    let machine = set_up();
+    fs::remove_file(machine.libtorch().join("nvidia/cu13/lib/libcudart.so.13")).unwrap();
     machine.run(&["setup", "--cpu"], &[]).ok();
-    fs::remove_file(machine.libtorch().join("dtrain-setup.txt")).unwrap();
-    machine.fetched();
-    machine.remove("python3");
-    machine.run(&["setup", "--cpu"], &[]).ok();
-    assert!(stamp(&machine).starts_with("torch==2.11.0 "));
-    assert!(!machine.staging().exists());
-}
-
-#[test]
-fn a_wrong_version_is_replaced_as_a_whole() {
-    let machine = Machine::new();
-    machine.run(&["setup", "--cpu"], &[]).ok();
-    machine.fetched();
+    assert_eq!(machine.fetched(), ["nvidia-cuda-runtime"]);
+    // Another version is replaced as a whole.
     fs::write(
         machine.libtorch().join("torch/version.py"),
         "__version__ = '2.10.0'\n",
@@ -113,30 +98,11 @@ fn a_wrong_version_is_replaced_as_a_whole() {
     machine.run(&["setup", "--cpu"], &[]).ok();
     assert_eq!(machine.fetched(), CPU);
     assert!(!machine.libtorch().join("torch/lib/libold.so").exists());
-}
-
-#[test]
-fn a_lost_library_is_fetched_again_alone() {
-    let machine = Machine::new();
-    machine.run(&["setup", "--cpu"], &[]).ok();
-    machine.fetched();
-    fs::remove_file(machine.libtorch().join("nvidia/cu13/lib/libcudart.so.13")).unwrap();
-    machine.run(&["setup", "--cpu"], &[]).ok();
-    assert_eq!(machine.fetched(), ["nvidia-cuda-runtime"]);
-}
-
-#[test]
-fn force_fetches_everything_anew() {
-    let machine = Machine::new();
-    machine.run(&["setup", "--cpu"], &[]).ok();
-    machine.fetched();
-    fs::write(machine.libtorch().join("torch/lib/libc10.so"), "damaged").unwrap();
+    let library = machine.libtorch().join("torch/lib/libc10.so");
+    fs::write(&library, "damaged").unwrap();
     machine.run(&["setup", "--cpu", "--force"], &[]).ok();
     assert_eq!(machine.fetched(), CPU);
-    assert_eq!(
-        fs::read_to_string(machine.libtorch().join("torch/lib/libc10.so")).unwrap(),
-        "library"
-    );
+    assert_eq!(fs::read_to_string(&library).unwrap(), "library");
     assert!(!machine.staging().exists());
 }
 
@@ -151,11 +117,8 @@ fn set_ups_at_the_same_time_fetch_once() {
             .unwrap()
     };
     let running: Vec<Child> = (0..3).map(start).collect();
-    let outputs: Vec<_> = running
-        .into_iter()
-        .map(|child| child.wait_with_output().unwrap())
-        .collect();
-    for output in &outputs {
+    for child in running {
+        let output = child.wait_with_output().unwrap();
         assert!(
             output.status.success(),
             "{}",
@@ -169,36 +132,36 @@ fn set_ups_at_the_same_time_fetch_once() {
 fn a_libtorch_of_the_users_own_is_used_and_nothing_is_fetched() {
     let machine = Machine::new();
     let own = machine.path("own");
+    for file in ["lib/libtorch_cpu.so", "lib/libc10.so", "include/ATen/ATen.h"] {
+        fs::create_dir_all(own.join(file).parent().unwrap()).unwrap();
+        fs::write(own.join(file), "x").unwrap();
+    }
+    let named = own.to_str().unwrap();
+    let header =
+        "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n#define TORCH_VERSION_PATCH 0\n";
     for (file, text) in [
-        ("lib/libtorch_cpu.so", "x"),
-        ("lib/libc10.so", "x"),
-        ("include/ATen/ATen.h", "x"),
+        ("include/torch/headeronly/version.h", header),
+        ("version.py", "__version__ = '2.11.0+cu130'\n"),
         ("build-version", "2.11.0+cpu\n"),
     ] {
         fs::create_dir_all(own.join(file).parent().unwrap()).unwrap();
         fs::write(own.join(file), text).unwrap();
+        let told = machine.run(&["setup"], &[("LIBTORCH", named)]);
+        let words = format!("the one that LIBTORCH names, {named}");
+        assert!(told.ok().contains(&words), "{file}: {}", told.stderr);
     }
-    let named = own.to_str().unwrap();
-    let told = machine.run(&["setup"], &[("LIBTORCH", named)]);
-    assert!(
-        told.ok()
-            .contains(&format!("the one that LIBTORCH names, {named}")),
-        "{}",
-        told.stderr
-    );
     assert!(machine.fetched().is_empty() && !machine.libtorch().exists());
 
+    let root = machine.root();
     fs::write(own.join("build-version"), "2.9.1\n").unwrap();
-    let told = machine.run(&["setup"], &[("LIBTORCH", named)]);
-    assert!(
-        told.error().contains("is version 2.9.1 and not 2.11.0"),
-        "{}",
-        told.stderr
-    );
-    let told = machine.run(&["setup"], &[("LIBTORCH", machine.root().to_str().unwrap())]);
-    assert!(told.error().contains("is not a libtorch"), "{}", told.stderr);
-    let told = machine.run(&["setup"], &[("LIBTORCH", "")]);
-    assert!(told.error().contains("not an absolute path"), "{}", told.stderr);
+    for (value, words) in [
+        (named, "is version 2.9.1 and not 2.11.0"),
+        (root.to_str().unwrap(), "is not a libtorch"),
+        ("", "not an absolute path"),
+    ] {
+        let told = machine.run(&["setup"], &[("LIBTORCH", value)]);
+        assert!(told.error().contains(words), "{}", told.stderr);
+    }
 }
 
 #[test]

@@ -13,8 +13,8 @@ use super::super::runner::{Runner, read};
 use super::command::Launch;
 use super::lines::Seen;
 use super::{By, Job, LINES, WORKERS, notes};
+use crate::started::quiet;
 use crate::stats::median;
-use xtask::process::quiet;
 
 /// The exit code of a launch in which a worker has failed: torchrun's own is that of our program.
 const FAILED: u8 = 1;
