@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use dtrain_agent::signals;
 use std::str::FromStr;
 
@@ -35,7 +35,8 @@ pub(crate) struct ContractArgs {
 
     /// Signals that the launcher handles; those left out end it, and the kernel then ends the workers [default:
     /// TERM,INT,HUP,QUIT,USR1,USR2].
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', num_args = 1, value_parser = signal)]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', num_args = 1, action = ArgAction::Set,
+          value_parser = signal)]
     signals_to_handle: Option<Vec<i32>>,
 
     /// Name of the run, for TORCHELASTIC_RUN_ID [default: one of its own for each launch].

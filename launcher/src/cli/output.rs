@@ -1,7 +1,7 @@
 //! The flags that say where the workers' output goes, with torchrun's names and meaning. What they come to together is decided in
 //! `plan::routing`.
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use dtrain_agent::io::output::Stream;
 use dtrain_common::units::ByteSize;
 use std::collections::BTreeMap;
@@ -32,7 +32,8 @@ pub(crate) struct OutputArgs {
     pub(crate) tee: Option<Choice>,
 
     /// Show the output of these local ranks only, such as `0,2`; log files are kept of all.
-    #[arg(long, value_name = "RANK,...", allow_negative_numbers = true, value_delimiter = ',', num_args = 1, value_parser = listed)]
+    #[arg(long, value_name = "RANK,...", allow_negative_numbers = true, value_delimiter = ',', num_args = 1,
+          action = ArgAction::Set, value_parser = listed)]
     pub(crate) local_ranks_filter: Option<Vec<usize>>,
 
     /// What stands before each line that is shown [default: '[rank ${rank}] ' if there are several workers].

@@ -44,7 +44,15 @@ pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<Launc
 
 fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error> {
     let (mut command, twins) = command(environment)?;
-    let matches = match command.try_get_matches_from_mut(argv) {
+    // A flag that may be repeated is given by both; after the name of the subcommand, so that what the user typed comes later.
+    let (program, rest) = argv.split_at(argv.len().min(2));
+    let repeated = twins.iter().filter(|twin| twin.repeats).map(Twin::word);
+    let words = program
+        .iter()
+        .cloned()
+        .chain(repeated)
+        .chain(rest.iter().cloned());
+    let matches = match command.try_get_matches_from_mut(words) {
         // A mistake of the command line alone is told as such.
         Err(error) if !twins.is_empty() && error.use_stderr() => {
             read(argv, false)?;
@@ -75,6 +83,8 @@ struct Twin {
     /// `--nproc`
     flag: String,
     id: clap::Id,
+    /// Whether the flag may be given several times.
+    repeats: bool,
 }
 
 impl Twin {
@@ -82,7 +92,14 @@ impl Twin {
     fn counts(&self, given: &ArgMatches) -> bool {
         let id = self.id.as_str();
         let is_off = matches!(given.try_get_one::<bool>(id), Ok(Some(false)));
-        given.value_source(id) == Some(ValueSource::EnvVariable) && !is_off
+        self.repeats || given.value_source(id) == Some(ValueSource::EnvVariable) && !is_off
+    }
+
+    /// As it would stand on the command line.
+    fn word(&self) -> OsString {
+        let mut word = OsString::from(format!("{}=", self.flag));
+        word.push(&self.value);
+        word
     }
 }
 
@@ -109,6 +126,7 @@ fn command(environment: bool) -> Result<(clap::Command, Vec<Twin>), clap::Error>
                 value,
                 flag: format!("--{}", arg.get_long().unwrap_or_default()),
                 id: arg.get_id().clone(),
+                repeats: matches!(arg.get_action(), ArgAction::Append),
             }));
         }
         let mut arg = match arg.get_action() {
@@ -128,7 +146,9 @@ fn command(environment: bool) -> Result<(clap::Command, Vec<Twin>), clap::Error>
                         other.value.display()
                     )
                 }));
-            arg = arg.env(twin.variable.clone());
+            if !twin.repeats {
+                arg = arg.env(twin.variable.clone());
+            }
             twins.truncate(first + 1);
         }
         arg.aliases(spelt.into_iter().filter(|name| !names.contains(name)))

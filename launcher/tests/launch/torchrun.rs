@@ -392,6 +392,11 @@ fn twins_in_the_environment_stand_for_flags() {
     )
     .says("No module named");
     refused(
+        &[("PET_SET", "train.epochs=many")],
+        &["demo", "--set", "optim.lr=1e-3"],
+        "train.epochs",
+    );
+    refused(
         &[("PET_NPROC_PER_NODE", "many")],
         &["--", "true"],
         "the environment variable PET_NPROC_PER_NODE is `many`: give a whole number from 1 on",
