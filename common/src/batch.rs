@@ -46,15 +46,40 @@ pub enum BatchError {
         /// Ranks that should share them.
         ranks: usize,
     },
+    /// Samples that are normalised together do not fit into the micro-batches of all ranks.
+    #[error(
+        "a group of {group} samples is normalised together, and {ranks} ranks take micro-batches of at most {micro_batch}; set \
+         memory.micro_batch to {least} or more, or model.batchnorm to \"group:{most}\" or less"
+    )]
+    LargeGroup {
+        /// Samples of a group.
+        group: usize,
+        /// Ranks.
+        ranks: usize,
+        /// The largest micro-batch allowed.
+        micro_batch: usize,
+        /// The smallest that would do.
+        least: usize,
+        /// The largest group that would do.
+        most: usize,
+    },
 }
 
 /// How one optimizer step's samples are cut up among ranks and micro-steps.
+///
+/// Samples may be cut in groups of a fixed size, of which the last of a step may be smaller: those at the positions from g x size on. A
+/// micro-batch then consists of whole groups, or, where a rank takes no whole group at once, all ranks take a part of each group in the
+/// same micro-step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partition {
     samples: usize,
     ranks: usize,
-    /// Largest micro-batch allowed; at least 1.
+    /// Units of a micro-batch at most; at least 1.
     limit: usize,
+    /// Samples of a unit, which is never cut by a micro-batch: 1, or a group.
+    unit: usize,
+    /// Whether every rank takes its part of each unit.
+    is_spread: bool,
 }
 
 impl Partition {
@@ -84,6 +109,51 @@ impl Partition {
             samples: effective_batch,
             ranks,
             limit,
+            unit: 1,
+            is_spread: false,
+        })
+    }
+
+    /// As [`Partition::new`], in groups of `group` samples (`None`: each sample by itself). Ranks take whole groups where there are
+    /// enough of them and a micro-batch has room for one; otherwise each group is spread over all ranks.
+    ///
+    /// # Errors
+    /// As [`Partition::new`]; [`BatchError::LargeGroup`] where not even a part of a group fits.
+    pub fn in_groups(
+        effective_batch: usize,
+        ranks: usize,
+        micro_batch: Option<usize>,
+        group: Option<usize>,
+    ) -> Result<Self, BatchError> {
+        let cut = Self::new(effective_batch, ranks, micro_batch)?;
+        let Some(group) = group
+            .map(|group| group.clamp(1, effective_batch))
+            .filter(|&group| group > 1)
+        else {
+            return Ok(cut);
+        };
+        let room = micro_batch.unwrap_or(effective_batch);
+        let cut = Self { unit: group, ..cut };
+        if effective_batch.div_ceil(group) >= ranks && room >= group {
+            return Ok(Self {
+                limit: room / group,
+                ..cut
+            });
+        }
+        let part = group.div_ceil(ranks);
+        if group < ranks || room < part {
+            return Err(BatchError::LargeGroup {
+                group,
+                ranks,
+                micro_batch: room,
+                least: part,
+                most: room.saturating_mul(ranks),
+            });
+        }
+        Ok(Self {
+            limit: 1,
+            is_spread: true,
+            ..cut
         })
     }
 
@@ -102,65 +172,103 @@ impl Partition {
         self.ranks
     }
 
+    /// Whether all ranks take a part of each group in the same micro-step.
+    pub fn is_spread(&self) -> bool {
+        self.is_spread
+    }
+
     /// The largest micro-batch in use; 0 for a step without samples.
     pub fn micro_batch(&self) -> usize {
+        if self.is_spread {
+            return self.samples.min(self.unit).div_ceil(self.ranks);
+        }
         // Rank 0 has the largest share, and all ranks cut theirs into as many pieces.
-        let largest = self.rank_range(0).len();
-        largest.div_ceil(self.pieces(largest).max(1))
+        let largest = self.units_of(0).len();
+        let units = largest.div_ceil(self.pieces(largest).max(1));
+        (units * self.unit).min(self.samples)
     }
 
     /// Micro-steps of the busiest rank, and of every rank that has so many samples; 0 for a step without samples.
     pub fn grad_accum_steps(&self) -> usize {
-        self.rank_range(0).len().div_ceil(self.limit)
+        match self.is_spread {
+            true => self.units(),
+            false => self.units_of(0).len().div_ceil(self.limit),
+        }
     }
 
-    /// Whether all ranks take the same number of micro-steps. They do not where a rank has fewer samples than the busiest
-    /// one has micro-steps: in a step of fewer samples than ranks, or with micro-batches of one sample that do not divide.
+    /// Whether all ranks take the same number of micro-steps. They do not where a rank has less than the busiest one has micro-steps: in
+    /// a step of fewer samples, or groups, than ranks, or with micro-batches of one that do not divide.
     pub fn is_even(&self) -> bool {
-        self.pieces(self.rank_range(self.ranks - 1).len()) == self.grad_accum_steps()
+        self.micro_ranges(self.ranks - 1).len() == self.grad_accum_steps()
     }
 
-    /// The samples of `rank`, as positions within the step.
+    /// The number of samples of `rank`.
     ///
     /// # Panics
     /// If `rank` is not below [`Partition::ranks`].
-    pub fn rank_range(&self, rank: usize) -> Range<usize> {
-        share(self.samples, self.ranks, rank)
+    pub fn samples_of(&self, rank: usize) -> usize {
+        match self.is_spread {
+            true => self.micro_ranges(rank).iter().map(Range::len).sum(),
+            false => self.positions(self.units_of(rank)).len(),
+        }
     }
 
-    /// The micro-batches of `rank` in order: [`Partition::grad_accum_steps`] pieces of [`Partition::rank_range`], or one for
-    /// each sample where there are fewer, whose sizes differ by at most one. Empty when the rank has no samples.
+    /// The micro-batches of `rank` in order, as positions within the step: [`Partition::grad_accum_steps`] pieces of its share, or one
+    /// for each unit where there are fewer, whose sizes differ by at most one unit. Empty when the rank has no samples.
     ///
     /// # Panics
     /// If `rank` is not below [`Partition::ranks`].
     pub fn micro_ranges(&self, rank: usize) -> Vec<Range<usize>> {
-        let range = self.rank_range(rank);
-        let pieces = self.pieces(range.len());
+        if self.is_spread {
+            let part = |unit: usize| {
+                let whole = self.positions(unit..unit + 1);
+                let part = share(whole.len(), self.ranks, rank);
+                whole.start + part.start..whole.start + part.end
+            };
+            return (0..self.units())
+                .map(part)
+                .filter(|part| !part.is_empty())
+                .collect();
+        }
+        let units = self.units_of(rank);
+        let pieces = self.pieces(units.len());
         (0..pieces)
             .map(|index| {
-                let piece = share(range.len(), pieces, index);
-                range.start + piece.start..range.start + piece.end
+                let piece = share(units.len(), pieces, index);
+                self.positions(units.start + piece.start..units.start + piece.end)
             })
             .collect()
     }
 
     /// The smallest micro-batch of any rank that has samples; 0 for a step without samples.
     pub fn smallest_micro_batch(&self) -> usize {
-        self.distinct_shares()
-            .filter(|share| *share > 0)
-            .map(|share| share / self.pieces(share))
+        // The last rank that has any has the smallest share, and the step's last unit.
+        let smallest = |rank| self.micro_ranges(rank).iter().map(Range::len).min();
+        [0, self.units().clamp(1, self.ranks) - 1, self.ranks - 1]
+            .into_iter()
+            .filter_map(smallest)
             .min()
             .unwrap_or(0)
     }
 
-    /// Into how many pieces a rank cuts its share.
-    fn pieces(&self, share: usize) -> usize {
-        share.min(self.grad_accum_steps())
+    fn units(&self) -> usize {
+        self.samples.div_ceil(self.unit)
     }
 
-    /// The share sizes that occur: the first rank's and the last rank's.
-    fn distinct_shares(&self) -> impl Iterator<Item = usize> + use<> {
-        [self.rank_range(0).len(), self.rank_range(self.ranks - 1).len()].into_iter()
+    /// The units of `rank`, where none is spread.
+    fn units_of(&self, rank: usize) -> Range<usize> {
+        share(self.units(), self.ranks, rank)
+    }
+
+    /// The samples of units, as positions within the step.
+    fn positions(&self, units: Range<usize>) -> Range<usize> {
+        let at = |unit: usize| (unit * self.unit).min(self.samples);
+        at(units.start)..at(units.end)
+    }
+
+    /// Into how many pieces a rank cuts its share of so many units.
+    fn pieces(&self, units: usize) -> usize {
+        units.min(self.grad_accum_steps())
     }
 }
 
@@ -172,7 +280,7 @@ impl fmt::Display for Partition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ranks = if self.ranks == 1 { "rank" } else { "ranks" };
         write!(f, "{} = {} {ranks} x ", self.samples, self.ranks)?;
-        let (first, last) = (self.rank_range(0).len(), self.rank_range(self.ranks - 1).len());
+        let (first, last) = (self.samples_of(0), self.samples_of(self.ranks - 1));
         let (largest, smallest) = (self.micro_batch(), self.smallest_micro_batch());
         if first == last && largest == smallest {
             return write!(f, "{largest} x {} accumulation", self.grad_accum_steps());
@@ -181,11 +289,13 @@ impl fmt::Display for Partition {
             write!(f, "{first}")?;
         } else if self.ranks <= LISTED {
             let sizes: Vec<String> = (0..self.ranks)
-                .map(|rank| self.rank_range(rank).len().to_string())
+                .map(|rank| self.samples_of(rank).to_string())
                 .collect();
             write!(f, "({})", sizes.join(", "))?;
         } else {
-            let larger = self.samples % self.ranks;
+            let larger = (0..self.ranks)
+                .filter(|&rank| self.samples_of(rank) == first)
+                .count();
             write!(f, "({larger} of {first}, {} of {last})", self.ranks - larger)?;
         }
         match self.grad_accum_steps() {

@@ -45,7 +45,7 @@ fn refusals() {
 #[test]
 #[should_panic(expected = "share 3 of 3 parts")]
 fn a_rank_beyond_the_last_is_a_bug() {
-    Partition::new(9, 3, None).unwrap().rank_range(3);
+    Partition::new(9, 3, None).unwrap().samples_of(3);
 }
 
 #[test]
@@ -72,6 +72,38 @@ fn display_tells_the_cut() {
         show(3, 2, Some(1)),
         "3 = 2 ranks x (2, 1) in up to 2 micro-batches of 1"
     );
+}
+
+#[test]
+fn groups_that_do_not_fit_name_what_would() {
+    let cut = |ranks, micro, group| Partition::in_groups(24, ranks, micro, Some(group));
+    assert_eq!(
+        cut(1, None, 8).unwrap().to_string(),
+        "24 = 1 rank x 24 x 1 accumulation"
+    );
+    assert_eq!(
+        cut(2, Some(8), 8).unwrap().to_string(),
+        "24 = 2 ranks x (16, 8) in up to 2 micro-batches of 8"
+    );
+    assert_eq!(
+        cut(3, Some(15), 8).unwrap().to_string(),
+        "24 = 3 ranks x 8 x 1 accumulation"
+    );
+    // Two groups for three ranks, and micro-batches smaller than a group.
+    assert_eq!(
+        cut(3, None, 12).unwrap().to_string(),
+        "24 = 3 ranks x 4 x 2 accumulation"
+    );
+    assert_eq!(
+        cut(2, Some(4), 8).unwrap().to_string(),
+        "24 = 2 ranks x 4 x 3 accumulation"
+    );
+    let error = cut(2, Some(3), 8).unwrap_err().to_string();
+    assert!(
+        error.contains("memory.micro_batch to 4 or more") && error.contains("group:6"),
+        "{error}"
+    );
+    assert_eq!(cut(2, Some(3), 1), Partition::new(24, 2, Some(3)));
 }
 
 #[test]
@@ -136,45 +168,53 @@ fn partitions() -> impl Strategy<Value = Partition> {
         .prop_map(|(batch, ranks, micro)| Partition::new(batch, ranks, micro).unwrap())
 }
 
+/// Any of these in groups, of which some are spread over the ranks.
+fn grouped() -> impl Strategy<Value = (Partition, usize)> {
+    let sizes = (1usize..600, prop::option::of(1usize..100), 1usize..40);
+    sizes
+        .prop_flat_map(|(batch, micro, group)| (Just(batch), 1..=batch.min(12), Just(micro), Just(group)))
+        .prop_filter_map("the group does not fit", |(batch, ranks, micro, group)| {
+            let cut = Partition::in_groups(batch, ranks, micro, Some(group)).ok()?;
+            Some((cut, group.min(batch)))
+        })
+}
+
 fn check(partition: &Partition) -> Result<(), TestCaseError> {
-    let mut next = 0;
+    let mut seen = vec![0; partition.effective_batch()];
     let (mut largest, mut smallest, mut busiest, mut even) = (0, usize::MAX, 0, true);
+    let most = partition.micro_ranges(0).len();
     for rank in 0..partition.ranks() {
-        let range = partition.rank_range(rank);
-        prop_assert_eq!(range.start, next, "ranks follow each other");
         let micro = partition.micro_ranges(rank);
-        let fewest = partition.rank_range(0).len().div_ceil(partition.limit);
-        prop_assert_eq!(
-            micro.len(),
-            range.len().min(fewest),
-            "as few pieces as the limit allows the busiest rank"
-        );
-        even &= micro.len() == fewest;
-        for piece in &micro {
-            prop_assert_eq!(piece.start, next, "micro-batches follow each other");
-            prop_assert!(!piece.is_empty() && piece.len() <= partition.limit);
-            next = piece.end;
-        }
-        prop_assert_eq!(next, range.end);
-        let sizes = micro.iter().map(Range::len);
+        even &= micro.len() == most;
         prop_assert!(
-            sizes.clone().max().unwrap_or(0) - sizes.clone().min().unwrap_or(0) <= 1,
-            "balanced"
+            micro.is_sorted_by(|a, b| a.end <= b.start),
+            "micro-batches follow each other"
         );
+        for piece in &micro {
+            prop_assert!(!piece.is_empty());
+            seen[piece.clone()].iter_mut().for_each(|seen| *seen += 1);
+        }
+        let sizes = micro.iter().map(Range::len);
+        prop_assert_eq!(sizes.clone().sum::<usize>(), partition.samples_of(rank));
+        if !partition.is_spread() {
+            let unit = partition.unit;
+            prop_assert!(sizes.clone().all(|size| size <= partition.limit * unit));
+            let (max, min) = (sizes.clone().max().unwrap_or(0), sizes.clone().min().unwrap_or(0));
+            prop_assert!(max.div_ceil(unit) - min.div_ceil(unit) <= 1, "balanced");
+        }
         largest = largest.max(sizes.clone().max().unwrap_or(0));
         smallest = smallest.min(sizes.min().unwrap_or(usize::MAX));
         busiest = busiest.max(micro.len());
     }
-    prop_assert_eq!(next, partition.effective_batch(), "every sample exactly once");
+    prop_assert!(seen.iter().all(|&seen| seen == 1), "every sample exactly once");
     prop_assert_eq!(partition.micro_batch(), largest);
-    prop_assert_eq!(
-        partition.smallest_micro_batch(),
-        if smallest == usize::MAX { 0 } else { smallest }
-    );
+    let smallest = if smallest == usize::MAX { 0 } else { smallest };
+    prop_assert_eq!(partition.smallest_micro_batch(), smallest);
     prop_assert_eq!(partition.grad_accum_steps(), busiest);
     prop_assert_eq!(partition.is_even(), even);
-    // Only these two kinds of steps cannot be even.
-    let spare = partition.effective_batch() >= partition.ranks() && partition.limit > 1;
+    // Only these kinds of steps cannot be even.
+    let spare =
+        partition.effective_batch() >= partition.ranks() && partition.limit > 1 && partition.unit == 1;
     prop_assert!(even || !spare, "{}", partition);
     Ok(())
 }
@@ -210,6 +250,25 @@ proptest! {
         let step = partition.for_samples(samples);
         prop_assert_eq!(step.effective_batch(), samples);
         check(&step)?;
+    }
+
+    #[test]
+    fn a_group_is_taken_whole_or_by_all_ranks_at_once((partition, group) in grouped(), samples in 0usize..700) {
+        for step in [partition, partition.for_samples(samples)] {
+            check(&step)?;
+            let mut members = std::collections::BTreeMap::<usize, Vec<(usize, usize)>>::new();
+            for rank in 0..step.ranks() {
+                for (index, piece) in step.micro_ranges(rank).into_iter().enumerate() {
+                    piece.for_each(|at| members.entry(at / group).or_default().push((rank, index)));
+                }
+            }
+            for places in members.values_mut() {
+                places.dedup();
+                let micro_step = places[0].1;
+                prop_assert!(places.iter().all(|(_, index)| *index == micro_step), "one micro-step");
+                prop_assert!(step.is_spread() || places.len() == 1, "one rank");
+            }
+        }
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Share {
     /// The share of the busiest rank of a partition.
     pub fn of(partition: &Partition) -> Self {
         Self {
-            samples: partition.rank_range(0).len(),
+            samples: partition.samples_of(0),
             steps: partition.grad_accum_steps(),
         }
     }

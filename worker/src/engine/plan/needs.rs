@@ -65,7 +65,7 @@ impl Needs {
             return Vec::new();
         }
         let (ranks, accumulated) = (step.ranks(), step.grad_accum_steps() > 1);
-        let share = step.rank_range(0).len();
+        let share = step.samples_of(0);
         let normalised = match (self.batch_norms, ranks > 1, accumulated) {
             (BatchNorms::None, ..) | (BatchNorms::Synced, _, false) => None,
             (BatchNorms::Local, true, false) => Some(format!(
