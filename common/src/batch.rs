@@ -162,6 +162,19 @@ impl Partition {
         Self { samples, ..*self }
     }
 
+    /// The same step in micro-batches of at most `micro_batch` samples.
+    ///
+    /// # Errors
+    /// As [`Partition::in_groups`].
+    pub fn limited(&self, micro_batch: usize) -> Result<Self, BatchError> {
+        Self::in_groups(self.samples, self.ranks, Some(micro_batch), Some(self.unit))
+    }
+
+    /// Samples of the groups of which a micro-batch consists; None where it consists of single samples, or is a part of one group.
+    pub fn group(&self) -> Option<usize> {
+        (self.unit > 1 && !self.is_spread).then_some(self.unit)
+    }
+
     /// Samples of the step.
     pub fn effective_batch(&self) -> usize {
         self.samples

@@ -5,7 +5,6 @@ use crate::cli::{EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, Sugges
 use crate::gpus::names::{of_machine, usual};
 use crate::plan::find_worker;
 use anyhow::{Context, bail};
-use dtrain_common::batch::Partition;
 use dtrain_common::env::{
     CUDA_VISIBLE_DEVICES, GROUP_RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK,
     WORLD_SIZE,
@@ -127,7 +126,7 @@ fn here() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
 
 /// Replaces this process by the worker program with one job.
 fn become_worker(args: &RecipeArgs, recipe: &Recipe, nproc: usize, job: &Job) -> anyhow::Result<ExitCode> {
-    Partition::new(recipe.train.effective_batch, nproc, None)?;
+    recipe.partition(nproc, None)?;
     let worker = find_worker()?;
     let mut command = Command::new(&worker);
     command.arg(&args.recipe);

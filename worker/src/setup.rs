@@ -97,9 +97,13 @@ impl Setup {
         let mut notes = Vec::new();
         // Every rank draws the same weights; rank 0's are sent to the others all the same.
         tch::manual_seed(recipe.train.seed as i64);
-        let batch_sync = (recipe.model.batchnorm == BatchNorm::Synced && env.world_size > 1)
+        // Groups may have to be spread over the ranks, at the latest when memory runs out.
+        let batch_sync = (recipe.model.batchnorm != BatchNorm::Local && env.world_size > 1)
             .then(|| Arc::new(RankSync::new(env.world_size)));
         let mut registry = registry(recipe, device);
+        if recipe.model.batchnorm.group().is_some() {
+            registry.normalise_in_groups();
+        }
         registry.set_batch_sync(batch_sync.clone().map(|sync| sync as Arc<dyn BatchSync>));
         let folder = opening.resume.as_deref().filter(|_| only.is_none());
         let task = build_task::<T>(recipe, &opening.survey, env, &mut registry, folder.is_some())?;
@@ -275,10 +279,11 @@ fn has_figure(task: &dyn Task, wanted: &str) -> Result<(), WorkerError> {
 
 /// What the plan must know of the model.
 fn needs(task: &dyn Task, registry: &Registry) -> Needs {
-    let batch_norms = match (has_batch_norm(registry), registry.is_batch_synced()) {
-        (false, _) => BatchNorms::None,
-        (true, false) => BatchNorms::Local,
-        (true, true) => BatchNorms::Synced,
+    let batch_norms = match (registry.is_batch_grouped(), registry.is_batch_synced()) {
+        _ if !has_batch_norm(registry) => BatchNorms::None,
+        (true, _) => BatchNorms::Grouped,
+        (false, true) => BatchNorms::Synced,
+        (false, false) => BatchNorms::Local,
     };
     Needs {
         min_micro_batch: task.min_micro_batch(),

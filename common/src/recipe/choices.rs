@@ -80,12 +80,6 @@ choices! {
         Module = "module": "The module takes sample and target and returns the loss of each sample itself.",
     }
 
-    /// Over what BatchNorm takes its statistics in training.
-    BatchNorm {
-        Local = "local": "Over the micro-batch of one rank.",
-        Synced = "synced": "Over the micro-batches of all ranks together.",
-    }
-
     /// How the values of images and convolution weights lie in memory.
     MemoryFormat {
         Contiguous = "contiguous": "Channel by channel.",

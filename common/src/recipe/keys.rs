@@ -48,6 +48,8 @@ pub(super) enum Kind {
     Budget,
     /// Max or min and the name of a figure.
     Best,
+    /// "local", "synced" or a group of samples.
+    BatchNorm,
     /// A name: text that is not empty.
     Name,
     /// A path.

@@ -5,6 +5,7 @@
 //! holds absolute paths and has every default of its task, model, optimizer and schedule filled in.
 
 mod auto;
+mod batch_norm;
 mod best;
 mod choices;
 mod custom;
@@ -33,11 +34,12 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 pub use auto::{Budget, Cache, MicroBatch, Switch, Workers};
+pub use batch_norm::BatchNorm;
 pub use best::Best;
 pub use choices::{
-    Amp, Augment, BatchNorm, Compile, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks, MemoryFormat,
-    ModelName, OnFailure, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, TestWeights,
-    Tokenizer, WeightsMode,
+    Amp, Augment, Compile, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks, MemoryFormat, ModelName,
+    OnFailure, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, TestWeights, Tokenizer,
+    WeightsMode,
 };
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use error::RecipeError;

@@ -39,7 +39,7 @@ section! {
         /// Globs of the parameters that are not trained.
         freeze: Vec<String> = Vec::new(), Kind::Globs, experiment;
         /// Over what BatchNorm takes its statistics in training.
-        batchnorm: BatchNorm = BatchNorm::Local, choice(BatchNorm::NAMES), experiment;
+        batchnorm: BatchNorm = BatchNorm::Local, Kind::BatchNorm, experiment;
         /// How images and convolution weights lie in memory.
         memory_format: MemoryFormat = MemoryFormat::Contiguous, choice(MemoryFormat::NAMES);
         /// Whether cuDNN tries which of its algorithms is the fastest for each convolution.

@@ -6,7 +6,7 @@ use super::hints::{describe, nearest, one_of, quoted, unknown};
 use super::keys::{Key, Kind, MAX_COUNT, Range};
 use super::origin::{Problem, dotted, given};
 use super::schema::RECIPE;
-use super::{Best, Every, Task};
+use super::{BatchNorm, Best, Every, Task};
 use crate::units::{ByteSize, Span};
 
 /// Everything in a recipe that is no key or no value of its key.
@@ -143,6 +143,7 @@ fn fits(kind: &Kind, value: &Value) -> Result<bool, String> {
         },
         Kind::Every => word.map(str::parse::<Every>).transpose()?.is_some(),
         Kind::Best => word.map(str::parse::<Best>).transpose()?.is_some(),
+        Kind::BatchNorm => word.map(str::parse::<BatchNorm>).transpose()?.is_some(),
         Kind::Globs => all(is_glob),
         Kind::GlobOrGlobs => is_glob(value) || !is_empty && all(is_glob),
         Kind::Renames => match value.as_array() {
@@ -184,6 +185,7 @@ fn expected(kind: &Kind) -> String {
         Kind::Budget => "\"auto\" or a size such as \"14 GiB\"",
         Kind::Every => "a length of training or of time such as \"1 epoch\", \"500 steps\" or \"10 min\"",
         Kind::Best => "max or min and the name of a figure, such as \"max accuracy\"",
+        Kind::BatchNorm => "\"local\", \"synced\", or a group of samples such as \"group:16\"",
         Kind::Globs => "a list of globs on the names of parameters, such as [\"backbone.*\"]",
         Kind::GlobOrGlobs => "a glob on the names of parameters, such as \"backbone.*\", or a list of them",
         Kind::Renames => "a list of pairs, such as [[\"^module\\\\.\", \"\"]]",

@@ -133,11 +133,7 @@ fn no_recipe(name: &str, error: RecipeError) -> anyhow::Error {
 fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
     let of_stage = |number| {
         let alone = recipe.of_stage(number);
-        let cut = Partition::new(
-            alone.train.effective_batch,
-            nproc,
-            alone.memory.micro_batch.limit(),
-        );
+        let cut = alone.partition(nproc, alone.memory.micro_batch.limit());
         Ok(match recipe.stage.get(number) {
             Some(stage) => cut.with_context(|| format!("stage {:?}", stage.name))?,
             None => cut?,

@@ -70,6 +70,64 @@ fn over_all_ranks_it_is_that_of_the_whole_batch() {
 }
 
 #[test]
+fn over_groups_of_samples_no_cut_makes_a_difference() {
+    let sandbox = Sandbox::new(TINY);
+    // Whole groups on one rank and on several, groups that are spread over the ranks, and steps that end with a smaller group.
+    let cases: [(usize, &str, &[(usize, Option<usize>)]); 3] = [
+        (
+            24,
+            "group:8",
+            &[(1, Some(8)), (1, Some(16)), (2, None), (2, Some(4)), (3, None)],
+        ),
+        (20, "group:8", &[(1, Some(8)), (2, None), (2, Some(4)), (3, None)]),
+        (16, "group:16", &[(2, None), (3, None)]),
+    ];
+    for (batch, group, cuts) in cases {
+        let train = |ranks: usize, micro: Option<usize>| {
+            let batch = format!("train.effective_batch={batch}");
+            let group = format!("model.batchnorm={group:?}");
+            let micro = micro.map(|micro| format!("memory.micro_batch={micro}"));
+            let mut sets = vec![batch.as_str(), group.as_str(), "train.steps=6"];
+            sets.extend(micro.as_deref());
+            sandbox.train(
+                ranks,
+                &format!("{ranks} {}", sets.join(" ").replace([':', '"', '='], "-")),
+                &sets,
+            )
+        };
+        let whole = train(1, None);
+        for &(ranks, micro) in cuts {
+            let cut = train(ranks, micro);
+            assert!(warnings(&cut).is_empty(), "{:?}", warnings(&cut));
+            let evaluated = |run: &Run| run.evaluations()[0]["loss"].as_f64().unwrap();
+            let losses = |run: &Run| [run.per_step("loss"), vec![evaluated(run)]].concat();
+            for (step, (a, b)) in std::iter::zip(losses(&cut), losses(&whole)).enumerate() {
+                let apart = (a / b - 1.0).abs();
+                assert!(
+                    apart < 1e-5,
+                    "{batch}, {group}, {ranks} ranks, {micro:?}, step {step}: {a} against {b}"
+                );
+            }
+        }
+    }
+    let output = sandbox.launch(
+        2,
+        "refused",
+        &[
+            "model.batchnorm=group:12",
+            "memory.micro_batch=4",
+            "train.effective_batch=24",
+        ],
+    );
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(
+        text.contains("memory.micro_batch to 6 or more") && text.contains("group:8"),
+        "{text}"
+    );
+}
+
+#[test]
 fn an_uneven_batch_in_micro_steps_lets_no_rank_wait() {
     let sandbox = Sandbox::new(TINY);
     // Ranks of 7 and 6 samples: by 3 at a time that is 3 micro-steps each, where rank 1 alone would need 2. The last step of

@@ -33,8 +33,9 @@ mod weights;
 pub use error::{ModelError, WeightsError};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{
-    BatchNorm2d, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions, ConvTranspose2d, Embedding,
-    Gelu, Init, LayerNorm, Linear, Mlp, SelfAttention, channels_last, is_channels_last, without_drawing,
+    BatchGroups, BatchNorm2d, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions,
+    ConvTranspose2d, Embedding, Gelu, Init, LayerNorm, Linear, Mlp, SelfAttention, channels_last,
+    is_channels_last, without_drawing,
 };
 pub use mismatch::{Mismatch, ShapeDifference};
 pub use recompute::{Recompute, Segment, is_recomputing};

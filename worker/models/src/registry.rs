@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 use super::error::ModelError;
-use super::layers::{BatchSync, SyncHandle, channels_last};
+use super::layers::{BatchGroups, BatchSync, SyncHandle, channels_last};
 use super::recompute::{Recompute, Segment};
 
 /// Whether a tensor is trained or only carried along.
@@ -63,6 +63,8 @@ pub struct Registry {
     kind: Kind,
     channels_last: bool,
     sync: Option<SyncHandle>,
+    groups: BatchGroups,
+    is_grouped: bool,
     recompute: Recompute,
     entries: Vec<Entry>,
     names: HashSet<String>,
@@ -77,6 +79,8 @@ impl Registry {
             kind: Kind::Float,
             channels_last: false,
             sync: None,
+            groups: BatchGroups::default(),
+            is_grouped: false,
             recompute: Recompute::default(),
             entries: Vec::new(),
             names: HashSet::new(),
@@ -104,6 +108,21 @@ impl Registry {
     /// none.
     pub fn set_batch_sync(&mut self, sync: Option<Arc<dyn BatchSync>>) {
         self.sync = sync.filter(|sync| sync.participants() > 1).map(SyncHandle);
+    }
+
+    /// Batch normalisations take their statistics over groups of a fixed size, as [`Registry::groups`] says before each step.
+    pub fn normalise_in_groups(&mut self) {
+        self.is_grouped = true;
+    }
+
+    /// Whether they do.
+    pub fn is_batch_grouped(&self) -> bool {
+        self.is_grouped
+    }
+
+    /// The groups that batch normalisations normalise apart.
+    pub fn groups(&self) -> &BatchGroups {
+        &self.groups
     }
 
     /// Whether batch normalisations share their statistics with other participants.
@@ -203,6 +222,11 @@ impl Scope<'_> {
     /// The full name of this scope, such as `layer1.0`; empty at the root.
     pub fn name(&self) -> &str {
         &self.prefix
+    }
+
+    /// The groups that batch normalisations normalise apart.
+    pub(super) fn groups(&self) -> &BatchGroups {
+        &self.registry.groups
     }
 
     /// With whom batch normalisations share their statistics.

@@ -9,7 +9,6 @@ mod stage;
 use std::fmt;
 use std::ops::Range;
 
-use dtrain_common::batch::Partition;
 use dtrain_common::recipe::{LastBatch, Recipe};
 
 pub use error::PlanError;
@@ -160,8 +159,7 @@ impl RunPlan {
     }
 
     fn cut_at(&self, stage: usize, limit: usize) -> Option<Self> {
-        let partition = self.stages[stage].partition;
-        let cut = Partition::new(partition.effective_batch(), partition.ranks(), Some(limit)).ok()?;
+        let cut = self.stages[stage].partition.limited(limit).ok()?;
         let mut plan = self.clone();
         plan.stages[stage].partition = cut;
         let takes = plan.stages[stage].check(&self.needs, self.train_samples);

@@ -4,7 +4,6 @@ use crate::plan::{
     Asked, Choice, Cut, MeasuredStage, Optimal, Predictor, Profile, ProfileJob, ProfiledStage, Solver,
     Subject as Planned, Tried, TriedOutcome, largest,
 };
-use dtrain_common::batch::Partition;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Amp;
 use tch::Device;
@@ -114,10 +113,11 @@ fn search(
     limit: u64,
     mut run: impl FnMut(Cut) -> Result<Came, WorkerError>,
 ) -> Result<Optimal, WorkerError> {
-    let whole = Partition::new(planned_for.effective_batch, cut.ranks, None).map_err(PlanError::from)?;
+    let whole = planned_for.partition(cut.ranks, None).map_err(PlanError::from)?;
     // Those that occur: a limit of 15 of 16 samples makes micro-batches of 8.
     let occurs = |limit: &usize| {
-        Partition::new(planned_for.effective_batch, cut.ranks, Some(*limit))
+        planned_for
+            .partition(cut.ranks, Some(*limit))
             .is_ok_and(|partition| partition.micro_batch() == *limit)
     };
     let sizes: Vec<usize> = (planned_for.min_micro_batch..=whole.micro_batch())

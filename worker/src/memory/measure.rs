@@ -2,7 +2,6 @@
 
 use crate::memory_report::{Owners, PhasePeaks};
 use crate::plan::Cut;
-use dtrain_common::batch::Partition;
 use dtrain_common::recipe::{MicroBatch, Recipe, Recompute};
 use dtrain_torch_shim::memory::empty_cache;
 use serde::{Deserialize, Serialize};
@@ -55,7 +54,8 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     rehearsal.setup.replica.precision = Precision::rehearsed(cut.amp, device)?;
 
     let alone = &rehearsal.recipe;
-    let partition = Partition::new(alone.train.effective_batch, cut.ranks, Some(cut.micro_batch))
+    let partition = alone
+        .partition(cut.ranks, Some(cut.micro_batch))
         .map_err(PlanError::from)?;
     let ranges = partition.micro_ranges(0);
     let sizes: Vec<usize> = ranges.iter().map(|range| range.len()).collect();
@@ -76,7 +76,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     let feed = Loading::start(data, options, work.into_iter(), device)?;
     let mut stage = rehearsal.begin(Books::Device(device), feed, device)?;
     let mut step = || {
-        let taken = stage.step(&sizes)?;
+        let taken = stage.step(&sizes, partition.group())?;
         Ok::<_, WorkerError>((taken.took.as_secs_f64() * 1e3, taken.memory))
     };
     let (step_ms, most) = watch.run(&mut step, || Ok(empty_cache(device).map_err(TrainError::from)?))?;

@@ -2,7 +2,6 @@
 
 use crate::memory_report::Owners;
 use crate::plan::{Cut, Prediction, Predictor, Subject, Way};
-use dtrain_common::batch::Partition;
 use dtrain_common::recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
 use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::symbolic::{Attention, Symbolic};
@@ -196,6 +195,7 @@ impl Rehearsal {
             effective_batch: self.recipe.train.effective_batch,
             learning_rate: plan.stages()[self.stage].schedule.peak,
             min_micro_batch: model.task.min_micro_batch(),
+            group: self.recipe.model.batchnorm.group(),
             segments: model.recompute.segments(),
             depends: model.task.micro_batch_matters().into_iter().collect(),
         }
@@ -203,12 +203,10 @@ impl Rehearsal {
 
     fn predict(&mut self, cut: Cut, target: Target) -> Result<Prediction, WorkerError> {
         let region = target.region()?;
-        let partition = Partition::new(
-            self.recipe.train.effective_batch,
-            cut.ranks,
-            Some(cut.micro_batch),
-        )
-        .map_err(PlanError::from)?;
+        let partition = self
+            .recipe
+            .partition(cut.ranks, Some(cut.micro_batch))
+            .map_err(PlanError::from)?;
         let sizes: Vec<usize> = partition
             .micro_ranges(0)
             .iter()
@@ -226,7 +224,7 @@ impl Rehearsal {
             sizes: Vec::from(taken).into_iter(),
         };
         let mut stage = self.begin(books, feed, DEVICE)?;
-        let memory = stage.step(taken)?.memory;
+        let memory = stage.step(taken, partition.group())?.memory;
         drop(stage);
         let batch = match (target, sizes.first()) {
             (Target::Gpu { .. }, Some(&samples)) => Batch::bytes_of(data.fields(), samples),

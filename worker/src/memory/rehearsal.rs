@@ -88,12 +88,12 @@ impl Rehearsal {
 }
 
 impl<F: Feed> Stage<'_, '_, F> {
-    /// A step in these micro-batches.
+    /// A step in these micro-batches, which consist of groups of `group` samples.
     ///
     /// # Errors
     /// As a step; out of memory where it does not fit.
-    pub(super) fn step(&mut self, sizes: &[usize]) -> Result<Taken, TrainError> {
-        let cut = cut(sizes);
+    pub(super) fn step(&mut self, sizes: &[usize], group: Option<usize>) -> Result<Taken, TrainError> {
+        let cut = Cut { group, ..cut(sizes) };
         let attempt = self
             .stepper
             .step(self.replica, &mut self.exchange, &cut, &mut ())?;
@@ -126,6 +126,7 @@ pub(crate) fn cut(sizes: &[usize]) -> Cut {
         seed: 0,
         expected: 1.0,
         clip: Some(1.0),
+        group: None,
         is_evaluated: false,
         is_rehearsed: true,
     }

@@ -210,12 +210,11 @@ fn foresee<T: BuildTask + 'static>(
     let sums = room.predictor::<T>(stage).joint_sums(cut);
     rng::set_state(Device::Cpu, &generator).map_err(TrainError::from)?;
     match sums {
-        Ok(sums) if !sums.is_empty() => {
+        Ok(sums) => {
             let device = room.device;
             let there = |sum| JointSum { device, ..sum };
             Ok(sync.learn(sums.into_iter().map(there).collect())?)
         }
-        Ok(_) => Ok(()),
         // They are learnt in the first micro-step then.
         Err(error) => {
             tracing::debug!("no symbolic step: {error}");

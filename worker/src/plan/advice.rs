@@ -4,7 +4,6 @@ use super::answer::Advice;
 use super::cost::{Share, relative_time};
 use super::solve::Solver;
 use super::{Cut, Prediction, Predictor, Subject};
-use dtrain_common::batch::Partition;
 use dtrain_common::recipe::{Amp, ModelName, Recipe, Resize, Task};
 
 /// Something to try.
@@ -28,7 +27,7 @@ pub(super) fn advise<P: Predictor + ?Sized>(
 ) -> Vec<Advice> {
     let subject = solver.subject();
     let share = |cut: &Cut| {
-        let partition = Partition::new(subject.effective_batch, cut.ranks, Some(cut.micro_batch));
+        let partition = subject.partition(cut.ranks, Some(cut.micro_batch));
         Some(Share::of(&partition.ok()?))
     };
     let Some(base_share) = share(&base.cut) else {
@@ -86,7 +85,7 @@ fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Lever> {
         lever(what, "memory.recompute=on".into(), Cut { recompute, ..base });
     }
     if micro_batch > 1
-        && let Ok(halved) = Partition::new(subject.effective_batch, ranks, Some(micro_batch.div_ceil(2)))
+        && let Ok(halved) = subject.partition(ranks, Some(micro_batch.div_ceil(2)))
         && halved.smallest_micro_batch() >= subject.min_micro_batch
     {
         let (before, micro_batch) = (micro_batch, halved.micro_batch());

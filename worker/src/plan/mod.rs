@@ -20,7 +20,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 use crate::memory_report::Owners;
-use dtrain_common::batch::BatchError;
+use dtrain_common::batch::{BatchError, Partition};
 use dtrain_common::recipe::Amp;
 
 pub use answer::{Advice, Margin, Outcome, Plan, Row};
@@ -78,10 +78,22 @@ pub struct Subject {
     pub learning_rate: f64,
     /// The fewest samples of a micro-batch.
     pub min_micro_batch: usize,
+    /// Samples that are normalised together, where that is fixed.
+    pub group: Option<usize>,
     /// Segments of the model that can be computed again.
     pub segments: usize,
     /// What makes the result depend on the micro-batch, in words.
     pub depends: Vec<String>,
+}
+
+impl Subject {
+    /// How a step is cut among `ranks` into micro-batches of at most `micro_batch` samples (`None`: a rank's whole share).
+    ///
+    /// # Errors
+    /// As [`Partition::in_groups`].
+    pub fn partition(&self, ranks: usize, micro_batch: Option<usize>) -> Result<Partition, BatchError> {
+        Partition::in_groups(self.effective_batch, ranks, micro_batch, self.group)
+    }
 }
 
 /// Predicts what cuts take. `overrides` are recipe settings as `key=value` that go over the recipe's own, for advice such as

@@ -143,7 +143,7 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
     /// # Errors
     /// [`PlanError::Batch`] where there are more ranks than samples; the predictor's.
     pub fn plain(&mut self, asked: &Asked) -> Result<Prediction, PlanError<P::Error>> {
-        let whole = Partition::new(self.subject.effective_batch, asked.ranks, None)?;
+        let whole = self.subject.partition(asked.ranks, None)?;
         self.predict(asked.cut(whole.micro_batch(), 0))
     }
 
@@ -218,7 +218,7 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
 
     /// The ways in which a step can be cut up, one for every micro-batch that the recipe leaves free, which ascend.
     fn partitions(&self, asked: &Asked) -> Result<Vec<Partition>, BatchError> {
-        let cut = |limit| Partition::new(self.subject.effective_batch, asked.ranks, limit);
+        let cut = |limit| self.subject.partition(asked.ranks, limit);
         if let MicroBatch::Size(size) = asked.micro_batch {
             return Ok(vec![cut(Some(size))?]);
         }
@@ -229,11 +229,19 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
         while micro_batch > 1 {
             // The fewest micro-steps that make it smaller.
             micro_batch = share.div_ceil(share.div_ceil(micro_batch - 1));
-            let partition = cut(Some(micro_batch))?;
+            let Ok(partition) = cut(Some(micro_batch)) else {
+                break;
+            };
             if partition.smallest_micro_batch() < self.subject.min_micro_batch {
                 break;
             }
-            all.push(partition);
+            // Groups leave fewer sizes.
+            if all
+                .last()
+                .is_some_and(|last| partition.micro_batch() < last.micro_batch())
+            {
+                all.push(partition);
+            }
         }
         all.reverse();
         Ok(all)

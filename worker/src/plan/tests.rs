@@ -66,6 +66,7 @@ impl Machine {
             effective_batch: self.effective_batch,
             learning_rate: 0.001,
             min_micro_batch: self.min_micro_batch,
+            group: None,
             segments: self.segments,
             depends: Vec::new(),
         }

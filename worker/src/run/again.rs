@@ -66,6 +66,9 @@ pub(super) fn start_again(
     let from = course.plan.stages()[stage].partition;
     if let Some(smaller) = course.plan.in_smaller_micro_batches(stage) {
         course.plan = smaller;
+        if course.plan.stages()[stage].partition.is_spread() != from.is_spread() {
+            training.exchange.forget_sums();
+        }
     } else if (training.again.save_more)() {
         training.again.saves_more = true;
         training.exchange.forget_sums();

@@ -65,6 +65,7 @@ impl Course {
             seed: recipe.train.seed,
             expected: samples as f64 * replica.model.task.weight_per_sample(),
             clip: recipe.optim.clip,
+            group: self.plan.stage(self.done).partition.group(),
             is_evaluated: self.plan.is_checkpoint(step),
             is_rehearsed: false,
         }

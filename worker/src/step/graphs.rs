@@ -303,7 +303,7 @@ fn obstacle(model: &Model, joint_sums: bool) -> Option<&'static str> {
         );
     }
     if joint_sums {
-        return Some("model.batchnorm = \"synced\" exchanges sums between the ranks in the middle of a step");
+        return Some("model.batchnorm lets the ranks exchange sums in the middle of a step");
     }
     if model.recompute.count() > 0 {
         return Some("segments are computed again in backward, for which the host keeps random states");

@@ -69,6 +69,9 @@ pub(crate) struct Cut {
     pub(crate) expected: f64,
     /// The highest norm of the mean gradient.
     pub(crate) clip: Option<f64>,
+    /// Samples of the groups that batch normalisations normalise apart, of which the micro-batches consist; None where each is one group,
+    /// or a part of one.
+    pub(crate) group: Option<usize>,
     /// Whether an evaluation follows, which has the memory for itself: nothing is fetched ahead.
     pub(crate) is_evaluated: bool,
     /// Whether all that an update does is done whatever the figures are: tensors may have no values. The model's parameters and state
@@ -179,6 +182,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         let loss_scale = replica.precision.loss_scale();
         self.phases
             .begin(cut.step, replica.model.owners(), self.feed.bytes_ahead())?;
+        replica.model.registry.groups().set(cut.group);
         replica.model.buffers.begin(exchange.rank())?;
         exchange.begin()?;
         self.tally.begin();

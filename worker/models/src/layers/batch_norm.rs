@@ -5,13 +5,15 @@ use tch::{Device, Kind, Tensor};
 use super::super::error::ModelError;
 use super::super::recompute::is_recomputing;
 use super::super::registry::Scope;
-use super::batch_sync::{JointBatch, SyncHandle};
+use super::batch_sync::{BatchGroups, JointBatch, SyncHandle};
 use super::init::CPU_FLOAT;
 
 /// Batch normalisation of N x C x H x W by channel, with PyTorch's defaults (momentum 0.1, eps 1e-5).
 ///
 /// In a registry with a [`BatchSync`](super::BatchSync) of several participants, training normalises by the statistics of
 /// all their micro-batches together: outputs, gradients and running statistics are those of the concatenated batch.
+///
+/// In training [`BatchGroups`](super::BatchGroups) can cut a micro-batch into groups that are normalised apart.
 ///
 /// In a [`Segment`](super::super::Segment) that is computed again the running statistics move the first time alone.
 #[derive(Debug)]
@@ -23,6 +25,7 @@ pub struct BatchNorm2d {
     running_var: Tensor,
     num_batches_tracked: Tensor,
     sync: Option<SyncHandle>,
+    groups: BatchGroups,
 }
 
 impl BatchNorm2d {
@@ -61,6 +64,7 @@ impl BatchNorm2d {
                 &Tensor::f_zeros(scalar, (Kind::Int64, Device::Cpu))?,
             )?,
             sync: scope.sync().cloned(),
+            groups: scope.groups().clone(),
         })
     }
 
@@ -70,8 +74,11 @@ impl BatchNorm2d {
     /// [`ModelError::Batch`] in training with one value per channel, all participants together; [`ModelError::Sync`];
     /// those of libtorch.
     pub fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
-        if let (true, Some(sync)) = (train, &self.sync) {
-            return self.forward_joint(x, sync);
+        let groups = self.groups.samples().filter(|_| train);
+        match (groups, &self.sync) {
+            (Some(group), _) if x.size()[0] > group => return self.forward_groups(x, group),
+            (None, Some(sync)) if train => return self.forward_joint(x, sync),
+            _ => {}
         }
         if train && values_per_channel(x) < 2 {
             return Err(self.too_small(x));
@@ -81,17 +88,62 @@ impl BatchNorm2d {
         if train && !moved {
             self.count()?;
         }
-        let running = |statistics| if moved { None } else { Some(statistics) };
+        let running = [&self.running_mean, &self.running_var];
+        self.normalise(x, (!moved).then_some(running), train)
+    }
+
+    /// With these running statistics, which move in training.
+    fn normalise(
+        &self,
+        x: &Tensor,
+        running: Option<[&Tensor; 2]>,
+        train: bool,
+    ) -> Result<Tensor, ModelError> {
         Ok(x.f_batch_norm(
             Some(&self.weight),
             Some(&self.bias),
-            running(&self.running_mean),
-            running(&self.running_var),
+            running.map(|[mean, _]| mean),
+            running.map(|[_, var]| var),
             train,
             Self::MOMENTUM,
             Self::EPS,
             true,
         )?)
+    }
+
+    /// Normalises each group of so many samples apart, the last of which may be smaller. The running statistics move by the mean of the
+    /// groups' own moves, weighted by their samples, as over the micro-batches of a step.
+    fn forward_groups(&self, x: &Tensor, group: i64) -> Result<Tensor, ModelError> {
+        let samples = x.size()[0];
+        let moves = !is_recomputing();
+        let running = [&self.running_mean, &self.running_var];
+        let mut moved = [Tensor::new(), Tensor::new()];
+        if moves {
+            self.count()?;
+            moved = [running[0].f_zeros_like()?, running[1].f_zeros_like()?];
+        }
+        let mut parts = Vec::new();
+        for begin in (0..samples).step_by(group as usize) {
+            let length = group.min(samples - begin);
+            let part = x.f_narrow(0, begin, length)?;
+            if values_per_channel(&part) < 2 {
+                return Err(self.too_small(&part));
+            }
+            let own = [duplicate(running[0])?, duplicate(running[1])?];
+            parts.push(self.normalise(&part, moves.then_some([&own[0], &own[1]]), true)?);
+            if moves {
+                let share = length as f64 / samples as f64;
+                for (moved, own) in moved.iter_mut().zip(&own) {
+                    let _ = tch::no_grad(|| moved.f_add_(&own.f_mul_scalar(share)?))?;
+                }
+            }
+        }
+        if moves {
+            for (running, moved) in running.into_iter().zip(&moved) {
+                tch::no_grad(|| running.shallow_clone().f_copy_(moved))?;
+            }
+        }
+        Ok(Tensor::f_cat(&parts, 0)?)
     }
 
     fn forward_joint(&self, x: &Tensor, sync: &SyncHandle) -> Result<Tensor, ModelError> {
@@ -145,6 +197,13 @@ impl BatchNorm2d {
             shape: x.size(),
         }
     }
+}
+
+/// A statistic that moves for itself.
+fn duplicate(statistic: &Tensor) -> Result<Tensor, ModelError> {
+    let mut own = statistic.f_empty_like()?;
+    tch::no_grad(|| own.f_copy_(statistic))?;
+    Ok(own)
 }
 
 /// N x H x W of N x C x H x W.

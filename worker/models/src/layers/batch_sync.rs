@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use tch::{Kind, Tensor};
 
@@ -32,6 +33,23 @@ pub(in super::super) struct SyncHandle(pub(in super::super) Arc<dyn BatchSync>);
 impl fmt::Debug for SyncHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SyncHandle({} participants)", self.0.participants())
+    }
+}
+
+/// The groups of samples that a model's batch normalisations normalise apart in training. A clone of it speaks of the same model.
+#[derive(Debug, Clone, Default)]
+pub struct BatchGroups(Arc<AtomicI64>);
+
+impl BatchGroups {
+    /// The next micro-batches consist of groups of so many samples, the last of which may be smaller; None: each is one group, or with a
+    /// [`BatchSync`] a part of one.
+    pub fn set(&self, samples: Option<usize>) {
+        let samples = samples.and_then(|samples| i64::try_from(samples).ok());
+        self.0.store(samples.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    pub(super) fn samples(&self) -> Option<i64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|samples| *samples > 0)
     }
 }
 

@@ -14,8 +14,8 @@ mod norm;
 mod transformer;
 
 pub use batch_norm::BatchNorm2d;
-pub use batch_sync::BatchSync;
 pub(super) use batch_sync::SyncHandle;
+pub use batch_sync::{BatchGroups, BatchSync};
 pub use conv::{Conv2d, ConvOptions, ConvTranspose2d};
 pub use init::{Init, without_drawing};
 pub(super) use layout::input_layout;

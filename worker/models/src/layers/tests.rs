@@ -55,6 +55,56 @@ fn batch_norm_counts_and_normalises_only_in_training() {
 }
 
 #[test]
+fn groups_are_normalised_apart_and_move_the_statistics_by_their_mean() {
+    let x = Tensor::randn([7, 2, 3, 3], (Kind::Double, Device::Cpu)) * 3.0 + 1.0;
+    let layer = |name: &str| {
+        let mut registry = Registry::new(Device::Cpu);
+        registry.set_kind(Kind::Double);
+        let layer = BatchNorm2d::new(&mut registry.root().sub(name), 2).unwrap();
+        (registry, layer)
+    };
+    let (whole, all) = layer("all");
+    whole.groups().set(Some(3));
+    let together = x.copy().set_requires_grad(true);
+    let got = all.forward(&together, true).unwrap();
+    let direction = got.detach().randn_like();
+    (&got * &direction).sum(Kind::Double).backward();
+
+    let value = |registry: &Registry, at: usize| registry.state()[at].tensor().copy();
+    let mut statistics = [
+        Tensor::zeros([2], (Kind::Double, Device::Cpu)),
+        Tensor::zeros([2], (Kind::Double, Device::Cpu)),
+    ];
+    for (begin, length) in [(0, 3), (3, 3), (6, 1)] {
+        let (registry, alone) = layer("alone");
+        let part = x.narrow(0, begin, length).copy().set_requires_grad(true);
+        let expected = alone.forward(&part, true).unwrap();
+        (&expected * direction.narrow(0, begin, length))
+            .sum(Kind::Double)
+            .backward();
+        assert!(
+            got.narrow(0, begin, length)
+                .allclose(&expected, 1e-12, 1e-12, false)
+        );
+        assert!(
+            together
+                .grad()
+                .narrow(0, begin, length)
+                .allclose(&part.grad(), 1e-12, 1e-12, false)
+        );
+        for (at, sum) in statistics.iter_mut().enumerate() {
+            *sum += value(&registry, 2 + at) * (length as f64 / 7.0);
+        }
+    }
+    for (at, expected) in statistics.iter().enumerate() {
+        assert!(value(&whole, 2 + at).allclose(expected, 1e-12, 1e-12, false));
+    }
+    assert_eq!(value(&whole, 4).int64_value(&[]), 1);
+    // Outside of training there are no groups.
+    assert!(all.forward(&x, false).is_ok());
+}
+
+#[test]
 fn batch_norm_refuses_one_value_per_channel() {
     let mut registry = Registry::new(Device::Cpu);
     let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 3).unwrap();

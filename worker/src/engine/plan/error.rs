@@ -68,9 +68,9 @@ pub enum PlanError {
     },
     /// Forward passes that meet, and a rank that would take fewer of them than the others.
     #[error(
-        "with model.batchnorm = \"synced\" all ranks take the same number of micro-steps, but of {partition} some rank has \
-         fewer samples than another has micro-steps: set another train.effective_batch or a larger memory.micro_batch, use \
-         fewer ranks{remedy}"
+        "with model.batchnorm = \"synced\", or a group that is spread over the ranks, all ranks take the same number of micro-steps, but \
+         of {partition} some rank has fewer samples than another has micro-steps: set another train.effective_batch or a larger \
+         memory.micro_batch, use fewer ranks{remedy}"
     )]
     Uneven {
         /// Where it occurs.

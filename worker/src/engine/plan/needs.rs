@@ -14,6 +14,8 @@ pub enum BatchNorms {
     Local,
     /// Over the micro-batches of all ranks, whose forward passes meet: every rank takes as many micro-steps.
     Synced,
+    /// Over groups of a fixed size, which no cut divides but among all ranks at once.
+    Grouped,
 }
 
 /// What the plan must know of a model.
@@ -49,7 +51,8 @@ impl Needs {
                 remedy,
             });
         }
-        if self.batch_norms == BatchNorms::Synced && !partition.is_even() {
+        let meets = self.batch_norms == BatchNorms::Synced || partition.is_spread();
+        if meets && !partition.is_even() {
             return Err(PlanError::Uneven {
                 partition: *partition,
                 remedy,
@@ -67,7 +70,7 @@ impl Needs {
         let (ranks, accumulated) = (step.ranks(), step.grad_accum_steps() > 1);
         let share = step.samples_of(0);
         let normalised = match (self.batch_norms, ranks > 1, accumulated) {
-            (BatchNorms::None, ..) | (BatchNorms::Synced, _, false) => None,
+            (BatchNorms::None | BatchNorms::Grouped, ..) | (BatchNorms::Synced, _, false) => None,
             (BatchNorms::Local, true, false) => Some(format!(
                 "BatchNorm normalises over each micro-batch, here of {micro_batch} of the step's {samples} samples; set \
                  model.batchnorm = \"synced\" to normalise over all of them"
@@ -87,6 +90,11 @@ impl Needs {
                 joint(step)
             )),
         };
+        // Groups of that size go on with what the recipe has meant so far.
+        let groups = format!(
+            "model.batchnorm = \"group:{micro_batch}\" keeps groups of that size, however a step is cut up"
+        );
+        let normalised = normalised.map(|words| format!("{words}; {groups}"));
         let other = self.depends.as_ref().map(|words| {
             format!(
                 "{words}; the same effective batch gives another result where it is cut up in another way"
