@@ -9,7 +9,6 @@ use crate::cli::LaunchArgs;
 use anyhow::{Context, anyhow, bail};
 use dtrain_agent::clock::Begun;
 use dtrain_agent::io::process::program;
-use dtrain_common::batch::Partition;
 use dtrain_common::env::DTRAIN_WORKER;
 use dtrain_common::recipe::{Recipe, RecipeError};
 use dtrain_common::run_dir::{Resume, RunDir, RunLock, Start};
