@@ -44,6 +44,9 @@ pub struct Gpt {
 }
 
 impl Gpt {
+    /// The target of a token whose next one is not known.
+    pub const NO_TARGET: i64 = Embedding::NO_TARGET;
+
     /// Registers the model's tensors in `registry`, in the order of PyTorch's `state_dict`.
     ///
     /// # Errors
@@ -88,6 +91,20 @@ impl Gpt {
     /// [`ModelError::Context`] where T is more than the context, [`ModelError::Input`] for another shape or type, and those
     /// of libtorch: on the CPU also a token beyond the vocabulary.
     pub fn forward(&self, tokens: &Tensor) -> Result<Tensor, ModelError> {
+        self.tokens.scores(&self.features(tokens)?)
+    }
+
+    /// The sum of the cross-entropies of the next tokens, N x T int64, for [`Gpt::forward`]'s tokens, without all of its logits at once. A
+    /// target of [`Gpt::NO_TARGET`] counts for nothing.
+    ///
+    /// # Errors
+    /// As [`Gpt::forward`].
+    pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor, ModelError> {
+        self.tokens.cross_entropy(&self.features(tokens)?, targets)
+    }
+
+    /// What the head is given, N x T x width.
+    fn features(&self, tokens: &Tensor) -> Result<Tensor, ModelError> {
         let shape = tokens.size();
         let [samples, length] = shape[..] else {
             return Err(wrong(shape));
@@ -106,7 +123,7 @@ impl Gpt {
         for block in &self.blocks {
             x = block.run(&x, Block::forward)?;
         }
-        self.tokens.scores(&self.norm.forward(&x)?)
+        self.norm.forward(&x)
     }
 }
 

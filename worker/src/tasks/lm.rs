@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dtrain_common::recipe::{self, DataKind, Recipe};
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Reduction, Tensor};
+use tch::{Kind, Tensor};
 
 use super::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals};
 use crate::data::{Corpus, Dataset, Split, TextIndex, TextWindows, Tokenizer, Tokens, Vocabulary};
@@ -94,27 +94,6 @@ fn generated(recipe: &Recipe, characters: usize) -> Result<Corpus, TaskError> {
     })
 }
 
-/// The loss of `logits`, N x T x vocabulary, against the tokens `targets`, N x T int64, leaving out the tokens of samples whose
-/// weight, N, is 0.
-fn token_loss(logits: &Tensor, targets: &Tensor, weights: &Tensor) -> Result<Loss, TaskError> {
-    /// No token; libtorch's own default.
-    const NONE: i64 = -100;
-    let unreadable = weights.f_eq(0.0)?.f_view([-1, 1])?;
-    let targets = targets.f_masked_fill(&unreadable, NONE)?;
-    let (tokens, vocabulary) = (logits.size()[1], logits.size()[2]);
-    Ok(Loss {
-        sum: logits.f_reshape([-1, vocabulary])?.f_cross_entropy_loss(
-            &targets.f_reshape([-1])?,
-            None::<Tensor>,
-            Reduction::Sum,
-            NONE,
-            0.0,
-        )?,
-        weight: weights.f_ne(0.0)?.f_sum(Kind::Double)?.f_mul_scalar(tokens)?,
-        sums: Tensor::f_zeros([0], (Kind::Double, logits.device()))?,
-    })
-}
-
 impl Task for Lm {
     fn train_set(&self) -> Arc<dyn Dataset> {
         Arc::clone(&self.train) as Arc<dyn Dataset>
@@ -133,8 +112,15 @@ impl Task for Lm {
     }
 
     fn loss(&self, batch: &Batch, _: Mode) -> Result<Loss, TaskError> {
-        let logits = self.model.forward(batch.field("tokens")?)?;
-        token_loss(&logits, batch.field("targets")?, &batch.weights)
+        let targets = batch.field("targets")?;
+        let unreadable = batch.weights.f_eq(0.0)?.f_view([-1, 1])?;
+        let readable = targets.f_masked_fill(&unreadable, Gpt::NO_TARGET)?;
+        let samples = batch.weights.f_ne(0.0)?.f_sum(Kind::Double)?;
+        Ok(Loss {
+            sum: self.model.loss(batch.field("tokens")?, &readable)?,
+            weight: samples.f_mul_scalar(targets.size2()?.1)?,
+            sums: Tensor::f_zeros([0], (Kind::Double, targets.device()))?,
+        })
     }
 
     /// The perplexity, which is e to the loss, and the loss in bits.

@@ -2,6 +2,7 @@
 // include CUDA's headers, and where their inline functions are seen the compiler calls them, and with them what nothing here links.
 #include "blob.cpp"
 #include "context.cpp"
+#include "cross_entropy.cpp"
 #include "gloo.cpp"
 #include "hooks.cpp"
 #include "jit.cpp"

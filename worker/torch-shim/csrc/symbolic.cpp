@@ -689,7 +689,7 @@ double product_work(const std::string& name, const Stack& arguments) {
     return 2.0 * static_cast<double>(product(a.sizes())) * static_cast<double>(b.size(-1));
   };
   if (name == "aten::mm" || name == "aten::bmm") return work(of(0), of(1));
-  if (name == "aten::addmm" || name == "aten::baddbmm") return work(of(1), of(2));
+  if (name == "aten::addmm" || name == "aten::addmm_" || name == "aten::baddbmm") return work(of(1), of(2));
   return 0.0;
 }
 
@@ -725,6 +725,7 @@ void infer(const c10::OperatorHandle& op, Stack* stack) {
 void write_in_place(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
+  flops += product_work(schema.name(), Stack(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end()));
   std::vector<IValue> results;
   for (const auto& result : schema.returns()) {
     for (size_t from = 0; from < count; ++from) {

@@ -462,6 +462,27 @@ pub(crate) struct DtSegment {
     pub(crate) release: extern "C" fn(*mut c_void),
 }
 
+/// Keep in step with csrc/cross_entropy.cpp.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct DtHead {
+    pub(crate) ignored: i64,
+    pub(crate) rows: i64,
+    pub(crate) multiple: i64,
+}
+
+// cross_entropy.cpp
+unsafe extern "C" {
+    pub(crate) fn dt_head_loss(
+        hidden: TensorPtr,
+        table: TensorPtr,
+        targets: TensorPtr,
+        head: DtHead,
+        out: *mut *mut c_void,
+        error: *mut DtError,
+    ) -> i32;
+}
+
 // recompute.cpp
 unsafe extern "C" {
     pub(crate) fn dt_recompute(

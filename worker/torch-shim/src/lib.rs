@@ -18,6 +18,7 @@
 //! - [`hooks`]: calls out of backward into Rust
 //! - [`memory`]: what tensors take, and a budget for it
 //! - [`symbolic`]: tensors without storage
+//! - [`head`]: the loss of a language model without all of its logits at once
 //! - [`recompute`]: pieces of a forward pass that are computed again in backward
 //! - [`jit`]: TorchScript modules
 
@@ -32,6 +33,7 @@ pub mod fused;
 pub mod gloo;
 pub mod grad_mode;
 pub mod graph;
+pub mod head;
 pub mod hooks;
 pub mod jit;
 pub mod landing;

@@ -1,6 +1,7 @@
 //! Fully connected layers and tables of vectors.
 
-use tch::Tensor;
+use dtrain_torch_shim::head::Head;
+use tch::{TchError, Tensor};
 
 use super::super::error::ModelError;
 use super::super::registry::Scope;
@@ -51,6 +52,9 @@ pub struct Embedding {
 }
 
 impl Embedding {
+    /// What stands in the place of a target where there is none; libtorch's own default.
+    pub const NO_TARGET: i64 = -100;
+
     /// Registers `weight`, `rows` x `width`.
     ///
     /// # Errors
@@ -84,5 +88,30 @@ impl Embedding {
     /// Those of libtorch: shape, device, memory.
     pub fn scores(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         Ok(x.f_linear(&self.weight, None::<&Tensor>)?)
+    }
+
+    /// The sum of the cross-entropies of the scores of `x`, ... x width, against `targets`, the row numbers that are right, int64. A
+    /// target of [`Embedding::NO_TARGET`] counts for nothing. It can be differentiated once.
+    ///
+    /// The scores are there a chunk of rows at a time, of at most 32 million (128 MiB in float32). Within the products a table of many
+    /// rows is filled up to a multiple of 64, as GPUs compute them fastest.
+    ///
+    /// # Errors
+    /// Those of libtorch: shape, device, memory; on the CPU a target that the table lacks.
+    pub fn cross_entropy(&self, x: &Tensor, targets: &Tensor) -> Result<Tensor, ModelError> {
+        const SCORES: i64 = 1 << 25;
+        const MANY: i64 = 1 << 10;
+        let (rows, width) = self.weight.size2()?;
+        let head = Head {
+            ignored: Self::NO_TARGET,
+            rows: (SCORES / rows / 64 * 64).max(64),
+            multiple: if rows < MANY { 1 } else { 64 },
+        };
+        head.loss(
+            &x.f_reshape([-1, width])?,
+            &self.weight,
+            &targets.f_reshape([-1])?,
+        )
+        .map_err(|error| TchError::Torch(error.to_string()).into())
     }
 }

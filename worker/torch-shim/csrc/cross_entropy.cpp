@@ -1,0 +1,142 @@
+// The head of a language model and its loss in one node of the graph, a chunk of rows at a time (Hsu et al. 2024, arXiv 2410.10989).
+// The gradients are known as soon as the loss is, so nothing of a chunk's logits outlives it.
+#include "boundary.h"
+#include "tensors.h"
+
+#include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+extern "C" {
+// Keep in step with src/ffi.rs.
+struct DtHead {
+  int64_t ignored;  // the target that counts for nothing
+  int64_t rows;     // of a chunk
+  int64_t multiple; // to which the vocabulary is filled up within a product
+};
+}
+
+namespace {
+
+using at::Tensor;
+
+constexpr auto kSum = at::Reduction::Sum;
+
+struct HeadLoss {
+  Tensor sum, hidden, weight; // the loss, and its gradients where they are wanted
+};
+
+struct HeadProduct {
+  Tensor weight; // V x W, filled up by rows of zeros, in the type of the products
+  int64_t vocabulary;
+
+  HeadProduct(const Tensor& table, at::ScalarType kind, int64_t multiple) : vocabulary(table.size(0)) {
+    const auto filled = (vocabulary + multiple - 1) / multiple * multiple;
+    if (filled == vocabulary) {
+      weight = table.to(kind);
+      return;
+    }
+    weight = at::empty({filled, table.size(1)}, table.options().dtype(kind));
+    weight.narrow(0, 0, vocabulary).copy_(table);
+    weight.narrow(0, vocabulary, filled - vocabulary).zero_();
+  }
+
+  // The logarithms of the probabilities, in float32 as autocast has them.
+  Tensor log_probabilities(const Tensor& x) const {
+    const auto logits = at::mm(x, weight.t()).narrow(1, 0, vocabulary);
+    const bool is_half = logits.scalar_type() == at::kHalf || logits.scalar_type() == at::kBFloat16;
+    return at::log_softmax(is_half ? logits.to(at::kFloat) : logits, 1);
+  }
+
+  // The gradient of a chunk's logits in the type of the products, with zeros where the vocabulary is filled up.
+  Tensor filled(const Tensor& gradient) const {
+    if (weight.size(0) == vocabulary) return gradient.to(weight.scalar_type());
+    auto wide = at::empty({gradient.size(0), weight.size(0)}, weight.options());
+    wide.narrow(1, 0, vocabulary).copy_(gradient);
+    wide.narrow(1, vocabulary, weight.size(0) - vocabulary).zero_();
+    return wide;
+  }
+};
+
+// `hidden` R x W, `table` V x W, `targets` R. `seed` is the gradient of the loss, of a scalar.
+HeadLoss by_chunks(const Tensor& hidden, const Tensor& table, const Tensor& targets, at::ScalarType kind, const DtHead& head,
+                   bool for_hidden, bool for_table, const Tensor& seed) {
+  const at::NoGradGuard no_grad;
+  const c10::impl::ExcludeDispatchKeyGuard as_it_is(c10::autocast_dispatch_keyset);
+  const HeadProduct product(table, kind, head.multiple);
+  HeadLoss out;
+  if (for_hidden) out.hidden = at::empty_like(hidden);
+  for (int64_t begin = 0; begin < hidden.size(0); begin += head.rows) {
+    const auto length = std::min(head.rows, hidden.size(0) - begin);
+    const auto x = hidden.narrow(0, begin, length).to(kind), target = targets.narrow(0, begin, length);
+    auto log_p = product.log_probabilities(x);
+    const auto [sum, count] = at::nll_loss_forward(log_p, target, {}, kSum, head.ignored);
+    out.sum = out.sum.defined() ? out.sum.add_(sum) : sum;
+    if (!for_hidden && !for_table) continue;
+    auto gradient = at::nll_loss_backward(seed.defined() ? seed : at::ones_like(sum), log_p, target, {}, kSum, head.ignored, count);
+    gradient = at::_log_softmax_backward_data(gradient, log_p, 1, log_p.scalar_type());
+    log_p = Tensor();
+    gradient = product.filled(gradient);
+    if (for_hidden) out.hidden.narrow(0, begin, length).copy_(at::mm(gradient, product.weight));
+    if (!for_table) continue;
+    // Over the chunks in the type of the parameter: sums of sums in half precision would lose digits.
+    if (!out.weight.defined())
+      out.weight = at::mm(gradient.t(), x).to(table.scalar_type());
+    else if (kind == table.scalar_type())
+      out.weight.addmm_(gradient.t(), x);
+    else
+      out.weight.add_(at::mm(gradient.t(), x));
+  }
+  if (out.weight.defined()) out.weight = out.weight.narrow(0, 0, product.vocabulary);
+  return out;
+}
+
+struct Head : torch::autograd::Function<Head> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& hidden, const Tensor& table,
+                        const Tensor& targets, DtHead head, bool records) {
+    const auto device = hidden.device().type();
+    const auto kind = at::autocast::is_autocast_enabled(device) ? at::autocast::get_autocast_dtype(device) : table.scalar_type();
+    const bool for_hidden = records && hidden.requires_grad(), for_table = records && table.requires_grad();
+    // Float16 needs the scale of the loss in every product, and that is known in backward: the chunks are computed again there.
+    const bool later = kind == at::kHalf && (for_hidden || for_table);
+    auto loss = by_chunks(hidden, table, targets, kind, head, for_hidden && !later, for_table && !later, {});
+    if (later)
+      context->save_for_backward({hidden, table, targets});
+    else
+      context->save_for_backward({loss.hidden, loss.weight});
+    context->saved_data["head"] = std::vector<int64_t>{head.ignored, head.rows, head.multiple};
+    return loss.sum;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "the loss of a head can be differentiated once only");
+    const auto saved = context->get_saved_variables();
+    if (saved.size() == 2) {
+      const auto scaled = [&](Tensor gradient) { return gradient.defined() ? gradient.mul_(grads[0]) : gradient; };
+      return {scaled(saved[0]), scaled(saved[1]), {}, {}, {}};
+    }
+    const auto head = context->saved_data["head"].toIntVector();
+    const auto loss = by_chunks(saved[0], saved[1], saved[2], at::kHalf, {head[0], head[1], head[2]}, saved[0].requires_grad(),
+                                saved[1].requires_grad(), grads[0]);
+    return {loss.hidden, loss.weight, {}, {}, {}};
+  }
+};
+
+} // namespace
+
+extern "C" {
+
+// The sum over the rows of `hidden`, R x W, of the cross-entropy of `hidden` times `table`, V x W, transposed, against `targets`, R.
+int32_t dt_head_loss(const void* hidden, const void* table, const void* targets, DtHead head, void** out, DtError* error) {
+  return dtrain::guard(error, [&] {
+    TORCH_CHECK_VALUE(head.rows > 0 && head.multiple > 0, "a chunk has rows, and a vocabulary tokens");
+    *out = new Tensor(Head::apply(dtrain::tensor(hidden), dtrain::tensor(table), dtrain::tensor(targets), head,
+                                  at::GradMode::is_enabled()));
+  });
+}
+
+} // extern "C"

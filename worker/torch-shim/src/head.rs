@@ -1,0 +1,151 @@
+//! The head of a language model and its loss in one, without all of its logits at once.
+
+use tch::Tensor;
+
+use crate::error::{ShimError, checked};
+use crate::ffi;
+
+/// How the loss of a head is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// The target that counts for nothing.
+    pub ignored: i64,
+    /// Rows whose logits are there at a time, at least 1.
+    pub rows: i64,
+    /// Within a product the vocabulary is filled up to a multiple of this, at least 1: products of odd sizes are slow on GPUs. What is
+    /// filled up counts for nothing.
+    pub multiple: i64,
+}
+
+impl Head {
+    /// The sum over all rows of the cross-entropy of `hidden` x `table`ᵀ against `targets`: R x width, vocabulary x width, and R int64. It
+    /// can be differentiated once, by `hidden` and `table`. The products are in autocast's type where it is on, the rest in float32.
+    ///
+    /// The gradients are computed with the loss, so that no logits are kept for backward: two tensors as large as `hidden` and `table`
+    /// are. In float16 they need the scale of the loss, and backward computes the logits again.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for chunks of no rows, and on the CPU for targets beyond the vocabulary; what libtorch refuses, such as memory.
+    pub fn loss(self, hidden: &Tensor, table: &Tensor, targets: &Tensor) -> Result<Tensor, ShimError> {
+        let head = ffi::DtHead {
+            ignored: self.ignored,
+            rows: self.rows,
+            multiple: self.multiple,
+        };
+        let mut out = std::ptr::null_mut();
+        checked("the loss of a head", |error| {
+            let (hidden, table, targets) = (hidden.as_ptr(), table.as_ptr(), targets.as_ptr());
+            // SAFETY: the three tensors are live during the call, and out is a valid place.
+            unsafe { ffi::dt_head_loss(hidden.cast(), table.cast(), targets.cast(), head, &mut out, error) }
+        })?;
+        // SAFETY: on success out is a new at::Tensor, which is what tch's C_tensor stands for; tch frees it.
+        Ok(unsafe { Tensor::from_ptr(out.cast()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tch::{Device, Kind, Reduction};
+
+    use super::*;
+    use crate::autocast::Autocast;
+
+    const ROWS: i64 = 37;
+    const VOCABULARY: i64 = 71;
+    const WIDTH: i64 = 24;
+
+    /// Hidden features, the table, and targets, of which some are ignored.
+    fn given() -> (Tensor, Tensor, Tensor) {
+        tch::manual_seed(5);
+        let cpu = (Kind::Float, Device::Cpu);
+        let hidden = Tensor::randn([ROWS, WIDTH], cpu).set_requires_grad(true);
+        let table = Tensor::randn([VOCABULARY, WIDTH], cpu).set_requires_grad(true);
+        let targets = Tensor::randint(VOCABULARY, [ROWS], (Kind::Int64, Device::Cpu));
+        let _ = targets.narrow(0, 5, 9).fill_(-100);
+        (hidden, table, targets)
+    }
+
+    /// The loss and the gradients that libtorch's own operations give.
+    fn plain(hidden: &Tensor, table: &Tensor, targets: &Tensor) -> [Tensor; 3] {
+        let logits = hidden.linear(table, None::<&Tensor>);
+        let loss = logits.cross_entropy_loss(targets, None::<&Tensor>, Reduction::Sum, -100, 0.0);
+        (&loss * 0.125).backward();
+        taken(&loss, hidden, table)
+    }
+
+    fn taken(loss: &Tensor, hidden: &Tensor, table: &Tensor) -> [Tensor; 3] {
+        let gradients = [loss.detach(), hidden.grad().copy(), table.grad().copy()];
+        let _ = hidden.grad().zero_();
+        let _ = table.grad().zero_();
+        gradients
+    }
+
+    /// The largest difference, as a part of the largest value.
+    fn difference(a: &[Tensor; 3], b: &[Tensor; 3]) -> f64 {
+        let far = |(a, b): (&Tensor, &Tensor)| ((a - b).abs().max() / b.abs().max()).double_value(&[]);
+        a.iter().zip(b).map(far).fold(0.0, f64::max)
+    }
+
+    fn head(rows: i64, multiple: i64) -> Head {
+        Head {
+            ignored: -100,
+            rows,
+            multiple,
+        }
+    }
+
+    #[test]
+    fn chunks_and_filling_change_no_more_than_the_order_of_sums() {
+        let (hidden, table, targets) = given();
+        let expected = plain(&hidden, &table, &targets);
+        for (rows, multiple) in [(64, 1), (ROWS, 64), (8, 1), (1, 64), (5, 8)] {
+            let loss = head(rows, multiple).loss(&hidden, &table, &targets).unwrap();
+            (&loss * 0.125).backward();
+            let got = taken(&loss, &hidden, &table);
+            let far = difference(&got, &expected);
+            assert!(
+                far <= if rows >= ROWS && multiple == 1 { 0.0 } else { 1e-6 },
+                "{rows} {multiple}: {far}"
+            );
+        }
+    }
+
+    #[test]
+    fn half_precision_is_as_close_as_that_of_libtorch() {
+        for kind in [Kind::BFloat16, Kind::Half] {
+            let (hidden, table, targets) = given();
+            let exact = plain(&hidden, &table, &targets);
+            let region = Autocast::enter(Device::Cpu, kind).unwrap();
+            let plain = difference(&plain(&hidden, &table, &targets), &exact);
+            for (rows, multiple) in [(64, 1), (8, 64)] {
+                let loss = head(rows, multiple).loss(&hidden, &table, &targets).unwrap();
+                assert_eq!(loss.kind(), Kind::Float);
+                (&loss * 0.125).backward();
+                let far = difference(&taken(&loss, &hidden, &table), &exact);
+                assert!(far <= 1.5 * plain, "{kind:?}: {far} beside {plain}");
+            }
+            drop(region);
+        }
+    }
+
+    #[test]
+    fn what_needs_no_gradient_gets_none() {
+        let (hidden, table, targets) = given();
+        let loss = tch::no_grad(|| head(8, 64).loss(&hidden, &table, &targets)).unwrap();
+        assert!(!loss.requires_grad());
+        let table = table.detach();
+        let again = head(8, 64).loss(&hidden, &table, &targets).unwrap();
+        assert_eq!(again.double_value(&[]), loss.double_value(&[]));
+        again.backward();
+        assert!(hidden.grad().defined() && !table.grad().defined());
+    }
+
+    #[test]
+    fn a_target_beyond_the_vocabulary_is_an_error_although_it_is_filled_up() {
+        let (hidden, table, targets) = given();
+        let _ = targets.narrow(0, 0, 1).fill_(VOCABULARY);
+        assert!(head(8, 64).loss(&hidden, &table, &targets).is_err());
+        assert!(head(0, 64).loss(&hidden, &table, &targets).is_err());
+    }
+}
