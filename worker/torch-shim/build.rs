@@ -61,6 +61,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         .into());
     }
 
+    compile(&include)?;
+    let mut rpaths: Vec<String> = RPATHS.map(String::from).into();
+    // A libtorch of the user's own lies where no path relative to the binary leads.
+    rpaths.push(lib.display().to_string());
+    println!("cargo:rpaths={}", rpaths.join(":"));
+    for rpath in &rpaths {
+        println!("cargo:rustc-link-arg=-Wl,-rpath,{rpath}");
+    }
+    Ok(())
+}
+
+fn compile(include: &Path) -> Result<(), Box<dyn Error>> {
+    let utf8 = |path: &Path| {
+        path.to_str()
+            .map(str::to_owned)
+            .ok_or("the path of the headers is not UTF-8")
+    };
     let mut build = cc::Build::new();
     build
         .cpp(true)
@@ -72,37 +89,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         .define("USE_C10D_GLOO", None)
         .include("csrc/gloo_declarations")
         .flag("-isystem")
-        .flag(
-            include
-                .to_str()
-                .ok_or("the path of libtorch's headers is not UTF-8")?,
-        )
+        .flag(utf8(include)?)
         .flag("-isystem")
-        .flag(
-            include
-                .join("torch/csrc/api/include")
-                .to_str()
-                .ok_or("the path of libtorch's headers is not UTF-8")?,
-        )
+        .flag(utf8(&include.join("torch/csrc/api/include"))?)
         .warnings(true)
         // libtorch's own templates are noisy under -Wextra.
         .extra_warnings(false);
-    if let Some(cuda) = cuda_headers(&include) {
+    if let Some(cuda) = cuda_headers(include) {
         build
             .define("DT_HAS_CUDA_HEADERS", None)
             .include("csrc/cuda_declarations")
             .flag("-isystem")
-            .flag(cuda.to_str().ok_or("the path of CUDA's headers is not UTF-8")?);
+            .flag(utf8(&cuda)?);
     }
     build.files(["csrc/shim.cpp", "csrc/graph.cpp"]);
     build.compile("dtrain_torch_shim");
-
-    let mut rpaths: Vec<String> = RPATHS.map(String::from).into();
-    // A libtorch of the user's own lies where no path relative to the binary leads.
-    rpaths.push(lib.display().to_string());
-    println!("cargo:rpaths={}", rpaths.join(":"));
-    for rpath in &rpaths {
-        println!("cargo:rustc-link-arg=-Wl,-rpath,{rpath}");
-    }
     Ok(())
 }

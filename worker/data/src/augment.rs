@@ -4,7 +4,7 @@
 //! so that an image and its mask are changed alike.
 
 use super::fit::Frame;
-use super::normalize::Placement;
+use super::plane::Placement;
 use super::rng::{SampleRng, below, between, coin};
 
 /// How training images are changed.

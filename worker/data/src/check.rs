@@ -165,11 +165,43 @@ pub fn check(
 
     let mut sizes = (needs.resize == Resize::None).then(|| vec![(0, 0); total]);
     let mut bad = Vec::new();
+    let mut found = |(sample, found): Found| match found {
+        Ok(size) => {
+            if let Some(sizes) = &mut sizes {
+                sizes[sample] = size;
+            }
+        }
+        Err(error) => bad.push(BadSample {
+            index: sample,
+            path: index.image_path(sample).display().to_string(),
+            reason: error.to_string(),
+        }),
+    };
+    in_threads(threads.clamp(1, total.max(1)), look, |message| match message {
+        Some(one) => found(one),
+        None => progress(done.load(Ordering::Relaxed), total),
+    });
+    progress(total, total);
+    bad.sort_unstable_by_key(|sample| sample.index);
+    CheckReport {
+        bad,
+        checked: total,
+        census: census.into_inner().unwrap_or_else(PoisonError::into_inner),
+        sizes,
+    }
+}
+
+/// Runs `look` in so many threads, and gives `take` what they send, or now and then nothing.
+fn in_threads<T: Send>(
+    threads: usize,
+    look: impl Fn(&mpsc::Sender<T>) + Sync,
+    mut take: impl FnMut(Option<T>),
+) {
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
         let look = &look;
         let mut running = 0;
-        for _ in 0..threads.clamp(1, total.max(1)) {
+        for _ in 0..threads {
             let sender = sender.clone();
             let thread = thread::Builder::new().name("check".to_owned());
             running += usize::from(thread.spawn_scoped(scope, move || look(&sender)).is_ok());
@@ -180,29 +212,12 @@ pub fn check(
         drop(sender);
         loop {
             match receiver.recv_timeout(PROGRESS_EVERY) {
-                Ok((sample, Ok(size))) => {
-                    if let Some(sizes) = &mut sizes {
-                        sizes[sample] = size;
-                    }
-                }
-                Ok((sample, Err(error))) => bad.push(BadSample {
-                    index: sample,
-                    path: index.image_path(sample).display().to_string(),
-                    reason: error.to_string(),
-                }),
-                Err(RecvTimeoutError::Timeout) => progress(done.load(Ordering::Relaxed), total),
+                Ok(one) => take(Some(one)),
+                Err(RecvTimeoutError::Timeout) => take(None),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
     });
-    progress(total, total);
-    bad.sort_unstable_by_key(|sample| sample.index);
-    CheckReport {
-        bad,
-        checked: total,
-        census: census.into_inner().unwrap_or_else(PoisonError::into_inner),
-        sizes,
-    }
 }
 
 /// A sample and the size of its image, or why it is bad.

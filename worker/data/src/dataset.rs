@@ -1,8 +1,12 @@
 //! What the loader needs to know of a data set: which fields a sample has, and how to load one.
 
+use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::error::SampleError;
+use super::normalize::Normalize;
+use super::pixels::Pixels;
 use super::rng::SampleRng;
 
 /// The type of a field's values.
@@ -15,7 +19,7 @@ pub enum FieldKind {
 }
 
 /// One part of a sample, such as its image or its class.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Field {
     /// What tasks ask for it by: `image` (`[C, H, W]`), `label` (`[]`), `mask` (`[H, W]`), `tokens` and `targets` (`[T]`).
     pub name: &'static str,
@@ -23,24 +27,35 @@ pub struct Field {
     pub kind: FieldKind,
     /// The shape in one sample; empty for a single number.
     pub shape: Vec<usize>,
+    /// For images of files: how the device that computes with them normalises what has 8 bits.
+    pub normalize: Option<Arc<Normalize>>,
 }
 
 impl Field {
-    /// A field of floating-point values.
-    pub fn f32(name: &'static str, shape: impl Into<Vec<usize>>) -> Self {
+    fn new(name: &'static str, kind: FieldKind, shape: Vec<usize>) -> Self {
         Self {
             name,
-            kind: FieldKind::F32,
-            shape: shape.into(),
+            kind,
+            shape,
+            normalize: None,
         }
+    }
+
+    /// A field of floating-point values.
+    pub fn f32(name: &'static str, shape: impl Into<Vec<usize>>) -> Self {
+        Self::new(name, FieldKind::F32, shape.into())
     }
 
     /// A field of integers.
     pub fn i64(name: &'static str, shape: impl Into<Vec<usize>>) -> Self {
+        Self::new(name, FieldKind::I64, shape.into())
+    }
+
+    /// A field of images, `[C, H, W]`, that are normalised on the way to the model.
+    pub fn image(name: &'static str, shape: [usize; 3], normalize: Normalize) -> Self {
         Self {
-            name,
-            kind: FieldKind::I64,
-            shape: shape.into(),
+            normalize: Some(Arc::new(normalize)),
+            ..Self::f32(name, shape)
         }
     }
 
@@ -62,29 +77,51 @@ pub enum Slot<'a> {
     F32(&'a mut [f32]),
     /// For a field of [`FieldKind::I64`].
     I64(&'a mut [i64]),
+    /// For a field of images.
+    Pixels(&'a mut Pixels),
 }
 
 impl Slot<'_> {
     /// The room for floating-point values.
     ///
     /// # Panics
-    /// If the slot is for integers: it belongs to another field.
+    /// If the slot is for others: it belongs to another field.
     pub fn f32(&mut self) -> &mut [f32] {
         match self {
             Self::F32(values) => values,
-            Self::I64(_) => panic!("a slot for integers was taken for one of floating-point values"),
+            other => panic!("{}", other.mistaken("floating-point values")),
         }
     }
 
     /// The room for integers.
     ///
     /// # Panics
-    /// If the slot is for floating-point values: it belongs to another field.
+    /// If the slot is for others: it belongs to another field.
     pub fn i64(&mut self) -> &mut [i64] {
         match self {
             Self::I64(values) => values,
-            Self::F32(_) => panic!("a slot for floating-point values was taken for one of integers"),
+            other => panic!("{}", other.mistaken("integers")),
         }
+    }
+
+    /// The room for an image.
+    ///
+    /// # Panics
+    /// If the slot is for others: it belongs to another field.
+    pub(super) fn pixels(&mut self) -> &mut Pixels {
+        match self {
+            Self::Pixels(pixels) => pixels,
+            other => panic!("{}", other.mistaken("pixels")),
+        }
+    }
+
+    fn mistaken(&self, wanted: &str) -> String {
+        let own = match self {
+            Self::F32(_) => "floating-point values",
+            Self::I64(_) => "integers",
+            Self::Pixels(_) => "pixels",
+        };
+        format!("a slot for {own} was taken for one of {wanted}")
     }
 }
 
@@ -95,22 +132,30 @@ pub enum Column {
     F32(Vec<f32>),
     /// Of a field of [`FieldKind::I64`].
     I64(Vec<i64>),
+    /// Of a field of images.
+    Pixels(Pixels),
 }
 
 impl Column {
-    /// `len` zeros.
-    pub fn zeros(kind: FieldKind, len: usize) -> Self {
-        match kind {
-            FieldKind::F32 => Self::F32(vec![0.0; len]),
-            FieldKind::I64 => Self::I64(vec![0; len]),
+    /// The field of so many samples; zeros, where it has no images.
+    pub fn of(field: &Field, samples: usize) -> Self {
+        let len = samples * field.len();
+        match (&field.normalize, field.kind) {
+            (Some(normalize), _) => {
+                let plane = field.shape.iter().skip(1).product();
+                Self::Pixels(Pixels::new(Arc::clone(normalize), plane, len))
+            }
+            (None, FieldKind::F32) => Self::F32(vec![0.0; len]),
+            (None, FieldKind::I64) => Self::I64(vec![0; len]),
         }
     }
 
-    /// The type of the values.
-    pub fn kind(&self) -> FieldKind {
+    /// Whether it is of that field, or of one like it.
+    pub(super) fn suits(&self, field: &Field) -> bool {
         match self {
-            Self::F32(_) => FieldKind::F32,
-            Self::I64(_) => FieldKind::I64,
+            Self::F32(_) => field.kind == FieldKind::F32 && field.normalize.is_none(),
+            Self::I64(_) => field.kind == FieldKind::I64,
+            Self::Pixels(pixels) => field.normalize.as_deref() == Some(pixels.normalize()),
         }
     }
 
@@ -119,6 +164,7 @@ impl Column {
         match self {
             Self::F32(values) => values.len(),
             Self::I64(values) => values.len(),
+            Self::Pixels(pixels) => pixels.values().len(),
         }
     }
 
@@ -127,11 +173,12 @@ impl Column {
         self.len() == 0
     }
 
-    /// The values, if they are floating-point.
-    pub fn as_f32(&self) -> Option<&[f32]> {
+    /// The values as a model takes them, if they are floating-point.
+    pub fn as_f32(&self) -> Option<Cow<'_, [f32]>> {
         match self {
-            Self::F32(values) => Some(values),
+            Self::F32(values) => Some(Cow::Borrowed(values)),
             Self::I64(_) => None,
+            Self::Pixels(pixels) => Some(pixels.to_f32()),
         }
     }
 
@@ -139,7 +186,7 @@ impl Column {
     pub fn as_i64(&self) -> Option<&[i64]> {
         match self {
             Self::I64(values) => Some(values),
-            Self::F32(_) => None,
+            Self::F32(_) | Self::Pixels(_) => None,
         }
     }
 
@@ -148,6 +195,7 @@ impl Column {
         match self {
             Self::F32(values) => Slot::F32(values),
             Self::I64(values) => Slot::I64(values),
+            Self::Pixels(pixels) => Slot::Pixels(pixels),
         }
     }
 
@@ -156,6 +204,7 @@ impl Column {
         match self {
             Self::F32(values) => values.resize(len, 0.0),
             Self::I64(values) => values.resize(len, 0),
+            Self::Pixels(pixels) => pixels.resize(len),
         }
     }
 
@@ -164,15 +213,17 @@ impl Column {
         match self {
             Self::F32(values) => values[range].fill(0.0),
             Self::I64(values) => values[range].fill(0),
+            Self::Pixels(pixels) => pixels.clear(range),
         }
     }
 
-    /// Copies all of `from`, which is of the same kind, into a range of the same length.
+    /// Copies all of `from`, which is of the same field, into a range of the same length.
     pub(super) fn copy(&mut self, range: Range<usize>, from: &Column) {
         match (self, from) {
             (Self::F32(to), Self::F32(from)) => to[range].copy_from_slice(from),
             (Self::I64(to), Self::I64(from)) => to[range].copy_from_slice(from),
-            (to, from) => unreachable!("a column of {:?} has no room for {:?}", to.kind(), from.kind()),
+            (Self::Pixels(to), Self::Pixels(from)) => to.copy(range, from),
+            (to, from) => unreachable!("a column {to:?} has no room for {from:?}"),
         }
     }
 }
@@ -229,8 +280,7 @@ pub fn load_one(
     Ok(columns)
 }
 
-/// A column of zeros for each field, long enough for so many samples.
+/// A column for each field, long enough for so many samples.
 pub(super) fn columns_for(fields: &[Field], samples: usize) -> Vec<Column> {
-    let column = |field: &Field| Column::zeros(field.kind, samples * field.len());
-    fields.iter().map(column).collect()
+    fields.iter().map(|field| Column::of(field, samples)).collect()
 }

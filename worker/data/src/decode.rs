@@ -12,27 +12,23 @@
 //! values from 0 to 255, 16-bit values divided by 65535, floating-point values unchanged. Only for one channel, the
 //! brightness of a picture will do.
 
-use std::io::Cursor;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use image::{ColorType, ExtendedColorType, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
+use image::{ColorType, ExtendedColorType, ImageDecoder, ImageFormat};
 
 use self::bands::Bands;
+use self::format::{format_of, open};
+use self::refuse::{CUT_SHORT, damage, guarded};
 use super::error::SampleError;
 use super::raster::{Raster, Values};
 
 mod bands;
 mod convert;
+mod format;
 mod jpeg;
 mod mask;
+mod refuse;
 
 pub use mask::{mask, mask_header};
-
-/// The most memory that one decoded image may take: a header can state any size, a few bytes long.
-pub const LIMIT_BYTES: u64 = 512 << 20;
-
-/// Why a file is damaged, most often.
-const CUT_SHORT: &str = "the file is cut short";
+pub use refuse::LIMIT_BYTES;
 
 /// The size that the header states, (width, height), after the checks that need no pixels: a known format, a kind
 /// that is read, `channels` channels, a size within the limit. `bytes` may be only the beginning of a file if the header
@@ -61,7 +57,7 @@ pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32), SampleError> 
 /// What is wrong with the file. `out` then holds nothing of use.
 pub fn pixels(bytes: &[u8], channels: usize, raw: &mut Vec<u8>, out: &mut Raster) -> Result<(), SampleError> {
     if channels == 3 {
-        (out.width, out.height) = rgb8(bytes, raw, out.used_u8())?;
+        (out.width, out.height) = rgb8(bytes, raw, out.values.u8())?;
         out.channels = 3;
         return Ok(());
     }
@@ -109,15 +105,6 @@ pub fn rgb8(bytes: &[u8], raw: &mut Vec<u8>, rgb: &mut Vec<u8>) -> Result<(u32, 
     })
 }
 
-/// Decoders are fed with whatever lies in a folder; should one panic on it, that is one bad image, not the end.
-fn guarded<T>(decode: impl FnOnce() -> Result<T, SampleError>) -> Result<T, SampleError> {
-    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|_| {
-        Err(SampleError::Damaged {
-            reason: "the decoder failed on it".to_owned(),
-        })
-    })
-}
-
 /// Who decodes a file whose channels are data.
 enum Source<'a> {
     Bands(Box<Bands<'a>>),
@@ -143,39 +130,6 @@ fn source(bytes: &[u8], channels: usize) -> Result<Source<'_>, SampleError> {
         };
     }
     open(bytes).map(Source::Picture)
-}
-
-fn format_of(bytes: &[u8]) -> Result<ImageFormat, SampleError> {
-    if bytes.is_empty() {
-        return Err(SampleError::Empty);
-    }
-    let format = image::guess_format(bytes).map_err(|_| SampleError::NotAnImage {
-        start: readable_start(bytes),
-    })?;
-    if !format.reading_enabled() {
-        return Err(SampleError::Unsupported {
-            what: format!("the format {format:?}"),
-        });
-    }
-    Ok(format)
-}
-
-fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError> {
-    let decoder: Box<dyn ImageDecoder> = match format_of(bytes)? {
-        ImageFormat::Jpeg => jpeg::open(bytes)?,
-        format => {
-            let mut limits = Limits::default();
-            limits.max_alloc = Some(LIMIT_BYTES);
-            let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
-            reader.limits(limits);
-            Box::new(reader.into_decoder().map_err(damage)?)
-        }
-    };
-    let (width, height) = decoder.dimensions();
-    // Three bytes a pixel are needed in any case, for the RGB copy.
-    let rgb_bytes = u64::from(width) * u64::from(height) * 3;
-    check_size(width, height, decoder.total_bytes().max(rgb_bytes))?;
-    Ok(decoder)
 }
 
 /// Opens an image that is to become RGB, and refuses what would mean nothing as such.
@@ -213,22 +167,6 @@ fn whole(bytes: &[u8]) -> Result<(), SampleError> {
     Ok(())
 }
 
-fn check_size(width: u32, height: u32, decoded_bytes: u64) -> Result<(), SampleError> {
-    if width == 0 || height == 0 {
-        return Err(SampleError::Damaged {
-            reason: format!("the header states {width}x{height} pixels"),
-        });
-    }
-    if decoded_bytes > LIMIT_BYTES {
-        return Err(SampleError::TooLarge {
-            width,
-            height,
-            limit_bytes: LIMIT_BYTES,
-        });
-    }
-    Ok(())
-}
-
 /// One value that is no number would spread over the whole model.
 fn finite(image: &Raster) -> Result<(), SampleError> {
     let Values::F32(values) = &image.values else {
@@ -250,40 +188,5 @@ fn finite(image: &Raster) -> Result<(), SampleError> {
     }
 }
 
-fn damage(error: ImageError) -> SampleError {
-    match error {
-        ImageError::Unsupported(error) => SampleError::Unsupported {
-            what: format!("this kind of image ({error})"),
-        },
-        ImageError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            SampleError::Damaged {
-                reason: CUT_SHORT.to_owned(),
-            }
-        }
-        other => SampleError::Damaged {
-            reason: other.to_string(),
-        },
-    }
-}
-
-/// The first bytes of a file for a message: text as text, else in hexadecimal.
-fn readable_start(bytes: &[u8]) -> String {
-    let start = &bytes[..bytes.len().min(12)];
-    match std::str::from_utf8(start) {
-        Ok(text) if !text.chars().any(|c| c.is_control() && !c.is_whitespace()) => format!("{text:?}"),
-        _ => start
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<Vec<_>>()
-            .join(" "),
-    }
-}
-
-#[cfg(test)]
-mod data_tests;
-#[cfg(test)]
-mod mask_tests;
-#[cfg(test)]
-mod raw_tiff;
 #[cfg(test)]
 mod tests;

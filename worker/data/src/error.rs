@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::mask_folder::{MaskKind, MaskRule};
+use super::ignored::EXTENSIONS;
+use super::mask_rule::{MaskKind, MaskRule};
 pub use super::sample_error::SampleError;
 
 /// How many names or files a message lists before it only counts.
@@ -52,7 +53,7 @@ pub enum DataError {
     #[error(
         "{} in {} no images: {}; add images ({}) or remove the {}",
         plural(classes.len(), "class folder", "class folders"), path.display(), listed(classes),
-        super::image_folder::EXTENSIONS.join(", "), if classes.len() == 1 { "folder" } else { "folders" }
+        EXTENSIONS.join(", "), if classes.len() == 1 { "folder" } else { "folders" }
     )]
     EmptyClasses {
         /// The split's folder.
@@ -75,7 +76,7 @@ pub enum DataError {
     /// A folder of images without any.
     #[error(
         "there are no images in {}; add images ({}) or set data.root and the names of its folders to where they are",
-        path.display(), super::image_folder::EXTENSIONS.join(", ")
+        path.display(), EXTENSIONS.join(", ")
     )]
     NoImages {
         /// The folder.
@@ -198,14 +199,6 @@ pub enum DataError {
         path: PathBuf,
         /// The value.
         ignore: i64,
-    },
-    /// An image index that does not read back; sender and receiver are of different versions.
-    #[error(
-        "the list of images or texts sent between ranks cannot be read ({reason}); start all ranks with the same dtrain"
-    )]
-    Index {
-        /// What is wrong with it.
-        reason: String,
     },
     /// A text, or a folder of texts, that cannot be read.
     #[error("the text {} cannot be read ({source}); set data.root to a text file or to a folder of .txt files", path.display())]

@@ -12,199 +12,71 @@
 
 use std::f32::consts::{PI, TAU};
 
-use rand_chacha::rand_core::Rng;
-
-use super::augment::{Augment, Choice};
-use super::dataset::{Dataset, Field, Slot};
-use super::error::SampleError;
-use super::fit::Fitter;
-use super::image_set::image_and_label;
-use super::normalize::Normalize;
-use super::raster::{Raster, Values};
+use super::dataset::Field;
+use super::drawn::{Drawing, Drawn, Painter, Split, Target, planes};
 use super::rng::{Domain, SampleRng, between, keyed, unit};
 
-/// Which part of the generated set: the same classes, other images.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Split {
-    /// The images to train on.
-    Train,
-    /// The images to evaluate on.
-    Test,
-}
-
 /// The generated set: the fields `image`, `[3, size, size]`, and `label`, a single number.
+pub type Generated = Drawn<Patterns>;
+
+/// What the classes look like.
 #[derive(Debug, Clone)]
-pub struct Generated {
+pub struct Patterns {
     classes: Vec<Class>,
-    samples: usize,
-    image_size: usize,
-    seed: u64,
-    split: Split,
-    normalize: Normalize,
-    augment: Augment,
-    fields: [Field; 2],
-}
-
-impl Split {
-    /// For the key of a generator.
-    pub(super) fn number(self) -> u64 {
-        match self {
-            Split::Train => 0,
-            Split::Test => 1,
-        }
-    }
-
-    /// For messages.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Split::Train => "training",
-            Split::Test => "test",
-        }
-    }
 }
 
 impl Generated {
-    /// `samples` images of `classes` classes, normalised with [`Normalize::default`], without random changes.
+    /// `samples` images of `classes` classes, normalised with [`super::Normalize::default`], without random changes.
     ///
     /// # Panics
     /// If `classes` or `image_size` is 0.
     pub fn new(classes: usize, samples: usize, image_size: usize, seed: u64, split: Split) -> Self {
-        assert!(
-            classes > 0 && image_size > 0,
-            "a generated set has classes, and images of at least one pixel"
-        );
+        assert!(classes > 0, "a generated set has classes");
         let mut rng = keyed(Domain::GeneratedClasses, seed, 0, 0);
         let shifts = std::array::from_fn(|_| unit(&mut rng));
         let classes = (0..classes).map(|number| Class::new(number, &shifts)).collect();
-        Self {
-            classes,
-            samples,
-            image_size,
-            seed,
-            split,
-            normalize: Normalize::default(),
-            augment: Augment::None,
-            fields: image_and_label([3, image_size, image_size]),
-        }
-    }
-
-    /// The same set, normalised otherwise.
-    pub fn with_normalize(self, normalize: Normalize) -> Self {
-        Self { normalize, ..self }
-    }
-
-    /// The same set, changed at random in training.
-    pub fn with_augment(self, augment: Augment) -> Self {
-        Self { augment, ..self }
-    }
-
-    /// How many classes there are; labels are below it.
-    pub fn classes(&self) -> usize {
-        self.classes.len()
-    }
-
-    /// Height and width of the images, in pixels.
-    pub fn image_size(&self) -> usize {
-        self.image_size
+        Self::by(Patterns { classes }, samples, image_size, seed, split)
     }
 
     /// The class of a sample.
     ///
     /// # Panics
-    /// If `index` is not below [`Dataset::len`].
+    /// If there is no such sample.
     pub fn label(&self, index: usize) -> u32 {
-        assert!(index < self.samples, "sample {index} of {}", self.samples);
+        self.check(index);
+        self.painter.label(index)
+    }
+}
+
+impl Patterns {
+    fn label(&self, index: usize) -> u32 {
         (index % self.classes.len()) as u32
     }
 }
 
-impl Dataset for Generated {
-    fn len(&self) -> usize {
-        self.samples
+impl Painter for Patterns {
+    const DOMAIN: Domain = Domain::GeneratedImage;
+
+    fn classes(&self) -> usize {
+        self.classes.len()
     }
 
-    fn fields(&self) -> &[Field] {
-        &self.fields
+    fn field(_: usize) -> Field {
+        Field::i64("label", [])
     }
 
-    fn load(
-        &self,
-        index: usize,
-        random: Option<&mut SampleRng>,
-        out: &mut [Slot<'_>],
-    ) -> Result<(), SampleError> {
-        let [image, label] = out else {
-            panic!("a generated set has two fields, not {}", out.len());
-        };
-        label.i64()[0] = i64::from(self.label(index));
-        let size = self.image_size;
-        let class = &self.classes[self.label(index) as usize];
-        let mut rng = keyed(
-            Domain::GeneratedImage,
-            self.seed,
-            self.split.number(),
-            index as u64,
-        );
-        let picture = Picture::new(class, &mut rng);
-        let mut planes = vec![0.0; 3 * size * size];
-        for y in 0..size {
-            for x in 0..size {
-                let place = |pixel: usize| (pixel as f32 + 0.5) / size as f32;
-                let color = picture.color(place(x), place(y));
-                add_noise(color, picture.noise, &mut rng, |c, value| {
-                    planes[(c * size + y) * size + x] = value;
-                });
-            }
+    fn draw(&self, index: usize, size: usize, rng: &mut SampleRng) -> Drawing {
+        let label = self.label(index);
+        let picture = Picture::new(&self.classes[label as usize], rng);
+        Drawing {
+            planes: planes(size, picture.noise, rng, |_, x, y| picture.color(x, y)),
+            target: Target::Class(label),
         }
-        finish(planes, size, self.augment, &self.normalize, random, image.f32())?;
-        Ok(())
     }
 
     fn describe(&self, index: usize) -> String {
-        let split = self.split.name();
-        format!("generated {split} image {index} (class {})", self.label(index))
+        format!("image {index} (class {})", self.label(index))
     }
-}
-
-/// Gives the three values of a pixel with noise of that strength.
-pub(super) fn add_noise(
-    color: [f32; 3],
-    strength: f32,
-    rng: &mut SampleRng,
-    mut put: impl FnMut(usize, f32),
-) {
-    let noise = rng.next_u32().to_le_bytes();
-    for c in 0..3 {
-        // The sum of two bytes: a triangle from -1 to 1, the same for neighbouring channels in part.
-        let grain = (f32::from(noise[c]) + f32::from(noise[c + 1])) / 255.0 - 1.0;
-        put(c, (color[c] + strength * grain).clamp(0.0, 1.0));
-    }
-}
-
-/// From three planes of a square to the end: random changes and normalisation. What was chosen is for the mask.
-pub(super) fn finish(
-    planes: Vec<f32>,
-    size: usize,
-    augment: Augment,
-    normalize: &Normalize,
-    random: Option<&mut SampleRng>,
-    out: &mut [f32],
-) -> Result<Choice, SampleError> {
-    let side = size as u32;
-    let image = Raster {
-        width: side,
-        height: side,
-        channels: 3,
-        values: Values::F32(planes),
-    };
-    let choice = random.map_or(Choice::default(), |rng| {
-        augment.draw(rng, (side, side), (side, side))
-    });
-    match choice.frame {
-        Some(frame) => normalize.write(Fitter::default().fit(&image, frame)?, choice.placement, out),
-        None => normalize.write(image.view(), choice.placement, out),
-    }
-    Ok(choice)
 }
 
 /// The kinds of pattern.

@@ -5,140 +5,70 @@
 
 use std::f32::consts::{PI, TAU};
 
-use super::augment::Augment;
-use super::dataset::{Dataset, Field, Slot};
-use super::error::SampleError;
-use super::fit::fit_labels;
-use super::generated::{Split, add_noise, finish, rgb};
-use super::mask_set::image_and_mask;
-use super::normalize::{Normalize, write_labels};
+use super::dataset::Field;
+use super::drawn::{Drawing, Drawn, Painter, Split, Target, planes};
+use super::generated::rgb;
 use super::raster::Labels;
-use super::rng::{Domain, SampleRng, below, between, keyed};
+use super::rng::{Domain, SampleRng, below, between};
 
 /// The generated set: the fields `image`, `[3, size, size]`, and `mask`, `[size, size]`.
+pub type GeneratedMasks = Drawn<Blobs>;
+
+/// How many classes there are, the ground included.
 #[derive(Debug, Clone)]
-pub struct GeneratedMasks {
+pub struct Blobs {
     classes: usize,
-    samples: usize,
-    image_size: usize,
-    seed: u64,
-    split: Split,
-    ignore: i64,
-    normalize: Normalize,
-    augment: Augment,
-    fields: [Field; 2],
 }
 
 impl GeneratedMasks {
-    /// `samples` images of `classes` classes, the ground included, normalised with [`Normalize::default`], without random
+    /// `samples` images of `classes` classes, the ground included, normalised with [`super::Normalize::default`], without random
     /// changes; pixels of no class are 255.
     ///
     /// # Panics
     /// If there are fewer than 2 or more than 65,536 classes, or `image_size` is 0.
     pub fn new(classes: usize, samples: usize, image_size: usize, seed: u64, split: Split) -> Self {
         assert!(
-            (2..=1 << 16).contains(&classes) && image_size > 0,
-            "a generated set of masks has a ground and blobs, and images of at least one pixel"
+            (2..=1 << 16).contains(&classes),
+            "a generated set of masks has a ground and blobs"
         );
-        Self {
-            classes,
-            samples,
-            image_size,
-            seed,
-            split,
-            ignore: 255,
-            normalize: Normalize::default(),
-            augment: Augment::None,
-            fields: image_and_mask([3, image_size, image_size]),
-        }
-    }
-
-    /// The same set, normalised otherwise.
-    pub fn with_normalize(self, normalize: Normalize) -> Self {
-        Self { normalize, ..self }
-    }
-
-    /// The same set, changed at random in training; pixels from outside of the image get the class `ignore`.
-    pub fn with_augment(self, augment: Augment, ignore: i64) -> Self {
-        Self {
-            augment,
-            ignore,
-            ..self
-        }
-    }
-
-    /// How many classes there are, the ground included.
-    pub fn classes(&self) -> usize {
-        self.classes
-    }
-
-    /// The picture before normalisation, in planes, and its mask.
-    fn draw(&self, index: usize) -> (Vec<f32>, Vec<u16>) {
-        let size = self.image_size;
-        let mut rng = keyed(
-            Domain::GeneratedMask,
-            self.seed,
-            self.split.number(),
-            index as u64,
-        );
-        let ground = Ground::new(&mut rng);
-        let blobs: Vec<Blob> = (0..1 + below(&mut rng, 4))
-            .map(|_| Blob::new(self.classes, &mut rng))
-            .collect();
-        let noise = between(&mut rng, 0.02, 0.12);
-        let (mut planes, mut mask) = (vec![0.0; 3 * size * size], vec![0; size * size]);
-        for y in 0..size {
-            for x in 0..size {
-                let place = |pixel: usize| (pixel as f32 + 0.5) / size as f32;
-                let (u, v) = (place(x), place(y));
-                let blob = blobs.iter().rev().find(|blob| blob.covers(u, v));
-                let color = blob.map_or_else(|| ground.color(u, v), |blob| blob.color(u, v));
-                mask[y * size + x] = blob.map_or(0, |blob| blob.class);
-                add_noise(color, noise, &mut rng, |c, value| {
-                    planes[(c * size + y) * size + x] = value;
-                });
-            }
-        }
-        (planes, mask)
+        Self::by(Blobs { classes }, samples, image_size, seed, split)
     }
 }
 
-impl Dataset for GeneratedMasks {
-    fn len(&self) -> usize {
-        self.samples
+impl Painter for Blobs {
+    const DOMAIN: Domain = Domain::GeneratedMask;
+
+    fn classes(&self) -> usize {
+        self.classes
     }
 
-    fn fields(&self) -> &[Field] {
-        &self.fields
+    fn field(size: usize) -> Field {
+        Field::i64("mask", [size, size])
     }
 
-    fn load(
-        &self,
-        index: usize,
-        random: Option<&mut SampleRng>,
-        out: &mut [Slot<'_>],
-    ) -> Result<(), SampleError> {
-        let [image, mask] = out else {
-            panic!("images and masks are two fields, not {}", out.len());
-        };
-        assert!(index < self.samples, "sample {index} of {}", self.samples);
-        let size = self.image_size;
-        let (planes, values) = self.draw(index);
-        let choice = finish(planes, size, self.augment, &self.normalize, random, image.f32())?;
-        let drawn = Labels {
-            width: size as u32,
-            height: size as u32,
+    fn draw(&self, _: usize, size: usize, rng: &mut SampleRng) -> Drawing {
+        let ground = Ground::new(rng);
+        let blobs: Vec<Blob> = (0..1 + below(rng, 4))
+            .map(|_| Blob::new(self.classes, rng))
+            .collect();
+        let noise = between(rng, 0.02, 0.12);
+        let mut values = vec![0; size * size];
+        let planes = planes(size, noise, rng, |at, x, y| {
+            let blob = blobs.iter().rev().find(|blob| blob.covers(x, y));
+            values[at] = blob.map_or(0, |blob| blob.class);
+            blob.map_or_else(|| ground.color(x, y), |blob| blob.color(x, y))
+        });
+        let (width, height) = (size as u32, size as u32);
+        let target = Target::Mask(Labels {
+            width,
+            height,
             values,
-        };
-        let labels = choice
-            .frame
-            .map_or_else(|| drawn.clone(), |frame| fit_labels(&drawn, frame));
-        write_labels(&labels.values, size, choice.placement, self.ignore, mask.i64());
-        Ok(())
+        });
+        Drawing { planes, target }
     }
 
     fn describe(&self, index: usize) -> String {
-        format!("generated {} image {index}", self.split.name())
+        format!("image {index}")
     }
 }
 

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+/// File name endings that are taken for images, in any case. What a file holds is decided by its content.
+pub const EXTENSIONS: [&str; 7] = ["png", "jpg", "jpeg", "bmp", "tif", "tiff", "webp"];
+
 /// Endings that a message lists before it only counts.
 const LISTED: usize = 5;
 

@@ -8,10 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::{DataError, listed};
-use super::ignored::Ignored;
-
-/// File name endings that are taken for images, in any case. What a file holds is decided by its content.
-pub const EXTENSIONS: [&str; 7] = ["png", "jpg", "jpeg", "bmp", "tif", "tiff", "webp"];
+use super::ignored::{EXTENSIONS, Ignored};
 
 /// One image: its class and its path below `root/split`, with `/` between names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,28 +66,20 @@ impl ImageIndex {
             });
         }
         let names: Vec<String> = found.iter().map(|entry| entry.name.clone()).collect();
-        if let Some(known) = classes {
-            let known: HashSet<&String> = known.iter().collect();
-            let unknown: Vec<String> = names
-                .iter()
-                .filter(|name| !known.contains(name))
-                .cloned()
-                .collect();
-            if !unknown.is_empty() {
-                return Err(DataError::UnknownClasses {
-                    path: folder,
-                    classes: unknown,
-                });
-            }
-        }
         let classes = classes.map_or_else(|| names.clone(), <[String]>::to_vec);
-
-        let real = folder
-            .canonicalize()
-            .map_err(|source| DataError::UnreadableFolder {
-                path: folder.clone(),
-                source,
-            })?;
+        let known: HashSet<&String> = classes.iter().collect();
+        let unknown: Vec<String> = names
+            .iter()
+            .filter(|name| !known.contains(name))
+            .cloned()
+            .collect();
+        if !unknown.is_empty() {
+            return Err(DataError::UnknownClasses {
+                path: folder,
+                classes: unknown,
+            });
+        }
+        let real = canonical(&folder)?;
         let above: HashSet<PathBuf> = real.ancestors().map(Path::to_path_buf).collect();
         let (mut samples, mut ignored) = (Vec::new(), Ignored::default());
         let loose = entries.iter().filter(|entry| !entry.is_folder);
@@ -154,43 +143,6 @@ impl ImageIndex {
         }
         counts
     }
-
-    /// For the other ranks, which must not scan for themselves: a folder may change, or be listed differently,
-    /// between two looks at it.
-    ///
-    /// # Errors
-    /// [`DataError::NotUnicode`] if the root's path is not UTF-8.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, DataError> {
-        if self.root.to_str().is_none() {
-            return Err(DataError::NotUnicode {
-                path: self.root.clone(),
-            });
-        }
-        serde_json::to_vec(self).map_err(|error| DataError::Index {
-            reason: error.to_string(),
-        })
-    }
-
-    /// The inverse of [`ImageIndex::to_bytes`].
-    ///
-    /// # Errors
-    /// [`DataError::Index`] if the bytes are not an index or name a class that is not in it.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, DataError> {
-        let index: Self = serde_json::from_slice(bytes).map_err(|error| DataError::Index {
-            reason: error.to_string(),
-        })?;
-        match index
-            .samples
-            .iter()
-            .find(|sample| sample.0 as usize >= index.classes.len())
-        {
-            Some(Sample(class, path)) => {
-                let reason = format!("{path} is of class {class} of {}", index.classes.len());
-                Err(DataError::Index { reason })
-            }
-            None => Ok(index),
-        }
-    }
 }
 
 /// The settings that name the splits' folders.
@@ -250,6 +202,15 @@ pub(super) fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
     Ok(entries)
 }
 
+fn canonical(folder: &Path) -> Result<PathBuf, DataError> {
+    folder
+        .canonicalize()
+        .map_err(|source| DataError::UnreadableFolder {
+            path: folder.to_path_buf(),
+            source,
+        })
+}
+
 /// Adds the images below `folder` to `paths`, each as `prefix/...`, or as it is without a prefix, and counts the other files.
 pub(super) fn list_images(
     folder: &Path,
@@ -258,13 +219,7 @@ pub(super) fn list_images(
     paths: &mut Vec<String>,
     ignored: &mut Ignored,
 ) -> Result<(), DataError> {
-    let real = folder
-        .canonicalize()
-        .map_err(|source| DataError::UnreadableFolder {
-            path: folder.to_path_buf(),
-            source,
-        })?;
-    if !visited.insert(real) {
+    if !visited.insert(canonical(folder)?) {
         return Ok(());
     }
     for entry in list(folder)? {

@@ -12,55 +12,13 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use self::threads::{Shared, State, lock};
-use super::dataset::{Column, Dataset, Field};
-use super::error::{BadSample, DataError};
+use super::dataset::Dataset;
+use super::error::DataError;
 
+mod batch;
 mod threads;
 
-/// What to load next: samples of one epoch, in this order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MicroBatch {
-    /// The epoch, which decides the samples' augmentation.
-    pub epoch: u64,
-    /// Numbers of samples in the data set; may be none.
-    pub indices: Vec<u32>,
-}
-
-/// A loaded micro-batch of n samples.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Batch {
-    /// The fields of the data set.
-    pub fields: Arc<[Field]>,
-    /// For each field the values of the n samples, one after the other; zeros where a sample could not be loaded.
-    pub columns: Vec<Column>,
-    /// n weights: 1, or 0 for a sample that could not be loaded.
-    pub weights: Vec<f32>,
-    /// n numbers of samples, as asked for.
-    pub indices: Vec<u32>,
-    /// The samples that could not be loaded, in the batch's order.
-    pub bad: Vec<BadSample>,
-}
-
-impl Batch {
-    /// The values of the field of that name.
-    pub fn column(&self, name: &str) -> Option<&Column> {
-        let at = self.fields.iter().position(|field| field.name == name)?;
-        self.columns.get(at)
-    }
-}
-
-/// How to load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoaderOptions {
-    /// Threads; at least one is started.
-    pub threads: usize,
-    /// How many batches may be loaded or be loading while none is asked for; at least one. This bounds the memory.
-    pub prefetch_batches: usize,
-    /// Seed of the augmentation.
-    pub seed: u64,
-    /// Whether samples are loaded with random choices, as in training.
-    pub augment: bool,
-}
+pub use batch::{Batch, LoaderOptions, MicroBatch};
 
 /// The loading threads. Iterate to get the batches; the time that `next` takes is the time waited for data.
 ///
@@ -206,9 +164,5 @@ impl std::fmt::Debug for Loader {
     }
 }
 
-#[cfg(test)]
-mod failure_tests;
-#[cfg(test)]
-mod numbers;
 #[cfg(test)]
 mod tests;

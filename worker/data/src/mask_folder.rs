@@ -10,65 +10,10 @@ use super::check::{CheckReport, Depth, Listed, Looker, Needs};
 use super::error::{DataError, SampleError};
 use super::ignored::Ignored;
 use super::image_folder::{folder_error, list, list_images};
-use super::picture_set::same_size;
-use super::raster::Labels;
+use super::mask_rule::{MaskRule, same_size};
 
 /// Of more masks than are decoded in any case, so many are, to know what they hold. It takes seconds.
 const COUNTED: usize = 2_000;
-
-/// How the values of a mask file become classes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum MaskKind {
-    /// The value is the class; of a palette image, the place in the palette.
-    #[default]
-    Index,
-    /// Every value but 0 is class 1.
-    Binary,
-}
-
-/// How masks are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MaskRule {
-    /// What values mean.
-    pub kind: MaskKind,
-    /// Classes go from 0 to one less than this.
-    pub classes: usize,
-    /// The value that means no class: in files of [`MaskKind::Index`], and of pixels that a random shift brings in from outside
-    /// of the image. The loss leaves it out.
-    pub ignore: i64,
-}
-
-impl MaskRule {
-    /// Turns values into classes.
-    ///
-    /// # Errors
-    /// [`SampleError::MaskValue`] if there is a value that is neither a class nor the ignored one.
-    pub(super) fn apply(self, labels: &mut Labels) -> Result<(), SampleError> {
-        match self.kind {
-            MaskKind::Binary => {
-                labels
-                    .values
-                    .iter_mut()
-                    .for_each(|value| *value = u16::from(*value != 0));
-                Ok(())
-            }
-            MaskKind::Index => {
-                let is_class =
-                    |value: u16| usize::from(value) < self.classes || i64::from(value) == self.ignore;
-                match labels.values.iter().position(|&value| !is_class(value)) {
-                    None => Ok(()),
-                    Some(at) => Err(SampleError::MaskValue {
-                        value: labels.values[at],
-                        column: at % labels.width.max(1) as usize,
-                        row: at / labels.width.max(1) as usize,
-                        classes: self.classes,
-                        ignore: self.ignore,
-                    }),
-                }
-            }
-        }
-    }
-}
 
 /// An image and its mask: their paths below the two folders, with `/` between names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -227,31 +172,6 @@ impl MaskIndex {
             census.add(&uncounted::census(self, wanted, threads, progress));
         }
         census
-    }
-
-    /// For the other ranks, as [`super::ImageIndex::to_bytes`].
-    ///
-    /// # Errors
-    /// [`DataError::NotUnicode`] if the root's path is not UTF-8.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, DataError> {
-        if self.root.to_str().is_none() {
-            return Err(DataError::NotUnicode {
-                path: self.root.clone(),
-            });
-        }
-        serde_json::to_vec(self).map_err(|error| DataError::Index {
-            reason: error.to_string(),
-        })
-    }
-
-    /// The inverse of [`MaskIndex::to_bytes`].
-    ///
-    /// # Errors
-    /// [`DataError::Index`] if the bytes are not an index.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, DataError> {
-        serde_json::from_slice(bytes).map_err(|error| DataError::Index {
-            reason: error.to_string(),
-        })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Decoded images in memory, and views of parts of them.
 
+use super::plane::{Placement, Plane};
+
 /// The values of a decoded image.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Values {
@@ -7,6 +9,38 @@ pub enum Values {
     U8(Vec<u8>),
     /// From 0 to 1 of 16-bit images; as in the file of floating-point images.
     F32(Vec<f32>),
+}
+
+impl Values {
+    /// The memory for 8-bit values, with what it held before.
+    pub(super) fn u8(&mut self) -> &mut Vec<u8> {
+        if let Self::F32(_) = self {
+            *self = Self::U8(Vec::new());
+        }
+        match self {
+            Self::U8(values) => values,
+            Self::F32(_) => unreachable!("just replaced"),
+        }
+    }
+
+    /// The memory for floating-point values, with what it held before.
+    pub(super) fn f32(&mut self) -> &mut Vec<f32> {
+        if let Self::U8(_) = self {
+            *self = Self::F32(Vec::new());
+        }
+        match self {
+            Self::F32(values) => values,
+            Self::U8(_) => unreachable!("just replaced"),
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::U8(values) => values.len(),
+            Self::F32(values) => values.len(),
+        }
+    }
 }
 
 /// A decoded image.
@@ -54,36 +88,18 @@ impl Raster {
         }
     }
 
-    /// The memory for 8-bit values, with what it held before.
-    pub(super) fn used_u8(&mut self) -> &mut Vec<u8> {
-        if let Values::F32(_) = self.values {
-            self.values = Values::U8(Vec::new());
-        }
-        match &mut self.values {
-            Values::U8(values) => values,
-            Values::F32(_) => unreachable!("just replaced"),
-        }
-    }
-
     /// The memory for 8-bit values, emptied.
     pub(super) fn empty_u8(&mut self) -> &mut Vec<u8> {
-        let values = self.used_u8();
+        let values = self.values.u8();
         values.clear();
         values
     }
 
     /// The memory for floating-point values, emptied.
     pub(super) fn empty_f32(&mut self) -> &mut Vec<f32> {
-        if let Values::U8(_) = self.values {
-            self.values = Values::F32(Vec::new());
-        }
-        match &mut self.values {
-            Values::F32(values) => {
-                values.clear();
-                values
-            }
-            Values::U8(_) => unreachable!("just replaced"),
-        }
+        let values = self.values.f32();
+        values.clear();
+        values
     }
 }
 
@@ -131,6 +147,22 @@ impl<'a> View<'a> {
     /// Whether the three values of a pixel lie side by side.
     pub fn is_rgb(&self) -> bool {
         matches!(self.samples, Samples::U8(_)) && self.channels == 3
+    }
+
+    /// One channel of it, of which `values` are the samples.
+    pub(super) fn channel<T>(&self, values: &'a [T], c: usize) -> Plane<'a, T> {
+        let (first, step) = if self.is_rgb() {
+            (c, 3)
+        } else {
+            (c * self.plane, 1)
+        };
+        Plane {
+            values: &values[first..],
+            width: self.width,
+            height: self.height,
+            row: self.row,
+            step,
+        }
     }
 
     /// The rectangle of that size whose upper left corner is at (left, top).
@@ -208,6 +240,21 @@ pub struct Labels {
 }
 
 impl Labels {
+    /// Writes it as a [`Pixels`](super::pixels::Pixels) with the same placement writes its image; what lies outside of it becomes
+    /// `outside`.
+    pub(super) fn write(&self, placement: Placement, outside: i64, out: &mut [i64]) {
+        let (width, height) = (self.width as usize, self.height as usize);
+        let (values, row, step) = (&self.values[..], width, 1);
+        Plane {
+            values,
+            width,
+            height,
+            row,
+            step,
+        }
+        .write(placement, outside, out, i64::from);
+    }
+
     /// Memory held by the values, in bytes.
     pub fn held_bytes(&self) -> usize {
         2 * self.values.capacity()

@@ -115,29 +115,6 @@ impl TextIndex {
         }
         Corpus::with_vocabulary(self.vocabulary.clone(), &text)
     }
-
-    /// For the other ranks.
-    ///
-    /// # Errors
-    /// [`DataError::NotUnicode`] if a path is not UTF-8.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, DataError> {
-        if let Some(path) = self.files.iter().find(|path| path.to_str().is_none()) {
-            return Err(DataError::NotUnicode { path: path.clone() });
-        }
-        serde_json::to_vec(self).map_err(|error| DataError::Index {
-            reason: error.to_string(),
-        })
-    }
-
-    /// The inverse of [`TextIndex::to_bytes`].
-    ///
-    /// # Errors
-    /// [`DataError::Index`] if the bytes are not an index.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, DataError> {
-        serde_json::from_slice(bytes).map_err(|error| DataError::Index {
-            reason: error.to_string(),
-        })
-    }
 }
 
 fn texts(folder: &Path) -> Result<Vec<PathBuf>, DataError> {

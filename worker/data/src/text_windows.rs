@@ -1,8 +1,8 @@
 //! Windows of a text as a data set for language models.
 
 use super::dataset::{Dataset, Field, Slot};
+use super::drawn::Split;
 use super::error::{DataError, SampleError};
-use super::generated::Split;
 use super::rng::{SampleRng, below};
 use super::text::Corpus;
 

@@ -14,6 +14,7 @@ use std::fmt;
 
 use tch::Tensor;
 
+mod dtype;
 mod error;
 mod gpt;
 mod layers;
@@ -30,6 +31,7 @@ mod unet;
 mod vit;
 mod weights;
 
+pub use dtype::dtype_of;
 pub use error::{ModelError, WeightsError};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{
@@ -42,7 +44,7 @@ pub use recompute::{Recompute, Segment, is_recomputing};
 pub use registry::{Entry, Registry, Role, Scope};
 pub use rename::Renames;
 pub use tensor_file::TensorFile;
-pub use tensor_write::{dtype_of, header, widest_first, write_tensors};
+pub use tensor_write::{header, widest_first, write_tensors};
 pub use unet::UnetConfig;
 pub use vit::VitConfig;
 pub use weights::{LoadMode, LoadReport, load_renamed, load_state, save_state};

@@ -6,6 +6,7 @@ use std::fmt;
 use safetensors::Dtype;
 use tch::Kind;
 
+use super::dtype::kind_of;
 use super::recognise::looks_like;
 
 /// A tensor of the model, as far as comparing needs it.
@@ -145,7 +146,7 @@ fn converts(from: Dtype, to: Kind) -> bool {
             matches!(from, Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64)
         }
         Kind::Int64 => matches!(from, Dtype::I32 | Dtype::I64),
-        _ => super::tensor_file::kind_of(from) == Some(to),
+        _ => kind_of(from) == Some(to),
     }
 }
 

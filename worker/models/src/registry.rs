@@ -173,16 +173,6 @@ impl Registry {
         self.parameters().map(Entry::elements).sum()
     }
 
-    /// The bytes of all parameters.
-    pub fn parameter_bytes(&self) -> usize {
-        self.parameters().map(Entry::bytes).sum()
-    }
-
-    /// The bytes of all buffers.
-    pub fn buffer_bytes(&self) -> usize {
-        self.buffers().map(Entry::bytes).sum()
-    }
-
     /// Names under which PyTorch's files may hold a tensor a second time, each with the name of the tensor it is.
     /// [`load_state`](super::load_state) passes over them.
     pub fn tied(&self) -> &[(String, String)] {

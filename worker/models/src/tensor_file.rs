@@ -8,10 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use dtrain_torch_shim::copy::fill;
-use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
+use super::dtype::kind_of;
 use super::error::{ModelError, WeightsError};
 
 #[cfg(target_endian = "big")]
@@ -68,21 +68,20 @@ impl TensorFile {
         file.read_exact_at(&mut prefix, 0).map_err(read)?;
         let header_bytes = u64::from_le_bytes(prefix);
         if header_bytes > MAX_HEADER_BYTES {
-            if prefix.starts_with(ZIP_MARK) {
-                let reason = "it is a zip, as torch.save writes; convert it with safetensors.torch.save_file";
-                return Err(format(reason.to_owned()));
-            }
-            return Err(format(format!(
-                "its first 8 bytes announce a header of {header_bytes} bytes"
-            )));
+            return Err(format(match prefix.starts_with(ZIP_MARK) {
+                true => "it is a zip, as torch.save writes; convert it with safetensors.torch.save_file"
+                    .to_owned(),
+                false => format!("its first 8 bytes announce a header of {header_bytes} bytes"),
+            }));
         }
         let data_start = PREFIX_BYTES + header_bytes;
+        let size = |expected| WeightsError::Size {
+            path: path.to_owned(),
+            expected,
+            actual,
+        };
         if actual < data_start {
-            return Err(WeightsError::Size {
-                path: path.to_owned(),
-                expected: data_start,
-                actual,
-            });
+            return Err(size(data_start));
         }
         let mut header = vec![0u8; header_bytes as usize];
         file.read_exact_at(&mut header, PREFIX_BYTES).map_err(read)?;
@@ -91,11 +90,7 @@ impl TensorFile {
             .map_err(|error| format(format!("its header cannot be read: {error}")))?;
         let expected = data_start.saturating_add(metadata.data_len() as u64);
         if expected != actual {
-            return Err(WeightsError::Size {
-                path: path.to_owned(),
-                expected,
-                actual,
-            });
+            return Err(size(expected));
         }
         Ok(Self {
             path: path.to_owned(),
@@ -193,27 +188,12 @@ impl TensorFile {
     }
 }
 
-/// libtorch's counterpart of a type of the format.
-pub(super) fn kind_of(dtype: Dtype) -> Option<Kind> {
-    Some(match dtype {
-        Dtype::BOOL => Kind::Bool,
-        Dtype::U8 => Kind::Uint8,
-        Dtype::I8 => Kind::Int8,
-        Dtype::I16 => Kind::Int16,
-        Dtype::I32 => Kind::Int,
-        Dtype::I64 => Kind::Int64,
-        Dtype::F16 => Kind::Half,
-        Dtype::BF16 => Kind::BFloat16,
-        Dtype::F32 => Kind::Float,
-        Dtype::F64 => Kind::Double,
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs;
+
+    use tch::Kind;
 
     use super::super::tensor_write::write_tensors;
     use super::*;

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
+use super::dtype::dtype_of;
 use super::error::{ModelError, WeightsError};
 use super::tensor_file::{MAX_HEADER_BYTES, PREFIX_BYTES};
 
@@ -111,27 +112,10 @@ pub fn header<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, Vec<i64>)>) -> 
     Ok(header)
 }
 
-/// The format's counterpart of one of libtorch's types.
-pub fn dtype_of(kind: Kind) -> Option<Dtype> {
-    Some(match kind {
-        Kind::Bool => Dtype::BOOL,
-        Kind::Uint8 => Dtype::U8,
-        Kind::Int8 => Dtype::I8,
-        Kind::Int16 => Dtype::I16,
-        Kind::Int => Dtype::I32,
-        Kind::Int64 => Dtype::I64,
-        Kind::Half => Dtype::F16,
-        Kind::BFloat16 => Dtype::BF16,
-        Kind::Float => Dtype::F32,
-        Kind::Double => Dtype::F64,
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use tch::Device;
+    use tch::{Device, Kind};
 
     use super::super::tensor_file::TensorFile;
     use super::*;

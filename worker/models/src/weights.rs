@@ -4,12 +4,12 @@ use std::fmt;
 use std::path::Path;
 
 use dtrain_common::recipe::WeightsMode;
-use tch::{Kind, Tensor};
+use tch::{Kind, TchError, Tensor};
 
 use super::error::{ModelError, WeightsError};
 use super::mismatch::{Found, Mismatch, ShapeDifference, Wanted, compare, few, is_batch_counter, is_head};
-use super::registry::Registry;
-use super::rename::Renames;
+use super::registry::{Entry, Registry};
+use super::rename::{RenamedFile, Renames};
 use super::tensor_file::TensorFile;
 use super::tensor_write::write_tensors;
 
@@ -136,21 +136,11 @@ pub fn load_renamed(
             })
         })
         .collect();
-    let mut wanted = Vec::with_capacity(registry.state().len());
-    for entry in registry.state() {
-        let shape = entry
-            .tensor()
-            .size()
-            .into_iter()
-            .map(|size| size as usize)
-            .collect();
-        wanted.push(Wanted {
-            name: entry.name(),
-            shape,
-            kind: entry.tensor().f_kind()?,
-        });
-    }
-
+    let wanted = registry
+        .state()
+        .iter()
+        .map(wanted)
+        .collect::<Result<Vec<_>, _>>()?;
     let mut mismatch = compare(&wanted, &found);
     let mut report = LoadReport::default();
     if mode == LoadMode::FineTune {
@@ -168,30 +158,19 @@ pub fn load_renamed(
         .into());
     }
 
-    for (second, first) in registry.tied() {
-        if file.info(second).is_some() && !file.read(second)?.f_equal(&file.read(first)?)? {
-            return Err(WeightsError::Untied {
-                path: path.to_owned(),
-                first: first.clone(),
-                second: second.clone(),
-            }
-            .into());
-        }
-    }
-
+    check_ties(registry, &file, path)?;
     for (entry, wanted) in registry.state().iter().zip(&wanted) {
         if file.info(entry.name()).is_none() && is_batch_counter(entry.name()) {
             report.counters_missing += 1;
             continue;
         }
         // A head is loaded whole or not at all.
-        if is_head(entry.name()) && !report.head_kept.is_empty() {
-            continue;
-        }
-        if report
-            .rest
-            .as_ref()
-            .is_some_and(|rest| !rest.leaves(entry.name()))
+        let kept = is_head(entry.name()) && !report.head_kept.is_empty();
+        if kept
+            || report
+                .rest
+                .as_ref()
+                .is_some_and(|rest| !rest.leaves(entry.name()))
         {
             continue;
         }
@@ -202,6 +181,30 @@ pub fn load_renamed(
         report.loaded += 1;
     }
     Ok(report)
+}
+
+fn wanted(entry: &Entry) -> Result<Wanted<'_>, TchError> {
+    let shape = entry.tensor().size().into_iter().map(|size| size as usize);
+    Ok(Wanted {
+        name: entry.name(),
+        shape: shape.collect(),
+        kind: entry.tensor().f_kind()?,
+    })
+}
+
+/// A tensor that is there a second time must be the same.
+fn check_ties(registry: &Registry, file: &RenamedFile, path: &Path) -> Result<(), ModelError> {
+    for (second, first) in registry.tied() {
+        if file.info(second).is_some() && !file.read(second)?.f_equal(&file.read(first)?)? {
+            return Err(WeightsError::Untied {
+                path: path.to_owned(),
+                first: first.clone(),
+                second: second.clone(),
+            }
+            .into());
+        }
+    }
+    Ok(())
 }
 
 /// Writes a model's state under its plain names: parameters as float32, or as float64 where the model computes in it, and

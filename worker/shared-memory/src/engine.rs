@@ -10,32 +10,11 @@ use std::time::{Duration, Instant};
 
 use crate::error::Fault;
 use crate::kernel;
-use crate::member::{Collective, Operation, Shared, Stop};
 use crate::parts;
-use crate::pending::Outcome;
-use crate::segment::Segment;
+use crate::queue::{Collective, Job, Operation, Shared, Stop};
 
 /// How often a rank that waits asks the kernel whether those it waits for still live, and looks at the clock.
 const TICK: Duration = Duration::from_millis(100);
-
-/// A started operation.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) sequence: u32,
-    pub(crate) tag: u32,
-    pub(crate) operation: Operation,
-    pub(crate) segment: Arc<Segment>,
-    pub(crate) deadline: Option<Instant>,
-    pub(crate) timeout: Duration,
-    pub(crate) outcome: Arc<Outcome>,
-}
-
-/// However the thread ends, nobody waits for a job for ever.
-impl Drop for Job {
-    fn drop(&mut self) {
-        self.outcome.set(Err(Fault::Stopped));
-    }
-}
 
 pub(crate) struct Engine {
     shared: Arc<Shared>,

@@ -22,13 +22,15 @@ mod lock;
 mod member;
 mod parts;
 mod pending;
+mod queue;
 mod segment;
 mod ticket;
 
 pub use control::Control;
 pub use element::{Element, Reduction};
 pub use error::{Fault, MemoryError};
-pub use member::{Collective, Member, Operation};
+pub use member::Member;
 pub use pending::Pending;
+pub use queue::{Collective, Operation};
 pub use segment::{Region, Segment};
 pub use ticket::Ticket;

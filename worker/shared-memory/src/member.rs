@@ -1,70 +1,15 @@
 //! One rank's place in the team: where operations are started.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::control::Control;
-use crate::element::{Element, Reduction};
-use crate::engine::{Engine, Job};
+use crate::engine::Engine;
 use crate::error::{Fault, MemoryError};
 use crate::pending::{Outcome, Pending};
+use crate::queue::{Collective, Job, Operation, Shared, Stop};
 use crate::segment::Segment;
-
-/// What becomes of the range that an operation names, which is the same in every rank's region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Collective {
-    /// Every rank's range becomes the reduction of all of them, to the same bits.
-    AllReduce(Reduction),
-    /// The rank-th of equal parts of the rank's range becomes the reduction of that part of all ranges; the rest stays.
-    ReduceScatter(Reduction),
-    /// Every rank's range becomes the equal parts of the ranks in their order: the r-th is taken from rank r.
-    AllGather,
-}
-
-/// An operation over a range of the regions of a segment. Every rank starts the same one on the same segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Operation {
-    /// What to do.
-    pub collective: Collective,
-    /// What the range holds.
-    pub element: Element,
-    /// The first byte of the range in the region; a multiple of the element's size.
-    pub offset: usize,
-    /// The number of elements; of `ReduceScatter` and `AllGather` a multiple of the number of ranks.
-    pub count: usize,
-}
-
-/// The operations that wait for their turn, shared by the ranks' callers and their one thread.
-#[derive(Debug)]
-pub(crate) struct Queue {
-    pub(crate) waiting: VecDeque<Job>,
-    pub(crate) stop: Option<Stop>,
-    sequence: u32,
-}
-
-/// How the thread is to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// After the operations that were started.
-    Finish,
-    /// At once.
-    Abandon,
-}
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) control: Control,
-    queue: Mutex<Queue>,
-}
-
-impl Shared {
-    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
-        // Nothing in a critical section can panic half-way.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A rank among the others of its machine. Its thread carries operations out in the order in which they were started; those
 /// that are in flight together must not overlap in memory.
@@ -83,14 +28,7 @@ impl Member {
     /// # Errors
     /// `System` where no thread can be started.
     pub fn new(control: Control) -> Result<Self, MemoryError> {
-        let shared = Arc::new(Shared {
-            control,
-            queue: Mutex::new(Queue {
-                waiting: VecDeque::new(),
-                stop: None,
-                sequence: 0,
-            }),
-        });
+        let shared = Arc::new(Shared::new(control));
         let engine = Engine::new(Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("shared-reduce".into())

@@ -7,7 +7,7 @@ use dtrain_common::recipe::{self, DataKind, Recipe};
 
 use super::{Console, TaskError};
 use crate::data::error::MOST_NAMED;
-use crate::data::image_folder::EXTENSIONS;
+use crate::data::ignored::EXTENSIONS;
 use crate::data::{
     self, Augment, CacheBudget, CacheSize, CheckReport, DataError, Dataset, Depth, Generated, Ignored,
     ImageFolder, ImageIndex, ImageOptions, Listed, Needs, Normalize, Resize, Split,

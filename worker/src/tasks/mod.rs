@@ -1,228 +1,29 @@
 //! Tasks: what turns a micro-batch into a loss. The engine knows nothing of models; a task knows nothing of ranks.
 
+mod batch;
 mod classify;
+mod error;
 mod images;
 mod lm;
 mod segment;
 mod torchscript;
 
-use std::error::Error;
 use std::sync::Arc;
 
-use dtrain_common::recipe::{Recipe, RecipeError};
-use dtrain_torch_shim::{ShimError, cuda};
+use dtrain_common::recipe::Recipe;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tch::kind::Element;
-use tch::{Device, Kind, TchError, Tensor};
+use tch::Tensor;
 
+pub use batch::Batch;
 pub use classify::Classify;
+pub use error::TaskError;
 pub use lm::Lm;
 pub use segment::Segment;
 pub use torchscript::{ScriptError, TorchScript};
 
-use crate::OutOfMemory;
-use crate::data::{self, Column, DataError, Dataset, Field, FieldKind};
-use crate::models::{ModelError, Registry, without_drawing};
-use crate::out_of_memory::anywhere;
-
-/// A micro-batch of N samples on its device.
-#[derive(Debug)]
-pub struct Batch {
-    /// Names and values, N x the field's shape: float32 or int64.
-    fields: Vec<(&'static str, Tensor)>,
-    /// N weights, float32: 1, or 0 for a sample that could not be read.
-    pub weights: Tensor,
-    /// The sum of the weights.
-    pub weight: f64,
-    blank: bool,
-}
-
-impl Batch {
-    /// Copies a decoded batch to `device`. A copy to a GPU goes by pinned memory and is not waited for: what is computed
-    /// from it is queued behind it.
-    ///
-    /// # Errors
-    /// Where memory runs out.
-    pub fn new(decoded: &data::Batch, device: Device) -> Result<Self, ShimError> {
-        let samples = decoded.weights.len() as i64;
-        let mut fields = Vec::with_capacity(decoded.fields.len());
-        for (field, column) in decoded.fields.iter().zip(&decoded.columns) {
-            let mut shape = vec![samples];
-            shape.extend(field.shape.iter().map(|&length| length as i64));
-            let values = match column {
-                Column::F32(values) => place(values, device)?,
-                Column::I64(values) => place(values, device)?,
-            };
-            fields.push((field.name, values.f_view(&*shape)?));
-        }
-        Ok(Self {
-            fields,
-            weights: place(&decoded.weights, device)?,
-            weight: decoded.weights.iter().map(|&weight| f64::from(weight)).sum(),
-            blank: false,
-        })
-    }
-
-    /// A batch of so many samples without values.
-    ///
-    /// # Errors
-    /// Where memory runs out.
-    pub(crate) fn blank(fields: &[Field], samples: usize, device: Device) -> Result<Self, TchError> {
-        let zeros = |field: &Field| {
-            let mut shape = vec![samples as i64];
-            shape.extend(field.shape.iter().map(|&length| length as i64));
-            let kind = match field.kind {
-                FieldKind::F32 => Kind::Float,
-                FieldKind::I64 => Kind::Int64,
-            };
-            Ok((field.name, Tensor::f_zeros(&*shape, (kind, device))?))
-        };
-        Ok(Self {
-            fields: fields.iter().map(zeros).collect::<Result<_, TchError>>()?,
-            weights: Tensor::f_ones([samples as i64], (Kind::Float, device))?,
-            weight: samples as f64,
-            blank: true,
-        })
-    }
-
-    /// What a batch of so many samples takes, in bytes.
-    pub(crate) fn bytes_of(fields: &[Field], samples: usize) -> u64 {
-        let of_sample = fields.iter().map(|field| {
-            let each = match field.kind {
-                FieldKind::F32 => 4,
-                FieldKind::I64 => 8,
-            };
-            each * field.len() as u64
-        });
-        (of_sample.sum::<u64>() + 4) * samples as u64
-    }
-
-    /// N.
-    pub fn samples(&self) -> usize {
-        self.weights.size().first().map_or(0, |&samples| samples as usize)
-    }
-
-    /// A copy in memory of its own.
-    ///
-    /// # Errors
-    /// Where memory runs out.
-    pub(crate) fn duplicate(&self) -> Result<Self, TchError> {
-        let room = |(name, values): &(&'static str, Tensor)| Ok((*name, values.f_empty_like()?));
-        let mut copy = Self {
-            fields: self.fields.iter().map(room).collect::<Result<_, TchError>>()?,
-            weights: self.weights.f_empty_like()?,
-            ..*self
-        };
-        copy.fill(self)?;
-        Ok(copy)
-    }
-
-    /// Takes the values of another batch with the same fields and as many samples, where its own are.
-    ///
-    /// # Errors
-    /// Where the shapes differ.
-    pub(crate) fn fill(&mut self, other: &Self) -> Result<(), TchError> {
-        for ((_, own), (_, values)) in self.fields.iter_mut().zip(&other.fields) {
-            own.f_copy_(values)?;
-        }
-        self.weights.f_copy_(&other.weights)?;
-        self.weight = other.weight;
-        Ok(())
-    }
-
-    /// All of its tensors.
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        let fields = self.fields.iter().map(|(_, values)| values);
-        fields.chain([&self.weights])
-    }
-
-    /// What its tensors take, in bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.tensors()
-            .map(|tensor| tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64)
-            .sum()
-    }
-
-    /// Whether the batch has no values: before a run a step is rehearsed, to know what it takes. What a task writes down of its
-    /// batches should not have those.
-    pub fn is_blank(&self) -> bool {
-        self.blank
-    }
-
-    /// The values of a field: N x the field's shape.
-    ///
-    /// # Errors
-    /// [`TaskError::NoField`] if the data set has none of that name: it is not one for this task.
-    pub fn field(&self, name: &'static str) -> Result<&Tensor, TaskError> {
-        let found = self.fields.iter().find(|(known, _)| *known == name);
-        found.map(|(_, values)| values).ok_or_else(|| TaskError::NoField {
-            name,
-            fields: self.fields.iter().map(|(known, _)| *known).collect(),
-        })
-    }
-}
-
-/// A flat tensor of `values` on `device`.
-fn place<T: Element>(values: &[T], device: Device) -> Result<Tensor, ShimError> {
-    if !device.is_cuda() {
-        return Ok(Tensor::f_from_slice(values)?.f_to_device(device)?);
-    }
-    let pinned = cuda::pinned(values)?;
-    Ok(pinned.f_to_device_(device, pinned.kind(), true, false)?)
-}
-
-/// Why a task cannot give a loss.
-#[derive(Debug, thiserror::Error)]
-pub enum TaskError {
-    /// In the model.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// In a tensor operation; out of memory arrives here too.
-    #[error(transparent)]
-    Torch(#[from] TchError),
-    /// In the data.
-    #[error(transparent)]
-    Data(#[from] DataError),
-    /// In the recipe, where it meets the file system.
-    #[error(transparent)]
-    Recipe(#[from] RecipeError),
-    /// In a TorchScript module.
-    #[error(transparent)]
-    Script(#[from] ScriptError),
-    /// In a task of a user's own.
-    #[error(transparent)]
-    Own(Box<dyn std::error::Error + Send + Sync>),
-    /// The data has not what the task needs.
-    #[error("the data has no field `{name}`, only `{}`; set task and data.kind to ones that go together", fields.join("`, `"))]
-    NoField {
-        /// What the task asked for.
-        name: &'static str,
-        /// What there is.
-        fields: Vec<&'static str>,
-    },
-}
-
-impl OutOfMemory for TaskError {
-    fn is_out_of_memory(&self) -> bool {
-        match self {
-            Self::Model(error) => error.is_out_of_memory(),
-            Self::Torch(error) => error.is_out_of_memory(),
-            Self::Script(error) => error.is_out_of_memory(),
-            Self::Own(error) => {
-                let mut next: Option<&(dyn Error + 'static)> = Some(error.as_ref());
-                let causes = std::iter::from_fn(|| {
-                    let error = next?;
-                    next = error.source();
-                    Some(error)
-                });
-                let mut tasks = causes.filter_map(|error| error.downcast_ref::<Self>());
-                anywhere(error.as_ref()) || tasks.any(Self::is_out_of_memory)
-            }
-            Self::Data(_) | Self::Recipe(_) | Self::NoField { .. } => false,
-        }
-    }
-}
+use crate::data::Dataset;
+use crate::models::{Registry, without_drawing};
 
 /// A micro-batch's loss, and what else is counted of it.
 #[derive(Debug)]

@@ -58,7 +58,8 @@ impl BuildTask for Segment {
                 let generated = |samples, split| {
                     GeneratedMasks::new(data.classes, samples, data.image_size, recipe.train.seed, split)
                         .with_normalize(Normalize::new(&data.mean, &data.std))
-                        .with_augment(augment(recipe), ignore)
+                        .with_augment(augment(recipe))
+                        .with_ignore(ignore)
                 };
                 (
                     Arc::new(generated(data.train_samples, Split::Train)),

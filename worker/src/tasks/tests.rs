@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use tch::Device;
+
 use super::*;
-use crate::data::{Field, Generated, Loader, LoaderOptions, MicroBatch, Split};
+use crate::data::{self, Column, Field, Generated, Loader, LoaderOptions, MicroBatch, Split};
 
 fn decoded(indices: &[u32]) -> data::Batch {
     let options = LoaderOptions {
@@ -34,7 +36,7 @@ fn fields_become_tensors_of_their_shapes() {
         (vec![2, 3, 4, 4], tch::Kind::Float)
     );
     let values = Vec::<f32>::try_from(images.f_view([-1]).unwrap()).unwrap();
-    assert_eq!(values, decoded.columns[0].as_f32().unwrap());
+    assert_eq!(values, *decoded.columns[0].as_f32().unwrap());
     assert_eq!(
         Vec::<i64>::try_from(batch.field("label").unwrap()).unwrap(),
         [1, 0]

@@ -18,7 +18,7 @@ namespace {
 template <typename Function>
 Function runtime(const char* name) {
   void* found = dlsym(RTLD_DEFAULT, name);
-  if (found == nullptr) throw dtrain::LibraryMissing(std::string("CUDA is not loaded, or has no ") + name);
+  if (found == nullptr) throw dtrain::Failure(DT_LIBRARY_MISSING, std::string("CUDA is not loaded, or has no ") + name);
   return reinterpret_cast<Function>(found);
 }
 

@@ -37,16 +37,10 @@ struct DtError {
 
 namespace dtrain {
 
-struct LibraryMissing : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-struct DriverMissing : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-struct DriverTooOld : std::runtime_error {
-  using std::runtime_error::runtime_error;
+// A failure whose kind is known where it is thrown.
+struct Failure : std::runtime_error {
+  Failure(DtErrorKind kind, const std::string& message) : std::runtime_error(message), kind(kind) {}
+  DtErrorKind kind;
 };
 
 inline bool mentions(const std::string& text, const char* word) {
@@ -119,12 +113,8 @@ int32_t guard(DtError* error, Body&& body) noexcept {
   } catch (const c10::Error& e) {
     const auto text = std::string(e.what_without_backtrace());
     return fail(error, kind_of(text, DT_OTHER), text.c_str());
-  } catch (const LibraryMissing& e) {
-    return fail(error, DT_LIBRARY_MISSING, e.what());
-  } catch (const DriverMissing& e) {
-    return fail(error, DT_DRIVER_MISSING, e.what());
-  } catch (const DriverTooOld& e) {
-    return fail(error, DT_DRIVER_TOO_OLD, e.what());
+  } catch (const Failure& e) {
+    return fail(error, e.kind, e.what());
   } catch (const std::exception& e) {
     return fail(error, kind_of(e.what(), DT_OTHER), e.what());
   } catch (...) {

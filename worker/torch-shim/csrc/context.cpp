@@ -30,7 +30,7 @@ at::DeviceType device_type(int32_t index) { return index < 0 ? at::kCPU : at::kC
 std::string library_folder() {
   Dl_info info;
   if (dladdr(reinterpret_cast<const void*>(&at::autocast::clear_cache), &info) == 0 || info.dli_fname == nullptr)
-    throw dtrain::LibraryMissing("the path of the loaded libtorch_cpu.so is unknown");
+    throw dtrain::Failure(DT_LIBRARY_MISSING, "the path of the loaded libtorch_cpu.so is unknown");
   const std::string path(info.dli_fname);
   const auto slash = path.rfind('/');
   return slash == std::string::npos ? std::string(".") : path.substr(0, slash);
@@ -50,7 +50,7 @@ namespace {
 template <typename Function, typename... Arguments>
 void driver(const char* name, Arguments... arguments) {
   void* found = dlsym(RTLD_DEFAULT, name);
-  if (found == nullptr) throw dtrain::DriverMissing(std::string("the driver is not loaded, or has no ") + name);
+  if (found == nullptr) throw dtrain::Failure(DT_DRIVER_MISSING, std::string("the driver is not loaded, or has no ") + name);
   const int code = reinterpret_cast<Function*>(found)(arguments...);
   TORCH_CHECK(code == 0, "CUDA driver error: ", name, " failed with code ", code);
 }
@@ -96,10 +96,10 @@ int32_t dt_cuda_load(DtError* error) {
     const std::lock_guard<std::mutex> held(lock);
     if (loaded) return;
     if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr)
-      throw dtrain::DriverMissing(dlerror());
+      throw dtrain::Failure(DT_DRIVER_MISSING, dlerror());
     const auto path = library_folder() + "/libtorch_cuda.so";
     if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
-      throw dtrain::LibraryMissing(std::string("libtorch's CUDA libraries cannot be loaded: ") + dlerror());
+      throw dtrain::Failure(DT_LIBRARY_MISSING, std::string("libtorch's CUDA libraries cannot be loaded: ") + dlerror());
     loaded = true;
   });
 }
@@ -115,8 +115,8 @@ int32_t dt_cuda_device_count(int64_t* out, DtError* error) {
     } catch (const c10::Error& e) {
       const std::string text = e.what_without_backtrace();
       if (dtrain::mentions(text, "No CUDA GPUs are available")) return;
-      if (dtrain::mentions(text, "Found no NVIDIA driver")) throw dtrain::DriverMissing(text);
-      if (dtrain::mentions(text, "driver on your system is too old")) throw dtrain::DriverTooOld(text);
+      if (dtrain::mentions(text, "Found no NVIDIA driver")) throw dtrain::Failure(DT_DRIVER_MISSING, text);
+      if (dtrain::mentions(text, "driver on your system is too old")) throw dtrain::Failure(DT_DRIVER_TOO_OLD, text);
       throw;
     }
     *out = static_cast<int64_t>(at::detail::getCUDAHooks().deviceCount());
@@ -150,7 +150,7 @@ int32_t dt_cuda_prefers_cudnn_attention(int32_t index, bool* out, DtError* error
 int32_t dt_cuda_blas_workspace(uint64_t* out, DtError* error) {
   return guard(error, [&] {
     void* found = dlsym(RTLD_DEFAULT, "_ZN2at4cuda22getChosenWorkspaceSizeEv");
-    if (found == nullptr) throw dtrain::LibraryMissing("libtorch_cuda.so is not loaded, or is another than expected");
+    if (found == nullptr) throw dtrain::Failure(DT_LIBRARY_MISSING, "libtorch_cuda.so is not loaded, or is another than expected");
     *out = reinterpret_cast<size_t (*)()>(found)();
   });
 }
@@ -255,11 +255,11 @@ int32_t dt_throw(int32_t what, DtError* error) {
       case 4: TORCH_CHECK_WITH(DistStoreError, false, "bad key");
       case 5: TORCH_CHECK_VALUE(false, "a wrong value");
       case 6: TORCH_CHECK_NOT_IMPLEMENTED(false, "no kernel");
-      case 7: throw dtrain::LibraryMissing("no such library");
+      case 7: throw dtrain::Failure(DT_LIBRARY_MISSING, "no such library");
       case 8: throw std::runtime_error("Connection closed by peer [127.0.0.1]:1");
       case 9: throw 42;
-      case 11: throw dtrain::DriverMissing("no such driver");
-      case 12: throw dtrain::DriverTooOld("an old driver");
+      case 11: throw dtrain::Failure(DT_DRIVER_MISSING, "no such driver");
+      case 12: throw dtrain::Failure(DT_DRIVER_TOO_OLD, "an old driver");
       default: TORCH_CHECK(false, "a plain error");
     }
   });

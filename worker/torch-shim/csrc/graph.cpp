@@ -55,7 +55,7 @@ struct Functions {
 template <typename Pointer>
 void find(Pointer& out, const char* name) {
   out = reinterpret_cast<Pointer>(dlsym(RTLD_DEFAULT, name));
-  if (out == nullptr) throw dtrain::LibraryMissing(std::string("libtorch_cuda.so is not loaded, or has no ") + name);
+  if (out == nullptr) throw dtrain::Failure(DT_LIBRARY_MISSING, std::string("libtorch_cuda.so is not loaded, or has no ") + name);
 }
 
 const Functions& functions() {

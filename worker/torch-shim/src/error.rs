@@ -99,38 +99,33 @@ pub(crate) fn checked(
     })
 }
 
-/// Keep in step with `DtErrorKind` in csrc/boundary.h.
+/// Keep in step with `DtErrorKind` in csrc/boundary.h, whose numbers begin with 1.
+const KINDS: [ErrorKind; 11] = [
+    ErrorKind::OutOfMemory,
+    ErrorKind::Timeout,
+    ErrorKind::Network,
+    ErrorKind::Store,
+    ErrorKind::InvalidArgument,
+    ErrorKind::NotImplemented,
+    ErrorKind::LibraryMissing,
+    ErrorKind::Other,
+    ErrorKind::Device,
+    ErrorKind::DriverMissing,
+    ErrorKind::DriverTooOld,
+];
+
 fn kind(code: i32) -> ErrorKind {
-    match code {
-        1 => ErrorKind::OutOfMemory,
-        2 => ErrorKind::Timeout,
-        3 => ErrorKind::Network,
-        4 => ErrorKind::Store,
-        5 => ErrorKind::InvalidArgument,
-        6 => ErrorKind::NotImplemented,
-        7 => ErrorKind::LibraryMissing,
-        9 => ErrorKind::Device,
-        10 => ErrorKind::DriverMissing,
-        11 => ErrorKind::DriverTooOld,
-        _ => ErrorKind::Other,
-    }
+    let index = usize::try_from(code - 1).ok();
+    let known = index.and_then(|index| KINDS.get(index));
+    known.copied().unwrap_or(ErrorKind::Other)
 }
 
 /// The inverse of [`kind`].
 pub(crate) fn code(kind: ErrorKind) -> i32 {
-    match kind {
-        ErrorKind::OutOfMemory => 1,
-        ErrorKind::Timeout => 2,
-        ErrorKind::Network => 3,
-        ErrorKind::Store => 4,
-        ErrorKind::InvalidArgument => 5,
-        ErrorKind::NotImplemented => 6,
-        ErrorKind::LibraryMissing => 7,
-        ErrorKind::Other => 8,
-        ErrorKind::Device => 9,
-        ErrorKind::DriverMissing => 10,
-        ErrorKind::DriverTooOld => 11,
-    }
+    (1..)
+        .zip(KINDS)
+        .find(|(_, known)| *known == kind)
+        .map_or(8, |(code, _)| code)
 }
 
 /// A C string for the boundary; a NUL inside is an invalid argument.

@@ -69,6 +69,7 @@ pub fn write(target: &Tensor, values: &[f64]) -> Result<(), ShimError> {
 /// The number of a dtype in c10::ScalarType, of those that are passed to the boundary.
 pub(crate) fn scalar_type(kind: Kind) -> Option<i32> {
     match kind {
+        Kind::Uint8 => Some(0),
         Kind::Int64 => Some(4),
         Kind::Half => Some(5),
         Kind::Float => Some(6),

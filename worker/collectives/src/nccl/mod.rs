@@ -9,29 +9,29 @@
 //! everywhere.
 
 mod api;
+mod calls;
 mod communicator;
-#[cfg(test)]
-mod fake;
 mod pause;
 #[cfg(test)]
 mod tests;
 mod timeline;
 mod watchdog;
+mod work;
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_char;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
-use dtrain_torch_shim::ShimError;
+use cudarc::nccl::sys::ncclUniqueId;
 use tch::{Device, Kind, Tensor};
 
-use self::api::{Api, Code, CudaStream, SUCCESS};
+use self::api::Api;
 pub use self::api::{NcclError, Version};
+use self::calls::{give, grouped, name, tensors};
 use self::communicator::Communicator;
-use self::pause::Pause;
-use self::timeline::{GpuTimeline, Mark, Timeline};
+use self::timeline::{GpuTimeline, Timeline};
 use self::watchdog::Watchdog;
+use self::work::{Barrier, InFlight};
 use super::caller::{Caller, bytes_of};
 use super::error::Operation;
 use super::{Collective, CollectiveError, Done, ProcessGroup, ReduceOp, Work};
@@ -216,15 +216,15 @@ impl NcclGroup {
             })?;
         let mark = self.timeline.mark().map_err(|error| operation.error(error))?;
         self.watchdog.watch(operation, Arc::clone(&mark));
-        Ok(Box::new(InFlight {
+        let kept = tensors.into_iter().map(Tensor::shallow_clone).collect();
+        let (communicator, timeline) = (Arc::clone(&self.communicator), Arc::clone(&self.timeline));
+        Ok(Box::new(InFlight::new(
             operation,
             mark,
-            communicator: Arc::clone(&self.communicator),
-            kept: Some(Kept {
-                tensors: tensors.into_iter().map(Tensor::shallow_clone).collect(),
-                timeline: Arc::clone(&self.timeline),
-            }),
-        }))
+            communicator,
+            timeline,
+            kept,
+        )))
     }
 
     /// What does not fit is refused before anything is sent.
@@ -240,106 +240,6 @@ impl NcclGroup {
             Collective::ReduceScatter { output, input, .. } => check.parts(input, output)?,
         }
         self.here(name(one), &tensors(one))
-    }
-}
-
-fn name(one: &Collective<'_>) -> &'static str {
-    match one {
-        Collective::AllReduce(..) => "all_reduce",
-        Collective::Broadcast(..) => "broadcast",
-        Collective::AllGather { .. } => "all_gather",
-        Collective::ReduceScatter { .. } => "reduce_scatter",
-    }
-}
-
-fn tensors<'a>(one: &Collective<'a>) -> Vec<&'a Tensor> {
-    match *one {
-        Collective::AllReduce(tensor, _) | Collective::Broadcast(tensor, _) => vec![tensor],
-        Collective::AllGather { output, input } => vec![input, output],
-        Collective::ReduceScatter { output, input, .. } => vec![output, input],
-    }
-}
-
-/// Gives an operation to NCCL.
-fn give(api: &Api, one: &Collective<'_>, comm: ncclComm_t, stream: CudaStream) -> Code {
-    let functions = &api.functions;
-    // SAFETY, of all: the communicator is live; the memory is that of tensors which live until the operation has ended, and was
-    // checked to have room for every rank's part.
-    match *one {
-        Collective::AllReduce(tensor, op) => {
-            let (data, count, kind) = parts(tensor);
-            // SAFETY: see above.
-            unsafe { (functions.all_reduce)(data, data, count, kind, reduction(op), comm, stream) }
-        }
-        Collective::Broadcast(tensor, root) => {
-            let (data, count, kind) = parts(tensor);
-            // SAFETY: see above.
-            unsafe { (functions.broadcast)(data, data, count, kind, root as i32, comm, stream) }
-        }
-        Collective::AllGather { output, input } => {
-            let (from, count, kind) = parts(input);
-            // SAFETY: see above.
-            unsafe { (functions.all_gather)(from, output.data_ptr(), count, kind, comm, stream) }
-        }
-        Collective::ReduceScatter { output, input, op } => {
-            let (to, count, kind) = parts(output);
-            let from = input.data_ptr();
-            // SAFETY: see above.
-            unsafe { (functions.reduce_scatter)(from, to, count, kind, reduction(op), comm, stream) }
-        }
-    }
-}
-
-/// An operation that the device has been given.
-struct InFlight {
-    operation: Operation,
-    mark: Arc<dyn Mark>,
-    communicator: Arc<Communicator>,
-    kept: Option<Kept>,
-}
-
-/// Tensors that the device may still be reading.
-struct Kept {
-    tensors: Vec<Tensor>,
-    timeline: Arc<dyn Timeline>,
-}
-
-// SAFETY: libtorch counts the references to a tensor atomically, and nothing here reads or writes what is in it.
-unsafe impl Send for Kept {}
-
-impl Kept {
-    fn release(&self) -> Result<(), ShimError> {
-        self.tensors
-            .iter()
-            .filter(|tensor| tensor.numel() > 0)
-            .try_for_each(|tensor| self.timeline.keep(tensor))
-    }
-}
-
-impl Work for InFlight {
-    fn is_completed(&self) -> Result<bool, CollectiveError> {
-        self.communicator.health()?;
-        self.mark
-            .is_reached()
-            .map_err(|error| self.operation.error(error))
-    }
-
-    fn wait(mut self: Box<Self>) -> Result<(), CollectiveError> {
-        self.communicator.health()?;
-        self.mark.join().map_err(|error| self.operation.error(error))?;
-        // What the computing stream does with their memory from now on comes after.
-        self.kept = None;
-        Ok(())
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        if let Some(kept) = &self.kept
-            && let Err(error) = kept.release()
-        {
-            tracing::debug!("{}: {error}", self.operation.op);
-        }
     }
 }
 
@@ -406,63 +306,6 @@ impl ProcessGroup for NcclGroup {
         drop(self.watchdog);
         self.communicator.close(closing)
     }
-}
-
-/// The host waits for it too.
-struct Barrier(Box<dyn Work>);
-
-impl Work for Barrier {
-    fn is_completed(&self) -> Result<bool, CollectiveError> {
-        self.0.is_completed()
-    }
-
-    fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
-        let begun = Instant::now();
-        // The watchdog ends what does not end: then this is an error.
-        while !self.0.is_completed()? {
-            Pause::after(begun.elapsed()).take(std::thread::sleep);
-        }
-        self.0.wait()
-    }
-}
-
-/// Gives several operations to NCCL as one.
-fn grouped<T>(api: &Api, all: impl Iterator<Item = T>, mut give: impl FnMut(T) -> Code) -> Code {
-    // SAFETY: a group is begun and ended by the same thread, whatever is in it.
-    let begun = unsafe { (api.functions.group_start)() };
-    if begun != SUCCESS {
-        return begun;
-    }
-    let given = all
-        .map(&mut give)
-        .find(|&code| code != SUCCESS && code != api::IN_PROGRESS);
-    // SAFETY: as above.
-    let ended = unsafe { (api.functions.group_end)() };
-    given.unwrap_or(ended)
-}
-
-/// Where a tensor's elements lie, how many there are, and NCCL's number for their type.
-fn parts(tensor: &Tensor) -> (*mut c_void, usize, i32) {
-    let kind = match tensor.kind() {
-        Kind::Double => ncclDataType_t::ncclFloat64,
-        Kind::Half => ncclDataType_t::ncclFloat16,
-        Kind::BFloat16 => ncclDataType_t::ncclBfloat16,
-        Kind::Int64 => ncclDataType_t::ncclInt64,
-        Kind::Int => ncclDataType_t::ncclInt32,
-        Kind::Int8 => ncclDataType_t::ncclInt8,
-        Kind::Uint8 => ncclDataType_t::ncclUint8,
-        // `Check::tensor` lets no other pass.
-        _ => ncclDataType_t::ncclFloat32,
-    };
-    (tensor.data_ptr(), tensor.numel(), kind as i32)
-}
-
-fn reduction(op: ReduceOp) -> i32 {
-    (match op {
-        ReduceOp::Sum => ncclRedOp_t::ncclSum,
-        ReduceOp::Min => ncclRedOp_t::ncclMin,
-        ReduceOp::Max => ncclRedOp_t::ncclMax,
-    }) as i32
 }
 
 impl Operation {

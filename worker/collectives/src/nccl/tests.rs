@@ -1,8 +1,10 @@
 #![allow(clippy::unwrap_used)]
 
+mod fake;
+
 use std::time::Instant;
 
-use super::fake::{self, FakeStream, FakeTimeline};
+use self::fake::{FakeStream, FakeTimeline};
 use super::*;
 
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -7,8 +7,8 @@ use image::ImageFormat;
 use proptest::prelude::*;
 
 use super::super::ignored::Ignored;
-use super::super::test_images::{encoded, folder, gradient, png, put, real};
 use super::*;
+use crate::tests::images::{encoded, folder, gradient, png, put, real};
 
 fn quiet(index: &ImageIndex, depth: Depth, threads: usize) -> CheckReport {
     check(index, Needs::default(), depth, threads, &mut |_, _| ())

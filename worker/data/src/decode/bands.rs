@@ -12,7 +12,7 @@ use tiff::{TiffError, TiffUnsupportedError};
 use super::super::error::SampleError;
 use super::super::raster::Raster;
 use super::convert::{separate, unit16};
-use super::{CUT_SHORT, LIMIT_BYTES, check_size};
+use super::refuse::{CUT_SHORT, LIMIT_BYTES, check_size};
 
 /// A TIFF file whose directory has been read.
 pub(super) struct Bands<'a> {

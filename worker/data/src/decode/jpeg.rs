@@ -14,7 +14,7 @@ use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageResult};
 use libjpeg_turbo_rs::{Decoder, JpegError, PixelFormat};
 
 use super::super::error::SampleError;
-use super::{CUT_SHORT, damage};
+use super::refuse::{CUT_SHORT, damage};
 
 /// JPEG markers, each after a byte 0xff.
 pub(super) const SOI: u8 = 0xd8;

@@ -9,7 +9,8 @@ use tiff::decoder::DecodingResult;
 use super::super::error::SampleError;
 use super::super::raster::Labels;
 use super::bands::Bands;
-use super::{LIMIT_BYTES, check_size, format_of, guarded, open};
+use super::format::{format_of, open};
+use super::refuse::{self, CUT_SHORT, LIMIT_BYTES, check_size, guarded};
 
 /// The size that a mask's header states, (width, height).
 ///
@@ -44,7 +45,7 @@ pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), Sam
             let color = decoder.color_type();
             raw.clear();
             raw.resize(decoder.total_bytes() as usize, 0);
-            decoder.read_image(raw).map_err(super::damage)?;
+            decoder.read_image(raw).map_err(refuse::damage)?;
             let channels = usize::from(color.channel_count());
             if !matches!(
                 color,
@@ -146,7 +147,7 @@ fn collect(
     }
     if out.values.len() != out.width as usize * out.height as usize {
         return Err(SampleError::Damaged {
-            reason: super::CUT_SHORT.to_owned(),
+            reason: CUT_SHORT.to_owned(),
         });
     }
     Ok(())
@@ -156,7 +157,7 @@ fn damage(error: png::DecodingError) -> SampleError {
     match error {
         png::DecodingError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
             SampleError::Damaged {
-                reason: super::CUT_SHORT.to_owned(),
+                reason: CUT_SHORT.to_owned(),
             }
         }
         other => SampleError::Damaged {

@@ -1,12 +1,16 @@
 #![allow(clippy::unwrap_used)]
 
+mod data;
+mod masks;
+mod raw_tiff;
+
 use std::path::Path;
 
 use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb, Rgba};
 use proptest::prelude::*;
 
-use super::super::test_images::{encoded, gradient, png, raw_png, real};
 use super::*;
+use crate::tests::images::{encoded, gradient, png, raw_png, real};
 
 fn decode(bytes: &[u8]) -> Result<(Vec<u8>, (u32, u32)), SampleError> {
     let (mut raw, mut rgb) = (vec![7; 5], vec![7; 5]);

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::super::test_images::gradient;
 use super::*;
+use crate::tests::images::gradient;
 
 /// The square's pixels, gathered from the view.
 fn square(fitter: &mut Fitter, rgb: &[u8], size: (u32, u32), side: u32) -> Vec<u8> {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::super::dataset::{Column, load_one};
+use super::super::augment::Augment;
+use super::super::dataset::{Column, Dataset, load_one};
+use super::super::normalize::Normalize;
 use super::*;
 
 fn load(set: &Generated, index: usize) -> Vec<f32> {
@@ -64,7 +66,7 @@ fn a_thousand_classes_are_distinct() {
     let set = Generated::new(1000, 1000, 4, 1, Split::Train);
     let circle = |a: f32, b: f32| ((a - b + 0.5).rem_euclid(1.0) - 0.5).abs();
     let nearest = |a: &Class| {
-        let others = set.classes.iter().filter(|b| b.kind == a.kind && *b != a);
+        let others = set.painter.classes.iter().filter(|b| b.kind == a.kind && *b != a);
         others
             .map(|b| {
                 let angle = circle(a.angle / PI, b.angle / PI);
@@ -76,7 +78,7 @@ fn a_thousand_classes_are_distinct() {
             })
             .fold(f32::MAX, f32::min)
     };
-    let closest = set.classes.iter().map(nearest).fold(f32::MAX, f32::min);
+    let closest = set.painter.classes.iter().map(nearest).fold(f32::MAX, f32::min);
     assert!(closest > 0.05, "{closest}");
 }
 

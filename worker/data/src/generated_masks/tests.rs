@@ -1,6 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::dataset::load_one;
+use super::super::augment::Augment;
+use super::super::dataset::{Dataset, load_one};
+use super::super::normalize::Normalize;
+use super::super::rng::keyed;
 use super::*;
 
 fn load(set: &GeneratedMasks, index: usize, random: Option<u64>) -> (Vec<f32>, Vec<i64>) {
@@ -102,7 +105,8 @@ fn the_mask_goes_where_the_image_goes() {
         let black = |index: usize| {
             let set = GeneratedMasks::new(3, 20, 32, 1, Split::Train)
                 .with_normalize(Normalize::new(&[0.0; 3], &[1.0; 3]))
-                .with_augment(augment, -1);
+                .with_augment(augment)
+                .with_ignore(-1);
             load(&set, index, Some(5))
         };
         let mut outside = 0;

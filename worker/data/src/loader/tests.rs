@@ -1,12 +1,16 @@
 #![allow(clippy::unwrap_used)]
 
+mod failures;
+mod numbers;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
 
+use self::numbers::{Numbers, all, eventually, images, labels, options, work};
+use super::super::dataset::Column;
 use super::super::{Augment, Generated, Split};
-use super::numbers::{Numbers, all, eventually, images, labels, options, work};
 use super::*;
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use super::super::dataset::{Column, Dataset, Field, Slot, columns_for};
 use super::super::error::{BadSample, DataError, SampleError};
 use super::super::rng::{Domain, keyed};
-use super::{Batch, LoaderOptions, MicroBatch};
+use super::batch::{Batch, LoaderOptions, MicroBatch};
 
 /// The plan, boxed.
 pub(super) type Work = Box<dyn Iterator<Item = MicroBatch> + Send>;
@@ -191,11 +191,8 @@ impl Shared {
         let samples = micro_batch.indices.len();
         let fields = self.fields();
         let mut columns = memory;
-        if !columns
-            .iter()
-            .map(Column::kind)
-            .eq(fields.iter().map(|field| field.kind))
-        {
+        let mut pairs = columns.iter().zip(&**fields);
+        if columns.len() != fields.len() || !pairs.all(|(column, field)| column.suits(field)) {
             columns = columns_for(fields, samples);
         }
         for (column, field) in columns.iter_mut().zip(&**fields) {

@@ -25,6 +25,4 @@ pub use norm::LayerNorm;
 pub use transformer::{Block, BlockNames, BlockOptions, Gelu, Mlp, SelfAttention};
 
 #[cfg(test)]
-mod sync_tests;
-#[cfg(test)]
 mod tests;

@@ -1,4 +1,6 @@
 #![allow(clippy::unwrap_used)]
+mod sync;
+
 use tch::{Device, Kind, Tensor};
 
 use super::super::error::ModelError;

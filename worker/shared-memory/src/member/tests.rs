@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::element::{Element, Reduction};
 use crate::segment::Region;
 use crate::ticket::Ticket;
 use proptest::prelude::*;

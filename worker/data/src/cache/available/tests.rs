@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::super::test_images::put;
 use super::*;
+use crate::tests::images::put;
 
 fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();

@@ -2,14 +2,14 @@
 
 use image::ImageFormat;
 
-use super::super::augment::Augment;
-use super::super::cache::CacheBudget;
-use super::super::dataset::{Column, load_one};
-use super::super::fit::Resize;
-use super::super::normalize::Normalize;
-use super::super::rng::{Domain, keyed};
-use super::super::test_images::{encoded, folder, gradient, put, real};
-use super::*;
+use super::super::super::augment::Augment;
+use super::super::super::cache::CacheBudget;
+use super::super::super::dataset::{Column, load_one};
+use super::super::super::fit::Resize;
+use super::super::super::normalize::Normalize;
+use super::super::super::rng::{Domain, keyed};
+use super::super::*;
+use crate::tests::images::{encoded, folder, gradient, put, real};
 
 /// Squares whose values stay as they are, from 0 to 1.
 fn plain(side: u32) -> ImageOptions {
@@ -22,11 +22,8 @@ fn plain(side: u32) -> ImageOptions {
 
 /// The values of one image.
 fn image(set: &ImageFolder, index: usize, random: Option<&mut SampleRng>) -> Result<Vec<f32>, SampleError> {
-    let mut columns = load_one(set, index, random)?;
-    match columns.swap_remove(0) {
-        Column::F32(values) => Ok(values),
-        Column::I64(_) => panic!("an image has floating-point values"),
-    }
+    let columns = load_one(set, index, random)?;
+    Ok(columns[0].as_f32().unwrap().into_owned())
 }
 
 fn rng(sample: u64) -> SampleRng {
@@ -38,13 +35,14 @@ fn an_image_is_read_and_flipped_for_half_of_the_samples() {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 1), ("b", 1)]);
     let set = ImageFolder::new(ImageIndex::scan(root.path(), "train", None).unwrap(), plain(8));
-    assert_eq!(
-        (set.len(), set.classes(), set.image_size(), set.label(1)),
-        (2, 2, (8, 8), 1)
-    );
+    assert_eq!((set.len(), set.classes(), set.image_size()), (2, 2, (8, 8)));
+    let normalize = Normalize::new(&[0.0; 3], &[1.0; 3]);
     assert_eq!(
         set.fields(),
-        [Field::f32("image", [3, 8, 8]), Field::i64("label", [])]
+        [
+            Field::image("image", [3, 8, 8], normalize),
+            Field::i64("label", [])
+        ]
     );
     assert_eq!(load_one(&set, 1, None).unwrap()[1], Column::I64(vec![1]));
     assert!(set.describe(1).ends_with("train/b/000.png"));

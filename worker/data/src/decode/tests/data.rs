@@ -2,15 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::io::Cursor;
+
 use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb, Rgba};
 use proptest::prelude::*;
 use tiff::encoder::compression::DeflateLevel;
 use tiff::encoder::{Compression, TiffEncoder, colortype};
 
-use super::super::raster::Labels;
-use super::super::test_images::{encoded, gradient, gray, png, raw_png, real};
+use super::super::super::raster::Labels;
+use super::super::*;
 use super::raw_tiff::{Tiff, le, tiff};
-use super::*;
+use crate::tests::images::{encoded, gradient, gray, png, raw_png, real};
 
 fn data(bytes: &[u8], channels: usize) -> Result<Raster, SampleError> {
     // What lies in the memory from before must not show.

@@ -16,7 +16,7 @@ use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, n
 use self::background::Background;
 pub(super) use self::background::{at_once, launches, sleeps};
 pub(super) use self::stream::{FakeStream, FakeTimeline};
-use super::api::{Api, Code, CudaStream, Functions, IN_PROGRESS, REMOTE_ERROR, SUCCESS};
+use super::super::api::{Api, Code, CudaStream, Functions, IN_PROGRESS, REMOTE_ERROR, SUCCESS};
 
 pub(super) const VERSION: i32 = 22_809;
 const INVALID: Code = 4;

@@ -7,10 +7,10 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use tch::{Device, Kind, Tensor};
 
-use super::super::error::ModelError;
-use super::super::registry::Registry;
-use super::super::{Architecture, UnetConfig, build, build_unet};
-use super::*;
+use super::super::super::error::ModelError;
+use super::super::super::registry::Registry;
+use super::super::super::{Architecture, UnetConfig, build, build_unet};
+use super::super::*;
 
 /// What the threads share.
 struct Table {

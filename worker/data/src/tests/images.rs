@@ -10,27 +10,27 @@ use dtrain_test_kit::need::{self, Need};
 use image::{DynamicImage, GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 
 /// An RGB image in which every pixel tells its place: red grows with x, green with y.
-pub(super) fn gradient(width: u32, height: u32) -> RgbImage {
+pub(crate) fn gradient(width: u32, height: u32) -> RgbImage {
     RgbImage::from_fn(width, height, |x, y| {
         Rgb([(x * 255 / width) as u8, (y * 255 / height) as u8, 128])
     })
 }
 
 /// The image as a file of some format.
-pub(super) fn encoded(image: impl Into<DynamicImage>, format: ImageFormat) -> Vec<u8> {
+pub(crate) fn encoded(image: impl Into<DynamicImage>, format: ImageFormat) -> Vec<u8> {
     let mut bytes = Cursor::new(Vec::new());
     image.into().write_to(&mut bytes, format).unwrap();
     bytes.into_inner()
 }
 
 /// A small PNG file.
-pub(super) fn png(width: u32, height: u32) -> Vec<u8> {
+pub(crate) fn png(width: u32, height: u32) -> Vec<u8> {
     encoded(gradient(width, height), ImageFormat::Png)
 }
 
 /// A PNG file with chosen header fields and raw (uncompressed) scan lines, made by hand because the encoder writes
 /// neither 1-bit nor palette images.
-pub(super) fn raw_png(
+pub(crate) fn raw_png(
     width: u32,
     height: u32,
     bits: u8,
@@ -80,7 +80,7 @@ pub(super) fn raw_png(
 }
 
 /// A grey PNG file with chosen values.
-pub(super) fn gray(width: u32, height: u32, value: impl Fn(u32, u32) -> u8) -> Vec<u8> {
+pub(crate) fn gray(width: u32, height: u32, value: impl Fn(u32, u32) -> u8) -> Vec<u8> {
     encoded(
         GrayImage::from_fn(width, height, |x, y| Luma([value(x, y)])),
         ImageFormat::Png,
@@ -88,13 +88,13 @@ pub(super) fn gray(width: u32, height: u32, value: impl Fn(u32, u32) -> u8) -> V
 }
 
 /// Writes a file and the folders above it.
-pub(super) fn put(path: impl AsRef<Path>, bytes: &[u8]) {
+pub(crate) fn put(path: impl AsRef<Path>, bytes: &[u8]) {
     fs::create_dir_all(path.as_ref().parent().unwrap()).unwrap();
     fs::write(path, bytes).unwrap();
 }
 
 /// `root/split/class/*.png` with so many good images of 8x8 pixels for each class.
-pub(super) fn folder(root: &Path, split: &str, classes: &[(&str, usize)]) {
+pub(crate) fn folder(root: &Path, split: &str, classes: &[(&str, usize)]) {
     for (class, images) in classes {
         for number in 0..*images {
             put(
@@ -107,7 +107,7 @@ pub(super) fn folder(root: &Path, split: &str, classes: &[(&str, usize)]) {
 
 /// A folder of the real test data, or `None` (the test is skipped) where it is absent. It is looked for in the
 /// folder that the variable `DTRAIN_TEST_DATA` names, else in `shared/data` beside the workspace.
-pub(super) fn real(name: &str) -> Option<PathBuf> {
+pub(crate) fn real(name: &str) -> Option<PathBuf> {
     let data = match std::env::var_os("DTRAIN_TEST_DATA") {
         Some(folder) => PathBuf::from(folder),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),

@@ -5,10 +5,10 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::super::dataset::Slot;
-use super::super::error::SampleError;
-use super::super::rng::{Domain, SampleRng, below, keyed, unit};
-use super::*;
+use super::super::super::dataset::{Column, Field, Slot};
+use super::super::super::error::SampleError;
+use super::super::super::rng::{Domain, SampleRng, below, keyed, unit};
+use super::super::*;
 
 /// One-pixel images of known values, with samples that are slow, bad, or panic.
 pub(super) struct Numbers {
@@ -109,7 +109,10 @@ pub(super) fn all(dataset: Arc<dyn Dataset>, options: LoaderOptions, work: Vec<M
 
 /// The images of a batch.
 pub(super) fn images(batch: &Batch) -> &[f32] {
-    batch.column("image").unwrap().as_f32().unwrap()
+    match batch.column("image") {
+        Some(Column::F32(values)) => values,
+        other => panic!("no numbers: {other:?}"),
+    }
 }
 
 /// The classes of a batch.

@@ -4,10 +4,10 @@
 
 use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb};
 
-use super::super::raster::Labels;
-use super::super::test_images::{encoded, gradient, gray, raw_png};
+use super::super::super::raster::Labels;
+use super::super::*;
 use super::raw_tiff::{le, tiff};
-use super::*;
+use crate::tests::images::{encoded, gradient, gray, raw_png};
 
 fn labels(bytes: &[u8]) -> Result<(Vec<u16>, (u32, u32)), SampleError> {
     let mut out = Labels {

@@ -5,13 +5,13 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::super::dataset::Slot;
-use super::super::error::SampleError;
-use super::super::rng::SampleRng;
-use super::super::test_images::{folder, png, put};
-use super::super::{ImageFolder, ImageIndex, ImageOptions};
+use super::super::super::dataset::{Field, Slot};
+use super::super::super::error::{BadSample, SampleError};
+use super::super::super::rng::SampleRng;
+use super::super::super::{ImageFolder, ImageIndex, ImageOptions};
+use super::super::*;
 use super::numbers::{Numbers, all, images, labels, options, work};
-use super::*;
+use crate::tests::images::{folder, png, put};
 
 #[test]
 fn a_bad_image_has_no_weight_and_is_named() {

@@ -1,14 +1,14 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::augment::Augment;
-use super::super::cache::CacheBudget;
-use super::super::dataset::load_one;
-use super::super::fit::Resize;
-use super::super::mask_folder::{MaskKind, MaskRule};
-use super::super::normalize::Normalize;
-use super::super::rng::{Domain, keyed};
-use super::super::test_images::{encoded, gray, png, put, real};
-use super::*;
+use super::super::super::augment::Augment;
+use super::super::super::cache::CacheBudget;
+use super::super::super::dataset::load_one;
+use super::super::super::fit::Resize;
+use super::super::super::mask_rule::{MaskKind, MaskRule};
+use super::super::super::normalize::Normalize;
+use super::super::super::rng::{Domain, keyed};
+use super::super::*;
+use crate::tests::images::{encoded, gray, png, put, real};
 use image::{ImageFormat, Rgb, RgbImage};
 
 const AUGMENTS: [Augment; 4] = [

@@ -1,0 +1,95 @@
+//! Operations as calls of NCCL's functions.
+
+use std::ffi::c_void;
+
+use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t};
+use tch::{Kind, Tensor};
+
+use super::super::{Collective, ReduceOp};
+use super::api::{self, Api, Code, CudaStream, SUCCESS};
+
+pub(super) fn name(one: &Collective<'_>) -> &'static str {
+    match one {
+        Collective::AllReduce(..) => "all_reduce",
+        Collective::Broadcast(..) => "broadcast",
+        Collective::AllGather { .. } => "all_gather",
+        Collective::ReduceScatter { .. } => "reduce_scatter",
+    }
+}
+
+pub(super) fn tensors<'a>(one: &Collective<'a>) -> Vec<&'a Tensor> {
+    match *one {
+        Collective::AllReduce(tensor, _) | Collective::Broadcast(tensor, _) => vec![tensor],
+        Collective::AllGather { output, input } => vec![input, output],
+        Collective::ReduceScatter { output, input, .. } => vec![output, input],
+    }
+}
+
+/// Gives an operation to NCCL.
+pub(super) fn give(api: &Api, one: &Collective<'_>, comm: ncclComm_t, stream: CudaStream) -> Code {
+    let functions = &api.functions;
+    // SAFETY, of all: the communicator is live; the memory is that of tensors which live until the operation has ended, and was
+    // checked to have room for every rank's part.
+    match *one {
+        Collective::AllReduce(tensor, op) => {
+            let (data, count, kind) = parts(tensor);
+            // SAFETY: see above.
+            unsafe { (functions.all_reduce)(data, data, count, kind, reduction(op), comm, stream) }
+        }
+        Collective::Broadcast(tensor, root) => {
+            let (data, count, kind) = parts(tensor);
+            // SAFETY: see above.
+            unsafe { (functions.broadcast)(data, data, count, kind, root as i32, comm, stream) }
+        }
+        Collective::AllGather { output, input } => {
+            let (from, count, kind) = parts(input);
+            // SAFETY: see above.
+            unsafe { (functions.all_gather)(from, output.data_ptr(), count, kind, comm, stream) }
+        }
+        Collective::ReduceScatter { output, input, op } => {
+            let (to, count, kind) = parts(output);
+            let from = input.data_ptr();
+            // SAFETY: see above.
+            unsafe { (functions.reduce_scatter)(from, to, count, kind, reduction(op), comm, stream) }
+        }
+    }
+}
+
+/// Gives several operations to NCCL as one.
+pub(super) fn grouped<T>(api: &Api, all: impl Iterator<Item = T>, mut give: impl FnMut(T) -> Code) -> Code {
+    // SAFETY: a group is begun and ended by the same thread, whatever is in it.
+    let begun = unsafe { (api.functions.group_start)() };
+    if begun != SUCCESS {
+        return begun;
+    }
+    let given = all
+        .map(&mut give)
+        .find(|&code| code != SUCCESS && code != api::IN_PROGRESS);
+    // SAFETY: as above.
+    let ended = unsafe { (api.functions.group_end)() };
+    given.unwrap_or(ended)
+}
+
+/// Where a tensor's elements lie, how many there are, and NCCL's number for their type.
+fn parts(tensor: &Tensor) -> (*mut c_void, usize, i32) {
+    let kind = match tensor.kind() {
+        Kind::Double => ncclDataType_t::ncclFloat64,
+        Kind::Half => ncclDataType_t::ncclFloat16,
+        Kind::BFloat16 => ncclDataType_t::ncclBfloat16,
+        Kind::Int64 => ncclDataType_t::ncclInt64,
+        Kind::Int => ncclDataType_t::ncclInt32,
+        Kind::Int8 => ncclDataType_t::ncclInt8,
+        Kind::Uint8 => ncclDataType_t::ncclUint8,
+        // `Check::tensor` lets no other pass.
+        _ => ncclDataType_t::ncclFloat32,
+    };
+    (tensor.data_ptr(), tensor.numel(), kind as i32)
+}
+
+fn reduction(op: ReduceOp) -> i32 {
+    (match op {
+        ReduceOp::Sum => ncclRedOp_t::ncclSum,
+        ReduceOp::Min => ncclRedOp_t::ncclMin,
+        ReduceOp::Max => ncclRedOp_t::ncclMax,
+    }) as i32
+}

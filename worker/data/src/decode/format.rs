@@ -1,0 +1,55 @@
+//! Who decodes a file, by its content.
+
+use std::io::Cursor;
+
+use image::{ImageDecoder, ImageFormat, ImageReader, Limits};
+
+use super::super::error::SampleError;
+use super::jpeg;
+use super::refuse::{LIMIT_BYTES, check_size, damage};
+
+pub(super) fn format_of(bytes: &[u8]) -> Result<ImageFormat, SampleError> {
+    if bytes.is_empty() {
+        return Err(SampleError::Empty);
+    }
+    let format = image::guess_format(bytes).map_err(|_| SampleError::NotAnImage {
+        start: readable_start(bytes),
+    })?;
+    if !format.reading_enabled() {
+        return Err(SampleError::Unsupported {
+            what: format!("the format {format:?}"),
+        });
+    }
+    Ok(format)
+}
+
+pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError> {
+    let decoder: Box<dyn ImageDecoder> = match format_of(bytes)? {
+        ImageFormat::Jpeg => jpeg::open(bytes)?,
+        format => {
+            let mut limits = Limits::default();
+            limits.max_alloc = Some(LIMIT_BYTES);
+            let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+            reader.limits(limits);
+            Box::new(reader.into_decoder().map_err(damage)?)
+        }
+    };
+    let (width, height) = decoder.dimensions();
+    // Three bytes a pixel are needed in any case, for the RGB copy.
+    let rgb_bytes = u64::from(width) * u64::from(height) * 3;
+    check_size(width, height, decoder.total_bytes().max(rgb_bytes))?;
+    Ok(decoder)
+}
+
+/// The first bytes of a file for a message: text as text, else in hexadecimal.
+fn readable_start(bytes: &[u8]) -> String {
+    let start = &bytes[..bytes.len().min(12)];
+    match std::str::from_utf8(start) {
+        Ok(text) if !text.chars().any(|c| c.is_control() && !c.is_whitespace()) => format!("{text:?}"),
+        _ => start
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<Vec<_>>()
+            .join(" "),
+    }
+}

@@ -1,0 +1,222 @@
+//! Sets of images made by formula: what they have in common.
+
+use rand_chacha::rand_core::Rng;
+
+use super::augment::{Augment, Choice};
+use super::dataset::{Dataset, Field, Slot};
+use super::error::SampleError;
+use super::fit::{Fitter, fit_labels};
+use super::normalize::Normalize;
+use super::raster::{Labels, Raster, Samples, Values};
+use super::rng::{Domain, SampleRng, keyed};
+
+/// Which part of the generated set: the same classes, other images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// The images to train on.
+    Train,
+    /// The images to evaluate on.
+    Test,
+}
+
+impl Split {
+    /// For the key of a generator.
+    pub(super) fn number(self) -> u64 {
+        match self {
+            Split::Train => 0,
+            Split::Test => 1,
+        }
+    }
+
+    /// For messages.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Split::Train => "training",
+            Split::Test => "test",
+        }
+    }
+}
+
+/// Draws the images of a set, each by a generator of its own.
+pub trait Painter: Send + Sync {
+    /// What the generators of its images are for.
+    const DOMAIN: Domain;
+
+    /// How many classes there are; targets are below it, or ignored.
+    fn classes(&self) -> usize;
+
+    /// The field of what is learnt, for images of that size.
+    fn field(size: usize) -> Field;
+
+    /// Image number `index`, of `size` x `size` pixels.
+    fn draw(&self, index: usize, size: usize, rng: &mut SampleRng) -> Drawing;
+
+    /// That image in messages, behind the word for its split.
+    fn describe(&self, index: usize) -> String;
+}
+
+/// An image before random changes and normalisation.
+pub struct Drawing {
+    pub(super) planes: Vec<f32>,
+    pub(super) target: Target,
+}
+
+/// What is to be learnt of it.
+pub(super) enum Target {
+    Class(u32),
+    Mask(Labels),
+}
+
+/// A set of images made by formula.
+#[derive(Debug, Clone)]
+pub struct Drawn<P> {
+    pub(super) painter: P,
+    samples: usize,
+    image_size: usize,
+    seed: u64,
+    split: Split,
+    normalize: Normalize,
+    augment: Augment,
+    ignore: i64,
+    fields: [Field; 2],
+}
+
+impl<P: Painter> Drawn<P> {
+    pub(super) fn by(painter: P, samples: usize, image_size: usize, seed: u64, split: Split) -> Self {
+        assert!(image_size > 0, "images have at least one pixel");
+        Self {
+            painter,
+            samples,
+            image_size,
+            seed,
+            split,
+            normalize: Normalize::default(),
+            augment: Augment::None,
+            ignore: 255,
+            fields: [
+                Field::f32("image", [3, image_size, image_size]),
+                P::field(image_size),
+            ],
+        }
+    }
+
+    /// The same set, normalised otherwise.
+    pub fn with_normalize(self, normalize: Normalize) -> Self {
+        Self { normalize, ..self }
+    }
+
+    /// The same set, changed at random in training.
+    pub fn with_augment(self, augment: Augment) -> Self {
+        Self { augment, ..self }
+    }
+
+    /// The same set, whose masks are `ignore` at pixels from outside of the image.
+    pub fn with_ignore(self, ignore: i64) -> Self {
+        Self { ignore, ..self }
+    }
+
+    /// How many classes there are.
+    pub fn classes(&self) -> usize {
+        self.painter.classes()
+    }
+
+    /// Height and width of the images, in pixels.
+    pub fn image_size(&self) -> usize {
+        self.image_size
+    }
+
+    pub(super) fn check(&self, index: usize) {
+        assert!(index < self.samples, "sample {index} of {}", self.samples);
+    }
+
+    /// Changes an image at random and normalises it. What was chosen is for the mask.
+    fn finish(
+        &self,
+        planes: Vec<f32>,
+        random: Option<&mut SampleRng>,
+        out: &mut [f32],
+    ) -> Result<Choice, SampleError> {
+        let side = self.image_size as u32;
+        let image = Raster {
+            width: side,
+            height: side,
+            channels: 3,
+            values: Values::F32(planes),
+        };
+        let size = (side, side);
+        let choice = random.map_or(Choice::default(), |rng| self.augment.draw(rng, size, size));
+        let mut fitter = Fitter::default();
+        let view = match choice.frame {
+            Some(frame) => fitter.fit(&image, frame)?,
+            None => image.view(),
+        };
+        if let Samples::F32(samples) = view.samples {
+            self.normalize.write(view, samples, choice.placement, out);
+        }
+        Ok(choice)
+    }
+}
+
+impl<P: Painter> Dataset for Drawn<P> {
+    fn len(&self) -> usize {
+        self.samples
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        random: Option<&mut SampleRng>,
+        out: &mut [Slot<'_>],
+    ) -> Result<(), SampleError> {
+        let [image, target] = out else {
+            panic!("a generated set has two fields, not {}", out.len());
+        };
+        self.check(index);
+        let mut rng = keyed(P::DOMAIN, self.seed, self.split.number(), index as u64);
+        let drawing = self.painter.draw(index, self.image_size, &mut rng);
+        let choice = self.finish(drawing.planes, random, image.f32())?;
+        match drawing.target {
+            Target::Class(class) => target.i64()[0] = i64::from(class),
+            Target::Mask(drawn) => {
+                let labels = choice
+                    .frame
+                    .map_or(drawn.clone(), |frame| fit_labels(&drawn, frame));
+                labels.write(choice.placement, self.ignore, target.i64());
+            }
+        }
+        Ok(())
+    }
+
+    fn describe(&self, index: usize) -> String {
+        format!("generated {} {}", self.split.name(), self.painter.describe(index))
+    }
+}
+
+/// The three planes of an image of `size` x `size` pixels. `color` gives a pixel's colour by its number and its place, from 0 to 1;
+/// `noise` is the strength of what is added to it.
+pub(super) fn planes(
+    size: usize,
+    noise: f32,
+    rng: &mut SampleRng,
+    mut color: impl FnMut(usize, f32, f32) -> [f32; 3],
+) -> Vec<f32> {
+    let mut planes = vec![0.0; 3 * size * size];
+    let place = |pixel: usize| (pixel as f32 + 0.5) / size as f32;
+    for y in 0..size {
+        for x in 0..size {
+            let at = y * size + x;
+            let color = color(at, place(x), place(y));
+            let bytes = rng.next_u32().to_le_bytes();
+            for c in 0..3 {
+                // The sum of two bytes: a triangle from -1 to 1, the same for neighbouring channels in part.
+                let grain = (f32::from(bytes[c]) + f32::from(bytes[c + 1])) / 255.0 - 1.0;
+                planes[c * size * size + at] = (color[c] + noise * grain).clamp(0.0, 1.0);
+            }
+        }
+    }
+    planes
+}

@@ -1,0 +1,2 @@
+mod images;
+mod masks;

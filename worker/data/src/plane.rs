@@ -1,0 +1,81 @@
+//! A plane of values, and where they go when an image is shifted or mirrored.
+
+use std::ops::Range;
+
+/// Where the pixels of the image that is written are taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Placement {
+    /// Column of the source that becomes the first; what lies outside of the source is 0 before normalisation.
+    pub(super) left: i32,
+    /// Row of the source that becomes the first.
+    pub(super) top: i32,
+    /// Whether the result is mirrored left to right.
+    pub(super) flip: bool,
+}
+
+/// One plane of an image: the value at (x, y) is `values[y * row + x * step]`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plane<'a, T> {
+    pub(super) values: &'a [T],
+    pub(super) width: usize,
+    pub(super) height: usize,
+    pub(super) row: usize,
+    pub(super) step: usize,
+}
+
+impl<T: Copy> Plane<'_, T> {
+    /// Writes it row by row into `out`; what lies outside of it becomes `outside`.
+    ///
+    /// # Panics
+    /// If `out` does not hold the plane.
+    pub(super) fn write<U: Copy>(
+        &self,
+        placement: Placement,
+        outside: U,
+        out: &mut [U],
+        value: impl Fn(T) -> U,
+    ) {
+        let (width, height) = (self.width, self.height);
+        assert_eq!(
+            out.len(),
+            width * height,
+            "room for one image of {width}x{height}"
+        );
+        let (columns, left) = covered(placement.left, width);
+        let (rows, top) = covered(placement.top, height);
+        if columns.len() < width || rows.len() < height {
+            out.fill(outside);
+        }
+        if columns.is_empty() {
+            return;
+        }
+        // Mirrored, the range of columns lies on the other side.
+        let columns = match placement.flip {
+            true => width - columns.end..width - columns.start,
+            false => columns,
+        };
+        for (y, source) in rows.zip(top..) {
+            let target = &mut out[y * width + columns.start..y * width + columns.end];
+            let row = self.values[source * self.row + left * self.step..]
+                .iter()
+                .step_by(self.step);
+            let put = |(to, &x): (&mut U, &T)| *to = value(x);
+            match placement.flip {
+                true => target.iter_mut().rev().zip(row).for_each(put),
+                false => target.iter_mut().zip(row).for_each(put),
+            }
+        }
+    }
+}
+
+/// For a side of `length` pixels: the range of the result that the source covers, and where in the source it begins. `shift` is
+/// [`Placement::left`] or [`Placement::top`].
+fn covered(shift: i32, length: usize) -> (Range<usize>, usize) {
+    let away = shift.unsigned_abs() as usize;
+    let kept = length.saturating_sub(away);
+    if shift < 0 {
+        (length - kept..length, 0)
+    } else {
+        (0..kept, length - kept)
+    }
+}

@@ -1,0 +1,3 @@
+//! What the tests of several modules need.
+
+pub(crate) mod images;

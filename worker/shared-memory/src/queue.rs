@@ -1,0 +1,96 @@
+//! Operations, and those that wait for their turn.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::control::Control;
+use crate::element::{Element, Reduction};
+use crate::error::Fault;
+use crate::pending::Outcome;
+use crate::segment::Segment;
+
+/// A started operation.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) sequence: u32,
+    pub(crate) tag: u32,
+    pub(crate) operation: Operation,
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) timeout: Duration,
+    pub(crate) outcome: Arc<Outcome>,
+}
+
+/// However the thread ends, nobody waits for a job for ever.
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.outcome.set(Err(Fault::Stopped));
+    }
+}
+
+/// What becomes of the range that an operation names, which is the same in every rank's region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Collective {
+    /// Every rank's range becomes the reduction of all of them, to the same bits.
+    AllReduce(Reduction),
+    /// The rank-th of equal parts of the rank's range becomes the reduction of that part of all ranges; the rest stays.
+    ReduceScatter(Reduction),
+    /// Every rank's range becomes the equal parts of the ranks in their order: the r-th is taken from rank r.
+    AllGather,
+}
+
+/// An operation over a range of the regions of a segment. Every rank starts the same one on the same segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operation {
+    /// What to do.
+    pub collective: Collective,
+    /// What the range holds.
+    pub element: Element,
+    /// The first byte of the range in the region; a multiple of the element's size.
+    pub offset: usize,
+    /// The number of elements; of `ReduceScatter` and `AllGather` a multiple of the number of ranks.
+    pub count: usize,
+}
+
+/// The operations that wait for their turn, shared by the ranks' callers and their one thread.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) waiting: VecDeque<Job>,
+    pub(crate) stop: Option<Stop>,
+    pub(crate) sequence: u32,
+}
+
+/// How the thread is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// After the operations that were started.
+    Finish,
+    /// At once.
+    Abandon,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) control: Control,
+    queue: Mutex<Queue>,
+}
+
+impl Shared {
+    pub(crate) fn new(control: Control) -> Self {
+        let queue = Queue {
+            waiting: VecDeque::new(),
+            stop: None,
+            sequence: 0,
+        };
+        Self {
+            control,
+            queue: Mutex::new(queue),
+        }
+    }
+
+    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Nothing in a critical section can panic half-way.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,220 @@
+//! What a task is given of its data: a micro-batch on its device.
+
+use dtrain_torch_shim::{ShimError, cuda};
+use tch::kind::Element;
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::error::TaskError;
+use crate::data::raster::Values;
+use crate::data::{self, Column, Field, FieldKind, Normalize, Pixels};
+
+/// A micro-batch of N samples on its device.
+#[derive(Debug)]
+pub struct Batch {
+    /// Names and values, N x the field's shape: float32 or int64.
+    pub(super) fields: Vec<(&'static str, Tensor)>,
+    /// N weights, float32: 1, or 0 for a sample that could not be read.
+    pub weights: Tensor,
+    /// The sum of the weights.
+    pub weight: f64,
+    pub(super) blank: bool,
+}
+
+impl Batch {
+    /// Copies a decoded batch to `device`. A copy to a GPU goes by pinned memory and is not waited for: what is computed
+    /// from it is queued behind it.
+    ///
+    /// # Errors
+    /// Where memory runs out.
+    pub fn new(decoded: &data::Batch, device: Device) -> Result<Self, ShimError> {
+        let samples = decoded.weights.len() as i64;
+        let mut fields = Vec::with_capacity(decoded.fields.len());
+        for (field, column) in decoded.fields.iter().zip(&decoded.columns) {
+            let mut shape = vec![samples];
+            shape.extend(field.shape.iter().map(|&length| length as i64));
+            let values = match column {
+                Column::F32(values) => place(values, device)?,
+                Column::I64(values) => place(values, device)?,
+                Column::Pixels(pixels) => images(pixels, &decoded.weights, device)?,
+            };
+            fields.push((field.name, values.f_view(&*shape)?));
+        }
+        Ok(Self {
+            fields,
+            weights: place(&decoded.weights, device)?,
+            weight: decoded.weights.iter().map(|&weight| f64::from(weight)).sum(),
+            blank: false,
+        })
+    }
+
+    /// A batch of so many samples without values.
+    ///
+    /// # Errors
+    /// Where memory runs out.
+    pub(crate) fn blank(fields: &[Field], samples: usize, device: Device) -> Result<Self, TchError> {
+        let zeros = |field: &Field| {
+            let mut shape = vec![samples as i64];
+            shape.extend(field.shape.iter().map(|&length| length as i64));
+            let kind = match field.kind {
+                FieldKind::F32 => Kind::Float,
+                FieldKind::I64 => Kind::Int64,
+            };
+            Ok((field.name, Tensor::f_zeros(&*shape, (kind, device))?))
+        };
+        Ok(Self {
+            fields: fields.iter().map(zeros).collect::<Result<_, TchError>>()?,
+            weights: Tensor::f_ones([samples as i64], (Kind::Float, device))?,
+            weight: samples as f64,
+            blank: true,
+        })
+    }
+
+    /// What a batch of so many samples takes, in bytes.
+    pub(crate) fn bytes_of(fields: &[Field], samples: usize) -> u64 {
+        let of_sample = fields.iter().map(|field| {
+            let each = match field.kind {
+                FieldKind::F32 => 4,
+                FieldKind::I64 => 8,
+            };
+            each * field.len() as u64
+        });
+        (of_sample.sum::<u64>() + 4) * samples as u64
+    }
+
+    /// N.
+    pub fn samples(&self) -> usize {
+        self.weights.size().first().map_or(0, |&samples| samples as usize)
+    }
+
+    /// A copy in memory of its own.
+    ///
+    /// # Errors
+    /// Where memory runs out.
+    pub(crate) fn duplicate(&self) -> Result<Self, TchError> {
+        let room = |(name, values): &(&'static str, Tensor)| Ok((*name, values.f_empty_like()?));
+        let mut copy = Self {
+            fields: self.fields.iter().map(room).collect::<Result<_, TchError>>()?,
+            weights: self.weights.f_empty_like()?,
+            ..*self
+        };
+        copy.fill(self)?;
+        Ok(copy)
+    }
+
+    /// Takes the values of another batch with the same fields and as many samples, where its own are.
+    ///
+    /// # Errors
+    /// Where the shapes differ.
+    pub(crate) fn fill(&mut self, other: &Self) -> Result<(), TchError> {
+        for ((_, own), (_, values)) in self.fields.iter_mut().zip(&other.fields) {
+            own.f_copy_(values)?;
+        }
+        self.weights.f_copy_(&other.weights)?;
+        self.weight = other.weight;
+        Ok(())
+    }
+
+    /// All of its tensors.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        let fields = self.fields.iter().map(|(_, values)| values);
+        fields.chain([&self.weights])
+    }
+
+    /// What its tensors take, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tensors()
+            .map(|tensor| tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64)
+            .sum()
+    }
+
+    /// Whether the batch has no values: before a run a step is rehearsed, to know what it takes. What a task writes down of its
+    /// batches should not have those.
+    pub fn is_blank(&self) -> bool {
+        self.blank
+    }
+
+    /// The values of a field: N x the field's shape.
+    ///
+    /// # Errors
+    /// [`TaskError::NoField`] if the data set has none of that name: it is not one for this task.
+    pub fn field(&self, name: &'static str) -> Result<&Tensor, TaskError> {
+        let found = self.fields.iter().find(|(known, _)| *known == name);
+        found.map(|(_, values)| values).ok_or_else(|| TaskError::NoField {
+            name,
+            fields: self.fields.iter().map(|(known, _)| *known).collect(),
+        })
+    }
+}
+
+/// A flat tensor of normalised images on `device`, with zeros where the weight is 0. To a GPU 8-bit images go as they are, and what they
+/// become is looked up there: the same values, for a quarter of the way.
+fn images(pixels: &Pixels, weights: &[f32], device: Device) -> Result<Tensor, ShimError> {
+    let mut values = match pixels.values() {
+        Values::U8(bytes) if device.is_cuda() => looked_up(bytes, pixels.normalize(), weights.len(), device)?,
+        _ => place(&pixels.to_f32(), device)?,
+    };
+    if weights.contains(&0.0) {
+        let unreadable = place(weights, device)?.f_eq(0.0)?.f_view([-1, 1])?;
+        let mut samples = values.f_view([weights.len() as i64, -1])?;
+        let _ = samples.f_masked_fill_(&unreadable, 0.0)?;
+        values = samples.f_view([-1])?;
+    }
+    Ok(values)
+}
+
+/// A flat tensor of what the 8-bit values of so many images become.
+fn looked_up(
+    bytes: &[u8],
+    normalize: &Normalize,
+    samples: usize,
+    device: Device,
+) -> Result<Tensor, ShimError> {
+    let (samples, channels) = (samples as i64, normalize.channels() as i64);
+    let tables = place(&normalize.tables().concat(), device)?;
+    let options = (Kind::Int, device);
+    let first = Tensor::f_arange_start_step(0, 256 * channels, 256, options)?.f_view([1, -1, 1])?;
+    let mut places = place(bytes, device)?
+        .f_to_kind(Kind::Int)?
+        .f_view([samples, channels, -1])?;
+    let places = places.f_add_(&first)?.f_view([-1])?;
+    Ok(tables.f_index_select(0, &places)?)
+}
+
+/// A flat tensor of `values` on `device`.
+fn place<T: Element>(values: &[T], device: Device) -> Result<Tensor, ShimError> {
+    if !device.is_cuda() {
+        return Ok(Tensor::f_from_slice(values)?.f_to_device(device)?);
+    }
+    let pinned = cuda::pinned(values)?;
+    Ok(pinned.f_to_device_(device, pinned.kind(), true, false)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_device_normalises_to_the_bits_of_the_host() {
+        let normalize = Normalize::new(&[0.485, 0.456], &[0.229, 0.224]);
+        let bytes: Vec<u8> = (0..2 * 2 * 3 * 256).map(|at| (at * 7 % 256) as u8).collect();
+        let mut here = Vec::new();
+        normalize.look_up(&bytes, 3 * 128, &mut here);
+        let there = looked_up(&bytes, &normalize, 4, Device::Cpu).unwrap();
+        assert_eq!(Vec::<f32>::try_from(there).unwrap(), here);
+    }
+
+    #[test]
+    fn an_unreadable_image_is_zeros() {
+        let field = Field::image("image", [1, 1, 2], Normalize::new(&[0.5], &[0.25]));
+        let decoded = data::Batch {
+            columns: vec![Column::of(&field, 2)],
+            fields: vec![field].into(),
+            weights: vec![0.0, 1.0],
+            ..data::Batch::default()
+        };
+        let batch = Batch::new(&decoded, Device::Cpu).unwrap();
+        let values = batch.field("image").unwrap().f_view([-1]).unwrap();
+        assert_eq!(Vec::<f32>::try_from(values).unwrap(), [0.0, 0.0, -2.0, -2.0]);
+    }
+}

@@ -1,0 +1,64 @@
+//! Why a task cannot give a loss.
+
+use std::error::Error;
+
+use dtrain_common::recipe::RecipeError;
+use tch::TchError;
+
+use super::torchscript::ScriptError;
+use crate::OutOfMemory;
+use crate::data::DataError;
+use crate::models::ModelError;
+use crate::out_of_memory::anywhere;
+
+/// Why a task cannot give a loss.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskError {
+    /// In the model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// In a tensor operation; out of memory arrives here too.
+    #[error(transparent)]
+    Torch(#[from] TchError),
+    /// In the data.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// In the recipe, where it meets the file system.
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
+    /// In a TorchScript module.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
+    /// In a task of a user's own.
+    #[error(transparent)]
+    Own(Box<dyn Error + Send + Sync>),
+    /// The data has not what the task needs.
+    #[error("the data has no field `{name}`, only `{}`; set task and data.kind to ones that go together", fields.join("`, `"))]
+    NoField {
+        /// What the task asked for.
+        name: &'static str,
+        /// What there is.
+        fields: Vec<&'static str>,
+    },
+}
+
+impl OutOfMemory for TaskError {
+    fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Model(error) => error.is_out_of_memory(),
+            Self::Torch(error) => error.is_out_of_memory(),
+            Self::Script(error) => error.is_out_of_memory(),
+            Self::Own(error) => {
+                let mut next: Option<&(dyn Error + 'static)> = Some(error.as_ref());
+                let causes = std::iter::from_fn(|| {
+                    let error = next?;
+                    next = error.source();
+                    Some(error)
+                });
+                let mut tasks = causes.filter_map(|error| error.downcast_ref::<Self>());
+                anywhere(error.as_ref()) || tasks.any(Self::is_out_of_memory)
+            }
+            Self::Data(_) | Self::Recipe(_) | Self::NoField { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,272 @@
+// What convolutions take: on the CPU by oneDNN or libtorch's own loops, on a GPU by cuDNN.
+#pragma once
+
+#include "symbolic_rule.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/native/ConvUtils.h>
+
+namespace {
+
+std::vector<int64_t> convolved(const Tensor& x, const Tensor& weight, at::IntArrayRef padding, at::IntArrayRef stride,
+                               at::IntArrayRef dilation) {
+  std::vector<int64_t> sizes{x.size(0), weight.size(0)};
+  for (int64_t dim = 2; dim < x.dim(); ++dim) {
+    const auto at = [&](at::IntArrayRef list) { return list[list.size() == 1 ? 0 : dim - 2]; };
+    const int64_t reach = at(dilation) * (weight.size(dim) - 1) + 1;
+    sizes.push_back((x.size(dim) + 2 * at(padding) - reach) / at(stride) + 1);
+  }
+  return sizes;
+}
+
+// oneDNN works on channels in blocks: what lies plainly is copied into that form, and the result out of it. Images of few
+// channels, unless each is convolved by itself, and what lies channels-last are taken as they are.
+bool is_blocked(const Tensor& x, bool depthwise) { return !is_channels_last(x) && (depthwise || x.size(1) >= 16); }
+
+// That form: the last block is filled up.
+Tensor in_blocks(at::IntArrayRef sizes, const Tensor& like) {
+  std::vector<int64_t> filled(sizes.begin(), sizes.end());
+  filled[1] = rounded(filled[1], 16);
+  return at::empty(filled, like.options());
+}
+
+// Whether each channel is convolved by itself.
+bool is_depthwise(const Tensor& weight, int64_t groups) { return groups > 1 && weight.size(0) == groups && weight.size(1) == 1; }
+
+// A result in the form that libtorch knows, from one that oneDNN has made in its own; in half precision, and where pixels
+// were passed over, by another copy.
+Tensor copied_out(at::IntArrayRef sizes, const Tensor& like, bool strided = false) {
+  Tensor first;
+  if (is_half(like) || strided) first = empty_as(sizes, like);
+  return empty_as(sizes, like);
+}
+
+// A convolution of single pixels that passes over some of them first gathers those it takes, an image at a time.
+Tensor gathered(const Tensor& x, const Tensor& weight, at::IntArrayRef places, int64_t times) {
+  if (weight.dim() != 4 || weight.size(2) != 1 || weight.size(3) != 1 || places == x.sizes().slice(2)) return {};
+  return empty_as({times * at::get_num_threads(), x.size(1), product(places)}, x);
+}
+
+int64_t bytes_of(at::IntArrayRef sizes, const Tensor& like) { return product(sizes) * static_cast<int64_t>(like.element_size()); }
+
+// What cuDNN takes while it convolves, as far as its documentation tells: its tensor cores compute channels-last, so that plain
+// tensors are turned within the workspace, all three of them; and a weight's gradient is added up in float32 beside it. Algorithms
+// that take more are chosen where they are faster.
+void cudnn_workspace(at::IntArrayRef x, at::IntArrayRef y, const Tensor& weight, bool last, bool adds_up) {
+  const int64_t turned = last ? 0 : bytes_of(x, weight) + bytes_of(y, weight) + bytes_of(weight.sizes(), weight);
+  const int64_t sums = adds_up && is_half(weight) ? 4 * product(weight.sizes()) : 0;
+  pass_through({turned + sums}, weight.options().dtype(at::kByte));
+}
+
+// A convolution by cuDNN: a tensor in the other layout is copied first.
+Tensor cudnn_convolution(const Tensor& x, const Tensor& weight, at::IntArrayRef sizes) {
+  const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
+  Tensor own_x, own_weight;
+  if (last && !is_channels_last(x)) own_x = empty_in(x.sizes(), x, true);
+  if (last && !is_channels_last(weight)) own_weight = empty_in(weight.sizes(), weight, true);
+  auto y = empty_in(sizes, x, last);
+  cudnn_workspace(x.sizes(), sizes, weight, last, false);
+  return y;
+}
+
+// mkldnn_convolution(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] stride, SymInt[] dilation, SymInt groups)
+void mkldnn_convolution(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const auto weight = argument(stack, count, 1).toTensor();
+  const auto sizes =
+      convolved(x, weight, argument(stack, count, 3).toDimVector(), argument(stack, count, 4).toDimVector(),
+                argument(stack, count, 5).toDimVector());
+  flops += 2.0 * static_cast<double>(product(sizes)) * static_cast<double>(product(weight.sizes()) / weight.size(0));
+  if (on_gpu()) {
+    auto convolved = cudnn_convolution(x, weight, sizes);
+    finish(stack, count, std::move(convolved));
+    return;
+  }
+  const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
+  const bool depthwise = is_depthwise(weight, argument(stack, count, 6).toInt());
+  Tensor blocked_x, own, y;
+  if (last && !is_channels_last(x)) blocked_x = empty_as(x.sizes(), x);
+  if (!last && is_blocked(x, depthwise)) blocked_x = in_blocks(x.sizes(), x);
+  Tensor blocked_weight = empty_as(weight.sizes(), weight);
+  Tensor scratch = gathered(x, weight, at::IntArrayRef(sizes).slice(2), 1);
+  if (last) {
+    y = empty_in(sizes, x, true);
+  } else {
+    own = in_blocks(sizes, x);
+    blocked_x = blocked_weight = scratch = Tensor();
+    y = depthwise ? empty_as(sizes, x) : copied_out(sizes, x);
+  }
+  finish(stack, count, std::move(y));
+}
+
+// mkldnn_convolution_transpose(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] output_padding, SymInt[] stride,
+// SymInt[] dilation, SymInt groups)
+void mkldnn_transposed(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const auto weight = argument(stack, count, 1).toTensor();
+  std::vector<int64_t> sizes{x.size(0), weight.size(1) * argument(stack, count, 7).toInt()};
+  for (int64_t dim = 2; dim < x.dim(); ++dim) {
+    const auto at = [&](size_t index) {
+      const auto list = argument(stack, count, index).toDimVector();
+      return list[list.size() == 1 ? 0 : dim - 2];
+    };
+    sizes.push_back((x.size(dim) - 1) * at(5) - 2 * at(3) + at(6) * (weight.size(dim) - 1) + at(4) + 1);
+  }
+  flops += 2.0 * static_cast<double>(product(x.sizes())) * static_cast<double>(product(weight.sizes()) / weight.size(0));
+  if (on_gpu()) {
+    auto convolved = cudnn_convolution(x, weight, sizes);
+    finish(stack, count, std::move(convolved));
+    return;
+  }
+  const bool last = is_channels_last(x) || is_channels_last(weight);
+  Tensor own;
+  {
+    const Tensor blocked_x = empty_as(x.sizes(), x), blocked_weight = empty_as(weight.sizes(), weight);
+    own = empty_in(sizes, x, last);
+  }
+  Tensor first;
+  if (!last) first = empty_as(sizes, x);
+  auto y = last ? own : empty_as(sizes, x);
+  finish(stack, count, std::move(y));
+}
+
+// _slow_conv2d_forward(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, SymInt[2] stride, SymInt[2] padding)
+void slow_convolution(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const auto weight = argument(stack, count, 1).toTensor();
+  const auto stride = argument(stack, count, 4).toDimVector(), padding = argument(stack, count, 5).toDimVector();
+  const auto sizes = convolved(x, weight, padding, stride, at::IntArrayRef{1});
+  const int64_t patch = product(weight.sizes()) / weight.size(0);
+  flops += 2.0 * static_cast<double>(product(sizes)) * static_cast<double>(patch);
+  if (on_gpu()) {
+    auto convolved = cudnn_convolution(x, weight, sizes);
+    finish(stack, count, std::move(convolved));
+    return;
+  }
+  const bool last = is_channels_last(x) || is_channels_last(weight);
+  auto y = empty_in(sizes, x, last);
+  if (weight.size(2) != 1 || weight.size(3) != 1) pass_through({x.size(0), patch, sizes[2] * sizes[3]}, x.options());
+  finish(stack, count, std::move(y));
+}
+
+// What oneDNN takes beside that while it adds up a weight's gradient.
+constexpr int64_t kAdding = 64 << 10;
+
+// Channels-last and beyond 3x3, oneDNN adds up the gradients of depthwise weights by a kernel for groups of 16 channels, of which all but
+// one are zeros; in half precision in both precisions, with the tensors turned for each thread. Measured, as nothing tells it.
+void filled_depthwise(const Tensor& x, const Tensor& weight) {
+  const auto filled = product(weight.sizes()) * 16 * 16;
+  const auto sums = at::empty({filled}, weight.options().dtype(at::kFloat));
+  if (!is_half(weight)) return;
+  const auto own = at::empty({filled}, weight.options());
+  pass_through({10 * product(x.sizes())}, x.options());
+}
+
+// The gradients of input and weight.
+struct Gradients {
+  Tensor x, weight;
+};
+
+// What cuDNN takes for those that are wanted, in the layout of the input.
+Gradients cudnn_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, bool last, bool for_x, bool for_weight) {
+  Gradients out;
+  Tensor own_x;
+  if (last && !is_channels_last(x)) own_x = empty_in(x.sizes(), x, true);
+  if (for_x) {
+    out.x = empty_in(x.sizes(), x, last);
+    cudnn_workspace(x.sizes(), grad.sizes(), weight, last, false);
+  }
+  if (for_weight) {
+    out.weight = empty_in(weight.sizes(), weight, last);
+    cudnn_workspace(x.sizes(), grad.sizes(), weight, last, true);
+  }
+  return out;
+}
+
+// The same of libtorch's own loops, over patches of the input.
+Gradients slow_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, bool last, bool for_x, bool for_weight) {
+  Gradients out;
+  if (for_x) out.x = empty_in(x.sizes(), x, last);
+  if (for_weight) out.weight = empty_in(weight.sizes(), weight, is_channels_last(weight));
+  const int64_t patch = product(weight.sizes()) / weight.size(0), places = product(grad.sizes()) / grad.size(0) / grad.size(1);
+  if (weight.size(2) != 1 || weight.size(3) != 1) pass_through({x.size(0), patch, places}, x.options());
+  return out;
+}
+
+// The same of oneDNN, which wants input and weight in one layout, too.
+Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, bool last, bool depthwise, bool for_x,
+                           bool for_weight) {
+  Gradients out;
+  Tensor held_x, held_weight;
+  if (last && !x.is_contiguous(at::MemoryFormat::ChannelsLast)) held_x = empty_in(x.sizes(), x, true);
+  if (last && !weight.is_contiguous(at::MemoryFormat::ChannelsLast)) held_weight = empty_in(weight.sizes(), weight, true);
+  if (for_x) {
+    Tensor blocked_grad, blocked_weight = empty_as(weight.sizes(), weight), own;
+    if (!last) blocked_grad = in_blocks(grad.sizes(), grad);
+    own = last ? empty_in(x.sizes(), x, true) : in_blocks(x.sizes(), x);
+    Tensor scratch = gathered(x, weight, grad.sizes().slice(2), 2);
+    blocked_grad = blocked_weight = scratch = Tensor();
+    const bool strided = !depthwise && x.sizes().slice(2) != grad.sizes().slice(2);
+    out.x = last ? own : depthwise ? empty_as(x.sizes(), x) : copied_out(x.sizes(), x, strided);
+  }
+  if (for_weight) {
+    Tensor own;
+    {
+      Tensor blocked_grad, blocked_x;
+      if (!last) blocked_grad = in_blocks(grad.sizes(), grad);
+      if (!last && is_blocked(x, depthwise)) blocked_x = in_blocks(x.sizes(), x);
+      own = empty_as(weight.sizes(), weight);
+      if (last && depthwise && weight.size(2) > 3) {
+        filled_depthwise(x, weight);
+      } else if (is_half(weight)) {
+        // It is added up in full precision.
+        pass_through({product(weight.sizes()) + kAdding}, weight.options().dtype(at::kFloat));
+      }
+    }
+    Tensor plain;
+    if (last) plain = empty_as(weight.sizes(), weight);
+    out.weight = empty_in(weight.sizes(), weight, last);
+  }
+  return out;
+}
+
+// convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding,
+// SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask)
+void convolution_backward(Stack* stack, size_t count) {
+  const auto grad = argument(stack, count, 0).toTensor();
+  const auto x = argument(stack, count, 1).toTensor();
+  const auto weight = argument(stack, count, 2).toTensor();
+  const bool transposed = argument(stack, count, 7).toBool();
+  const auto groups = argument(stack, count, 9).toInt();
+  const auto wanted = argument(stack, count, 10).toBoolList();
+  const auto symbols = [&](size_t index) {
+    std::vector<c10::SymInt> list;
+    for (const auto size : argument(stack, count, index).toDimVector()) list.emplace_back(size);
+    return list;
+  };
+  const auto& inner = transposed ? x : grad;
+  const double work =
+      2.0 * static_cast<double>(product(inner.sizes())) * static_cast<double>(product(weight.sizes()) / weight.size(0));
+  flops += work * (int{wanted[0]} + int{wanted[1]});
+  const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
+  Tensor held;
+  // The kernels want the gradient in the layout of the input.
+  if (last ? !grad.is_contiguous(at::MemoryFormat::ChannelsLast) : !grad.is_contiguous()) held = empty_in(grad.sizes(), grad, last);
+  Gradients out;
+  if (on_gpu()) {
+    out = cudnn_gradients(grad, x, weight, last, wanted[0], wanted[1]);
+  } else {
+    using at::native::ConvBackend;
+    const auto backend = at::native::select_conv_backend(x, weight, std::nullopt, symbols(4), symbols(5), symbols(6), transposed,
+                                                         symbols(8), groups, std::nullopt);
+    const bool slow = backend == ConvBackend::Slow2d || backend == ConvBackend::SlowTranspose2d;
+    const bool depthwise = !transposed && is_depthwise(weight, groups);
+    out = slow ? slow_gradients(grad, x, weight, last, wanted[0], wanted[1])
+               : onednn_gradients(grad, x, weight, last, depthwise, wanted[0], wanted[1]);
+  }
+  Tensor grad_bias;
+  if (wanted[2]) grad_bias = empty_as({transposed ? weight.size(1) * groups : weight.size(0)}, x);
+  finish(stack, count, out.x, out.weight, grad_bias);
+}
+
+} // namespace

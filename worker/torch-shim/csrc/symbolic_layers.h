@@ -1,0 +1,277 @@
+// What the other operations take of which libtorch's Meta kernels tell nothing, or something else.
+#pragma once
+
+#include "symbolic_convolution.h"
+#include "symbolic_rule.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/WrapDimUtils.h>
+
+#include <algorithm>
+
+namespace {
+
+Tensor accumulated(const Tensor& x) {
+  return at::empty({x.size(1)}, x.options().dtype(is_half(x) ? at::kFloat : x.scalar_type()));
+}
+
+// native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, ...)
+void batch_norm(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const bool training = argument(stack, count, 5).toBool();
+  auto y = at::empty_like(x, x.suggest_memory_format());
+  if (!training) {
+    auto none = [&] { return at::empty({0}, x.options()); };
+    finish(stack, count, std::move(y), none(), none());
+    return;
+  }
+  auto mean = accumulated(x), deviation = accumulated(x);
+  finish(stack, count, std::move(y), std::move(mean), std::move(deviation));
+}
+
+// native_batch_norm_backward(Tensor grad_out, Tensor input, Tensor? weight, ..., bool train, float eps, bool[3] output_mask)
+void batch_norm_backward(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 1).toTensor();
+  const auto weight = argument(stack, count, 2).toOptional<Tensor>();
+  const auto wanted = argument(stack, count, 9).toBoolList();
+  const auto parameter = [&] {
+    return at::empty({x.size(1)}, weight.has_value() && weight->defined() ? weight->options() : x.options());
+  };
+  Tensor grad_x, grad_weight, grad_bias;
+  // The CPU's kernel for one layout makes the result twice, and that for two in half precision a third time.
+  const bool alike = is_channels_last(x) == is_channels_last(argument(stack, count, 0).toTensor());
+  const int64_t more = on_gpu() ? 0 : alike ? 1 : is_half(x) && is_channels_last(x) ? 2 : 0;
+  if (more > 0 && wanted[0]) pass_through({1 + more, x.numel()}, x.options());
+  if (wanted[0]) grad_x = at::empty_like(x, x.suggest_memory_format());
+  if (wanted[1]) grad_weight = parameter();
+  if (wanted[2]) grad_bias = parameter();
+  finish(stack, count, grad_x, grad_weight, grad_bias);
+}
+
+// native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps)
+void layer_norm(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const auto over = argument(stack, count, 1).toDimVector().size();
+  std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
+  for (size_t dim = sizes.size() - over; dim < sizes.size(); ++dim) sizes[dim] = 1;
+  const auto weight = argument(stack, count, 2).toOptional<Tensor>();
+  // Statistics have the parameters' type where they differ from the input's.
+  const auto kind = weight.has_value() && weight->defined() ? weight->scalar_type() : x.scalar_type();
+  Tensor in_order;
+  if (!x.is_contiguous()) in_order = empty_as(x.sizes(), x);
+  auto y = at::empty_like(x, at::MemoryFormat::Contiguous);
+  auto mean = at::empty(sizes, x.options().dtype(kind)), deviation = at::empty(sizes, x.options().dtype(kind));
+  finish(stack, count, std::move(y), std::move(mean), std::move(deviation));
+}
+
+// native_layer_norm_backward(Tensor grad_out, Tensor input, SymInt[] normalized_shape, Tensor mean, Tensor rstd, Tensor? weight,
+// Tensor? bias, bool[3] output_mask)
+void layer_norm_backward(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 1).toTensor();
+  const auto shape = argument(stack, count, 2).toDimVector();
+  const auto weight = argument(stack, count, 5).toOptional<Tensor>();
+  const auto wanted = argument(stack, count, 7).toBoolList();
+  const auto options = weight.has_value() && weight->defined() ? weight->options() : x.options();
+  Tensor x_in_order, grad_in_order, grad_x, grad_weight, grad_bias;
+  if (!x.is_contiguous()) x_in_order = empty_as(x.sizes(), x);
+  if (!argument(stack, count, 0).toTensor().is_contiguous()) grad_in_order = empty_as(x.sizes(), x);
+  if (wanted[0]) grad_x = at::empty_like(x, at::MemoryFormat::Contiguous);
+  if (wanted[1]) grad_weight = at::empty(shape, options);
+  if (wanted[2]) grad_bias = at::empty(shape, options);
+  // A GPU adds the parameters' gradients up in this many parts (kPartSize of aten/src/ATen/native/cuda/layer_norm_kernel.cu).
+  const int64_t parts = on_gpu() ? 16 : at::get_num_threads();
+  pass_through({2, parts, product(shape)}, x.options().dtype(at::kFloat));
+  finish(stack, count, grad_x, grad_weight, grad_bias);
+}
+
+// Whether cuDNN computes attention on that GPU (can_use_cudnn_attention of ATen/native/transformers/cuda/sdp_utils.cpp in libtorch
+// 2.11), with a mask or without; otherwise it is the flash kernel, or the memory-efficient one in full precision and with a mask.
+bool attends_by_cudnn(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const auto fits = [](int64_t width) { return width % 8 == 0 && width <= 128; };
+  const bool wide = q.size(3) == 192 && v.size(3) == 128;
+  return cudnn_attends && is_half(q) && k.size(2) != 1 && ((fits(q.size(3)) && fits(v.size(3))) || wide);
+}
+
+// What they take in backward beside their results: a sum for each query, and the queries' gradient in float32, which flash attention
+// (Dao 2023, arXiv 2307.08691) rounds up and cuDNN (dQ_accum and softmax_sum of its frontend's SDPA backward) does not; what cuDNN's
+// plan takes beyond that is not documented. In full precision it is the sums alone.
+void gpu_attention_scratch(const Tensor& q, bool by_cudnn) {
+  const int64_t queries = by_cudnn ? q.size(2) : rounded(q.size(2), 128), width = by_cudnn ? q.size(3) : rounded(q.size(3), 32);
+  const auto floats = q.options().dtype(at::kFloat);
+  const Tensor sums = at::empty({q.size(0), q.size(1), queries}, floats);
+  if (is_half(q)) pass_through({q.size(0), q.size(1), queries, width}, floats);
+}
+
+// What the CPU's flash attention takes for each thread: a block of scores, their sums and a block of the result; in half
+// precision the scores once more, and where the processor multiplies by tiles keys and values in their order.
+void attention_scratch(const Tensor& q, const Tensor& k, const Tensor& v, bool backward) {
+  if (on_gpu()) {
+    if (backward) gpu_attention_scratch(q, attends_by_cudnn(q, k, v));
+    return;
+  }
+  const int64_t threads = at::get_num_threads(), queries = q.size(2), keys = k.size(2), width = q.size(3);
+  const int64_t rows = std::min<int64_t>(queries >= 768 ? 256 : queries >= 192 ? 64 : 32, queries);
+  const int64_t columns = std::min<int64_t>(512, keys);
+  const auto floats = q.options().dtype(at::kFloat);
+  const Tensor own = backward ? at::empty({threads, 2, rows, columns}, floats)
+                              : at::empty({threads, rows * (columns + 2 + width)}, floats);
+  if (!is_half(q)) return;
+  const Tensor reduced = at::empty({threads, backward ? 2 : 1, rows, columns}, q.options());
+  if (!backward && __builtin_cpu_supports("amx-tile")) {
+    const Tensor packed_keys = empty_as(k.sizes(), k);
+    pass_through(k.sizes(), k.options());
+  }
+}
+
+Tensor heads_last(const Tensor& x) {
+  return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
+}
+
+double attention_work(const Tensor& q, const Tensor& k, bool causal) {
+  return 4.0 * static_cast<double>(product(q.sizes())) * static_cast<double>(k.size(2)) * (causal ? 0.5 : 1.0);
+}
+
+// _scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0.0, bool is_causal=False, ...)
+void attention(Stack* stack, size_t count) {
+  const auto q = argument(stack, count, 0).toTensor(), k = argument(stack, count, 1).toTensor();
+  const auto v = argument(stack, count, 2).toTensor();
+  flops += attention_work(q, k, argument(stack, count, 4).toBool());
+  auto y = heads_last(q);
+  auto sums = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
+  attention_scratch(q, k, v, false);
+  finish(stack, count, std::move(y), std::move(sums));
+}
+
+// _scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out,
+// Tensor logsumexp, float dropout_p, bool is_causal, ...)
+void attention_backward(Stack* stack, size_t count) {
+  const auto q = argument(stack, count, 1).toTensor(), k = argument(stack, count, 2).toTensor();
+  const auto v = argument(stack, count, 3).toTensor();
+  flops += 2.5 * attention_work(q, k, argument(stack, count, 7).toBool());
+  const auto grad = empty_as(q.sizes(), q);
+  auto grad_q = heads_last(q), grad_k = heads_last(k), grad_v = heads_last(v);
+  attention_scratch(q, k, v, true);
+  finish(stack, count, std::move(grad_q), std::move(grad_k), std::move(grad_v));
+}
+
+// copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) and others that change their first argument alone.
+void in_place(Stack* stack, size_t count) {
+  auto self = argument(stack, count, 0).toTensor();
+  finish(stack, count, std::move(self));
+}
+
+// A scalar that nobody has computed.
+void scalar(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  finish(stack, count, at::isFloatingType(x.scalar_type()) ? c10::Scalar(0.0) : c10::Scalar(int64_t{0}));
+}
+
+// _adaptive_avg_pool2d(Tensor self, SymInt[2] output_size)
+void average_pool(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end() - 2);
+  for (const auto size : argument(stack, count, 1).toDimVector()) sizes.push_back(size);
+  finish(stack, count, empty_in(sizes, x, is_channels_last(x)));
+}
+
+// index_select(Tensor self, int dim, Tensor index)
+void index_select(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor(), index = argument(stack, count, 2).toTensor();
+  std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
+  sizes[at::maybe_wrap_dim(argument(stack, count, 1).toInt(), x.dim())] = index.numel();
+  finish(stack, count, empty_as(sizes, x));
+}
+
+// upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, ...)
+void upsample(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const auto size = argument(stack, count, 1).toDimVector();
+  const std::vector<int64_t> sizes{x.size(0), x.size(1), size[0], size[1]};
+  auto y = empty_in(sizes, x, is_channels_last(x));
+  if (!on_gpu() && !is_channels_last(x)) {
+    // The CPU computes it channels-last.
+    const auto turned = empty_as(x.sizes(), x);
+    pass_through(sizes, x.options());
+  }
+  finish(stack, count, std::move(y));
+}
+
+// The result is like the second argument: gradients with respect to it.
+void like_second(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 1).toTensor();
+  finish(stack, count, at::empty_like(x));
+}
+
+// _log_softmax(Tensor self, int dim, bool half_to_float): a GPU's autocast has it computed in float32, of a copy.
+void log_softmax(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  const bool in_float = on_gpu() && is_half(x);
+  Tensor copy;
+  if (in_float) copy = at::empty_like(x, x.options().dtype(at::kFloat));
+  auto y = at::empty_like(x, x.options().dtype(in_float ? at::kFloat : x.scalar_type()));
+  finish(stack, count, std::move(y));
+}
+
+// _log_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype)
+void log_softmax_backward(Stack* stack, size_t count) {
+  const auto output = argument(stack, count, 1).toTensor();
+  const auto kind = argument(stack, count, 3).toScalarType();
+  Tensor in_float;
+  if (kind != output.scalar_type()) in_float = at::empty_like(output);
+  auto y = at::empty_like(output, output.options().dtype(kind));
+  finish(stack, count, std::move(y));
+}
+
+// nll_loss2d_forward(Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index)
+void pixel_loss(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor(), target = argument(stack, count, 1).toTensor();
+  const bool each = argument(stack, count, 3).toInt() == 0;
+  auto y = at::empty(each ? target.sizes() : at::IntArrayRef{}, x.options());
+  auto weight = at::empty({}, x.options());
+  finish(stack, count, std::move(y), std::move(weight));
+}
+
+// embedding_dense_backward(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, bool scale_grad_by_freq)
+void embedding_backward(Stack* stack, size_t count) {
+  const auto grad = argument(stack, count, 0).toTensor();
+  finish(stack, count, empty_as({argument(stack, count, 2).toInt(), grad.size(-1)}, grad));
+}
+
+// native_dropout(Tensor input, float p, bool? train)
+void dropout(Stack* stack, size_t count) {
+  const auto x = argument(stack, count, 0).toTensor();
+  auto y = at::empty_like(x);
+  auto mask = at::empty_like(x, x.options().dtype(at::kBool));
+  finish(stack, count, std::move(y), std::move(mask));
+}
+
+const std::unordered_map<std::string, Rule>& rules() {
+  static const std::unordered_map<std::string, Rule> all{
+      {"aten::mkldnn_convolution", mkldnn_convolution},
+      {"aten::mkldnn_convolution_transpose", mkldnn_transposed},
+      {"aten::upsample_bilinear2d", upsample},
+      {"aten::_slow_conv2d_forward", slow_convolution},
+      {"aten::convolution_backward", convolution_backward},
+      {"aten::native_batch_norm", batch_norm},
+      {"aten::_native_batch_norm_legit", batch_norm},
+      {"aten::native_batch_norm_backward", batch_norm_backward},
+      {"aten::native_layer_norm", layer_norm},
+      {"aten::native_layer_norm_backward", layer_norm_backward},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
+      {"aten::_log_softmax", log_softmax},
+      {"aten::_log_softmax_backward_data", log_softmax_backward},
+      {"aten::copy_", in_place},
+      {"aten::_local_scalar_dense", scalar},
+      {"aten::_adaptive_avg_pool2d", average_pool},
+      {"aten::_adaptive_avg_pool2d_backward", like_second},
+      {"aten::nll_loss2d_forward", pixel_loss},
+      {"aten::nll_loss2d_backward", like_second},
+      {"aten::embedding_dense_backward", embedding_backward},
+      {"aten::native_dropout", dropout},
+      {"aten::index_select", index_select},
+  };
+  return all;
+}
+
+} // namespace

@@ -1,0 +1,60 @@
+// What the rules for symbolic tensors are made of: see symbolic.cpp.
+#pragma once
+
+#include "memory.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/stack.h>
+
+#include <unordered_map>
+
+using at::Tensor;
+using c10::IValue;
+using torch::jit::Stack;
+
+namespace {
+
+// Multiplications and additions of matrix products and convolutions on this thread since it was last read.
+thread_local double flops = 0.0;
+
+int64_t product(at::IntArrayRef sizes) {
+  int64_t all = 1;
+  for (const auto size : sizes) all *= size;
+  return all;
+}
+
+// A rule takes its arguments from the stack's top and leaves its results there.
+using Rule = void (*)(Stack*, size_t count);
+
+const IValue& argument(Stack* stack, size_t count, size_t index) { return (*stack)[stack->size() - count + index]; }
+
+template <typename... Results>
+void finish(Stack* stack, size_t count, Results&&... results) {
+  torch::jit::drop(*stack, count);
+  (stack->emplace_back(std::forward<Results>(results)), ...);
+}
+
+Tensor empty_as(at::IntArrayRef sizes, const Tensor& like) { return at::empty(sizes, like.options()); }
+
+// Memory that a kernel takes while it runs.
+void pass_through(at::IntArrayRef sizes, const at::TensorOptions& options) { (void)at::empty(sizes, options); }
+
+// Whether that GPU takes cuDNN's attention before the flash kernel.
+thread_local bool cudnn_attends = false;
+
+bool on_gpu() { return dtrain::symbolic_here() == dtrain::Symbolic::kGpu; }
+
+bool is_channels_last(const Tensor& x) {
+  return x.dim() == 4 && x.is_contiguous(at::MemoryFormat::ChannelsLast) && !x.is_contiguous();
+}
+
+Tensor empty_in(at::IntArrayRef sizes, const Tensor& like, bool channels_last) {
+  const auto options = like.options();
+  return channels_last ? at::empty(sizes, options.memory_format(at::MemoryFormat::ChannelsLast)) : at::empty(sizes, options);
+}
+
+int64_t rounded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
+
+bool is_half(const Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
+
+} // namespace

@@ -1,0 +1,137 @@
+#![allow(clippy::unwrap_used)]
+use std::sync::Mutex;
+
+use super::*;
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// A device that notes what it is given, copies at once, and fails at the copy of this number.
+struct Noting {
+    log: Log,
+    copies: usize,
+    fails_at: Option<usize>,
+    marks: usize,
+}
+
+struct NotedMark(Log, usize);
+
+impl NotedMark {
+    fn note(&self, what: &str) -> Result<(), ShimError> {
+        self.0.lock().unwrap().push(format!("{what} {}", self.1));
+        Ok(())
+    }
+}
+
+impl Mark for NotedMark {
+    fn hold(&self) -> Result<(), ShimError> {
+        self.note("hold")
+    }
+    fn wait(&self) -> Result<(), ShimError> {
+        self.note("wait")
+    }
+}
+
+impl Noting {
+    fn new(fails_at: Option<usize>) -> (Self, Log) {
+        let log = Log::default();
+        let device = Self {
+            log: Arc::clone(&log),
+            copies: 0,
+            fails_at,
+            marks: 0,
+        };
+        (device, log)
+    }
+
+    fn note(&self, what: String) {
+        self.log.lock().unwrap().push(what);
+    }
+}
+
+impl Lane for Noting {
+    fn fork(&mut self) -> Result<(), ShimError> {
+        self.note("fork".to_owned());
+        Ok(())
+    }
+    fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError> {
+        self.copies += 1;
+        if self.fails_at == Some(self.copies) {
+            return Err(ShimError::new("copy", ErrorKind::OutOfMemory, "out of memory"));
+        }
+        self.note(format!("copy {}", tensor.numel()));
+        Host.copy(tensor, to)
+    }
+    fn mark(&mut self) -> Result<Arc<dyn Mark>, ShimError> {
+        self.marks += 1;
+        self.note(format!("mark {}", self.marks));
+        Ok(Arc::new(NotedMark(Arc::clone(&self.log), self.marks)))
+    }
+    fn drain(&mut self) {
+        self.note("drain".to_owned());
+    }
+}
+
+// Landings keep their memory in a box, whatever it is; here it is a vector.
+#[allow(clippy::box_collection)]
+fn start(lane: &mut Noting, memory: &mut Option<Box<Vec<u8>>>) -> Result<Landing<Vec<u8>>, ShimError> {
+    let tensor = |bytes: &[u8]| Tensor::from_slice(bytes);
+    Landing::start_on(lane, memory, |bytes| {
+        let (statistics, parameters) = bytes.split_at_mut(2);
+        let (first, second) = parameters.split_at_mut(3);
+        let changing = vec![(tensor(&[1, 2]), statistics)];
+        let lasting = vec![(tensor(&[3, 4, 5]), first), (tensor(&[6]), second)];
+        Ok([changing, lasting])
+    })
+}
+
+#[test]
+fn what_changes_is_copied_first_and_waited_for_by_the_device_alone() {
+    let (mut lane, log) = Noting::new(None);
+    let mut memory = Some(Box::new(vec![0u8; 6]));
+    let landing = start(&mut lane, &mut memory).unwrap();
+    assert!(memory.is_none(), "nobody else has it");
+    // The training computes the next step, and comes to its update.
+    landing.landed().hold().unwrap();
+    assert_eq!(**landing.wait().unwrap(), [1, 2, 3, 4, 5, 6]);
+    let expected = [
+        "fork", "copy 2", "mark 1", "hold 1", "copy 3", "copy 1", "mark 2", "hold 2", "wait 2",
+    ];
+    assert_eq!(*log.lock().unwrap(), expected);
+}
+
+#[test]
+fn what_is_dropped_on_the_way_is_waited_for() {
+    let (mut lane, log) = Noting::new(None);
+    let mut memory = Some(Box::new(vec![0u8; 6]));
+    drop(start(&mut lane, &mut memory).unwrap());
+    assert_eq!(log.lock().unwrap().last().unwrap(), "wait 2");
+}
+
+#[test]
+fn a_copy_that_fails_gives_the_memory_back_when_nothing_writes_to_it() {
+    let (mut lane, log) = Noting::new(Some(3));
+    let mut memory = Some(Box::new(vec![0u8; 6]));
+    let error = start(&mut lane, &mut memory).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::OutOfMemory);
+    assert_eq!(log.lock().unwrap().last().unwrap(), "drain");
+    // Tried again, it is there.
+    assert!(start(&mut Noting::new(None).0, &mut memory).is_ok());
+}
+
+#[test]
+fn a_place_elsewhere_is_refused() {
+    let mut memory = Some(Box::new(vec![0u8; 6]));
+    let refused = Landing::start_on(&mut Host, &mut memory, |_| {
+        let elsewhere: &'static mut [u8] = Box::leak(Box::new([0u8; 4]));
+        Ok::<_, ShimError>([Pairs::new(), vec![(Tensor::from_slice(&[1u8; 4]), elsewhere)]])
+    });
+    assert_eq!(refused.err().unwrap().kind, ErrorKind::InvalidArgument);
+    assert!(memory.is_some());
+}
+
+#[test]
+fn without_cuda_nothing_is_pinned() {
+    if cuda::load().is_err() {
+        assert!(Pinned::over(&mut [0u8; 64]).is_err());
+    }
+}
