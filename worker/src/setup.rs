@@ -19,7 +19,7 @@ use crate::checkpoint;
 use crate::cores::share_of_cores;
 use crate::data::LoaderOptions;
 use crate::engine::{BatchNorms, Needs, Place, RankSync, RunPlan, TrainError};
-use crate::models::{self, BatchSync, LoadReport, Registry, Renames};
+use crate::models::{self, BatchSync, Registry, Renames};
 use crate::run::followers::BestKeeper;
 use crate::run::{Course, Under};
 use crate::state::{LayoutOptions, Model, Stage, Stages, Trained};
@@ -116,8 +116,7 @@ impl Setup {
         let needs = needs(task.as_ref(), &registry);
         let plan = RunPlan::new(recipe, env.world_size, data.train_samples, &needs)?;
         if let (Some(weights), None) = (&recipe.model.weights, folder) {
-            let report = import(recipe, weights, &registry)?;
-            notes.push(format!("weights from {}: {report}", weights.display()));
+            notes.push(import(recipe, weights, &registry)?);
         }
         let stages = stages(recipe, &registry, &plan, env)?;
         let check = |folder| check_resume(folder, task.as_ref(), &data, &mut notes);
@@ -210,14 +209,15 @@ fn resume(folder: &Path, replica: &mut Replica) -> Result<Resumed, WorkerError> 
     Ok(Resumed { manifest, took })
 }
 
-/// Fills the model from the file that the recipe names.
-fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<LoadReport, WorkerError> {
+/// Fills the model from the file that the recipe names, and says what was found there.
+fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String, WorkerError> {
     let renames = Renames::new(&recipe.model.weights_rename).map_err(|error| {
         let reason = error.to_string();
         WorkerError::Rename { reason }
     })?;
     let mode = recipe.model.weights_mode.into();
-    Ok(models::load_renamed(registry, weights, mode, &renames)?)
+    let report = models::load_renamed(registry, weights, mode, &renames)?;
+    Ok(format!("weights from {}: {report}", weights.display()))
 }
 
 /// What is trained in every phase, and what is the same in all of them.

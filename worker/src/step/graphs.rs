@@ -105,14 +105,6 @@ pub(crate) fn prepare(compile: Compile, device: Device) -> Result<(), ShimError>
     }
 }
 
-/// The executor that the recipe asks for.
-pub(crate) fn executor(compile: Compile, device: Device) -> Box<dyn Executor> {
-    match compile {
-        Compile::Off => Box::new(Eager),
-        Compile::Graph => Box::new(Graphs::new(device)),
-    }
-}
-
 impl Graphs {
     /// For a run that asks for them.
     pub(super) fn new(device: Device) -> Self {

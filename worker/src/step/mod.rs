@@ -24,14 +24,16 @@ mod tests;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use dtrain_common::recipe::Compile;
 use rand_chacha::rand_core::Rng;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use self::decide::{Counted, Decision, Judged, is_device_s, judge};
 use self::exchange::Exchange;
 pub(crate) use self::fault::{Fault, WRITE_FAULT};
 pub(crate) use self::feed::{Blank, Fed, Feed, Loading, place_batch};
-pub(crate) use self::graphs::{executor, prepare as prepare_graphs};
+use self::graphs::Graphs;
+pub(crate) use self::graphs::prepare as prepare_graphs;
 pub(crate) use self::kernels::Kernels;
 pub(crate) use self::micro::{Eager, Executor};
 use self::micro::{MicroStep, Passes};
@@ -127,6 +129,14 @@ struct Pass {
     micro_steps: usize,
     bad_samples: f64,
     waited_for_data: Duration,
+}
+
+/// The executor that the recipe asks for.
+pub(crate) fn executor(compile: Compile, device: Device) -> Box<dyn Executor> {
+    match compile {
+        Compile::Off => Box::new(Eager),
+        Compile::Graph => Box::new(Graphs::new(device)),
+    }
 }
 
 /// What a rank takes its steps with, beside its replica and its exchange.
