@@ -17,7 +17,7 @@ use crate::state::{AVERAGE, ColumnSpec, Model, Role, Slot, Table, narrow};
 /// whether they are the average.
 ///
 /// # Errors
-/// As [`restore`].
+/// As `restore`.
 pub fn restore_weights(
     folder: &Path,
     registry: &Registry,

@@ -110,7 +110,7 @@ impl Optimizer {
     /// rank had a gradient for, stay as they are, as does their state: torch passes over a parameter without a gradient too.
     ///
     /// With `found` the gradients are divided by what the device has found, and nothing is changed where it says so: the host does not
-    /// know of it, counts the update, and calls [`Table::discount`] when it learns that there was none.
+    /// know of it, counts the update, and calls `Table::discount` when it learns that there was none.
     ///
     /// # Errors
     /// Where memory runs out.

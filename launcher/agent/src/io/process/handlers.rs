@@ -76,7 +76,7 @@ pub fn stop_this_process() {
 }
 
 /// From its return on, this thread and those that it starts may write to the terminal and lend it although their process group
-/// is not the terminal's, also after `stty tostop`. Programs that they start inherit that, see [`let_the_terminal_stop_it`].
+/// is not the terminal's, also after `stty tostop`. Programs that they start inherit that, see `let_the_terminal_stop_it`.
 ///
 /// # Errors
 /// The system refuses to change the set of blocked signals.
