@@ -8,7 +8,7 @@ use super::layout::Held;
 use super::source::{Source, item};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::engine::patiently;
-use crate::state::{ColumnSpec, Part, Role, Slot, Table};
+use crate::state::{ColumnSpec, Part, Role, Slot, Table, pieces};
 
 /// Sources, by their place in a list, that no rank can write in ranges, and the blocks and places of their elements.
 type Scattered<'a> = Vec<(usize, (usize, &'a Slot))>;
@@ -31,10 +31,17 @@ pub(super) fn sources<'a>(
         Role::Moment => (0..table.shards()).map(|shard| table.parts_of(shard)).collect(),
         Role::Average => vec![table.parts(spec.role)],
     };
+    let parts = table.parts(spec.role);
     let (mut sources, mut scattered) = (Vec::new(), Vec::new());
-    for (block, slot) in table.slots() {
+    for (block, slot) in table.slots_of(spec.role) {
         let kind = table.blocks()[block].kind;
-        let mut pieces = table.pieces(spec.role, held, (block, slot))?;
+        if slot.is_empty() {
+            // No part has anything of it, and who reads the file looks for it.
+            let empty = Tensor::f_zeros(slot.shape.as_slice(), (kind, table.device()))?;
+            sources.push(Source::whole(name(spec, slot), empty)?.lasting());
+            continue;
+        }
+        let mut pieces = pieces(&parts, held, (block, slot))?;
         if let [_] = holders.as_slice() {
             if let Some((_, elements)) = pieces.pop() {
                 sources.push(Source::whole(name(spec, slot), slot.shaped(&elements)?)?.lasting());
@@ -42,9 +49,6 @@ pub(super) fn sources<'a>(
             continue;
         }
         let owners = owners(&holders, block, slot);
-        if owners.is_empty() {
-            continue;
-        }
         if !slot.is_contiguous() {
             match owners.len() {
                 1 => pieces.iter_mut().try_for_each(|(_, tensor)| {
@@ -123,4 +127,53 @@ pub(super) fn assemble(
         offset += slot.len() * width(*block);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tch::Device;
+
+    use super::*;
+    use crate::state::{AVERAGE, Group, LayoutOptions, Parameter};
+
+    #[test]
+    fn every_row_of_a_column_is_written_also_one_of_no_elements() {
+        let make = |len: i64| Tensor::ones([len], (Kind::Float, Device::Cpu));
+        let rows = [
+            ("trained", make(40)),
+            ("nothing", make(0)),
+            ("counter", make(3)),
+            ("empty", make(0)),
+        ];
+        let groups = [
+            Group::Trained(0),
+            Group::Trained(0),
+            Group::Statistics,
+            Group::Statistics,
+        ];
+        let parameters: Vec<Parameter<'_>> = std::iter::zip(&rows, groups)
+            .map(|((name, tensor), group)| Parameter { name, tensor, group })
+            .collect();
+        for shards in [1, 2] {
+            let options = LayoutOptions {
+                shards,
+                ..LayoutOptions::default()
+            };
+            let mut table = Table::new(&parameters, options, 0).unwrap();
+            let moment = ColumnSpec {
+                name: "exp_avg",
+                role: Role::Moment,
+            };
+            for (spec, expected) in [
+                (moment, &["exp_avg.trained", "exp_avg.nothing"][..]),
+                (AVERAGE, &["trained", "nothing", "counter", "empty"]),
+            ] {
+                table.add(spec).unwrap();
+                let (sources, _) = sources(&table, spec, table.column(spec.name).unwrap()).unwrap();
+                let names: Vec<&str> = sources.iter().map(|source| source.item.name.as_str()).collect();
+                assert_eq!(names, expected, "{shards} shards");
+            }
+        }
+    }
 }

@@ -11,7 +11,7 @@ use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use tch::Tensor;
 
 use crate::models::{LoadMode, ModelError, Registry, TensorFile, load_state};
-use crate::state::{AVERAGE, ColumnSpec, Model, Role, Slot, Table, narrow};
+use crate::state::{AVERAGE, ColumnSpec, Model, Role, Slot, Table, narrow, pieces};
 
 /// Puts a checkpoint's weights alone into a model, by `average` those of its moving average where it has one. Returns its manifest and
 /// whether they are the average.
@@ -62,10 +62,8 @@ pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, Chec
     // Whether it fits is seen before anything is changed.
     let updates = updates(table, &files[0].1)?;
     for (spec, _, file) in &columns {
-        for (block, slot) in table.slots() {
-            if spec.role == Role::Average || table.blocks()[block].group.is_trained() {
-                same_shape(file, &name(*spec, slot), slot)?;
-            }
+        for (_, slot) in table.slots_of(spec.role) {
+            same_shape(file, &name(*spec, slot), slot)?;
         }
     }
     load_state(&model.registry, &folder.join(MODEL_FILE), LoadMode::Strict)?;
@@ -112,8 +110,9 @@ fn for_rows(
     held: &[Tensor],
     mut with: impl FnMut(&Slot, Range<i64>, Tensor) -> Result<(), CheckpointError>,
 ) -> Result<(), CheckpointError> {
-    for (block, slot) in table.slots() {
-        for (range, own) in table.pieces(spec.role, held, (block, slot))? {
+    let parts = table.parts(spec.role);
+    for (block, slot) in table.slots_of(spec.role) {
+        for (range, own) in pieces(&parts, held, (block, slot))? {
             with(slot, range, own)?;
         }
     }

@@ -13,6 +13,6 @@ pub use buffers::Buffers;
 pub(crate) use layout::narrow;
 pub use layout::{Block, Bucket, Group, LayoutOptions, Part, Slot};
 pub use model::Model;
-pub(crate) use moves::Keep;
+pub(crate) use moves::{Keep, pieces};
 pub use stages::{Stage, Stages, Trained};
 pub use table::{AVERAGE, ColumnSpec, Parameter, Role, StateError, Table};

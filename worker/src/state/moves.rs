@@ -240,26 +240,11 @@ impl Table {
         self.parts(role).iter().map(part).collect()
     }
 
-    /// What this rank has of a row of `block` in a column of this role: elements in the order of memory, counted from the row's first.
-    ///
-    /// # Errors
-    /// As tensor operations.
-    pub(crate) fn pieces(
-        &self,
-        role: Role,
-        held: &[Tensor],
-        (block, slot): (usize, &Slot),
-    ) -> Result<Vec<(Range<i64>, Tensor)>, TchError> {
-        let of_block = |(part, _): &(&Part, &Tensor)| part.block == block;
-        let piece = |(part, held): (&Part, &Tensor)| {
-            let range = part.of(slot)?;
-            let own = part.within(held, &range);
-            Some(own.map(|own| (range.start - slot.offset..range.end - slot.offset, own)))
-        };
-        std::iter::zip(&self.parts(role), held)
-            .filter(of_block)
-            .filter_map(piece)
-            .collect()
+    /// The rows that have a value in columns of this role, as [`Table::slots`].
+    pub(crate) fn slots_of(&self, role: Role) -> Vec<(usize, &Slot)> {
+        let mut slots = self.slots();
+        slots.retain(|(block, _)| role == Role::Average || self.layout.blocks[*block].group.is_trained());
+        slots
     }
 
     /// All rows with the numbers of their blocks, in the order of their own numbers, which does not depend on the layout.
@@ -300,6 +285,27 @@ impl Old {
         gather(&self.layout, self.shard, &flats.iter().collect::<Vec<_>>(), ranks)?;
         Ok(flats)
     }
+}
+
+/// What `parts` of a column, in the memory `held`, have of a row of `block`: elements in the order of memory, counted from the row's first.
+///
+/// # Errors
+/// As tensor operations.
+pub(crate) fn pieces(
+    parts: &[Part],
+    held: &[Tensor],
+    (block, slot): (usize, &Slot),
+) -> Result<Vec<(Range<i64>, Tensor)>, TchError> {
+    let of_block = |(part, _): &(&Part, &Tensor)| part.block == block;
+    let piece = |(part, held): (&Part, &Tensor)| {
+        let range = part.of(slot)?;
+        let own = part.within(held, &range);
+        Some(own.map(|own| (range.start - slot.offset..range.end - slot.offset, own)))
+    };
+    std::iter::zip(parts, held)
+        .filter(of_block)
+        .filter_map(piece)
+        .collect()
 }
 
 /// Every rank has filled its parts of flat tensors, one for each block, and gets those of the others.

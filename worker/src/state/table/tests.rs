@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::moves::Keep;
+use super::super::moves::{Keep, pieces};
 use super::*;
 use crate::collectives::Ranks;
 
@@ -104,8 +104,9 @@ fn values(tables: &[Table]) -> Values {
             );
         }
         for (spec, held) in table.columns() {
+            let parts = table.parts(spec.role);
             for (block, slot) in table.slots() {
-                for (range, own) in table.pieces(spec.role, held, (block, slot)).unwrap() {
+                for (range, own) in pieces(&parts, held, (block, slot)).unwrap() {
                     let key = (spec.name.to_owned(), slot.name.clone());
                     let all = values
                         .entry(key)
