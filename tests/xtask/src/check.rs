@@ -6,7 +6,7 @@ use std::thread;
 use anyhow::Result;
 
 use crate::process::Signals;
-use crate::setup::{self, Ready, SetArgs};
+use crate::setup::{self, SetArgs};
 use crate::workspace::Workspace;
 use crate::{demo, pytorch};
 
@@ -27,71 +27,16 @@ pub struct TestArgs {
     args: Vec<String>,
 }
 
-/// One step: what it looks at, and what it does.
-struct Step {
-    what: &'static str,
-    work: Work,
-}
-
-enum Work {
-    /// Cargo with these variables and arguments.
-    Cargo(&'static [(&'static str, &'static str)], &'static str),
-    /// The demo, with what the tests have built.
-    Demo,
-}
-
-const STEPS: [Step; 5] = [
-    Step {
-        what: "formatting",
-        work: Work::Cargo(&[], "fmt --all --check"),
-    },
-    Step {
-        what: "lints",
-        work: Work::Cargo(&[], "clippy --workspace --all-targets -- -D warnings"),
-    },
-    Step {
-        what: "documentation",
-        work: Work::Cargo(&[("RUSTDOCFLAGS", "-Dwarnings")], "doc --workspace --no-deps"),
-    },
-    Step {
-        what: "tests",
-        work: Work::Cargo(&[], "test --workspace"),
-    },
-    Step {
-        what: "demo",
-        work: Work::Demo,
-    },
+/// The steps that cargo does, in their order: what is looked at, a variable for rustdoc, and cargo's arguments.
+const STEPS: [(&str, &str, &str); 4] = [
+    ("formatting", "", "fmt --all --check"),
+    ("lints", "", "clippy --workspace --all-targets -- -D warnings"),
+    ("documentation", "-Dwarnings", "doc --workspace --no-deps"),
+    ("tests", "", "test --workspace"),
 ];
 
-/// Enough to see that it learns.
+/// The epochs of the demo, which comes last, with what the tests have built: enough to see that it learns.
 const DEMO_EPOCHS: u32 = 2;
-
-impl Step {
-    /// The command, as one would type it.
-    fn shown(&self) -> String {
-        match self.work {
-            Work::Cargo(vars, args) => {
-                let vars: String = vars
-                    .iter()
-                    .map(|(name, value)| format!("{name}={value} "))
-                    .collect();
-                format!("{vars}cargo {args}")
-            }
-            Work::Demo => format!("cargo xtask demo --profile dev --epochs {DEMO_EPOCHS}"),
-        }
-    }
-
-    fn run(&self, workspace: &Workspace, signals: &Signals, ready: &Ready) -> Result<u8> {
-        match self.work {
-            Work::Cargo(vars, args) => {
-                let mut cargo = ready.cargo(workspace);
-                cargo.args(args.split(' ')).envs(vars.iter().copied());
-                Ok(signals.run(side_by_side(&mut cargo))?.code)
-            }
-            Work::Demo => demo::train(workspace, signals, ready, "dev", Some(DEMO_EPOCHS)),
-        }
-    }
-}
 
 /// Runs the tests and returns cargo's exit code.
 pub fn test(workspace: &Workspace, signals: &Signals, args: &TestArgs) -> Result<u8> {
@@ -117,21 +62,29 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     set_up.builds = Some("dev".to_owned());
     let ready = setup::run(workspace, signals, &set_up)?;
     pytorch::prepare(workspace, signals, ready.compiler.as_deref())?;
-    for (index, step) in STEPS.iter().enumerate() {
-        eprintln!(
-            "check {}/{}: {}: {}",
-            index + 1,
-            STEPS.len(),
-            step.what,
-            step.shown()
-        );
-        let code = step.run(workspace, signals, &ready)?;
+    let count = STEPS.len() + 1;
+    for (index, (what, rustdoc, args)) in STEPS.into_iter().enumerate() {
+        let mut cargo = ready.cargo(workspace);
+        cargo.args(args.split(' '));
+        let mut shown = format!("cargo {args}");
+        if !rustdoc.is_empty() {
+            cargo.env("RUSTDOCFLAGS", rustdoc);
+            shown = format!("RUSTDOCFLAGS={rustdoc} {shown}");
+        }
+        eprintln!("check {}/{count}: {what}: {shown}", index + 1);
+        let code = signals.run(side_by_side(&mut cargo))?.code;
         signals.check()?;
         if code != 0 {
-            eprintln!("check failed at {}; repeat it with: {}", step.what, step.shown());
+            eprintln!("check failed at {what}; repeat it with: {shown}");
             return Ok(code);
         }
     }
-    // The last words are the demo's.
-    Ok(0)
+    let shown = format!("cargo xtask demo --profile dev --epochs {DEMO_EPOCHS}");
+    eprintln!("check {count}/{count}: demo: {shown}");
+    let code = demo::train(workspace, signals, &ready, "dev", Some(DEMO_EPOCHS))?;
+    signals.check()?;
+    if code != 0 {
+        eprintln!("check failed at demo; repeat it with: {shown}");
+    }
+    Ok(code)
 }

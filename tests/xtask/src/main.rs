@@ -46,42 +46,21 @@ enum Command {
     Lab(Vec<OsString>),
 }
 
-/// The commands of the package `lab`, which is built when one of them is first used, and what they do.
-const LAB: [(&str, &str); 8] = [
-    (
-        "parity",
-        "Make the reference files under tests/parity/reference anew, with PyTorch",
-    ),
-    ("bench", "Measure dtrain beside PyTorch, in turn on this machine"),
-    (
-        "memory",
-        "Compare predictions of memory with measurements, and train under budgets",
-    ),
-    (
-        "kills",
-        "Kill trainings at random moments, resume them, and compare",
-    ),
-    ("soak", "Kill launchers, guardians and workers at many moments"),
-    (
-        "fuzz",
-        "Have the readers of checkpoints read a million changed files",
-    ),
-    (
-        "gpu-test",
-        "Check dtrain on this machine's GPUs, and measure it beside PyTorch there",
-    ),
-    (
-        "torchrun",
-        "Run a PyTorch script under dtrain and dtrain's worker under torchrun, and compare",
-    ),
+/// The commands of the package `lab`, which is built when one of them is first used, each behind its name.
+const LAB: [&str; 8] = [
+    "parity    Make the reference files under tests/parity/reference anew, with PyTorch",
+    "bench     Measure dtrain beside PyTorch, in turn on this machine",
+    "memory    Compare predictions of memory with measurements, and train under budgets",
+    "kills     Kill trainings at random moments, resume them, and compare",
+    "soak      Kill launchers, guardians and workers at many moments",
+    "fuzz      Have the readers of checkpoints read a million changed files",
+    "gpu-test  Check dtrain on this machine's GPUs, and measure it beside PyTorch there",
+    "torchrun  Run a PyTorch script under dtrain and dtrain's worker under torchrun, and compare",
 ];
 
 fn lab_help() -> String {
-    let lines = LAB.map(|(name, about)| format!("  {name:9} {about}\n"));
-    format!(
-        "Measurements, which are no part of the tests (COMMAND --help tells more):\n{}",
-        lines.concat()
-    )
+    let lines = LAB.join("\n  ");
+    format!("Measurements, which are no part of the tests (COMMAND --help tells more):\n  {lines}\n")
 }
 
 fn main() -> ExitCode {
@@ -108,7 +87,10 @@ fn run(command: Command) -> Result<u8> {
         Command::Test(args) => check::test(&workspace, &signals, &args),
         Command::Check(args) => check::run(&workspace, &signals, &args),
         Command::Lab(words) => {
-            if !LAB.iter().any(|(name, _)| words[0] == *name) {
+            if !LAB
+                .iter()
+                .any(|line| line.split(' ').next().is_some_and(|name| words[0] == *name))
+            {
                 let words = format!("unrecognized subcommand '{}'", words[0].display());
                 Cli::command().error(ErrorKind::InvalidSubcommand, words).exit();
             }

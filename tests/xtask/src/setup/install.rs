@@ -9,7 +9,6 @@ use std::{io, process, thread};
 use anyhow::{Context, Result};
 use rustix::fs::statvfs;
 
-use super::bytes::Bytes;
 use super::pins::{Arch, Pin, pins};
 use super::{Problem, Set, libtorch, pip, tools};
 use crate::process::Signals;
@@ -32,11 +31,7 @@ impl Installation<'_> {
     pub(crate) fn is_complete(&self) -> Result<bool> {
         let folder = self.workspace.libtorch();
         let linked = self.set == Set::Cpu || is_linked(&folder);
-        Ok(
-            linked
-                && folder.join(STAMP).is_file()
-                && missing(&folder, &pins(self.arch, self.set)?).is_empty(),
-        )
+        Ok(linked && missing(&folder, &pins(self.arch, self.set)?).is_empty())
     }
 
     /// Fetches what is missing, or everything with `force`.
@@ -103,7 +98,7 @@ impl Installation<'_> {
         }
         let (python, target) = (tools::find_python()?, self.workspace.target());
         check_space(&target, lost)?;
-        let sum = |bytes: fn(&Pin) -> u64| Bytes(lost.iter().map(bytes).sum());
+        let sum = |bytes: fn(&Pin) -> u64| size(lost.iter().map(bytes).sum());
         eprintln!(
             "fetching {} into {}, {} on the disk once unpacked",
             sum(|pin| pin.fetch_bytes),
@@ -111,12 +106,7 @@ impl Installation<'_> {
             sum(|pin| pin.unpacked_bytes),
         );
         for (index, pin) in lost.iter().enumerate() {
-            eprintln!(
-                "[{}/{}] {pin} ({})",
-                index + 1,
-                lost.len(),
-                Bytes(pin.fetch_bytes)
-            );
+            eprintln!("[{}/{}] {pin} ({})", index + 1, lost.len(), size(pin.fetch_bytes));
             // The name is this process's own: a pip that outlived a killed set-up writes into a folder that is gone.
             let scratch = Scratch(
                 self.workspace
@@ -160,18 +150,14 @@ impl Installation<'_> {
     }
 }
 
-/// Those that the folder lacks: not in its stamp, or with the key file gone since. A folder without a stamp, as earlier versions left it,
-/// is judged by its files.
+/// Those that the folder lacks: not in its stamp, or with the key file gone since.
 fn missing(folder: &Path, wanted: &[Pin]) -> Vec<Pin> {
-    let stamp = fs::read_to_string(folder.join(STAMP)).ok();
+    let stamp = fs::read_to_string(folder.join(STAMP)).unwrap_or_default();
     let is_there = |pin: &Pin| {
-        let entered = stamp
-            .as_ref()
-            .is_none_or(|stamp| stamp.lines().any(|line| line == pin.line));
-        let right = pin.name != "torch" && stamp.is_some() || libtorch::is_right(&folder.join("torch"));
+        let right = pin.name != "torch" || libtorch::is_right(&folder.join("torch"));
         // A crash may have left a file empty.
         let whole = fs::metadata(folder.join(&pin.key_file)).is_ok_and(|file| file.len() > 0);
-        entered && right && whole
+        stamp.lines().any(|line| line == pin.line) && right && whole
     };
     wanted.iter().filter(|pin| !is_there(pin)).cloned().collect()
 }
@@ -194,14 +180,25 @@ fn check_space(folder: &Path, lost: &[Pin]) -> Result<(), Problem> {
         most = most.max(kept + (2 * pin.fetch_bytes).max(pin.fetch_bytes + pin.unpacked_bytes));
         kept += pin.unpacked_bytes;
     }
-    let needed = Bytes(most + MARGIN);
+    let needed = most + MARGIN;
     let state = statvfs(folder).map_err(|error| Problem::write(folder, error.into()))?;
-    let free = Bytes(state.f_bavail.saturating_mul(state.f_frsize));
-    if free.0 < needed.0 {
-        let folder = folder.to_owned();
-        return Err(Problem::Space { folder, needed, free });
+    let free = state.f_bavail.saturating_mul(state.f_frsize);
+    if free < needed {
+        return Err(Problem::Space {
+            folder: folder.to_owned(),
+            needed: size(needed),
+            free: size(free),
+        });
     }
     Ok(())
+}
+
+/// A size for people, in decimal units as package indexes and disks are labelled.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
 }
 
 /// A folder for what is needed only while one package is fetched.

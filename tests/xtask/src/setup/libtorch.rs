@@ -11,40 +11,36 @@ const NEEDED: [&str; 3] = ["lib/libtorch_cpu.so", "lib/libc10.so", "include/ATen
 
 /// Whether `folder` (that of lib and include) is a whole libtorch of the right version.
 pub(crate) fn is_right(folder: &Path) -> bool {
-    missing(folder).is_none() && version(folder).is_some_and(|version| is_right_version(&version))
+    missing(folder).is_none() && version(folder).as_deref() == Some(LIBTORCH_VERSION)
 }
 
 /// Checks the libtorch that the user's LIBTORCH names and says which set it amounts to.
 pub(crate) fn check_own(folder: &Path, choice: &Choice) -> Result<Set, Problem> {
-    let folder = || folder.to_owned();
-    if folder().is_relative() {
-        return Err(Problem::RelativeLibtorch { folder: folder() });
+    let named = folder.to_owned();
+    if folder.is_relative() {
+        return Err(Problem::RelativeLibtorch { folder: named });
     }
-    if let Some(missing) = missing(&folder()) {
+    if let Some(missing) = missing(folder) {
         return Err(Problem::NotLibtorch {
-            folder: folder(),
+            folder: named,
             missing,
         });
     }
-    match version(&folder()) {
+    match version(folder) {
+        Some(found) if found == LIBTORCH_VERSION => {}
+        Some(found) => return Err(Problem::Version { folder: named, found }),
         None => {
+            let missing = "its version, in include/torch/headeronly/version.h,";
             return Err(Problem::NotLibtorch {
-                folder: folder(),
-                missing: "its version, in build-version,",
+                folder: named,
+                missing,
             });
         }
-        Some(found) if !is_right_version(&found) => {
-            return Err(Problem::Version {
-                folder: folder(),
-                found,
-            });
-        }
-        Some(_) => {}
     }
-    let has_cuda = folder().join("lib/libtorch_cuda.so").exists();
+    let has_cuda = folder.join("lib/libtorch_cuda.so").exists();
     match choice.set {
         Set::Cuda if has_cuda => Ok(Set::Cuda),
-        Set::Cuda if choice.demanded => Err(Problem::CpuLibtorch { folder: folder() }),
+        Set::Cuda if choice.demanded => Err(Problem::CpuLibtorch { folder: named }),
         _ => Ok(Set::Cpu),
     }
 }
@@ -53,52 +49,24 @@ fn missing(folder: &Path) -> Option<&'static str> {
     NEEDED.into_iter().find(|file| !folder.join(file).is_file())
 }
 
-/// "2.11.0+cu130" is version 2.11.0, built for CUDA 13.0.
-fn is_right_version(version: &str) -> bool {
-    version.split('+').next() == Some(LIBTORCH_VERSION)
-}
-
-/// The version of the libtorch in `folder`: libtorch as published apart says it in build-version, PyTorch in
-/// version.py, and what is built from source at least in its headers.
+/// The version of the libtorch in `folder`, from its header: today's place, then that of versions before 2.9.
 fn version(folder: &Path) -> Option<String> {
-    let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
-    let named = read("build-version").map(|text| text.trim().to_owned());
-    named
-        .or_else(|| read("version.py").as_deref().and_then(python_version))
-        .or_else(|| {
-            read("include/torch/headeronly/version.h")
-                .as_deref()
-                .and_then(header_version)
-        })
-        .or_else(|| {
-            read("include/torch/csrc/api/include/torch/version.h")
-                .as_deref()
-                .and_then(header_version)
-        })
-        .filter(|version| !version.is_empty())
-}
-
-/// From a line such as `__version__ = '2.11.0+cu130'`.
-fn python_version(text: &str) -> Option<String> {
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix("__version__")?.trim_start().strip_prefix('='))?;
-    Some(value.trim().trim_matches(['\'', '"']).to_owned())
+    let headers = [
+        "torch/headeronly/version.h",
+        "torch/csrc/api/include/torch/version.h",
+    ];
+    let read = |file| fs::read_to_string(folder.join("include").join(file)).ok();
+    headers
+        .into_iter()
+        .filter_map(read)
+        .find_map(|text| header_version(&text))
 }
 
 /// From lines such as `#define TORCH_VERSION_MINOR 11`.
 fn header_version(text: &str) -> Option<String> {
     let number = |part: &str| {
-        text.lines().find_map(|line| {
-            let mut words = line.split_whitespace();
-            (words.next()? == "#define" && words.next()?.strip_prefix("TORCH_VERSION_")? == part)
-                .then(|| words.next().map(str::to_owned))?
-        })
+        let start = format!("#define TORCH_VERSION_{part} ");
+        Some(text.lines().find_map(|line| line.strip_prefix(&start))?.trim())
     };
-    Some(format!(
-        "{}.{}.{}",
-        number("MAJOR")?,
-        number("MINOR")?,
-        number("PATCH")?
-    ))
+    Some([number("MAJOR")?, number("MINOR")?, number("PATCH")?].join("."))
 }

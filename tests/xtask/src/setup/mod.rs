@@ -4,7 +4,6 @@
 //! in place. A new libtorch is put together beside, in `target/libtorch-setup`, and renamed into place as a whole. So
 //! a download that was cut off, a crash or a Ctrl-C never leaves a half set that looks like a whole one.
 
-mod bytes;
 mod choice;
 mod install;
 mod libtorch;

@@ -4,7 +4,6 @@ use std::io;
 use std::path::PathBuf;
 
 use super::LIBTORCH_VERSION;
-use super::bytes::Bytes;
 
 /// Why the machine could not be made ready.
 #[derive(Debug, thiserror::Error)]
@@ -51,8 +50,8 @@ pub enum Problem {
     Compiler { compiler: String, reason: String },
 
     #[error(
-        "pip could not reach the package index to fetch {package} ({detail}): check the network and the proxy (HTTPS_PROXY), \
-         and run the same command again"
+        "pip could not fetch {package} from the package index ({detail}): check the network and the proxy (HTTPS_PROXY), \
+         and run the same command again, which goes on with what is missing"
     )]
     Network { package: String, detail: String },
     #[error(
@@ -70,10 +69,6 @@ pub enum Problem {
          has another file): run the same command again, and check PIP_INDEX_URL if you use an index of your own"
     )]
     Checksum { package: String },
-    #[error(
-        "the download of {package} was cut off ({detail}): run the same command again, it goes on with what is missing"
-    )]
-    Cut { package: String, detail: String },
     #[error("pip failed to fetch {package} (exit code {code}): {last}")]
     Pip { package: String, code: u8, last: String },
     #[error("{package} could not be unpacked: {last}; run the same command again")]
@@ -85,8 +80,8 @@ pub enum Problem {
     )]
     Space {
         folder: PathBuf,
-        needed: Bytes,
-        free: Bytes,
+        needed: String,
+        free: String,
     },
     #[error("the disk is full: make room on that of {} and run the same command again", .folder.display())]
     Full { folder: PathBuf },

@@ -22,7 +22,8 @@ WORDS = {
     "odd": "ERROR: something unheard of",
 }
 TORCH = {
-    "torch/version.py": "__version__ = '2.11.0+cu130'\n",
+    "torch/include/torch/headeronly/version.h": "#define TORCH_VERSION_MAJOR 2\n"
+    "#define TORCH_VERSION_MINOR 11\n#define TORCH_VERSION_PATCH 0\n",
     "torch/lib/libc10.so": "library",
     "torch/include/ATen/ATen.h": "// header\n",
     "torch/share/cmake/Torch/TorchConfig.cmake": "# cmake\n",
