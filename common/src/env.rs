@@ -4,13 +4,11 @@
 //! Every variable is one documented constant; no other module spells a name.
 
 mod devices;
-mod transport;
 mod worker;
 
 use std::time::Duration;
 
 pub use devices::{CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, DTRAIN_CUDA};
-pub use transport::Transport;
 pub use worker::{EnvError, WorkerEnv};
 
 /// Rank of this worker among all workers, from 0.
@@ -79,7 +77,7 @@ pub const DTRAIN_GUARDIAN: &str = "DTRAIN_GUARDIAN";
 pub const DTRAIN_FRONT: &str = "DTRAIN_FRONT";
 /// The folder that the guardian has made for what is only needed during the run, for the launcher alone.
 pub const DTRAIN_TEMPORARY: &str = "DTRAIN_TEMPORARY";
-/// By which way the ranks of one machine exchange data: `shared` (memory), `gloo` (TCP), or unset or `auto`; see [`Transport`].
+/// By which way the ranks of one machine exchange data: `shared` (memory), `gloo` (TCP), or unset or `auto`.
 pub const DTRAIN_TRANSPORT: &str = "DTRAIN_TRANSPORT";
 /// For tests: a refusal of memory in a worker, such as `oom:rank=1,step=3,phase=backward`. `rank` and `step` (counted from 1) say
 /// where; `phase` is `forward`, `backward`, `reduce`, `prepare`, `update` or `evaluate` (there `step` is the one before it);

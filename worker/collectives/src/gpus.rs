@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dtrain_common::env::Transport;
+use super::transport::Transport;
 use tch::{Device, Tensor};
 use thiserror::Error;
 

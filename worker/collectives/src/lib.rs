@@ -20,6 +20,7 @@ mod ranks;
 mod rendezvous;
 mod shared;
 mod single;
+mod transport;
 
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ pub use ranks::Ranks;
 pub use rendezvous::{Rendezvous, RendezvousError};
 pub use shared::{SharedGroup, Sharing};
 pub use single::SingleGroup;
+pub use transport::Transport;
 
 /// How long an operation waits for its peers unless the group was told otherwise. Long enough for one rank to read a slow file
 /// system, or to be late with its share of an evaluation, while the others wait.

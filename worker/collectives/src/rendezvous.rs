@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dtrain_common::env::{EnvError, Transport, WorkerEnv, collective_timeout};
+use dtrain_common::env::{EnvError, WorkerEnv, collective_timeout};
 use dtrain_torch_shim::gloo;
 use dtrain_torch_shim::store::TcpStore;
 use dtrain_torch_shim::{ErrorKind, ShimError};
@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use super::gpus::{self, GpuError};
 use super::shared::{Decision, Facts, decide, gather_facts};
+use super::transport::Transport;
 use super::{CollectiveError, GlooGroup, ProcessGroup, Ranks, SharedGroup, Sharing, SingleGroup};
 
 /// How long the ranks wait for each other to start. Rank 0 may be looking through a large data folder meanwhile.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use dtrain_common::env::{Transport, WorkerEnv};
+use dtrain_common::env::WorkerEnv;
 use dtrain_torch_shim::store::TcpStore;
 use dtrain_worker::collectives::{
-    CollectiveError, ProcessGroup, ReduceOp, Rendezvous, RendezvousError, SharedGroup, Sharing, Work,
+    CollectiveError, ProcessGroup, ReduceOp, Rendezvous, RendezvousError, SharedGroup, Sharing, Transport,
+    Work,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tch::{Device, Kind, Tensor};

@@ -12,12 +12,12 @@ mod suite;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use dtrain_common::env::{Transport, WorkerEnv};
+use dtrain_common::env::WorkerEnv;
 use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::gloo::Transport as Address;
 use dtrain_torch_shim::store::TcpStore;
 use dtrain_worker::collectives::{
-    GlooGroup, Nccl, NcclGroup, ProcessGroup, Rendezvous, Seat, SharedGroup, Sharing, SingleGroup,
+    GlooGroup, Nccl, NcclGroup, ProcessGroup, Rendezvous, Seat, SharedGroup, Sharing, SingleGroup, Transport,
 };
 use tch::Device;
 

@@ -1,6 +1,6 @@
 //! Whether the ranks share memory: what each of them knows, what follows from it, and the attempt.
 
-use dtrain_common::env::Transport;
+use crate::transport::Transport;
 use dtrain_shared_memory::{Control, Member};
 
 use super::{SharedGroup, agree};

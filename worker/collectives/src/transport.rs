@@ -1,6 +1,6 @@
 //! By which way the ranks of one machine exchange data.
 
-use super::{DTRAIN_TRANSPORT, EnvError};
+use dtrain_common::env::{DTRAIN_TRANSPORT, EnvError};
 
 /// The user's choice in [`DTRAIN_TRANSPORT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
