@@ -20,6 +20,7 @@ pub mod metrics;
 pub mod recipe;
 pub mod result;
 pub mod run_dir;
+pub mod schedule;
 pub mod text;
 pub mod time;
 pub mod units;

@@ -3,7 +3,7 @@
 
 use super::device;
 use crate::formula;
-use dtrain_worker::engine::{Decay, Per, Schedule};
+use dtrain_common::schedule::{Decay, Per, Schedule};
 use dtrain_worker::models::TensorFile;
 use dtrain_worker::optim::{GroupOptions, Optimizer, Rule, WeightDecay};
 use dtrain_worker::state::{AVERAGE, Average, Table};

@@ -1,9 +1,9 @@
 //! Every learning-rate schedule against torch's, step by step. How the reference is made is described in
 //! `tests/parity/README.md`.
 
+use dtrain_common::schedule::{Decay, Per, Schedule};
 use dtrain_tests::parity::reference;
 use dtrain_tests::reference::{cases, expand};
-use dtrain_worker::engine::{Decay, Per, Schedule};
 use serde_json::Value;
 
 /// torch's recursive forms gather rounding errors over the steps: so much relative to the rate, and so much of the peak

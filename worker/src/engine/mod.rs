@@ -2,14 +2,12 @@
 
 mod error;
 mod plan;
-mod schedule;
 
 pub use error::TrainError;
 pub use plan::{
     BatchNorms, Needs, PhaseFile, PhasePlan, Place, PlanError, PlanFile, Position, RunPlan, StageFile,
     StagePlan,
 };
-pub use schedule::{Decay, Per, Schedule};
 
 pub use crate::step::exchange::{JointSum, RankSync, ReduceError, ReduceOptions};
 pub(crate) use crate::step::recover::patiently;

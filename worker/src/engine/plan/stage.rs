@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use dtrain_common::batch::Partition;
 use dtrain_common::recipe::{LastBatch, Passage, Per, Recipe, Recompute, ScheduleName, Span};
+use dtrain_common::schedule::Schedule;
 
 use super::{Needs, PlanError};
-use crate::engine::schedule::Schedule;
 
 /// A stage of a run. A recipe without stages has one, without a name, over the whole run.
 #[derive(Debug, Clone)]

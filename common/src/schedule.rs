@@ -5,6 +5,8 @@
 
 use std::f64::consts::PI;
 
+pub use crate::recipe::Per;
+
 mod recipe;
 #[cfg(test)]
 mod tests;
@@ -30,15 +32,6 @@ pub struct Schedule {
     pub per: Per,
     /// What follows the warm-up.
     pub decay: Decay,
-}
-
-/// When the rate moves, and in what the lengths of a [`Decay`] are counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Per {
-    /// With every optimizer step.
-    Step,
-    /// At the beginning of every epoch; within one it is constant.
-    Epoch,
 }
 
 /// The course of the rate after warm-up; u counts units from the warm-up's end and n is their number up to the run's end.

@@ -1,18 +1,14 @@
 //! The schedule that a recipe states.
 
-use dtrain_common::recipe::{self, Recipe, ScheduleName, Span};
-
 use super::{Decay, Per, Schedule};
+use crate::recipe::{Recipe, ScheduleName, Span};
 
 impl Schedule {
     /// The recipe's schedule for a run of so many steps. A loaded recipe has the defaults of its schedule filled in; those
     /// here are torch's.
     pub fn of(recipe: &Recipe, warmup_steps: u64, steps_per_epoch: u64, total_steps: u64) -> Self {
         let stated = &recipe.optim.schedule;
-        let per = match stated.per {
-            recipe::Per::Step => Per::Step,
-            recipe::Per::Epoch => Per::Epoch,
-        };
+        let per = stated.per;
         let units = |span: Span| match per {
             Per::Step => span.steps(steps_per_epoch),
             // Whole epochs, or the recipe would have been refused.
