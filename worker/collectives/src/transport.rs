@@ -15,17 +15,26 @@ pub enum Transport {
 }
 
 impl Transport {
+    /// All of them, with their names.
+    pub const ALL: [(&'static str, Self); 3] = [
+        ("auto", Self::Auto),
+        ("gloo", Self::Gloo),
+        ("shared", Self::Shared),
+    ];
+
     /// Reads the variable through `get`; unset and empty are [`Transport::Auto`].
     ///
     /// # Errors
     /// `Invalid` for other words than `auto`, `gloo` and `shared`.
     pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvError> {
         let value = get(DTRAIN_TRANSPORT).unwrap_or_default();
-        match value.trim() {
-            "" | "auto" => Ok(Self::Auto),
-            "gloo" => Ok(Self::Gloo),
-            "shared" => Ok(Self::Shared),
-            _ => Err(EnvError::Invalid {
+        let word = match value.trim() {
+            "" => "auto",
+            word => word,
+        };
+        match Self::ALL.iter().find(|(name, _)| *name == word) {
+            Some((_, transport)) => Ok(*transport),
+            None => Err(EnvError::Invalid {
                 name: DTRAIN_TRANSPORT,
                 value,
                 expected: "auto, gloo or shared",

@@ -80,8 +80,10 @@ impl Facts {
     }
 
     fn from_words(words: [i64; 6]) -> Self {
-        let wishes = [Transport::Auto, Transport::Gloo, Transport::Shared];
-        let wish = wishes.into_iter().find(|wish| *wish as i64 == words[0]);
+        let wish = Transport::ALL
+            .into_iter()
+            .map(|(_, wish)| wish)
+            .find(|wish| *wish as i64 == words[0]);
         Self {
             wish: wish.unwrap_or_default(),
             local: words[1] == 1,
