@@ -13,9 +13,7 @@ pub fn effective_batch(micro_batch: usize, grad_accum_steps: usize, ranks: usize
 }
 
 /// Part `index` of `0..total` cut into `parts` contiguous parts whose sizes differ by at most one, larger first.
-///
-/// # Panics
-/// If `index` is not below `parts`.
+/// Panics if `index` is not below `parts`.
 pub fn share(total: usize, parts: usize, index: usize) -> Range<usize> {
     assert!(index < parts, "share {index} of {parts} parts");
     let (base, larger) = (total / parts, total % parts);
@@ -85,9 +83,6 @@ pub struct Partition {
 impl Partition {
     /// Cuts `effective_batch` samples among `ranks` into micro-batches of at most `micro_batch` samples (`None`:
     /// a rank's whole share).
-    ///
-    /// # Errors
-    /// [`BatchError`] for a zero, or for fewer samples than ranks.
     pub fn new(effective_batch: usize, ranks: usize, micro_batch: Option<usize>) -> Result<Self, BatchError> {
         if effective_batch == 0 {
             return Err(BatchError::ZeroEffectiveBatch);
@@ -116,9 +111,7 @@ impl Partition {
 
     /// As [`Partition::new`], in groups of `group` samples (`None`: each sample by itself). Ranks take whole groups where there are
     /// enough of them and a micro-batch has room for one; otherwise each group is spread over all ranks.
-    ///
-    /// # Errors
-    /// As [`Partition::new`]; [`BatchError::LargeGroup`] where not even a part of a group fits.
+    /// It is an error where not even a part of a group fits.
     pub fn in_groups(
         effective_batch: usize,
         ranks: usize,
@@ -163,9 +156,6 @@ impl Partition {
     }
 
     /// The same step in micro-batches of at most `micro_batch` samples.
-    ///
-    /// # Errors
-    /// As [`Partition::in_groups`].
     pub fn limited(&self, micro_batch: usize) -> Result<Self, BatchError> {
         Self::in_groups(self.samples, self.ranks, Some(micro_batch), Some(self.unit))
     }
@@ -215,10 +205,7 @@ impl Partition {
         self.micro_ranges(self.ranks - 1).len() == self.grad_accum_steps()
     }
 
-    /// The number of samples of `rank`.
-    ///
-    /// # Panics
-    /// If `rank` is not below [`Partition::ranks`].
+    /// The number of samples of `rank`. Panics if `rank` is not below [`Partition::ranks`].
     pub fn samples_of(&self, rank: usize) -> usize {
         match self.is_spread {
             true => self.micro_ranges(rank).iter().map(Range::len).sum(),
@@ -228,9 +215,7 @@ impl Partition {
 
     /// The micro-batches of `rank` in order, as positions within the step: [`Partition::grad_accum_steps`] pieces of its share, or one
     /// for each unit where there are fewer, whose sizes differ by at most one unit. Empty when the rank has no samples.
-    ///
-    /// # Panics
-    /// If `rank` is not below [`Partition::ranks`].
+    /// Panics if `rank` is not below [`Partition::ranks`].
     pub fn micro_ranges(&self, rank: usize) -> Vec<Range<usize>> {
         if self.is_spread {
             let part = |unit: usize| {

@@ -98,9 +98,6 @@ pub fn folders() -> Vec<PathBuf> {
 
 impl Listener {
     /// Listens on this process's socket in the first of `folders` that can be used.
-    ///
-    /// # Errors
-    /// The last folder's: it cannot be made, belongs to another user, or is open to others.
     pub fn open(folders: &[PathBuf]) -> io::Result<Self> {
         let mut last = io::Error::from(ErrorKind::NotFound);
         for folder in folders {
@@ -134,9 +131,7 @@ impl Listener {
     }
 
     /// Waits for a question and answers it with what `answer` makes of it; an `Err` is told to whoever asked.
-    ///
-    /// # Errors
-    /// The connection fails, or the question makes no sense. The next one may do better.
+    /// After an error the next question may do better.
     pub fn serve(&self, answer: impl FnOnce(Ask) -> Result<Answer, String>) -> io::Result<()> {
         let (mut stream, _) = self.listener.accept()?;
         stream.set_read_timeout(Some(LINE_TIMEOUT))?;
@@ -217,9 +212,6 @@ fn refuses(path: &Path) -> bool {
 
 /// Asks the worker at `path`, and waits so long for its answer. Connecting may take longer where many ask at once; a caller
 /// that must not wait calls this on a thread.
-///
-/// # Errors
-/// [`AskError`]
 pub fn ask(path: &Path, ask: Ask, timeout: Duration) -> Result<Answer, AskError> {
     let failed = |error: io::Error| match error.kind() {
         ErrorKind::NotFound

@@ -94,9 +94,6 @@ pub const CONDA_PREFIX: &str = "CONDA_PREFIX";
 pub const TWIN_PREFIX: &str = "PET_";
 
 /// How long operations between the ranks wait, by [`DTRAIN_COLLECTIVE_TIMEOUT`] looked up through `get`; none where it is not set.
-///
-/// # Errors
-/// `Invalid` for what is no number of seconds above 0.
 pub fn collective_timeout(get: impl Fn(&str) -> Option<String>) -> Result<Option<Duration>, EnvError> {
     let Some(value) = get(DTRAIN_COLLECTIVE_TIMEOUT) else {
         return Ok(None);

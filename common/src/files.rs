@@ -11,9 +11,6 @@ const SUFFIX: &str = ".tmp";
 
 /// Removes what a process that was killed has left of [`write_atomic`] and [`symlink_atomic`] in `folder`. Whoever calls it knows that
 /// nobody else is writing there.
-///
-/// # Errors
-/// Where the folder cannot be listed, or an entry of it not removed.
 pub fn remove_temporary(folder: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
@@ -26,10 +23,7 @@ pub fn remove_temporary(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What was found at a path, or none where there is nothing.
-///
-/// # Errors
-/// Every other failure.
+/// What was found at a path, or none where there is nothing. Other failures are errors.
 pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -39,18 +33,14 @@ pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
 
 /// Writes `bytes` to `path` so that a reader, also after a crash, sees the old content or the new, never a part:
 /// a temporary file beside it, flushed to disk, renamed over it, and the folder flushed.
-///
-/// # Errors
-/// The first operation that fails; `path` is then as it was and no temporary file stays.
+/// On an error `path` is as it was and no temporary file stays.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_atomic_with(path, true, |file| file.write_all(bytes))
 }
 
 /// As [`write_atomic`], of a file too large to be in memory: `write` writes it. Unless `replace` is set, a file that is there by the
 /// end is an error of the kind [`io::ErrorKind::AlreadyExists`].
-///
-/// # Errors
-/// The first operation that fails; `path` is then as it was and no temporary file stays.
+/// On an error `path` is as it was and no temporary file stays.
 pub fn write_atomic_with<E: From<io::Error>>(
     path: &Path,
     replace: bool,
@@ -76,9 +66,7 @@ pub fn write_atomic_with<E: From<io::Error>>(
 
 /// Makes `link` a symbolic link to `target`, replacing an earlier link in one step. `target` is stored as given:
 /// a relative one is relative to the link's folder.
-///
-/// # Errors
-/// The first operation that fails, also when `link` is a folder; `link` is then as it was.
+/// On an error, as where `link` is a folder, it is as it was.
 pub fn symlink_atomic(target: &Path, link: &Path) -> io::Result<()> {
     let folder = folder_of(link)?;
     tempfile::Builder::new()
@@ -104,9 +92,6 @@ fn folder_of(path: &Path) -> io::Result<&Path> {
 }
 
 /// Makes a rename within `folder` last through a power cut.
-///
-/// # Errors
-/// Where the folder cannot be opened, or the disk fails.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

@@ -132,9 +132,6 @@ pub struct Manifest {
 
 impl Manifest {
     /// Reads the manifest of the checkpoint in `dir`. The files it lists are not looked at.
-    ///
-    /// # Errors
-    /// [`ManifestError`], whatever the file holds.
     pub fn read(dir: &Path) -> Result<Self, ManifestError> {
         let path = dir.join(FILE_NAME);
         let file = File::open(&path).map_err(|source| match source.kind() {
@@ -178,9 +175,6 @@ impl Manifest {
     }
 
     /// The content of the file that is written, with its checksum.
-    ///
-    /// # Errors
-    /// [`ManifestError`] for entries that would not read back, naming `path`.
     pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>, ManifestError> {
         self.check_entries(path)?;
         let json = serde_json::to_vec_pretty(self);
@@ -190,9 +184,6 @@ impl Manifest {
     }
 
     /// Writes the manifest into `dir`, whole or not at all.
-    ///
-    /// # Errors
-    /// [`ManifestError`] for entries that would not read back, or when the file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<(), ManifestError> {
         let path = dir.join(FILE_NAME);
         let bytes = self.to_bytes(&path)?;
@@ -200,18 +191,12 @@ impl Manifest {
     }
 
     /// Checks that every file is there with its size, which takes no time.
-    ///
-    /// # Errors
-    /// [`ManifestError`] naming the first file that is not.
     pub fn check_sizes(&self, dir: &Path) -> Result<(), ManifestError> {
         self.check_entries(&dir.join(FILE_NAME))?;
         self.files.iter().try_for_each(|entry| entry.check_size(dir))
     }
 
     /// Checks every file's size and checksum.
-    ///
-    /// # Errors
-    /// [`ManifestError`] naming the first file that is not as it was written.
     pub fn verify(&self, dir: &Path) -> Result<(), ManifestError> {
         self.check_sizes(dir)?;
         entry::verify(&self.files, dir, |_| ())

@@ -28,9 +28,6 @@ pub const FILES: [&str; 5] = [
 const MARK: usize = 8;
 
 /// Says that this rank's part of a slot is that of `step`; 0: that it is being written.
-///
-/// # Errors
-/// Where the file is not there any more.
 pub fn mark(slot: &Path, rank: usize, step: u64) -> io::Result<()> {
     let file = File::options().write(true).open(slot.join(MARKS))?;
     file.write_all_at(&step.to_le_bytes(), (rank * MARK) as u64)

@@ -116,9 +116,7 @@ pub struct RunResult {
 
 impl RunResult {
     /// Reads `path`; `None` when there is no such file.
-    ///
-    /// # Errors
-    /// When it cannot be read, or (`InvalidData`, naming the path) does not hold a result.
+    /// A file that holds no result is an error of the kind `InvalidData` that names the path.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
         let Some(bytes) = if_there(std::fs::read(path))? else {
             return Ok(None);
@@ -132,9 +130,6 @@ impl RunResult {
     }
 
     /// Writes `path` whole or not at all.
-    ///
-    /// # Errors
-    /// When the file cannot be written; an earlier one then stays.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut json = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
         json.push(b'\n');

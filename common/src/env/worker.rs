@@ -112,9 +112,6 @@ impl WorkerEnv {
     ///
     /// Otherwise RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must all be there. What is missing of the rest
     /// follows from them: the workers lie on GROUP_WORLD_SIZE nodes (1 if unset) in order of rank.
-    ///
-    /// # Errors
-    /// [`EnvError`] naming the variable that is missing or wrong.
     pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvError> {
         if get(RANK).is_none() && get(WORLD_SIZE).is_none() {
             return Ok(Self::single());
@@ -153,9 +150,6 @@ impl WorkerEnv {
     }
 
     /// [`WorkerEnv::from_lookup`] on the environment of this process.
-    ///
-    /// # Errors
-    /// As `from_lookup`; also when a variable of the contract is not UTF-8.
     pub fn from_process() -> Result<Self, EnvError> {
         let contract = Self::single().vars();
         let names = contract.into_iter().map(|(name, _)| name);

@@ -68,9 +68,6 @@ impl fmt::Display for GpuId {
 impl Visible {
     /// The devices that `ids` name, in their order. An index counts the visible devices. `cuda_device_order` is the value
     /// of CUDA_DEVICE_ORDER.
-    ///
-    /// # Errors
-    /// [`ChoiceError`], with a list of what there is.
     pub fn choose(
         &self,
         inventory: &Inventory,

@@ -17,17 +17,11 @@ pub struct Nvidia(Nvml);
 
 impl Nvidia {
     /// Loads the driver's library.
-    ///
-    /// # Errors
-    /// As [`inventory`].
     pub fn open() -> Result<Self, GpuError> {
         load().map(Self)
     }
 
     /// Every GPU of the machine.
-    ///
-    /// # Errors
-    /// [`GpuError::Driver`] when the driver fails.
     pub fn inventory(&self) -> Result<Inventory, GpuError> {
         let count = count(&self.0)?;
         let gpus = (0..count).map(|index| gpu(&self.0, index));
@@ -37,9 +31,6 @@ impl Nvidia {
     }
 
     /// The versions of the driver and of its CUDA.
-    ///
-    /// # Errors
-    /// [`GpuError::Driver`] when the driver fails.
     pub fn versions(&self) -> Result<Versions, GpuError> {
         let driver = self.0.sys_driver_version();
         let cuda = self.0.sys_cuda_driver_version().ok().map(|version| {
@@ -118,10 +109,7 @@ pub fn all_compute_in_bf16() -> bool {
     })
 }
 
-/// Asks the driver for every GPU of the machine.
-///
-/// # Errors
-/// [`GpuError::NoDriver`] without a driver; [`GpuError::Driver`] when it fails.
+/// Asks the driver for every GPU of the machine. Without a driver it is [`GpuError::NoDriver`].
 pub fn inventory() -> Result<Inventory, GpuError> {
     Nvidia::open()?.inventory()
 }

@@ -7,9 +7,6 @@ use super::GpuError;
 /// What tells of the GPUs of a machine: the driver, or for tests one that is made up.
 pub trait Driver {
     /// The state of every GPU at this moment.
-    ///
-    /// # Errors
-    /// [`GpuError::Driver`] when the driver fails.
     fn status(&mut self) -> Result<Status, GpuError>;
 }
 

@@ -31,9 +31,6 @@ pub(super) struct Fields {
 
 impl Fields {
     /// The one there is, if there is one.
-    ///
-    /// # Errors
-    /// In words, where there are two.
     pub(super) fn checksum(self) -> Result<Option<Checksum>, &'static str> {
         match (self.blake3, self.sha256) {
             (Some(_), Some(_)) => Err("both `blake3` and `sha256`; expected one of them"),
@@ -79,9 +76,6 @@ impl Checksum {
     }
 
     /// The checksum of the same kind of what `source` has left, and how many bytes that is. `read` is told of the bytes read.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub(super) fn again(&self, source: impl Read, read: impl Fn(u64)) -> io::Result<(u64, Self)> {
         match self {
             Self::Blake3(_) => blake3_of(source, read),

@@ -107,9 +107,6 @@ impl From<FileEntry> for Written {
 
 impl FileEntry {
     /// The entry of a file that one process has written.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
     pub fn of(path: &Path, name: &str) -> io::Result<Self> {
         let (bytes, checksum) = blake3_of(File::open(path)?, |_| ())?;
         Ok(Self {

@@ -67,9 +67,6 @@ crate::choice::as_text!(BatchNorm);
 impl Recipe {
     /// How a step is cut among `ranks` into micro-batches of at most `micro_batch` samples (`None`: a rank's whole share), in the groups
     /// that BatchNorm normalises.
-    ///
-    /// # Errors
-    /// As [`Partition::in_groups`].
     pub fn partition(&self, ranks: usize, micro_batch: Option<usize>) -> Result<Partition, BatchError> {
         let group = self.model.batchnorm.group();
         Partition::in_groups(self.train.effective_batch, ranks, micro_batch, group)

@@ -18,10 +18,7 @@ const MAX_DEPTH: usize = 16;
 impl Recipe {
     /// Loads a recipe: `name_or_path` is a file, else the name of an embedded recipe. `overrides` are `a.b=value` with
     /// a TOML value, or bare text where that is no TOML; they apply in order, later ones win, before anything is
-    /// checked.
-    ///
-    /// # Errors
-    /// [`RecipeError`] naming file, line and key.
+    /// checked. Errors name file, line and key.
     pub fn load(name_or_path: &str, overrides: &[String]) -> Result<Self, RecipeError> {
         let path = Path::new(name_or_path);
         // A folder of the same name must not hide an embedded recipe.
@@ -49,9 +46,6 @@ impl Recipe {
     }
 
     /// Reads a recipe from `text`; `source_name` is what errors call it. See [`Recipe::load`].
-    ///
-    /// # Errors
-    /// [`RecipeError`] naming source, line and key.
     pub fn parse(source_name: &str, text: &str, overrides: &[String]) -> Result<Self, RecipeError> {
         // Some editors begin a file with a byte order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);

@@ -29,9 +29,6 @@ impl Recipe {
     /// The checks that need the file system: the folders that hold the samples can be listed, and the text, the module
     /// and the weights can be read. What a user's own trainer reads is its own affair. Call it once before anything is
     /// started or written.
-    ///
-    /// # Errors
-    /// [`RecipeError`] with the key and the path.
     pub fn check_paths(&self) -> Result<(), RecipeError> {
         if self.task == Task::Custom {
             return Ok(());

@@ -46,9 +46,7 @@ impl<'de> Deserialize<'de> for Recipe {
 
 impl Recipe {
     /// The recipe as TOML, which reads back as an equal one.
-    ///
-    /// # Errors
-    /// When a value has no form in TOML: a path that is not UTF-8, or a number beyond 2^63.
+    /// A path that is not UTF-8 and a number beyond 2^63 have no form in TOML.
     pub fn to_toml(&self) -> Result<String, RecipeError> {
         let body = toml::to_string(self).map_err(|error| unwritable(&error))?;
         // The writer puts down integers that no reader takes.

@@ -9,9 +9,6 @@ use crate::files::if_there;
 
 /// Gives the folder of a checkpoint the name of one that is being removed, and returns that: whatever becomes of it then, nothing brings it
 /// back. One of the usual name may be there that could not be removed.
-///
-/// # Errors
-/// When it cannot be renamed.
 pub fn hide(folder: &Path) -> io::Result<PathBuf> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let mut hidden = folder.with_file_name(format!("{REMOVED}{name}"));

@@ -15,9 +15,6 @@ impl RunDir {
     /// The folders of the run's checkpoints, whole or not, in the order in which a run goes on from the first that is whole: the
     /// one that `latest` names, then those before it. Without `latest` all of them, the newest first; while a rollback is under way the
     /// one that it goes back to, then those before it.
-    ///
-    /// # Errors
-    /// [`RunDirError::Io`] when the checkpoints cannot be listed.
     pub fn candidates(&self) -> Result<Vec<PathBuf>, RunDirError> {
         let listed = self.unlisted();
         let mut steps = self.steps().map_err(&listed)?;
@@ -37,10 +34,7 @@ impl RunDir {
     }
 
     /// The newest whole checkpoint: the first candidate whose manifest reads and whose files have their sizes.
-    ///
-    /// # Errors
-    /// [`RunDirError::Io`] when the checkpoints cannot be listed, and [`RunDirError::Checkpoint`] for one that a newer dtrain wrote.
-    /// A checkpoint that is not whole is no error.
+    /// One that a newer dtrain wrote is an error.
     pub fn newest_checkpoint(&self) -> Result<Option<(PathBuf, Manifest)>, RunDirError> {
         for folder in self.candidates()? {
             match Manifest::read(&folder) {
@@ -54,10 +48,6 @@ impl RunDir {
     }
 
     /// Whether a run without a whole checkpoint may begin anew: where there is none at all. Never a silent fresh start.
-    ///
-    /// # Errors
-    /// [`RunDirError::NoneWhole`], [`RunDirError::OnlyLater`] where all are behind the one that `latest` names,
-    /// [`RunDirError::OnlySetAside`], and [`RunDirError::BeganElsewhere`] where the run was to begin with another run's.
     pub fn none_to_begin_with(&self) -> Result<(), RunDirError> {
         let path = self.checkpoints();
         if !self.candidates()?.is_empty() {
@@ -75,9 +65,6 @@ impl RunDir {
     }
 
     /// The steps that there are folders of checkpoints for, whole or not, in rising order; none without a folder.
-    ///
-    /// # Errors
-    /// When the checkpoints cannot be listed.
     pub fn steps(&self) -> io::Result<Vec<u64>> {
         steps_in(&self.checkpoints())
     }
@@ -117,9 +104,6 @@ impl RunDir {
     }
 
     /// The checkpoints that have given way to another of their step, with their steps.
-    ///
-    /// # Errors
-    /// When the checkpoints cannot be listed.
     pub fn replaced(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         let found = numbered(&self.checkpoints(), REPLACED)?;
         Ok(found.into_iter().filter(|(_, path)| path.is_dir()).collect())

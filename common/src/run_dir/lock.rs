@@ -69,17 +69,11 @@ type TryLock = fn(&File) -> Result<(), TryLockError>;
 impl RunDir {
     /// Claims the folder, which is there, for a run that begins or goes on; waits a moment for one that is ending. Where the
     /// file system knows no locks it is a lease, see [`RunLock::note`].
-    ///
-    /// # Errors
-    /// [`RunDirError::InUse`] while another run has it.
     pub fn claim(&self) -> Result<RunLock, RunDirError> {
         self.lock(RUN, ENDING, File::try_lock)
     }
 
     /// Claims the folder for rank 0 of a training, and waits so long for the end of one whose launcher is gone.
-    ///
-    /// # Errors
-    /// [`RunDirError::InUse`] where it does not end.
     pub fn claim_training(&self, patience: Duration) -> Result<RunLock, RunDirError> {
         self.lock(TRAINER, patience, File::try_lock)
     }

@@ -39,9 +39,6 @@ impl RunDir {
     }
 
     /// Whether the run has begun with this checkpoint, as `--resume` names it, since the last launch that named another one or none.
-    ///
-    /// # Errors
-    /// [`RunDirError::Io`] where the disk fails.
     pub fn has_begun_with(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
         Ok(matches!(
             self.state_of(checkpoint)?,
@@ -50,9 +47,6 @@ impl RunDir {
     }
 
     /// Whether the command that names this checkpoint goes on from the newest one: the run has begun with it, and has one of its own.
-    ///
-    /// # Errors
-    /// [`RunDirError::Io`] where the disk fails.
     pub fn goes_on_after(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
         // Without a checkpoint of its own it begins where it began, which may be another run's.
         Ok(self.state_of(checkpoint)? == Some(State::Begun) && self.newest_checkpoint()?.is_some())
@@ -130,9 +124,6 @@ impl RunDir {
     }
 
     /// Notes that the run has ended well. The launcher calls it when every worker has, without a launcher rank 0 does, last of all.
-    ///
-    /// # Errors
-    /// [`RunDirError::Io`] where the disk fails.
     pub fn note_ended(&self) -> Result<(), RunDirError> {
         self.move_on(State::Begun, State::Ended)
     }

@@ -24,10 +24,7 @@ pub enum Start {
 
 impl RunDir {
     /// [`RunDir::prepare`] with a claim to the folder, which is held as long as the run lasts. Call it once, before any worker
-    /// starts.
-    ///
-    /// # Errors
-    /// [`RunDirError`] when the folder may not be used; nothing of a run has been written then.
+    /// starts. Where the folder may not be used, nothing of a run is written.
     pub fn begin(&self, recipe: &Recipe, resume: &Resume) -> Result<(Start, RunLock), RunDirError> {
         self.decide(recipe, resume)?;
         fs::create_dir_all(&self.root).map_err(failed("create the folder", &self.root))?;
@@ -40,9 +37,7 @@ impl RunDir {
 
     /// Makes the folder for a run of `recipe`, or opens that of an earlier run of the same experiment, and writes
     /// recipe.toml. Whoever calls it has claimed the folder, see [`RunDir::begin`], or is alone with it.
-    ///
-    /// # Errors
-    /// [`RunDirError`] when the folder may not be used; nothing has been written then.
+    /// Where the folder may not be used, nothing is written.
     pub fn prepare(&self, recipe: &Recipe, resume: &Resume) -> Result<Start, RunDirError> {
         let start = self.decide(recipe, resume)?;
         let toml = recipe.to_toml()?;

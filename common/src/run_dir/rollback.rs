@@ -23,9 +23,7 @@ impl RunDir {
     /// it comes back. Returns where the checkpoint is now, and what was set aside, if anything was. `best` is the best step by its
     /// manifest, and the link follows where that is there. Rank 0 calls it after [`RunDir::recover`], when nothing stands in the way of the
     /// run any more. A checkpoint of another run, or a copy in memory, stays where it is.
-    ///
-    /// # Errors
-    /// [`RunDirError::Io`] where the disk fails; the next start completes it.
+    /// Where the disk fails, the next start completes it.
     pub fn begin_after(
         &self,
         checkpoint: &Path,
@@ -70,9 +68,6 @@ impl RunDir {
     /// Completes what a crash has broken off: a rollback; and a commit, where a checkpoint that has its name becomes the latest, and one
     /// that gave way to another that did not come returns. One whose other came gets the name of what is removed. Returns what the
     /// rollback has set aside. Rank 0 calls it with the claim of the training, before it chooses a checkpoint.
-    ///
-    /// # Errors
-    /// [`RunDirError::Io`] where the disk fails.
     pub fn recover(&self) -> Result<Option<SetAside>, RunDirError> {
         let folder = self.checkpoints();
         let replaced = self.replaced().map_err(failed("list the folder", &folder))?;

@@ -71,9 +71,6 @@ impl Rollback {
 
 impl RunDir {
     /// What rollbacks have set aside, in their order; the one that a crash has broken off is the last.
-    ///
-    /// # Errors
-    /// When the checkpoints cannot be listed.
     pub fn set_aside(&self) -> io::Result<Vec<SetAside>> {
         let mut folders = numbered(&self.checkpoints(), PREFIX)?;
         folders.sort_unstable();
@@ -95,9 +92,6 @@ impl RunDir {
     }
 
     /// Where a crash has broken a rollback off, the last step that stays: what lies behind it, or is set aside, may be needed to complete it.
-    ///
-    /// # Errors
-    /// [`RunDirError::Io`] when the checkpoints cannot be listed.
     pub fn broken_off_at(&self) -> Result<Option<u64>, RunDirError> {
         Ok(self.under_way()?.map(|rollback| rollback.to))
     }

@@ -23,9 +23,6 @@ impl Transport {
     ];
 
     /// Reads the variable through `get`; unset and empty are [`Transport::Auto`].
-    ///
-    /// # Errors
-    /// `Invalid` for other words than `auto`, `gloo` and `shared`.
     pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvError> {
         let value = get(DTRAIN_TRANSPORT).unwrap_or_default();
         let word = match value.trim() {
@@ -43,9 +40,6 @@ impl Transport {
     }
 
     /// [`Transport::from_lookup`] on the environment of this process.
-    ///
-    /// # Errors
-    /// As `from_lookup`; also where the value is not UTF-8.
     pub fn from_process() -> Result<Self, EnvError> {
         match std::env::var(DTRAIN_TRANSPORT) {
             Err(std::env::VarError::NotUnicode(_)) => Err(EnvError::NotUnicode {

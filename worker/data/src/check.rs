@@ -68,9 +68,6 @@ pub trait Listed: Sync {
     fn image_path(&self, sample: usize) -> PathBuf;
 
     /// Looks at one sample and gives the size of its image, (width, height).
-    ///
-    /// # Errors
-    /// Why it cannot be used.
     fn look(
         &self,
         sample: usize,
@@ -267,13 +264,8 @@ impl CheckReport {
     }
 
     /// The index without the bad images.
-    ///
-    /// # Errors
-    /// [`DataError::TooManyBad`] if more than 1% are bad, [`DataError::ClassLost`] if a class would be left with none,
-    /// [`DataError::MixedSizes`] if images are not resized and differ in size.
-    ///
-    /// # Panics
-    /// If the report is of another index.
+    /// More than 1% of bad images, a class that loses all, and differing sizes of images that are not resized
+    /// are errors. Panics if the report is of another index.
     pub fn apply(&self, index: &ImageIndex) -> Result<ImageIndex, DataError> {
         let keep = self.kept(index.len())?;
         let before = index.class_counts();

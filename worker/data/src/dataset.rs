@@ -82,10 +82,7 @@ pub enum Slot<'a> {
 }
 
 impl Slot<'_> {
-    /// The room for floating-point values.
-    ///
-    /// # Panics
-    /// If the slot is for others: it belongs to another field.
+    /// The room for floating-point values. Panics if the slot is for others: it belongs to another field.
     pub fn f32(&mut self) -> &mut [f32] {
         match self {
             Self::F32(values) => values,
@@ -93,10 +90,7 @@ impl Slot<'_> {
         }
     }
 
-    /// The room for integers.
-    ///
-    /// # Panics
-    /// If the slot is for others: it belongs to another field.
+    /// The room for integers. Panics if the slot is for others: it belongs to another field.
     pub fn i64(&mut self) -> &mut [i64] {
         match self {
             Self::I64(values) => values,
@@ -105,9 +99,6 @@ impl Slot<'_> {
     }
 
     /// The room for an image.
-    ///
-    /// # Panics
-    /// If the slot is for others: it belongs to another field.
     pub(super) fn pixels(&mut self) -> &mut Pixels {
         match self {
             Self::Pixels(pixels) => pixels,
@@ -244,12 +235,9 @@ pub trait Dataset: Send + Sync {
 
     /// Writes one sample: every value of every slot. With `random`, which is given in training, all random choices
     /// (augmentation) are drawn from that generator and from nothing else; in evaluation it is `None`.
-    ///
-    /// # Errors
-    /// The sample cannot be read or decoded. `out` then holds nothing of use.
-    ///
-    /// # Panics
-    /// If `index` is not below [`Dataset::len`], or `out` is not one slot for each field, of its kind and length.
+    /// On an error `out` holds nothing of use.
+    /// Panics if `index` is not below [`Dataset::len`], or `out` is not one slot for each field, of its kind
+    /// and length.
     fn load(
         &self,
         index: usize,
@@ -262,13 +250,7 @@ pub trait Dataset: Send + Sync {
 }
 
 /// Loads one sample into columns of its own, in the order of the fields: for tests, demonstrations and a look at the data.
-/// The loader does the same for many samples on its threads.
-///
-/// # Errors
-/// Those of [`Dataset::load`].
-///
-/// # Panics
-/// If `index` is not below [`Dataset::len`].
+/// The loader does the same for many samples on its threads. Panics if `index` is not below [`Dataset::len`].
 pub fn load_one(
     dataset: &dyn Dataset,
     index: usize,

@@ -33,9 +33,6 @@ pub use refuse::LIMIT_BYTES;
 /// The size that the header states, (width, height), after the checks that need no pixels: a known format, a kind
 /// that is read, `channels` channels, a size within the limit. `bytes` may be only the beginning of a file if the header
 /// lies in it.
-///
-/// # Errors
-/// What is wrong with the header.
 pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32), SampleError> {
     guarded(|| {
         if channels == 3 {
@@ -52,9 +49,6 @@ pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32), SampleError> 
 }
 
 /// Decodes an image of `channels` channels into `out`, whose memory is used again, as `raw` is.
-///
-/// # Errors
-/// What is wrong with the file. `out` then holds nothing of use.
 pub fn pixels(bytes: &[u8], channels: usize, raw: &mut Vec<u8>, out: &mut Raster) -> Result<(), SampleError> {
     if channels == 3 {
         (out.width, out.height) = rgb8(bytes, raw, out.values.u8())?;
@@ -80,9 +74,6 @@ pub fn pixels(bytes: &[u8], channels: usize, raw: &mut Vec<u8>, out: &mut Raster
 /// Decodes a picture into `rgb` (row by row, 3 bytes a pixel) and returns (width, height).
 ///
 /// `raw` is working memory; both are kept by the caller to be used again.
-///
-/// # Errors
-/// What is wrong with the file. `rgb` then holds nothing of use.
 pub fn rgb8(bytes: &[u8], raw: &mut Vec<u8>, rgb: &mut Vec<u8>) -> Result<(u32, u32), SampleError> {
     guarded(|| {
         let decoder = open_picture(bytes)?;

@@ -33,12 +33,7 @@ pub struct Frame {
 
 impl Frame {
     /// What of an image of the size `source` (width, height) is shown in `target` pixels.
-    ///
-    /// # Errors
-    /// [`SampleError::Size`] if the image would have to be resized and must not be.
-    ///
-    /// # Panics
-    /// If a side is 0.
+    /// Panics if a side is 0.
     pub fn new(resize: Resize, source: (u32, u32), target: (u32, u32)) -> Result<Self, SampleError> {
         let all = Self::rectangle((0, 0), source, target);
         match resize {
@@ -93,12 +88,7 @@ impl Default for Fitter {
 
 impl Fitter {
     /// The part of the image that the frame shows, in the frame's size.
-    ///
-    /// # Errors
-    /// [`SampleError::Damaged`] if the resampler refuses the image.
-    ///
-    /// # Panics
-    /// If the frame is of an image of another size.
+    /// Panics if the frame is of an image of another size.
     pub fn fit<'a>(&'a mut self, image: &'a Raster, frame: Frame) -> Result<View<'a>, SampleError> {
         let (width, height) = (frame.target.0 as usize, frame.target.1 as usize);
         let view = image.view();

@@ -27,9 +27,7 @@ pub struct Patterns {
 
 impl Generated {
     /// `samples` images of `classes` classes, normalised with [`super::Normalize::default`], without random changes.
-    ///
-    /// # Panics
-    /// If `classes` or `image_size` is 0.
+    /// Panics if `classes` or `image_size` is 0.
     pub fn new(classes: usize, samples: usize, image_size: usize, seed: u64, split: Split) -> Self {
         assert!(classes > 0, "a generated set has classes");
         let mut rng = keyed(Domain::GeneratedClasses, seed, 0, 0);
@@ -38,10 +36,7 @@ impl Generated {
         Self::by(Patterns { classes }, samples, image_size, seed, split)
     }
 
-    /// The class of a sample.
-    ///
-    /// # Panics
-    /// If there is no such sample.
+    /// The class of a sample. Panics if there is no such sample.
     pub fn label(&self, index: usize) -> u32 {
         self.check(index);
         self.painter.label(index)

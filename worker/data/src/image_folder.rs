@@ -50,10 +50,6 @@ impl ImageIndex {
     ///
     /// `classes` are the classes of the training split when another split is listed: they give the numbers, and the
     /// other split may lack some but must not have more.
-    ///
-    /// # Errors
-    /// A folder that is missing or cannot be listed, no class folders, class folders without images, unknown classes,
-    /// names that are not UTF-8.
     pub fn scan(root: &Path, split: &str, classes: Option<&[String]>) -> Result<Self, DataError> {
         let folder = root.join(split);
         let entries = list(&folder).map_err(|error| folder_error(error, root, &folder, SPLITS))?;
@@ -125,10 +121,7 @@ impl ImageIndex {
         self.samples.is_empty()
     }
 
-    /// The path of one image.
-    ///
-    /// # Panics
-    /// If `index` is not below [`ImageIndex::len`].
+    /// The path of one image. Panics if `index` is not below [`ImageIndex::len`].
     pub fn path(&self, index: usize) -> PathBuf {
         let mut path = self.root.join(&self.split);
         path.push(&self.samples[index].1);

@@ -33,9 +33,6 @@ pub struct Loader {
 impl Loader {
     /// Starts loading `work`, an iterator that may be endless. It is asked for the next micro-batch on one of the
     /// threads, never on two at once, and should not block.
-    ///
-    /// # Errors
-    /// [`DataError::ThreadStart`] if the system refuses a thread.
     pub fn start(
         dataset: Arc<dyn Dataset>,
         options: LoaderOptions,

@@ -49,10 +49,6 @@ pub struct MaskIndex {
 impl MaskIndex {
     /// Lists the images below `root/images` and `root/masks`, also nested ones, and pairs those whose paths are the same but
     /// for the ending. Hidden names are ignored and files of other kinds counted, as in an image folder.
-    ///
-    /// # Errors
-    /// A folder that is missing, cannot be listed or has no images, names that occur twice, files without a partner, names
-    /// that are not UTF-8.
     pub fn scan(root: &Path, images: &str, masks: &str, rule: MaskRule) -> Result<Self, DataError> {
         let (image_folder, mask_folder) = (root.join(images), root.join(masks));
         let mut ignored = Ignored::default();
@@ -106,10 +102,7 @@ impl MaskIndex {
         self.samples.is_empty()
     }
 
-    /// The path of one mask.
-    ///
-    /// # Panics
-    /// If `index` is not below [`MaskIndex::len`].
+    /// The path of one mask. Panics if `index` is not below [`MaskIndex::len`].
     pub fn mask_path(&self, index: usize) -> PathBuf {
         let mut path = self.root.join(&self.masks);
         path.push(&self.samples[index].1);
@@ -141,12 +134,8 @@ impl MaskIndex {
     }
 
     /// The index without the samples that `report`, which is of this index, found bad.
-    ///
-    /// # Errors
-    /// [`DataError::TooManyBad`] if more than 1% are bad, [`DataError::MixedSizes`] if images are not resized and differ in size.
-    ///
-    /// # Panics
-    /// If the report is of another index.
+    /// More than 1% of bad images, and differing sizes of images that are not resized, are errors.
+    /// Panics if the report is of another index.
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
         let keep = report.kept(self.len())?;
         let kept = self.samples.iter().zip(keep).filter(|(_, keep)| *keep);

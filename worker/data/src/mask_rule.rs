@@ -31,9 +31,6 @@ pub struct MaskRule {
 
 impl MaskRule {
     /// Turns values into classes.
-    ///
-    /// # Errors
-    /// [`SampleError::MaskValue`] if there is a value that is neither a class nor the ignored one.
     pub(super) fn apply(self, labels: &mut Labels) -> Result<(), SampleError> {
         match self.kind {
             MaskKind::Binary => {

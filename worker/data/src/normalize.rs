@@ -15,9 +15,7 @@ pub struct Normalize {
 impl Normalize {
     /// Mean and standard deviation of each channel, for 8- and 16-bit images on the scale from 0 to 1, for
     /// floating-point images on that of their values. `std` must not be 0 (the recipe checks it).
-    ///
-    /// # Panics
-    /// If the two are not of the same length.
+    /// Panics if the two are not of the same length.
     pub fn new(mean: &[f64], std: &[f64]) -> Self {
         assert_eq!(
             mean.len(),
@@ -49,9 +47,6 @@ impl Normalize {
     }
 
     /// Writes an image of floating-point `samples` into `out`, one plane for each channel.
-    ///
-    /// # Panics
-    /// If `out` does not hold the image.
     pub(super) fn write(&self, view: View<'_>, samples: &[f32], placement: Placement, out: &mut [f32]) {
         let plane = view.width * view.height;
         assert_eq!(out.len(), plane * view.channels, "room for one image");

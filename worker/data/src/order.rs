@@ -6,10 +6,7 @@ use super::rng::{Domain, below, keyed};
 ///
 /// It is a Fisher-Yates shuffle written out here, so that it stays the same in every version: start from 0, 1, ..., len-1;
 /// for i from len-1 down to 1 draw j in 0..=i (see [`below`]) from the generator keyed by ([`Domain::Order`], seed, epoch, 0)
-/// and exchange i and j.
-///
-/// # Panics
-/// If `len` is above 2^32 - 1.
+/// and exchange i and j. Panics if `len` is above 2^32 - 1.
 pub fn epoch_order(len: usize, seed: u64, epoch: u64) -> Vec<u32> {
     // One less than the type holds, because the bounded draw needs len itself as a u32.
     let len = u32::try_from(len).unwrap_or_else(|_| panic!("{len} samples are more than an order can hold"));

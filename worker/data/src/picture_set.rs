@@ -34,9 +34,6 @@ pub trait Targets: Listed + Send {
     fn classes(&self) -> usize;
 
     /// What there is to learn of a sample.
-    ///
-    /// # Panics
-    /// If there is no such sample.
     fn target(&self, sample: usize) -> Target;
 
     /// The field of that, for images of so many rows and columns.
@@ -81,9 +78,7 @@ pub struct PictureSet<L> {
 
 impl<L: Targets> PictureSet<L> {
     /// The images of `list`, prepared as the options say.
-    ///
-    /// # Panics
-    /// If the normalisation is for another number of channels.
+    /// Panics if the normalisation is for another number of channels.
     pub fn new(list: L, options: ImageOptions) -> Self {
         let [channels, height, width] = options.shape();
         assert_eq!(

@@ -53,9 +53,6 @@ impl Pixels {
     }
 
     /// Writes an image of the view's size, for which alone there is room; what a placement brings in from outside is black.
-    ///
-    /// # Panics
-    /// If the image is of another size, or the view has other channels than the normalisation.
     pub(super) fn write(&mut self, view: View<'_>, placement: Placement) {
         let (plane, len) = (view.width * view.height, self.values.len());
         assert_eq!(view.channels, self.normalize.channels(), "channels of the image");

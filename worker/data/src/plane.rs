@@ -25,9 +25,6 @@ pub(super) struct Plane<'a, T> {
 
 impl<T: Copy> Plane<'_, T> {
     /// Writes it row by row into `out`; what lies outside of it becomes `outside`.
-    ///
-    /// # Panics
-    /// If `out` does not hold the plane.
     pub(super) fn write<U: Copy>(
         &self,
         placement: Placement,

@@ -166,9 +166,6 @@ impl<'a> View<'a> {
     }
 
     /// The rectangle of that size whose upper left corner is at (left, top).
-    ///
-    /// # Panics
-    /// If it is not within the view.
     pub(super) fn part(self, left: usize, top: usize, width: usize, height: usize) -> Self {
         assert!(
             left + width <= self.width && top + height <= self.height,

@@ -8,9 +8,6 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 /// Opens a regular file, or a link to one. Nothing else is opened, since that may wait for a writer or act on a device.
-///
-/// # Errors
-/// `InvalidInput` with the kind in words for anything but a file, and what the operating system says.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     only_file(fs::metadata(path)?.file_type())?;
     // It may have been replaced since; an open that does not wait can be looked at.
@@ -24,9 +21,6 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Reads a regular file as a whole into `bytes`, whose content is replaced.
-///
-/// # Errors
-/// As [`open`].
 pub(super) fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
     bytes.clear();
     open(path)?.read_to_end(bytes)?;

@@ -60,10 +60,7 @@ pub fn keyed(domain: Domain, a: u64, b: u64, c: u64) -> SampleRng {
 /// A number in `0..bound`, each equally likely.
 ///
 /// The high half of `x * bound` for a 32-bit draw x, drawn again while the low half is below `2^32 mod bound`
-/// (Lemire's method without bias).
-///
-/// # Panics
-/// If `bound` is 0.
+/// (Lemire's method without bias). Panics if `bound` is 0.
 pub fn below(rng: &mut SampleRng, bound: u32) -> u32 {
     let reject_under = bound.wrapping_neg() % bound;
     loop {

@@ -22,17 +22,11 @@ pub struct Corpus {
 
 impl Corpus {
     /// A text with a vocabulary of its own.
-    ///
-    /// # Errors
-    /// None in practice: a text's own vocabulary lacks nothing.
     pub fn new(tokenizer: Tokenizer, text: &str) -> Result<Self, DataError> {
         Self::with_vocabulary(Vocabulary::of(tokenizer, text), text)
     }
 
     /// A text with a vocabulary made before.
-    ///
-    /// # Errors
-    /// [`DataError::UnknownCharacter`] if it lacks a character of the text.
     pub fn with_vocabulary(vocabulary: Vocabulary, text: &str) -> Result<Self, DataError> {
         Ok(Self {
             tokens: Arc::new(vocabulary.encode(text)?),
@@ -42,9 +36,6 @@ impl Corpus {
 
     /// A text of so many characters made by a small grammar: something to train on where there is no data. It depends on the
     /// seed alone, and one of more characters begins with one of fewer.
-    ///
-    /// # Errors
-    /// None in practice, as for [`Corpus::new`].
     pub fn generated(characters: usize, seed: u64) -> Result<Self, DataError> {
         let mut rng = keyed(Domain::GeneratedText, seed, 0, 0);
         let mut text = String::new();
@@ -77,9 +68,6 @@ impl TextIndex {
     /// a file that does not end with a line break gets one before the next file.
     ///
     /// `vocabulary` is that of a checkpoint which the run goes on from, if there is one; else the text makes its own.
-    ///
-    /// # Errors
-    /// Files that are missing, cannot be read, are empty or not UTF-8; a character that a given vocabulary lacks.
     pub fn scan(
         root: &Path,
         tokenizer: Tokenizer,
@@ -103,9 +91,6 @@ impl TextIndex {
     }
 
     /// Reads the same text on another rank.
-    ///
-    /// # Errors
-    /// Those of [`TextIndex::scan`], and [`DataError::TextDiffers`].
     pub fn load(&self) -> Result<Corpus, DataError> {
         let text = read_all(&self.files)?;
         if digest(&text) != self.digest {

@@ -24,13 +24,7 @@ pub struct TextWindows {
 
 impl TextWindows {
     /// Windows of `context` tokens. The last `test_fraction` of the tokens (rounded) is the test part, what is before it the
-    /// training part.
-    ///
-    /// # Errors
-    /// [`DataError::ShortText`] if a part is shorter than a window and one target.
-    ///
-    /// # Panics
-    /// If `context` is 0 or the fraction is not between 0 and 1.
+    /// training part. Panics if `context` is 0 or the fraction is not between 0 and 1.
     pub fn new(corpus: Corpus, split: Split, test_fraction: f64, context: usize) -> Result<Self, DataError> {
         assert!(
             context > 0 && (0.0..=1.0).contains(&test_fraction),

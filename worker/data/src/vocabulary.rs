@@ -44,9 +44,6 @@ impl Vocabulary {
     }
 
     /// The numbers of a text.
-    ///
-    /// # Errors
-    /// [`DataError::UnknownCharacter`] for a character that the vocabulary lacks.
     pub fn encode(&self, text: &str) -> Result<Tokens, DataError> {
         let Self::Chars(characters) = self else {
             return Ok(Tokens::U16(text.bytes().map(u16::from).collect()));
@@ -132,9 +129,6 @@ impl Tokens {
     }
 
     /// Writes the tokens from `start` on.
-    ///
-    /// # Panics
-    /// If there are not so many.
     pub(super) fn copy_to(&self, start: usize, out: &mut [i64]) {
         match self {
             Self::U16(tokens) => widen(&tokens[start..start + out.len()], out),

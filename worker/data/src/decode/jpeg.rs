@@ -37,9 +37,6 @@ struct Frame {
 }
 
 /// Opens a file; `bytes` may be its beginning only, as far as the frame header.
-///
-/// # Errors
-/// What is wrong with the header, and kinds that are not read.
 pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError> {
     let frame = frame(bytes)?;
     match (frame.bits, frame.components) {

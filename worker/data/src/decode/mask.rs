@@ -13,9 +13,6 @@ use super::format::{format_of, open};
 use super::refuse::{self, CUT_SHORT, LIMIT_BYTES, check_size, guarded};
 
 /// The size that a mask's header states, (width, height).
-///
-/// # Errors
-/// What is wrong with the header.
 pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32), SampleError> {
     guarded(|| match format_of(bytes)? {
         ImageFormat::Jpeg => Err(SampleError::JpegMask),
@@ -30,9 +27,7 @@ pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32), SampleError> {
 
 /// The numbers that a mask holds: of a palette image the places in the palette, of a grey one the grey values as they are
 /// stored, whatever their number of bits. RGB is read where the three values agree, transparency is ignored.
-///
-/// # Errors
-/// What is wrong with the file; JPEG files are refused, since their compression changes values.
+/// JPEG files are refused, since their compression changes values.
 pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), SampleError> {
     out.values.clear();
     guarded(|| match format_of(bytes)? {
