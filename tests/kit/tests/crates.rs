@@ -11,7 +11,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("tests/kit", &["common"]),
     ("worker/shared-memory", &[]),
     ("worker/torch-shim", &["worker/shared-memory"]),
-    ("worker/data", &["tests/kit"]),
+    ("worker/data", &["common", "tests/kit"]),
     ("worker/models", &["common", "worker/torch-shim"]),
     (
         "worker/collectives",

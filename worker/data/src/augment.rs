@@ -3,59 +3,46 @@
 //! All choices come from the sample's own generator, a function of (seed, epoch, sample), and are whole numbers of pixels,
 //! so that an image and its mask are changed alike.
 
+use dtrain_common::recipe::Augment;
+
 use super::fit::Frame;
 use super::plane::Placement;
 use super::rng::{SampleRng, below, between, coin};
 
-/// How training images are changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Augment {
-    /// Not at all.
-    #[default]
-    None,
-    /// Mirrored left to right with probability one half.
-    Flip,
-    /// Padded on all sides with an eighth of the side (4 pixels of 32) of zeros, cut to the old size at a random place, then
-    /// as [`Augment::Flip`]: torchvision's `RandomCrop(size, padding)` and `RandomHorizontalFlip`.
-    CropFlip,
-    /// A rectangle of 8% to 100% of the area and a ratio of sides from 3/4 to 4/3, resized to the target, then as
-    /// [`Augment::Flip`]: torchvision's `RandomResizedCrop(size)` and `RandomHorizontalFlip`.
-    ResizedCropFlip,
-}
-
 /// What was drawn for one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Choice {
-    /// The rectangle of the decoded image that is shown instead of what [`super::fit::Resize`] says.
+    /// The rectangle of the decoded image that is shown instead of what [`Frame::new`] says.
     pub(super) frame: Option<Frame>,
     pub(super) placement: Placement,
 }
 
-impl Augment {
-    /// Whether choices are about the decoded image and not only about the resized one.
-    pub(super) fn needs_decoded(self) -> bool {
-        self == Augment::ResizedCropFlip
-    }
+/// Whether choices are about the decoded image and not only about the resized one.
+pub(super) fn needs_decoded(augment: Augment) -> bool {
+    augment == Augment::ResizedCropFlip
+}
 
-    /// Draws for an image of the size `source` (width, height) that becomes one of the size `target`.
-    pub(super) fn draw(self, rng: &mut SampleRng, source: (u32, u32), target: (u32, u32)) -> Choice {
-        let mut choice = Choice::default();
-        match self {
-            Augment::None => return choice,
-            Augment::Flip => {}
-            Augment::CropFlip => {
-                let mut shift = |side: u32| {
-                    let padding = padding(side);
-                    below(rng, 2 * padding + 1) as i32 - padding as i32
-                };
-                choice.placement.left = shift(target.0);
-                choice.placement.top = shift(target.1);
-            }
-            Augment::ResizedCropFlip => choice.frame = Some(random_rectangle(rng, source, target)),
+/// Draws for an image of the size `source` (width, height) that becomes one of the size `target`. As in torchvision,
+/// `crop-flip` is `RandomCrop(size, padding)` with an eighth of the side (4 pixels of 32) of zeros, and
+/// `resized-crop-flip` is `RandomResizedCrop(size)`: 8% to 100% of the area, a ratio of sides from 3/4 to 4/3. Both
+/// then mirror half of the images.
+pub(super) fn draw(augment: Augment, rng: &mut SampleRng, source: (u32, u32), target: (u32, u32)) -> Choice {
+    let mut choice = Choice::default();
+    match augment {
+        Augment::None | Augment::Shift => return choice,
+        Augment::Flip => {}
+        Augment::CropFlip => {
+            let mut shift = |side: u32| {
+                let padding = padding(side);
+                below(rng, 2 * padding + 1) as i32 - padding as i32
+            };
+            choice.placement.left = shift(target.0);
+            choice.placement.top = shift(target.1);
         }
-        choice.placement.flip = coin(rng);
-        choice
+        Augment::ResizedCropFlip => choice.frame = Some(random_rectangle(rng, source, target)),
     }
+    choice.placement.flip = coin(rng);
+    choice
 }
 
 /// An eighth of the side, rounded.

@@ -7,29 +7,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use dtrain_common::recipe;
+
 mod available;
 
-/// How much memory the cache may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CacheSize {
-    /// A quarter of the memory that is free, shared evenly by the ranks of the machine.
-    #[default]
-    Auto,
-    /// Nothing is kept.
-    Off,
-    /// At most so many bytes in this process.
-    Bytes(u64),
-}
-
-impl CacheSize {
-    /// The bound for one of `local_ranks` processes on this machine, in bytes. The memory that is free is what the system
-    /// says now; a limit on the process's control group counts. Where nothing is known, 0.
-    pub fn bytes(self, local_ranks: usize) -> u64 {
-        match self {
-            CacheSize::Auto => available::bytes() / 4 / local_ranks.max(1) as u64,
-            CacheSize::Off => 0,
-            CacheSize::Bytes(bytes) => bytes,
-        }
+/// The bound of the cache for one of `local_ranks` processes on this machine, in bytes. `"auto"` is a quarter of the memory
+/// that the system, or a limit of the process's control group, has free now, shared evenly; where nothing is known, 0.
+pub fn cache_bytes(cache: recipe::Cache, local_ranks: usize) -> u64 {
+    match cache {
+        recipe::Cache::Auto => available::bytes() / 4 / local_ranks.max(1) as u64,
+        recipe::Cache::Off => 0,
+        recipe::Cache::Size(size) => size.0,
     }
 }
 
@@ -70,14 +58,22 @@ pub struct CacheStats {
 impl CacheBudget {
     /// A budget of so many bytes; of 0 bytes, nothing is kept.
     pub fn new(bytes: u64) -> Self {
-        let mut counts = Counts::default();
-        counts.bound = bytes;
-        Self(Arc::new(counts))
+        Self(Arc::new(Counts {
+            bound: bytes,
+            ..Counts::default()
+        }))
     }
 
     /// What there is now.
     pub fn stats(&self) -> CacheStats {
-        self.0.stats()
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        CacheStats {
+            bound_bytes: self.0.bound,
+            used_bytes: read(&self.0.used),
+            images: read(&self.0.images),
+            hits: read(&self.0.hits),
+            misses: read(&self.0.misses),
+        }
     }
 
     /// Takes memory if there is so much left.
@@ -90,34 +86,6 @@ impl CacheBudget {
 
     fn give_back(&self, bytes: u64) {
         self.0.used.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
-
-impl Counts {
-    fn stats(&self) -> CacheStats {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        CacheStats {
-            bound_bytes: self.bound,
-            used_bytes: read(&self.used),
-            images: read(&self.images),
-            hits: read(&self.hits),
-            misses: read(&self.misses),
-        }
-    }
-}
-
-/// Says at the end whether the cache was of any use.
-impl Drop for Counts {
-    fn drop(&mut self) {
-        let stats = self.stats();
-        if stats.hits + stats.misses > 0 {
-            tracing::debug!(
-                "image cache of at most {} bytes: {} samples were found in it, {} were decoded",
-                stats.bound_bytes,
-                stats.hits,
-                stats.misses
-            );
-        }
     }
 }
 
@@ -139,15 +107,11 @@ impl<T> Cache<T> {
     /// For so many samples, all of them absent.
     pub(super) fn new(samples: usize, budget: CacheBudget) -> Self {
         let places = samples * size_of::<OnceLock<Box<T>>>();
-        let (slots, taken) = if budget.take(places as u64) {
-            (samples, places as u64)
-        } else {
-            (0, 0)
-        };
+        let slots = if budget.take(places as u64) { samples } else { 0 };
         Self {
             slots: (0..slots).map(|_| OnceLock::new()).collect(),
             budget,
-            taken: AtomicU64::new(taken),
+            taken: AtomicU64::new((slots * size_of::<OnceLock<Box<T>>>()) as u64),
             kept: AtomicU64::new(0),
         }
     }
@@ -156,10 +120,9 @@ impl<T> Cache<T> {
     pub(super) fn get(&self, index: usize) -> Option<&T> {
         let found = self.slots.get(index)?.get();
         let counts = &self.budget.0;
-        let count = if found.is_some() {
-            &counts.hits
-        } else {
-            &counts.misses
+        let count = match found {
+            Some(_) => &counts.hits,
+            None => &counts.misses,
         };
         count.fetch_add(1, Ordering::Relaxed);
         found.map(|entry| &**entry)

@@ -8,11 +8,13 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use dtrain_common::recipe::Resize;
+
 use super::census::Census;
+use super::dataset::Field;
 use super::decode;
-use super::error::{BadSample, DataError, SampleError, first_few};
-use super::fit::Resize;
-use super::image_folder::{ImageIndex, Sample};
+use super::error::{BadSample, DataError, SampleError};
+use super::mask_rule::MaskRule;
 use super::raster::{Labels, Raster};
 use super::regular;
 
@@ -32,10 +34,9 @@ impl Depth {
 
     /// The depth for a split of `images`.
     pub fn for_len(images: usize) -> Self {
-        if images <= Self::FULL_UP_TO {
-            Depth::Full
-        } else {
-            Depth::Header
+        match images <= Self::FULL_UP_TO {
+            true => Depth::Full,
+            false => Depth::Header,
         }
     }
 }
@@ -59,8 +60,16 @@ impl Default for Needs {
     }
 }
 
-/// A list of samples that are files and can be looked at one by one.
-pub trait Listed: Sync {
+/// What is to be learnt of one image.
+pub enum Target {
+    /// Its class.
+    Label(u32),
+    /// The file with a class for each of its pixels, and how to read it.
+    Mask(PathBuf, MaskRule),
+}
+
+/// A list of image files of which something is to be learnt.
+pub trait Listed: Send + Sync {
     /// How many samples there are.
     fn count(&self) -> usize;
 
@@ -76,36 +85,18 @@ pub trait Listed: Sync {
         looker: &mut Looker,
     ) -> Result<(u32, u32), SampleError>;
 
-    /// Width and height that the images must have, where they are not resized and it is known.
-    fn expected_size(&self) -> Option<(u32, u32)>;
-}
+    /// How many classes there are; targets are below it, or ignored.
+    fn classes(&self) -> usize;
 
-impl Listed for ImageIndex {
-    fn count(&self) -> usize {
-        self.len()
-    }
+    /// What there is to learn of a sample.
+    fn target(&self, sample: usize) -> Target;
 
-    fn image_path(&self, sample: usize) -> PathBuf {
-        self.path(sample)
-    }
-
-    fn look(
-        &self,
-        sample: usize,
-        needs: Needs,
-        depth: Depth,
-        looker: &mut Looker,
-    ) -> Result<(u32, u32), SampleError> {
-        looker.image(&self.path(sample), needs.channels, depth)
-    }
-
-    fn expected_size(&self) -> Option<(u32, u32)> {
-        self.size
-    }
+    /// The field of that, for images of so many rows and columns.
+    fn target_field(height: usize, width: usize) -> Field;
 }
 
 /// What [`check`] found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// The bad samples, by number.
     pub bad: Vec<BadSample>,
@@ -113,8 +104,8 @@ pub struct CheckReport {
     pub checked: usize,
     /// What the masks that were decoded hold; nothing where there are no masks.
     pub census: Census,
-    /// The size of every image, (0, 0) of bad ones; only where images are not resized.
-    sizes: Option<Vec<(u32, u32)>>,
+    /// The good samples and the sizes of their images, by number; only where images are not resized.
+    sizes: Vec<(usize, (u32, u32))>,
 }
 
 /// Whether so many bad images are taken for damage to the data set: more than 1%. The same rule holds for images that
@@ -131,168 +122,120 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// Looks at all samples of `index` in `threads` threads (at least one) and calls `progress(done, total)` on this
 /// thread now and then, and once at the end. The report does not depend on the number of threads.
-pub fn check(
-    index: &dyn Listed,
+pub fn check<L: Listed>(
+    index: &L,
     needs: Needs,
     depth: Depth,
     threads: usize,
     progress: &mut dyn FnMut(usize, usize),
 ) -> CheckReport {
-    let total = index.count();
+    let look = |sample, looker: &mut Looker| {
+        let size = index.look(sample, needs, depth, looker)?;
+        Ok((needs.resize == Resize::None).then_some(size))
+    };
+    let mut report = look_at_all(index.count(), look, threads, progress);
+    for bad in &mut report.bad {
+        bad.path = index.image_path(bad.index).display().to_string();
+    }
+    report
+}
+
+/// As [`check`] with `look`, which gives the size of an image where it is to be kept. Paths are left out.
+pub(super) fn look_at_all(
+    total: usize,
+    look: impl Fn(usize, &mut Looker) -> Result<Option<(u32, u32)>, SampleError> + Sync,
+    threads: usize,
+    progress: &mut dyn FnMut(usize, usize),
+) -> CheckReport {
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let census = Mutex::new(Census::default());
-    let look = |report: &mpsc::Sender<Found>| {
+    let work = |found: mpsc::Sender<_>| {
         let mut looker = Looker::default();
         loop {
             let sample = next.fetch_add(1, Ordering::Relaxed);
             if sample >= total {
-                let mut census = census.lock().unwrap_or_else(PoisonError::into_inner);
-                census.add(&looker.census);
-                return;
+                break;
             }
-            let found = index.look(sample, needs, depth, &mut looker);
-            // Sizes of good images are of use only where all must be the same.
-            if found.is_err() || needs.resize == Resize::None {
+            if let Some(one) = look(sample, &mut looker).transpose() {
                 // The receiver lives as long as any sender does.
-                let _ = report.send((sample, found));
+                let _ = found.send((sample, one));
             }
             done.fetch_add(1, Ordering::Relaxed);
         }
+        let mut census = census.lock().unwrap_or_else(PoisonError::into_inner);
+        census.add(&looker.census);
     };
-
-    let mut sizes = (needs.resize == Resize::None).then(|| vec![(0, 0); total]);
-    let mut bad = Vec::new();
-    let mut found = |(sample, found): Found| match found {
-        Ok(size) => {
-            if let Some(sizes) = &mut sizes {
-                sizes[sample] = size;
-            }
-        }
-        Err(error) => bad.push(BadSample {
-            index: sample,
-            path: index.image_path(sample).display().to_string(),
-            reason: error.to_string(),
-        }),
-    };
-    in_threads(threads.clamp(1, total.max(1)), look, |message| match message {
-        Some(one) => found(one),
-        None => progress(done.load(Ordering::Relaxed), total),
-    });
-    progress(total, total);
-    bad.sort_unstable_by_key(|sample| sample.index);
-    CheckReport {
-        bad,
+    let mut report = CheckReport {
         checked: total,
-        census: census.into_inner().unwrap_or_else(PoisonError::into_inner),
-        sizes,
-    }
-}
-
-/// Runs `look` in so many threads, and gives `take` what they send, or now and then nothing.
-fn in_threads<T: Send>(
-    threads: usize,
-    look: impl Fn(&mpsc::Sender<T>) + Sync,
-    mut take: impl FnMut(Option<T>),
-) {
+        ..CheckReport::default()
+    };
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
-        let look = &look;
+        let work = &work;
         let mut running = 0;
-        for _ in 0..threads {
+        for _ in 0..threads.clamp(1, total.max(1)) {
             let sender = sender.clone();
             let thread = thread::Builder::new().name("check".to_owned());
-            running += usize::from(thread.spawn_scoped(scope, move || look(&sender)).is_ok());
+            running += usize::from(thread.spawn_scoped(scope, move || work(sender)).is_ok());
         }
-        if running == 0 {
-            look(&sender);
+        match running {
+            0 => work(sender),
+            _ => drop(sender),
         }
-        drop(sender);
         loop {
             match receiver.recv_timeout(PROGRESS_EVERY) {
-                Ok(one) => take(Some(one)),
-                Err(RecvTimeoutError::Timeout) => take(None),
+                Ok((sample, Ok(size))) => report.sizes.push((sample, size)),
+                Ok((index, Err(error))) => report.bad.push(BadSample {
+                    index,
+                    path: String::new(),
+                    reason: error.to_string(),
+                }),
+                Err(RecvTimeoutError::Timeout) => progress(done.load(Ordering::Relaxed), total),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
     });
+    progress(total, total);
+    report.bad.sort_unstable_by_key(|sample| sample.index);
+    report.sizes.sort_unstable();
+    report.census = census.into_inner().unwrap_or_else(PoisonError::into_inner);
+    report
 }
 
-/// A sample and the size of its image, or why it is bad.
-type Found = (usize, Result<(u32, u32), SampleError>);
-
 impl CheckReport {
-    /// Which samples are good, if few enough are bad.
-    pub(super) fn kept(&self, total: usize) -> Result<Vec<bool>, DataError> {
+    /// Those of all `samples` that are good, if few enough are bad. Panics if the report is of another list.
+    pub(super) fn good<T: Clone>(&self, samples: &[T]) -> Result<Vec<T>, DataError> {
+        let total = samples.len();
         assert_eq!(self.checked, total, "the report belongs to another index");
         if too_many_bad(self.bad.len(), total) {
-            return Err(DataError::TooManyBad {
-                bad: self.bad.len(),
-                total,
-                first: first_few(&self.bad),
-            });
+            return Err(DataError::TooManyBad(self.bad.clone(), total));
         }
-        let mut keep = vec![true; total];
-        for sample in &self.bad {
-            keep[sample.index] = false;
-        }
-        Ok(keep)
+        let is_good = |at: &usize| self.bad.binary_search_by_key(at, |bad| bad.index).is_err();
+        Ok((0..total).filter(is_good).map(|at| samples[at].clone()).collect())
     }
 
-    /// The one size that the good images have, where they must: that which the index expects, else that of the first.
-    pub(super) fn common_size(&self, index: &dyn Listed) -> Result<Option<(u32, u32)>, DataError> {
-        let Some(sizes) = &self.sizes else {
+    /// The one size that the good images of a list have, where they must: that which is expected, else that of the first.
+    pub(super) fn common_size(
+        &self,
+        list: &impl Listed,
+        expected: Option<(u32, u32)>,
+    ) -> Result<Option<(u32, u32)>, DataError> {
+        let named =
+            |(sample, size): &(usize, (u32, u32))| (list.image_path(*sample).display().to_string(), *size);
+        let Some(first) = self.sizes.first() else {
             return Ok(None);
         };
-        let good = || sizes.iter().enumerate().filter(|(_, size)| **size != (0, 0));
-        let path = |sample: usize| index.image_path(sample).display().to_string();
-        let Some((expected, first)) = index
-            .expected_size()
-            .map(|size| (size, "every training image".to_owned()))
-            .or_else(|| good().next().map(|(sample, size)| (*size, path(sample))))
-        else {
-            return Ok(None);
-        };
-        match good().find(|(_, size)| **size != expected) {
-            None => Ok(Some(expected)),
-            Some((sample, size)) => Err(DataError::MixedSizes {
-                path: path(sample),
-                size: *size,
-                first,
-                expected,
-            }),
+        let size = expected.unwrap_or(first.1);
+        match self.sizes.iter().find(|(_, other)| *other != size) {
+            None => Ok(Some(size)),
+            Some(other) => {
+                let given = expected.map(|size| ("every training image".to_owned(), size));
+                Err(DataError::MixedSizes(
+                    named(other),
+                    given.unwrap_or_else(|| named(first)),
+                ))
+            }
         }
-    }
-
-    /// The index without the bad images.
-    /// More than 1% of bad images, a class that loses all, and differing sizes of images that are not resized
-    /// are errors. Panics if the report is of another index.
-    pub fn apply(&self, index: &ImageIndex) -> Result<ImageIndex, DataError> {
-        let keep = self.kept(index.len())?;
-        let before = index.class_counts();
-        let mut left = before.clone();
-        for sample in &self.bad {
-            left[index.samples[sample.index].0 as usize] -= 1;
-        }
-        if let Some(class) = (0..left.len()).find(|&class| left[class] == 0 && before[class] > 0) {
-            let of_class: Vec<BadSample> = self
-                .bad
-                .iter()
-                .filter(|image| index.samples[image.index].0 as usize == class)
-                .cloned()
-                .collect();
-            return Err(DataError::ClassLost {
-                class: index.classes[class].clone(),
-                bad: of_class.len(),
-                first: first_few(&of_class),
-            });
-        }
-        let kept = index.samples.iter().zip(keep).filter(|(_, keep)| *keep);
-        let samples: Vec<Sample> = kept.map(|(sample, _)| sample.clone()).collect();
-        Ok(ImageIndex {
-            samples,
-            size: self.common_size(index)?,
-            ..index.clone()
-        })
     }
 }
 
@@ -315,26 +258,22 @@ impl Looker {
         channels: usize,
         depth: Depth,
     ) -> Result<(u32, u32), SampleError> {
-        match depth {
-            Depth::Full => {
-                regular::read(path, &mut self.file)?;
-                decode::pixels(&self.file, channels, &mut self.raw, &mut self.raster)?;
-                Ok((self.raster.width, self.raster.height))
-            }
-            Depth::Header => self.beginning(path, |bytes| decode::header(bytes, channels)),
+        if depth == Depth::Header {
+            return self.beginning(path, |bytes| decode::header(bytes, channels));
         }
+        regular::read(path, &mut self.file)?;
+        decode::pixels(&self.file, channels, &mut self.raw, &mut self.raster)?;
+        Ok((self.raster.width, self.raster.height))
     }
 
     /// Looks at a mask and gives its size; with [`Depth::Full`] its values are in `labels`.
     pub(super) fn mask(&mut self, path: &Path, depth: Depth) -> Result<(u32, u32), SampleError> {
-        match depth {
-            Depth::Full => {
-                regular::read(path, &mut self.file)?;
-                decode::mask(&self.file, &mut self.raw, &mut self.labels)?;
-                Ok((self.labels.width, self.labels.height))
-            }
-            Depth::Header => self.beginning(path, decode::mask_header),
+        if depth == Depth::Header {
+            return self.beginning(path, decode::mask_header);
         }
+        regular::read(path, &mut self.file)?;
+        decode::mask(&self.file, &mut self.raw, &mut self.labels)?;
+        Ok((self.labels.width, self.labels.height))
     }
 
     /// Reads no more of the file than is needed for its header.

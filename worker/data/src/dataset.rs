@@ -70,53 +70,7 @@ impl Field {
     }
 }
 
-/// Where a data set writes one field of one sample.
-#[derive(Debug)]
-pub enum Slot<'a> {
-    /// For a field of [`FieldKind::F32`].
-    F32(&'a mut [f32]),
-    /// For a field of [`FieldKind::I64`].
-    I64(&'a mut [i64]),
-    /// For a field of images.
-    Pixels(&'a mut Pixels),
-}
-
-impl Slot<'_> {
-    /// The room for floating-point values. Panics if the slot is for others: it belongs to another field.
-    pub fn f32(&mut self) -> &mut [f32] {
-        match self {
-            Self::F32(values) => values,
-            other => panic!("{}", other.mistaken("floating-point values")),
-        }
-    }
-
-    /// The room for integers. Panics if the slot is for others: it belongs to another field.
-    pub fn i64(&mut self) -> &mut [i64] {
-        match self {
-            Self::I64(values) => values,
-            other => panic!("{}", other.mistaken("integers")),
-        }
-    }
-
-    /// The room for an image.
-    pub(super) fn pixels(&mut self) -> &mut Pixels {
-        match self {
-            Self::Pixels(pixels) => pixels,
-            other => panic!("{}", other.mistaken("pixels")),
-        }
-    }
-
-    fn mistaken(&self, wanted: &str) -> String {
-        let own = match self {
-            Self::F32(_) => "floating-point values",
-            Self::I64(_) => "integers",
-            Self::Pixels(_) => "pixels",
-        };
-        format!("a slot for {own} was taken for one of {wanted}")
-    }
-}
-
-/// One field of all samples of a batch, one sample after the other.
+/// One field of all samples of a batch, one sample after the other; also the room for that of one sample.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Column {
     /// Of a field of [`FieldKind::F32`].
@@ -181,12 +135,35 @@ impl Column {
         }
     }
 
-    /// All of it as the place to write to.
-    pub fn slot(&mut self) -> Slot<'_> {
+    /// The room for floating-point values. Panics if the field has others.
+    pub fn f32(&mut self) -> &mut [f32] {
         match self {
-            Self::F32(values) => Slot::F32(values),
-            Self::I64(values) => Slot::I64(values),
-            Self::Pixels(pixels) => Slot::Pixels(pixels),
+            Self::F32(values) => values,
+            other => panic!("floating-point values for a field of {}", other.content()),
+        }
+    }
+
+    /// The room for integers. Panics if the field has others.
+    pub fn i64(&mut self) -> &mut [i64] {
+        match self {
+            Self::I64(values) => values,
+            other => panic!("integers for a field of {}", other.content()),
+        }
+    }
+
+    /// The room for an image. Panics if the field has others.
+    pub(super) fn pixels(&mut self) -> &mut Pixels {
+        match self {
+            Self::Pixels(pixels) => pixels,
+            other => panic!("an image for a field of {}", other.content()),
+        }
+    }
+
+    fn content(&self) -> &'static str {
+        match self {
+            Self::F32(_) => "floating-point values",
+            Self::I64(_) => "integers",
+            Self::Pixels(_) => "images",
         }
     }
 
@@ -229,36 +206,32 @@ pub trait Dataset: Send + Sync {
         self.len() == 0
     }
 
-    /// The fields of every sample; their order is that of the slots of [`Dataset::load`] and of a batch's columns. It
-    /// never changes.
+    /// The fields of every sample, in the order of columns; it never changes.
     fn fields(&self) -> &[Field];
 
-    /// Writes one sample: every value of every slot. With `random`, which is given in training, all random choices
+    /// Writes one sample: every value of every column. With `random`, which is given in training, all random choices
     /// (augmentation) are drawn from that generator and from nothing else; in evaluation it is `None`.
     /// On an error `out` holds nothing of use.
-    /// Panics if `index` is not below [`Dataset::len`], or `out` is not one slot for each field, of its kind
-    /// and length.
+    /// Panics if `index` is not below [`Dataset::len`], or `out` are not the columns of the fields.
     fn load(
         &self,
         index: usize,
         random: Option<&mut SampleRng>,
-        out: &mut [Slot<'_>],
+        out: &mut [Column],
     ) -> Result<(), SampleError>;
 
     /// Which sample this is, for messages: its path, say.
     fn describe(&self, index: usize) -> String;
 }
 
-/// Loads one sample into columns of its own, in the order of the fields: for tests, demonstrations and a look at the data.
-/// The loader does the same for many samples on its threads. Panics if `index` is not below [`Dataset::len`].
+/// Loads one sample into columns of its own, in the order of the fields: for tests and a look at the data.
 pub fn load_one(
     dataset: &dyn Dataset,
     index: usize,
     random: Option<&mut SampleRng>,
 ) -> Result<Vec<Column>, SampleError> {
     let mut columns = columns_for(dataset.fields(), 1);
-    let mut slots: Vec<Slot<'_>> = columns.iter_mut().map(Column::slot).collect();
-    dataset.load(index, random, &mut slots)?;
+    dataset.load(index, random, &mut columns)?;
     Ok(columns)
 }
 

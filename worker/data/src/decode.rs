@@ -16,7 +16,7 @@ use image::{ColorType, ExtendedColorType, ImageDecoder, ImageFormat};
 
 use self::bands::Bands;
 use self::format::{format_of, open};
-use self::refuse::{CUT_SHORT, damage, guarded};
+use self::refuse::{cut_short, damage, guarded};
 use super::error::SampleError;
 use super::raster::{Raster, Values};
 
@@ -113,7 +113,7 @@ fn source(bytes: &[u8], channels: usize) -> Result<Source<'_>, SampleError> {
         return match open_picture(bytes) {
             Ok(picture) => Ok(Source::Picture(picture)),
             // Bands that make no picture have no brightness.
-            Err(SampleError::NotRgb { channels: found }) => Err(SampleError::Channels {
+            Err(SampleError::NotRgb(found)) => Err(SampleError::Channels {
                 found,
                 expected: channels,
             }),
@@ -132,18 +132,16 @@ fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError>
         && let Ok(bands) = Bands::open(bytes)
         && bands.check(bands.count).is_ok()
     {
-        return Err(SampleError::NotRgb {
-            channels: bands.count,
-        });
+        return Err(SampleError::NotRgb(bands.count));
     }
     let decoder = opened?;
     if decoder.original_color_type() == ExtendedColorType::Cmyk16 {
-        return Err(SampleError::NotRgb { channels: 4 });
+        return Err(SampleError::NotRgb(4));
     }
     if matches!(decoder.color_type(), ColorType::Rgb32F | ColorType::Rgba32F) {
-        return Err(SampleError::Unsupported {
-            what: "an image with floating-point samples".to_owned(),
-        });
+        return Err(SampleError::Unsupported(
+            "an image with floating-point samples".to_owned(),
+        ));
     }
     Ok(decoder)
 }
@@ -151,9 +149,7 @@ fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleError>
 /// The JPEG decoder fills what is missing with grey.
 fn whole(bytes: &[u8]) -> Result<(), SampleError> {
     if bytes.starts_with(&[0xff, jpeg::SOI]) && !jpeg::is_whole(bytes) {
-        return Err(SampleError::Damaged {
-            reason: CUT_SHORT.to_owned(),
-        });
+        return Err(cut_short());
     }
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! Sets of images made by formula: what they have in common.
 
+use dtrain_common::recipe::Augment;
 use rand_chacha::rand_core::Rng;
 
-use super::augment::{Augment, Choice};
-use super::dataset::{Dataset, Field, Slot};
+use super::augment::{Choice, draw};
+use super::dataset::{Column, Dataset, Field};
 use super::error::SampleError;
 use super::fit::{Fitter, fit_labels};
 use super::normalize::Normalize;
@@ -144,7 +145,7 @@ impl<P: Painter> Drawn<P> {
             values: Values::F32(planes),
         };
         let size = (side, side);
-        let choice = random.map_or(Choice::default(), |rng| self.augment.draw(rng, size, size));
+        let choice = random.map_or(Choice::default(), |rng| draw(self.augment, rng, size, size));
         let mut fitter = Fitter::default();
         let view = match choice.frame {
             Some(frame) => fitter.fit(&image, frame)?,
@@ -170,7 +171,7 @@ impl<P: Painter> Dataset for Drawn<P> {
         &self,
         index: usize,
         random: Option<&mut SampleRng>,
-        out: &mut [Slot<'_>],
+        out: &mut [Column],
     ) -> Result<(), SampleError> {
         let [image, target] = out else {
             panic!("a generated set has two fields, not {}", out.len());

@@ -1,23 +1,13 @@
 //! From an image of any size to one of the data set's size.
 
+use std::fmt::Display;
+
+use dtrain_common::recipe::Resize;
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
 use super::error::SampleError;
 use super::raster::{Labels, Raster, Samples, Values, View};
-
-/// How images are brought to the size of the data set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Resize {
-    /// The image is scaled until it covers the target, and the middle is cut out. For squares the sizes and offsets are those
-    /// of torchvision's `Resize(size)` and `CenterCrop(size)`.
-    #[default]
-    Crop,
-    /// The whole image is scaled to the target, which may distort it.
-    Stretch,
-    /// Images are used as they are; all must be of the target's size.
-    None,
-}
 
 /// The part of an image that is shown, and in how many pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,7 +22,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// What of an image of the size `source` (width, height) is shown in `target` pixels.
+    /// What of an image of the size `source` (width, height) is shown in `target` pixels. `crop` scales until the target
+    /// is covered; for squares its sizes and offsets are those of torchvision's `Resize(size)` and `CenterCrop(size)`.
     /// Panics if a side is 0.
     pub fn new(resize: Resize, source: (u32, u32), target: (u32, u32)) -> Result<Self, SampleError> {
         let all = Self::rectangle((0, 0), source, target);
@@ -40,11 +31,7 @@ impl Frame {
             Resize::Crop => Ok(Crop::new(source, target).frame(source)),
             Resize::Stretch => Ok(all),
             Resize::None if source == target => Ok(all),
-            Resize::None => Err(SampleError::Size {
-                width: source.0,
-                height: source.1,
-                expected: target,
-            }),
+            Resize::None => Err(SampleError::Size(source, target)),
         }
     }
 
@@ -98,37 +85,27 @@ impl Fitter {
         let channels = image.channels;
         let values = width * height * channels;
         let source = (image.width, image.height);
+        let resizer = &mut self.resizer;
         let samples = match &image.values {
             Values::U8(from) if view.is_rgb() => {
                 self.bytes.resize(values, 0);
-                resize(
-                    &mut self.resizer,
-                    from,
-                    source,
-                    &mut self.bytes,
-                    frame,
-                    PixelType::U8x3,
-                )?;
+                resize(resizer, from, source, &mut self.bytes, frame, PixelType::U8x3)?;
                 Samples::U8(&self.bytes)
             }
             Values::U8(from) => {
                 self.bytes.resize(values, 0);
-                for (from, to) in from
-                    .chunks_exact(view.plane)
-                    .zip(self.bytes.chunks_exact_mut(width * height))
-                {
-                    resize(&mut self.resizer, from, source, to, frame, PixelType::U8)?;
+                let planes = self.bytes.chunks_exact_mut(width * height);
+                for (from, to) in from.chunks_exact(view.plane).zip(planes) {
+                    resize(resizer, from, source, to, frame, PixelType::U8)?;
                 }
                 Samples::U8(&self.bytes)
             }
             Values::F32(from) => {
                 self.floats.resize(values, 0.0);
-                for (from, to) in from
-                    .chunks_exact(view.plane)
-                    .zip(self.floats.chunks_exact_mut(width * height))
-                {
+                let planes = self.floats.chunks_exact_mut(width * height);
+                for (from, to) in from.chunks_exact(view.plane).zip(planes) {
                     let (from, to) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
-                    resize(&mut self.resizer, from, source, to, frame, PixelType::F32)?;
+                    resize(resizer, from, source, to, frame, PixelType::F32)?;
                 }
                 Samples::F32(&self.floats)
             }
@@ -154,15 +131,12 @@ fn resize(
     let options = ResizeOptions::new()
         .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
         .crop(frame.left, frame.top, frame.width, frame.height);
-    let refused = |reason: String| SampleError::Damaged {
-        reason: format!("it cannot be resized: {reason}"),
-    };
-    let source = ImageRef::new(width, height, from, kind).map_err(|error| refused(error.to_string()))?;
-    let mut target = Image::from_slice_u8(frame.target.0, frame.target.1, to, kind)
-        .map_err(|error| refused(error.to_string()))?;
-    resizer
-        .resize(&source, &mut target, &options)
-        .map_err(|error| refused(error.to_string()))
+    let refused = |reason: &dyn Display| SampleError::Damaged(format!("it cannot be resized: {reason}"));
+    let source = ImageRef::new(width, height, from, kind).map_err(|error| refused(&error))?;
+    let (width, height) = frame.target;
+    let mut target = Image::from_slice_u8(width, height, to, kind).map_err(|error| refused(&error))?;
+    let resized = resizer.resize(&source, &mut target, &options);
+    resized.map_err(|error| refused(&error))
 }
 
 /// The part of a mask that the frame shows, in the frame's size: each pixel is the one that its middle falls on, since a

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::error::{DataError, listed};
+use super::check::{CheckReport, Depth, Listed, Looker, Needs, Target};
+use super::dataset::Field;
+use super::error::{BadSample, DataError, SampleError, listed};
 use super::ignored::{EXTENSIONS, Ignored};
 
 /// One image: its class and its path below `root/split`, with `/` between names.
@@ -30,8 +32,8 @@ pub struct ImageIndex {
     pub classes: Vec<String>,
     /// The images, sorted by class and then by path.
     pub samples: Vec<Sample>,
-    /// Width and height of all images, where they are not resized: set by [`super::check::CheckReport::apply`], or before the
-    /// check to what the images must have.
+    /// Width and height of all images, where they are not resized: set by [`ImageIndex::without_bad`], or before
+    /// the check to what the images must have.
     #[serde(default)]
     pub size: Option<(u32, u32)>,
     /// Files below the split's folder that are not used; known where it was scanned.
@@ -53,15 +55,12 @@ impl ImageIndex {
     pub fn scan(root: &Path, split: &str, classes: Option<&[String]>) -> Result<Self, DataError> {
         let folder = root.join(split);
         let entries = list(&folder).map_err(|error| folder_error(error, root, &folder, SPLITS))?;
-        let found: Vec<&Entry> = entries.iter().filter(|entry| entry.is_folder).collect();
-        if found.is_empty() {
+        let folders = entries.iter().filter(|entry| entry.is_folder);
+        let names: Vec<String> = folders.map(|entry| entry.name.clone()).collect();
+        if names.is_empty() {
             let loose_images = entries.iter().filter(|entry| entry.is_image()).count();
-            return Err(DataError::NoClasses {
-                path: folder,
-                loose_images,
-            });
+            return Err(DataError::NoClasses(folder, loose_images));
         }
-        let names: Vec<String> = found.iter().map(|entry| entry.name.clone()).collect();
         let classes = classes.map_or_else(|| names.clone(), <[String]>::to_vec);
         let known: HashSet<&String> = classes.iter().collect();
         let unknown: Vec<String> = names
@@ -70,36 +69,27 @@ impl ImageIndex {
             .cloned()
             .collect();
         if !unknown.is_empty() {
-            return Err(DataError::UnknownClasses {
-                path: folder,
-                classes: unknown,
-            });
+            return Err(DataError::UnknownClasses(folder, unknown));
         }
-        let real = canonical(&folder)?;
-        let above: HashSet<PathBuf> = real.ancestors().map(Path::to_path_buf).collect();
+        let above: HashSet<PathBuf> = canonical(&folder)?.ancestors().map(Path::to_path_buf).collect();
         let (mut samples, mut ignored) = (Vec::new(), Ignored::default());
         let loose = entries.iter().filter(|entry| !entry.is_folder);
         loose.for_each(|entry| ignored.count(&entry.name));
         let mut empty = Vec::new();
         for (number, class) in (0u32..).zip(&classes) {
-            if !names.contains(class) {
+            if names.binary_search(class).is_err() {
                 continue;
             }
-            let before = samples.len();
-            let mut paths = Vec::new();
-            let mut visited = above.clone();
+            let (mut paths, mut visited) = (Vec::new(), above.clone());
             list_images(&folder.join(class), class, &mut visited, &mut paths, &mut ignored)?;
-            paths.sort_unstable();
-            samples.extend(paths.into_iter().map(|path| Sample(number, path)));
-            if samples.len() == before {
+            if paths.is_empty() {
                 empty.push(class.clone());
             }
+            paths.sort_unstable();
+            samples.extend(paths.into_iter().map(|path| Sample(number, path)));
         }
         if !empty.is_empty() {
-            return Err(DataError::EmptyClasses {
-                path: folder,
-                classes: empty,
-            });
+            return Err(DataError::EmptyClasses(folder, empty));
         }
         Ok(Self {
             root: root.to_path_buf(),
@@ -111,23 +101,6 @@ impl ImageIndex {
         })
     }
 
-    /// How many images there are.
-    pub fn len(&self) -> usize {
-        self.samples.len()
-    }
-
-    /// True if there are no images.
-    pub fn is_empty(&self) -> bool {
-        self.samples.is_empty()
-    }
-
-    /// The path of one image. Panics if `index` is not below [`ImageIndex::len`].
-    pub fn path(&self, index: usize) -> PathBuf {
-        let mut path = self.root.join(&self.split);
-        path.push(&self.samples[index].1);
-        path
-    }
-
     /// How many images each class has.
     pub fn class_counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.classes.len()];
@@ -136,10 +109,62 @@ impl ImageIndex {
         }
         counts
     }
+
+    /// The index without the samples that `report`, which is of this index, found bad. More than 1% of them, a class
+    /// that loses all, and differing sizes of images that are not resized are errors.
+    pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
+        let samples = report.good(&self.samples)?;
+        let kept: HashSet<u32> = samples.iter().map(|sample| sample.0).collect();
+        if let Some(Sample(lost, _)) = self.samples.iter().find(|sample| !kept.contains(&sample.0)) {
+            let is_lost = |bad: &&BadSample| self.samples[bad.index].0 == *lost;
+            let of_class = report.bad.iter().filter(is_lost).cloned().collect();
+            return Err(DataError::ClassLost(
+                self.classes[*lost as usize].clone(),
+                of_class,
+            ));
+        }
+        Ok(Self {
+            samples,
+            size: report.common_size(self, self.size)?,
+            ..self.clone()
+        })
+    }
+}
+
+impl Listed for ImageIndex {
+    fn count(&self) -> usize {
+        self.samples.len()
+    }
+
+    fn image_path(&self, sample: usize) -> PathBuf {
+        self.root.join(&self.split).join(&self.samples[sample].1)
+    }
+
+    fn look(
+        &self,
+        sample: usize,
+        needs: Needs,
+        depth: Depth,
+        looker: &mut Looker,
+    ) -> Result<(u32, u32), SampleError> {
+        looker.image(&self.image_path(sample), needs.channels, depth)
+    }
+
+    fn classes(&self) -> usize {
+        self.classes.len()
+    }
+
+    fn target(&self, sample: usize) -> Target {
+        Target::Label(self.samples[sample].0)
+    }
+
+    fn target_field(_: usize, _: usize) -> Field {
+        Field::i64("label", [])
+    }
 }
 
 /// The settings that name the splits' folders.
-const SPLITS: &str = "data.root, data.train and data.test";
+pub(super) const SPLITS: &str = "data.root, data.train and data.test";
 
 /// One visible name in a folder.
 pub(super) struct Entry {
@@ -160,10 +185,7 @@ impl Entry {
 /// The visible entries of a folder by name. A link that leads nowhere counts as a file, so that a lost image is
 /// reported when it is read instead of being missed in silence.
 pub(super) fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
-    let unreadable = |source| DataError::UnreadableFolder {
-        path: folder.to_path_buf(),
-        source,
-    };
+    let unreadable = |source| DataError::UnreadableFolder(folder.to_path_buf(), source);
     let mut entries = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
@@ -172,23 +194,15 @@ pub(super) fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
             continue;
         }
         let kind = entry.file_type().map_err(unreadable)?;
-        let is_folder = if kind.is_symlink() {
-            entry.path().is_dir()
-        } else {
-            kind.is_dir()
+        let found = Entry {
+            name: name.to_string_lossy().into_owned(),
+            is_folder: kind.is_dir() || kind.is_symlink() && entry.path().is_dir(),
         };
-        match name.into_string() {
-            Ok(name) => entries.push(Entry { name, is_folder }),
-            // Other files are ignored whatever their names; only what would be used must be nameable.
-            Err(name) => {
-                let lossy = Entry {
-                    name: name.to_string_lossy().into_owned(),
-                    is_folder,
-                };
-                if is_folder || lossy.is_image() {
-                    return Err(DataError::NotUnicode { path: entry.path() });
-                }
-            }
+        // Other files are ignored whatever their names; only what would be used must be nameable.
+        match name.to_str() {
+            Some(_) => entries.push(found),
+            None if found.is_folder || found.is_image() => return Err(DataError::NotUnicode(entry.path())),
+            None => {}
         }
     }
     entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -196,12 +210,8 @@ pub(super) fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
 }
 
 fn canonical(folder: &Path) -> Result<PathBuf, DataError> {
-    folder
-        .canonicalize()
-        .map_err(|source| DataError::UnreadableFolder {
-            path: folder.to_path_buf(),
-            source,
-        })
+    let unreadable = |source| DataError::UnreadableFolder(folder.to_path_buf(), source);
+    folder.canonicalize().map_err(unreadable)
 }
 
 /// Adds the images below `folder` to `paths`, each as `prefix/...`, or as it is without a prefix, and counts the other files.
@@ -234,37 +244,25 @@ pub(super) fn list_images(
 
 /// Turns a failure to list the split's folder itself into one that says what is there instead.
 pub(super) fn folder_error(error: DataError, root: &Path, folder: &Path, settings: &str) -> DataError {
-    let DataError::UnreadableFolder { path, source } = error else {
+    let DataError::UnreadableFolder(path, source) = error else {
         return error;
     };
     match source.kind() {
         io::ErrorKind::NotFound => {
-            let hint = match list(root) {
-                Ok(entries) => {
-                    let folders: Vec<String> = entries
-                        .into_iter()
-                        .filter(|entry| entry.is_folder)
-                        .map(|entry| entry.name)
-                        .collect();
-                    let there = if folders.is_empty() {
-                        "has no folders".to_owned()
-                    } else {
-                        format!("has the folders {}", listed(&folders))
-                    };
-                    format!("{} {there}: set {settings} to what is there", root.display())
-                }
-                Err(_) => "set data.root to the folder that holds the splits".to_owned(),
-            };
-            DataError::MissingFolder {
-                path: folder.to_path_buf(),
-                hint,
-            }
+            let hint = list(root).map(|entries| {
+                let folders = entries.into_iter().filter(|entry| entry.is_folder);
+                let there = match folders.map(|entry| entry.name).collect::<Vec<_>>().as_slice() {
+                    [] => "has no folders".to_owned(),
+                    names => format!("has the folders {}", listed(names)),
+                };
+                format!("{} {there}: set {settings} to what is there", root.display())
+            });
+            let no_root = |_| "set data.root to the folder that holds the splits".to_owned();
+            DataError::MissingFolder(folder.to_path_buf(), hint.unwrap_or_else(no_root))
         }
-        io::ErrorKind::NotADirectory => {
-            let path = if root.is_dir() { path } else { root.to_path_buf() };
-            DataError::NotAFolder { path }
-        }
-        _ => DataError::UnreadableFolder { path, source },
+        io::ErrorKind::NotADirectory if !root.is_dir() => DataError::NotAFolder(root.to_path_buf()),
+        io::ErrorKind::NotADirectory => DataError::NotAFolder(path),
+        _ => DataError::UnreadableFolder(path, source),
     }
 }
 

@@ -7,11 +7,11 @@
 //! Each thread loads into a buffer of its own and copies the sample to its place in the batch under the batch's lock:
 //! the copy costs about one hundredth of the decoding, and needs no shared mutable slices.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use self::threads::{Shared, State, lock};
+use self::threads::{Shared, State, lock, wait};
 use super::dataset::Dataset;
 use super::error::DataError;
 
@@ -53,7 +53,7 @@ impl Loader {
             let thread = thread::Builder::new()
                 .name(format!("loader-{number}"))
                 .spawn(move || shared.run())
-                .map_err(|source| DataError::ThreadStart { source })?;
+                .map_err(DataError::ThreadStart)?;
             loader.threads.push(thread);
         }
         Ok(loader)
@@ -108,7 +108,7 @@ impl Loader {
             return Next::Here(Err(error));
         }
         match state.jobs.front() {
-            Some(job) if job.done == job.indices.len() => {
+            Some(job) if job.done == job.samples => {
                 let batch = std::mem::take(&mut *lock(&job.batch));
                 state.jobs.pop_front();
                 self.shared.work_changed.notify_all();
@@ -130,13 +130,7 @@ impl Iterator for Loader {
             match self.look(&mut state) {
                 Next::Here(batch) => return Some(batch),
                 Next::None => return None,
-                Next::Loading => {
-                    state = self
-                        .shared
-                        .batch_changed
-                        .wait(state)
-                        .unwrap_or_else(PoisonError::into_inner);
-                }
+                Next::Loading => state = wait(&self.shared.batch_changed, state),
             }
         }
     }
@@ -150,14 +144,6 @@ impl Drop for Loader {
             // A thread's panics are caught inside it; there is nothing to learn from the result.
             let _ = thread.join();
         }
-    }
-}
-
-impl std::fmt::Debug for Loader {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loader")
-            .field("options", &self.shared.options)
-            .finish_non_exhaustive()
     }
 }
 

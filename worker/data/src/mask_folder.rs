@@ -2,14 +2,16 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
 use super::census::Census;
-use super::check::{CheckReport, Depth, Listed, Looker, Needs};
+use super::check::{CheckReport, Depth, Listed, Looker, Needs, Target, look_at_all};
+use super::dataset::Field;
 use super::error::{DataError, SampleError};
 use super::ignored::Ignored;
-use super::image_folder::{folder_error, list, list_images};
+use super::image_folder::{SPLITS, folder_error, list, list_images};
 use super::mask_rule::{MaskRule, same_size};
 
 /// Of more masks than are decoded in any case, so many are, to know what they hold. It takes seconds.
@@ -52,14 +54,9 @@ impl MaskIndex {
     pub fn scan(root: &Path, images: &str, masks: &str, rule: MaskRule) -> Result<Self, DataError> {
         let (image_folder, mask_folder) = (root.join(images), root.join(masks));
         let mut ignored = Ignored::default();
-        let settings = "data.root, data.train and data.test";
-        let image_files = named(root, &image_folder, settings, &mut ignored)?;
-        let mask_files = named(
-            root,
-            &mask_folder,
-            "data.root, data.train_masks and data.test_masks",
-            &mut ignored,
-        )?;
+        let image_files = named(root, &image_folder, SPLITS, &mut ignored)?;
+        let settings = "data.root, data.train_masks and data.test_masks";
+        let mask_files = named(root, &mask_folder, settings, &mut ignored)?;
         let mut samples = Vec::with_capacity(image_files.len());
         let (mut lonely_images, mut lonely_masks) = (Vec::new(), Vec::new());
         let mut rest = mask_files.into_iter().peekable();
@@ -74,12 +71,8 @@ impl MaskIndex {
         }
         lonely_masks.extend(rest.map(|(_, mask)| mask));
         if !lonely_images.is_empty() || !lonely_masks.is_empty() {
-            return Err(DataError::Unpaired {
-                image_folder,
-                mask_folder,
-                images: lonely_images,
-                masks: lonely_masks,
-            });
+            let folders = [image_folder, mask_folder];
+            return Err(DataError::Unpaired(folders, lonely_images, lonely_masks));
         }
         Ok(Self {
             root: root.to_path_buf(),
@@ -92,26 +85,14 @@ impl MaskIndex {
         })
     }
 
-    /// How many images there are.
-    pub fn len(&self) -> usize {
-        self.samples.len()
-    }
-
-    /// True if there are no images.
-    pub fn is_empty(&self) -> bool {
-        self.samples.is_empty()
-    }
-
-    /// The path of one mask. Panics if `index` is not below [`MaskIndex::len`].
+    /// The path of one mask.
     pub fn mask_path(&self, index: usize) -> PathBuf {
-        let mut path = self.root.join(&self.masks);
-        path.push(&self.samples[index].1);
-        path
+        self.root.join(&self.masks).join(&self.samples[index].1)
     }
 
     /// Whether the values of a mask are counted, whatever else is looked at: up to [`COUNTED`] masks, evenly spread.
     fn is_counted(&self, sample: usize) -> bool {
-        sample.is_multiple_of(self.len().div_ceil(COUNTED).max(1))
+        sample.is_multiple_of(self.count().div_ceil(COUNTED).max(1))
     }
 
     /// Looks at a mask and gives its size; with [`Depth::Full`] its classes are in the looker's labels.
@@ -122,10 +103,7 @@ impl MaskIndex {
         looker: &mut Looker,
     ) -> Result<(u32, u32), SampleError> {
         let path = self.mask_path(sample);
-        let in_mask = |source| SampleError::Mask {
-            path: path.display().to_string(),
-            source: Box::new(source),
-        };
+        let in_mask = |source| SampleError::Mask(path.display().to_string(), Box::new(source));
         let size = looker.mask(&path, depth).map_err(in_mask)?;
         if depth == Depth::Full {
             self.rule.apply(&mut looker.labels).map_err(in_mask)?;
@@ -137,11 +115,9 @@ impl MaskIndex {
     /// More than 1% of bad images, and differing sizes of images that are not resized, are errors.
     /// Panics if the report is of another index.
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
-        let keep = report.kept(self.len())?;
-        let kept = self.samples.iter().zip(keep).filter(|(_, keep)| *keep);
         Ok(Self {
-            samples: kept.map(|(pair, _)| pair.clone()).collect(),
-            size: report.common_size(self)?,
+            samples: report.good(&self.samples)?,
+            size: report.common_size(self, self.size)?,
             ..self.clone()
         })
     }
@@ -157,22 +133,31 @@ impl MaskIndex {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Census {
         let mut census = report.census.clone();
-        if census.classes() < wanted && census.masks() + report.bad.len() < self.len() {
-            census.add(&uncounted::census(self, wanted, threads, progress));
+        if census.classes() >= wanted || census.masks() + report.bad.len() >= self.count() {
+            return census;
         }
+        let is_enough = AtomicBool::new(false);
+        // A mask that cannot be used is named when it is loaded, as in any set of which headers are checked.
+        let look = |sample, looker: &mut Looker| {
+            if !self.is_counted(sample) && !is_enough.load(Ordering::Relaxed) {
+                self.look_at_mask(sample, Depth::Full, looker)?;
+                looker.census.count(&looker.labels.values, self.rule.ignore);
+                is_enough.fetch_or(looker.census.classes() >= wanted, Ordering::Relaxed);
+            }
+            Ok(None)
+        };
+        census.add(&look_at_all(self.count(), look, threads, progress).census);
         census
     }
 }
 
 impl Listed for MaskIndex {
     fn count(&self) -> usize {
-        self.len()
+        self.samples.len()
     }
 
     fn image_path(&self, sample: usize) -> PathBuf {
-        let mut path = self.root.join(&self.images);
-        path.push(&self.samples[sample].0);
-        path
+        self.root.join(&self.images).join(&self.samples[sample].0)
     }
 
     fn look(
@@ -183,22 +168,28 @@ impl Listed for MaskIndex {
         looker: &mut Looker,
     ) -> Result<(u32, u32), SampleError> {
         let image_size = looker.image(&self.image_path(sample), needs.channels, depth)?;
-        let path = self.mask_path(sample);
-        let depth = if self.is_counted(sample) {
-            Depth::Full
-        } else {
-            depth
+        let depth = match self.is_counted(sample) {
+            true => Depth::Full,
+            false => depth,
         };
         let mask_size = self.look_at_mask(sample, depth, looker)?;
-        same_size(&path, mask_size, image_size)?;
+        same_size(&self.mask_path(sample), mask_size, image_size)?;
         if depth == Depth::Full {
             looker.census.count(&looker.labels.values, self.rule.ignore);
         }
         Ok(image_size)
     }
 
-    fn expected_size(&self) -> Option<(u32, u32)> {
-        self.size
+    fn classes(&self) -> usize {
+        self.rule.classes
+    }
+
+    fn target(&self, sample: usize) -> Target {
+        Target::Mask(self.mask_path(sample), self.rule)
+    }
+
+    fn target_field(height: usize, width: usize) -> Field {
+        Field::i64("mask", [height, width])
     }
 }
 
@@ -213,28 +204,17 @@ fn named(
     let mut paths = Vec::new();
     list_images(folder, "", &mut HashSet::new(), &mut paths, ignored)?;
     if paths.is_empty() {
-        return Err(DataError::NoImages {
-            path: folder.to_path_buf(),
-        });
+        return Err(DataError::NoImages(folder.to_path_buf()));
     }
-    let mut named: Vec<(String, String)> = paths
-        .into_iter()
-        .map(|path| {
-            let end = path.rfind('.').unwrap_or(path.len());
-            (path[..end].to_owned(), path)
-        })
-        .collect();
+    let stem = |path: &str| path[..path.rfind('.').unwrap_or(path.len())].to_owned();
+    let mut named: Vec<_> = paths.into_iter().map(|path| (stem(&path), path)).collect();
     named.sort_unstable();
     if let Some(pair) = named.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        return Err(DataError::SameName {
-            path: folder.to_path_buf(),
-            first: pair[0].1.clone(),
-            second: pair[1].1.clone(),
-        });
+        let (first, second) = (pair[0].1.clone(), pair[1].1.clone());
+        return Err(DataError::SameName(folder.to_path_buf(), first, second));
     }
     Ok(named)
 }
 
 #[cfg(test)]
 mod tests;
-mod uncounted;

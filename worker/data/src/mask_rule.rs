@@ -1,11 +1,11 @@
 //! What the values of a mask mean, and that it belongs to its image.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::error::{DataError, SampleError};
 use super::raster::Labels;
-use super::sample_error::SampleError;
 
 /// How the values of a mask file become classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -24,52 +24,73 @@ pub struct MaskRule {
     pub kind: MaskKind,
     /// Classes go from 0 to one less than this.
     pub classes: usize,
-    /// The value that means no class: in files of [`MaskKind::Index`], and of pixels that a random shift brings in from outside
-    /// of the image. The loss leaves it out.
+    /// The value that means no class: in files of [`MaskKind::Index`], and of pixels that a random shift brings in
+    /// from outside of the image. The loss leaves it out.
     pub ignore: i64,
 }
 
 impl MaskRule {
     /// Turns values into classes.
     pub(super) fn apply(self, labels: &mut Labels) -> Result<(), SampleError> {
-        match self.kind {
-            MaskKind::Binary => {
-                labels
-                    .values
-                    .iter_mut()
-                    .for_each(|value| *value = u16::from(*value != 0));
-                Ok(())
+        let Self {
+            kind,
+            classes,
+            ignore,
+        } = self;
+        if kind == MaskKind::Binary {
+            let values = labels.values.iter_mut();
+            values.for_each(|value| *value = u16::from(*value != 0));
+            return Ok(());
+        }
+        let is_class = |value: u16| usize::from(value) < classes || i64::from(value) == ignore;
+        let width = labels.width.max(1) as usize;
+        match labels.values.iter().position(|&value| !is_class(value)) {
+            None => Ok(()),
+            Some(at) => Err(SampleError::MaskValue {
+                value: labels.values[at],
+                column: at % width,
+                row: at / width,
+                classes,
+                ignore,
+            }),
+        }
+    }
+
+    /// The error of masks in `folder` that hold one class alone, or none, and leave a share of the pixels out.
+    pub fn one_class(self, folder: PathBuf, only: Option<usize>, ignored: f64) -> DataError {
+        let left_out = format!(
+            "{:.1}% of the pixels have the value {}, which data.ignore leaves out",
+            100.0 * ignored,
+            self.ignore
+        );
+        let held = match only {
+            None => format!("hold no class: {left_out}"),
+            Some(class) if ignored > 0.0 => format!("hold class {class} alone: {left_out}"),
+            Some(class) => format!("hold class {class} alone"),
+        };
+        let remedy = match self.kind {
+            MaskKind::Index if ignored > 0.0 => {
+                "if every value but 0 is the object, set data.masks = \"binary\"; else set data.ignore to the value that \
+                 means no class"
             }
             MaskKind::Index => {
-                let is_class =
-                    |value: u16| usize::from(value) < self.classes || i64::from(value) == self.ignore;
-                match labels.values.iter().position(|&value| !is_class(value)) {
-                    None => Ok(()),
-                    Some(at) => Err(SampleError::MaskValue {
-                        value: labels.values[at],
-                        column: at % labels.width.max(1) as usize,
-                        row: at / labels.width.max(1) as usize,
-                        classes: self.classes,
-                        ignore: self.ignore,
-                    }),
-                }
+                "the value of a pixel is its class: if these are other files, set data.train_masks to the folder of the \
+                 masks"
             }
-        }
+            MaskKind::Binary if ignored > 0.0 => "set data.ignore to another value than 0 and 1",
+            MaskKind::Binary => {
+                "0 is class 0 and any other value class 1: if these are other files, set data.train_masks to the folder \
+                 of the masks"
+            }
+        };
+        DataError::OneMaskClass(folder, held, remedy)
     }
 }
 
 /// A mask must have a class for each pixel of its image.
-pub(super) fn same_size(
-    path: &Path,
-    mask_size: (u32, u32),
-    image_size: (u32, u32),
-) -> Result<(), SampleError> {
-    if mask_size == image_size {
-        return Ok(());
+pub(super) fn same_size(path: &Path, mask: (u32, u32), image: (u32, u32)) -> Result<(), SampleError> {
+    match mask == image {
+        true => Ok(()),
+        false => Err(SampleError::MaskSize(path.display().to_string(), mask, image)),
     }
-    Err(SampleError::MaskSize {
-        mask: path.display().to_string(),
-        mask_size,
-        image_size,
-    })
 }

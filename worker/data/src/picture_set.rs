@@ -1,14 +1,25 @@
-//! Images of files as a data set, with a class for each image or for each pixel.
+//! Images of files as a data set, with a class for each image or for each pixel: reading, decoding, keeping, resizing,
+//! changing at random.
 
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::check::Listed;
-use super::dataset::{Dataset, Field, Slot};
+use dtrain_common::recipe::{Augment, Resize};
+
+use super::augment::{Choice, draw, needs_decoded};
+use super::cache::{Cache, CacheBudget};
+use super::check::{Listed, Target};
+use super::dataset::{Column, Dataset, Field};
+use super::decode;
 use super::error::SampleError;
+use super::fit::{Fitter, Frame, fit_labels};
 use super::image_folder::ImageIndex;
 use super::mask_folder::MaskIndex;
-use super::mask_rule::MaskRule;
-use super::pictures::{ImageOptions, MaskJob, Pictures};
+use super::mask_rule::{MaskRule, same_size};
+use super::normalize::Normalize;
+use super::pixels::Pixels;
+use super::raster::{Labels, Raster};
+use super::regular;
 use super::rng::SampleRng;
 
 /// Images in class folders: the fields `image`, `[C, H, W]`, and `label`, a single number.
@@ -17,100 +28,180 @@ pub type ImageFolder = PictureSet<ImageIndex>;
 /// Images and masks from two folders: the fields `image`, `[C, H, W]`, and `mask`, `[H, W]`.
 ///
 /// A mask gets what its image gets: the same resizing, by the nearest pixel, and the same random choices. Pixels that a
-/// random shift brings in from outside of the image have the value [`super::MaskRule::ignore`].
+/// random shift brings in from outside of the image have the value [`MaskRule::ignore`].
 pub type ImageMasks = PictureSet<MaskIndex>;
 
-/// What is to be learnt of one image.
-pub enum Target {
-    /// Its class.
-    Label(u32),
-    /// The file with a class for each of its pixels, and how to read it.
-    Mask(PathBuf, MaskRule),
+/// How the images of a set are prepared.
+#[derive(Debug, Clone)]
+pub struct ImageOptions {
+    /// Channels; 3 for RGB pictures, else the number that every file has.
+    pub channels: usize,
+    /// Width and height of every image after resizing, in pixels; at least 1.
+    pub size: (u32, u32),
+    /// How images get that size.
+    pub resize: Resize,
+    /// What is done last; for as many channels.
+    pub normalize: Normalize,
+    /// Random changes, made where a sample is loaded with a generator.
+    pub augment: Augment,
+    /// The memory for decoded images.
+    pub cache: CacheBudget,
 }
 
-/// A list of image files of which something is to be learnt.
-pub trait Targets: Listed + Send {
-    /// How many classes there are; targets are below it, or ignored.
-    fn classes(&self) -> usize;
-
-    /// What there is to learn of a sample.
-    fn target(&self, sample: usize) -> Target;
-
-    /// The field of that, for images of so many rows and columns.
-    fn target_field(height: usize, width: usize) -> Field;
-}
-
-impl Targets for ImageIndex {
-    fn classes(&self) -> usize {
-        self.classes.len()
-    }
-
-    fn target(&self, sample: usize) -> Target {
-        Target::Label(self.samples[sample].0)
-    }
-
-    fn target_field(_: usize, _: usize) -> Field {
-        Field::i64("label", [])
+impl ImageOptions {
+    /// RGB pictures as squares of `side` pixels, cut from the middle, normalised as torchvision's weights expect, without
+    /// random changes or cache.
+    pub fn square(side: u32) -> Self {
+        Self {
+            channels: 3,
+            size: (side, side),
+            resize: Resize::Crop,
+            normalize: Normalize::default(),
+            augment: Augment::None,
+            cache: CacheBudget::default(),
+        }
     }
 }
 
-impl Targets for MaskIndex {
-    fn classes(&self) -> usize {
-        self.rule.classes
-    }
-
-    fn target(&self, sample: usize) -> Target {
-        Target::Mask(self.mask_path(sample), self.rule)
-    }
-
-    fn target_field(height: usize, width: usize) -> Field {
-        Field::i64("mask", [height, width])
-    }
-}
+/// Working memory kept for the next image up to this size; one huge image must not hold on to its memory.
+const KEPT_BYTES: usize = 64 << 20;
 
 /// The images of a list, prepared alike.
 #[derive(Debug)]
 pub struct PictureSet<L> {
     list: L,
-    pictures: Pictures,
+    options: ImageOptions,
     fields: [Field; 2],
+    /// Decoded images as they are before anything random: resized, or as in the file where that comes after a random cut.
+    cache: Cache<Kept>,
+    /// Working memory of the threads that are not loading at the moment; as many as ever loaded at once.
+    idle: Mutex<Vec<Scratch>>,
 }
 
-impl<L: Targets> PictureSet<L> {
-    /// The images of `list`, prepared as the options say.
-    /// Panics if the normalisation is for another number of channels.
+#[derive(Debug)]
+struct Kept {
+    image: Raster,
+    /// Empty where there are no masks.
+    labels: Labels,
+}
+
+#[derive(Debug, Default)]
+struct Scratch {
+    file: Vec<u8>,
+    raw: Vec<u8>,
+    image: Raster,
+    labels: Labels,
+    fitter: Fitter,
+}
+
+impl Scratch {
+    fn held_bytes(&self) -> usize {
+        let files = self.file.capacity() + self.raw.capacity();
+        files + self.image.held_bytes() + self.labels.held_bytes() + self.fitter.held_bytes()
+    }
+
+    /// Reads an image and its mask.
+    fn decode(
+        &mut self,
+        path: &Path,
+        channels: usize,
+        mask: Option<(&Path, MaskRule)>,
+    ) -> Result<(), SampleError> {
+        let Self { file, raw, .. } = self;
+        let (image, labels) = (&mut self.image, &mut self.labels);
+        regular::read(path, file)?;
+        decode::pixels(file, channels, raw, image)?;
+        let Some((path, rule)) = mask else { return Ok(()) };
+        let decoded = regular::read(path, file)
+            .map_err(SampleError::from)
+            .and_then(|()| decode::mask(file, raw, labels))
+            .and_then(|()| rule.apply(labels));
+        decoded.map_err(|source| SampleError::Mask(path.display().to_string(), Box::new(source)))?;
+        let (mask_size, image_size) = ((labels.width, labels.height), (image.width, image.height));
+        same_size(path, mask_size, image_size)
+    }
+}
+
+impl<L: Listed> PictureSet<L> {
+    /// The images of `list`, prepared as the options say. Panics if the normalisation is for another number of channels.
     pub fn new(list: L, options: ImageOptions) -> Self {
-        let [channels, height, width] = options.shape();
+        let (channels, width, height) = (options.channels, options.size.0 as usize, options.size.1 as usize);
         assert_eq!(
             options.normalize.channels(),
             channels,
             "a mean and a standard deviation for each channel"
         );
-        let image = Field::image("image", options.shape(), options.normalize.clone());
+        let image = Field::image("image", [channels, height, width], options.normalize.clone());
         Self {
             fields: [image, L::target_field(height, width)],
-            pictures: Pictures::new(list.count(), options),
+            cache: Cache::new(list.count(), options.cache.clone()),
+            options,
+            idle: Mutex::default(),
             list,
         }
     }
 
-    /// How many classes there are.
-    pub fn classes(&self) -> usize {
-        self.list.classes()
+    fn idle(&self) -> MutexGuard<'_, Vec<Scratch>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Width and height of the images, in pixels.
-    pub fn image_size(&self) -> (u32, u32) {
-        self.pictures.options.size
-    }
-
-    /// The list of files.
-    pub fn index(&self) -> &L {
-        &self.list
+    /// Loads a sample from its files, or from memory.
+    fn load_in(
+        &self,
+        scratch: &mut Scratch,
+        index: usize,
+        random: Option<&mut SampleRng>,
+        out: &mut Pixels,
+        learnt: &mut [i64],
+    ) -> Result<(), SampleError> {
+        let target = self.list.target(index);
+        let mask = match &target {
+            Target::Label(class) => {
+                learnt[0] = i64::from(*class);
+                None
+            }
+            Target::Mask(path, rule) => Some((path.as_path(), *rule)),
+        };
+        let kept = self.cache.get(index);
+        if kept.is_none() {
+            scratch.decode(&self.list.image_path(index), self.options.channels, mask)?;
+        }
+        let (image, labels) = match kept {
+            Some(Kept { image, labels }) => (image, labels),
+            None => (&scratch.image, &scratch.labels),
+        };
+        let (target, augment) = (self.options.size, self.options.augment);
+        let source = (image.width, image.height);
+        // Also where a random cut takes its place: an image of a wrong size is an error.
+        let plain = Frame::new(self.options.resize, source, target)?;
+        let whole = needs_decoded(augment);
+        let choice = random.map_or(Choice::default(), |rng| {
+            draw(augment, rng, if whole { source } else { target }, target)
+        });
+        let frame = choice.frame.unwrap_or(plain);
+        let view = scratch.fitter.fit(image, frame)?;
+        let fitted = mask.map(|_| fit_labels(labels, frame));
+        if kept.is_none() {
+            // With a random cut what is shown is not the same twice, so that the whole image is kept.
+            let (view, labels) = match whole {
+                true => (image.view(), mask.map(|_| labels)),
+                false => (view, fitted.as_ref()),
+            };
+            let bytes = view.value_bytes() + labels.map_or(0, |labels| 2 * labels.values.len());
+            self.cache.offer(index, bytes, || Kept {
+                image: view.to_raster(),
+                labels: labels.cloned().unwrap_or_default(),
+            });
+        }
+        out.write(view, choice.placement);
+        if let (Some((_, rule)), Some(fitted)) = (mask, fitted) {
+            fitted.write(choice.placement, rule.ignore, learnt);
+        }
+        Ok(())
     }
 }
 
-impl<L: Targets> Dataset for PictureSet<L> {
+impl<L: Listed> Dataset for PictureSet<L> {
     fn len(&self) -> usize {
         self.list.count()
     }
@@ -123,28 +214,20 @@ impl<L: Targets> Dataset for PictureSet<L> {
         &self,
         index: usize,
         random: Option<&mut SampleRng>,
-        out: &mut [Slot<'_>],
+        out: &mut [Column],
     ) -> Result<(), SampleError> {
-        let [image, out] = out else {
+        let [image, learnt] = out else {
             panic!(
-                "images and what is learnt of them are two fields, not {}",
+                "an image and what is learnt of it are two fields, not {}",
                 out.len()
             );
         };
-        let target = self.list.target(index);
-        let mask = match &target {
-            Target::Label(class) => {
-                out.i64()[0] = i64::from(*class);
-                None
-            }
-            Target::Mask(path, rule) => Some(MaskJob {
-                path,
-                rule: *rule,
-                out: out.i64(),
-            }),
-        };
-        self.pictures
-            .load(index, &self.list.image_path(index), random, image.pixels(), mask)
+        let mut scratch = self.idle().pop().unwrap_or_default();
+        let loaded = self.load_in(&mut scratch, index, random, image.pixels(), learnt.i64());
+        if scratch.held_bytes() <= KEPT_BYTES {
+            self.idle().push(scratch);
+        }
+        loaded
     }
 
     fn describe(&self, index: usize) -> String {

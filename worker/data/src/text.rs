@@ -4,12 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dtrain_common::recipe::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use super::error::DataError;
 use super::regular;
 use super::rng::{Domain, SampleRng, below, keyed};
-use super::vocabulary::{Tokenizer, Tokens, Vocabulary};
+use super::vocabulary::{Tokens, Vocabulary};
 
 /// A text in memory. Clones share it.
 #[derive(Debug, Clone)]
@@ -26,8 +27,8 @@ impl Corpus {
         Self::with_vocabulary(Vocabulary::of(tokenizer, text), text)
     }
 
-    /// A text with a vocabulary made before.
-    pub fn with_vocabulary(vocabulary: Vocabulary, text: &str) -> Result<Self, DataError> {
+    /// A text with a vocabulary that must have its characters.
+    fn with_vocabulary(vocabulary: Vocabulary, text: &str) -> Result<Self, DataError> {
         Ok(Self {
             tokens: Arc::new(vocabulary.encode(text)?),
             vocabulary,
@@ -36,17 +37,16 @@ impl Corpus {
 
     /// A text of so many characters made by a small grammar: something to train on where there is no data. It depends on the
     /// seed alone, and one of more characters begins with one of fewer.
-    pub fn generated(characters: usize, seed: u64) -> Result<Self, DataError> {
+    pub fn generated(tokenizer: Tokenizer, characters: usize, seed: u64) -> Result<Self, DataError> {
         let mut rng = keyed(Domain::GeneratedText, seed, 0, 0);
         let mut text = String::new();
         while text.len() < characters {
             sentence(&mut rng, &mut text);
         }
-        // All of it is ASCII.
+        // All of it is ASCII: a byte is a character.
         text.truncate(characters);
         // The vocabulary must not depend on the length.
-        let vocabulary = Vocabulary::Chars("\n .abcdefghijklmnopqrstuvwxyz".to_owned());
-        Self::with_vocabulary(vocabulary, &text)
+        Self::with_vocabulary(Vocabulary::of(tokenizer, "\n .abcdefghijklmnopqrstuvwxyz"), &text)
     }
 }
 
@@ -66,24 +66,16 @@ pub struct TextIndex {
 impl TextIndex {
     /// Reads the text at `root`: a file, or all `*.txt` files of a folder in the order of their names. Hidden names are ignored;
     /// a file that does not end with a line break gets one before the next file.
-    ///
-    /// `vocabulary` is that of a checkpoint which the run goes on from, if there is one; else the text makes its own.
-    pub fn scan(
-        root: &Path,
-        tokenizer: Tokenizer,
-        vocabulary: Option<Vocabulary>,
-    ) -> Result<(Self, Corpus), DataError> {
-        let files = if root.is_dir() {
-            texts(root)?
-        } else {
-            vec![root.to_path_buf()]
+    pub fn scan(root: &Path, tokenizer: Tokenizer) -> Result<(Self, Corpus), DataError> {
+        let files = match root.is_dir() {
+            true => texts(root)?,
+            false => vec![root.to_path_buf()],
         };
         let text = read_all(&files)?;
-        let vocabulary = vocabulary.unwrap_or_else(|| Vocabulary::of(tokenizer, &text));
-        let corpus = Corpus::with_vocabulary(vocabulary.clone(), &text)?;
+        let corpus = Corpus::new(tokenizer, &text)?;
         let index = Self {
             files,
-            vocabulary,
+            vocabulary: corpus.vocabulary.clone(),
             tokens: corpus.tokens.len() as u64,
             digest: digest(&text),
         };
@@ -94,19 +86,15 @@ impl TextIndex {
     pub fn load(&self) -> Result<Corpus, DataError> {
         let text = read_all(&self.files)?;
         if digest(&text) != self.digest {
-            return Err(DataError::TextDiffers {
-                path: self.files.first().cloned().unwrap_or_default(),
-            });
+            let first = self.files.first().cloned().unwrap_or_default();
+            return Err(DataError::TextDiffers(first));
         }
         Corpus::with_vocabulary(self.vocabulary.clone(), &text)
     }
 }
 
 fn texts(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let unreadable = |source| DataError::UnreadableText {
-        path: folder.to_path_buf(),
-        source,
-    };
+    let unreadable = |source| DataError::UnreadableText(folder.to_path_buf(), source);
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
@@ -119,9 +107,7 @@ fn texts(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
         }
     }
     if files.is_empty() {
-        return Err(DataError::NoTexts {
-            path: folder.to_path_buf(),
-        });
+        return Err(DataError::NoTexts(folder.to_path_buf()));
     }
     files.sort_unstable();
     Ok(files)
@@ -131,26 +117,22 @@ fn read_all(files: &[PathBuf]) -> Result<String, DataError> {
     let mut all = String::new();
     for path in files {
         let mut bytes = Vec::new();
-        regular::read(path, &mut bytes).map_err(|source| DataError::UnreadableText {
-            path: path.clone(),
-            source,
-        })?;
+        regular::read(path, &mut bytes).map_err(|source| DataError::UnreadableText(path.clone(), source))?;
         if bytes.is_empty() {
-            return Err(DataError::EmptyText { path: path.clone() });
+            return Err(DataError::EmptyText(path.clone()));
         }
-        let text = String::from_utf8(bytes).map_err(|error| DataError::NotUtf8 {
-            path: path.clone(),
-            at: error.utf8_error().valid_up_to(),
-        })?;
-        if all.is_empty() {
+        let text = String::from_utf8(bytes)
+            .map_err(|error| DataError::NotUtf8(path.clone(), error.utf8_error().valid_up_to()))?;
+        match all.is_empty() {
             // The usual single file is not copied.
-            all = text;
-            continue;
+            true => all = text,
+            false => {
+                if !all.ends_with('\n') {
+                    all.push('\n');
+                }
+                all.push_str(&text);
+            }
         }
-        if !all.ends_with('\n') {
-            all.push('\n');
-        }
-        all.push_str(&text);
     }
     Ok(all)
 }

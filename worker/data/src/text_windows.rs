@@ -1,6 +1,6 @@
 //! Windows of a text as a data set for language models.
 
-use super::dataset::{Dataset, Field, Slot};
+use super::dataset::{Column, Dataset, Field};
 use super::drawn::Split;
 use super::error::{DataError, SampleError};
 use super::rng::{SampleRng, below};
@@ -84,7 +84,7 @@ impl Dataset for TextWindows {
         &self,
         index: usize,
         random: Option<&mut SampleRng>,
-        out: &mut [Slot<'_>],
+        out: &mut [Column],
     ) -> Result<(), SampleError> {
         let [tokens, targets] = out else {
             panic!("windows of a text have two fields, not {}", out.len());

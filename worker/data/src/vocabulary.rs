@@ -2,19 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use dtrain_common::recipe::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use super::error::DataError;
-
-/// How a text is cut into tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tokenizer {
-    /// A token for each character; the vocabulary is the set of characters of the text.
-    #[default]
-    Chars,
-    /// A token for each byte of UTF-8; the vocabulary is the 256 bytes.
-    Bytes,
-}
 
 /// What the numbers mean. Rank 0 makes it and tells the others, and a checkpoint keeps it: a model is of no use without it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,22 +56,14 @@ impl Vocabulary {
                     .ok()
                     .map(|number| number as u32),
             };
-            found.ok_or(DataError::UnknownCharacter {
-                character,
-                at,
-                size: characters.len(),
-            })
+            found.ok_or(DataError::UnknownCharacter(character, at, characters.len()))
         };
         let numbers = text.chars().enumerate().map(number);
-        Ok(if characters.len() <= 1 << 16 {
-            Tokens::U16(
-                numbers
-                    .map(|number| number.map(|it| it as u16))
-                    .collect::<Result<_, _>>()?,
-            )
-        } else {
-            Tokens::U32(numbers.collect::<Result<_, _>>()?)
-        })
+        if characters.len() > 1 << 16 {
+            return numbers.collect::<Result<_, _>>().map(Tokens::U32);
+        }
+        let narrow = numbers.map(|number| number.map(|it| it as u16));
+        narrow.collect::<Result<_, _>>().map(Tokens::U16)
     }
 
     /// The text of some numbers, for samples drawn from a model. Numbers that are none of the vocabulary's, and bytes that

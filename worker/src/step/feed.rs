@@ -219,7 +219,7 @@ fn name_bad(decoded: &data::Batch, loader: &Loader) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::data::{SampleError, SampleRng, Slot};
+    use crate::data::{Column, SampleError, SampleRng};
 
     /// A sample is its own number; 7 cannot be read and 9 is a mistake of the data set's.
     struct Numbers([Field; 1]);
@@ -237,7 +237,7 @@ mod tests {
             &self,
             index: usize,
             _random: Option<&mut SampleRng>,
-            out: &mut [Slot<'_>],
+            out: &mut [Column],
         ) -> Result<(), SampleError> {
             assert_ne!(index, 9, "made to fail");
             out[0].i64()[0] = index as i64;

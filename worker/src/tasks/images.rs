@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use dtrain_common::recipe::{self, DataKind, Recipe};
+use dtrain_common::recipe::{Augment, DataKind, Recipe, Resize};
 
 use super::{Console, TaskError};
 use crate::data::error::MOST_NAMED;
 use crate::data::ignored::EXTENSIONS;
 use crate::data::{
-    self, Augment, CacheBudget, CacheSize, CheckReport, DataError, Dataset, Depth, Generated, Ignored,
-    ImageFolder, ImageIndex, ImageOptions, Listed, Needs, Normalize, Resize, Split,
+    self, CacheBudget, CheckReport, DataError, Dataset, Depth, Generated, Ignored, ImageFolder, ImageIndex,
+    ImageOptions, Listed, Needs, Normalize, Split, cache_bytes,
 };
 
 /// The image folders as rank 0 found them, without unreadable images: (training, test); None for generated images.
@@ -39,7 +39,7 @@ pub(super) fn survey(
     let train = ImageIndex::scan(root, &recipe.data.train, None)?;
     if let ([class], true) = (train.classes.as_slice(), classifies) {
         let (path, class) = (root.join(&train.split), class.clone());
-        return Err(DataError::OneClass { path, class }.into());
+        return Err(DataError::OneClass(path, class).into());
     }
     let train = looked_at(&train, recipe, console)?;
     let mut test = ImageIndex::scan(root, &recipe.data.test, Some(&train.classes))?;
@@ -51,22 +51,14 @@ pub(super) fn survey(
 /// The images that can be used.
 fn looked_at(list: &ImageIndex, recipe: &Recipe, console: &mut Console<'_>) -> Result<ImageIndex, TaskError> {
     let report = checked(list, needs(recipe), &list.split, &list.ignored, console)?;
-    Ok(report.apply(list)?)
+    Ok(list.without_bad(&report)?)
 }
 
 /// What the recipe says of every image.
 pub(super) fn needs(recipe: &Recipe) -> Needs {
     Needs {
         channels: recipe.data.channels,
-        resize: resize(recipe),
-    }
-}
-
-fn resize(recipe: &Recipe) -> Resize {
-    match recipe.data.resize {
-        recipe::Resize::Crop => Resize::Crop,
-        recipe::Resize::Stretch => Resize::Stretch,
-        recipe::Resize::None => Resize::None,
+        resize: recipe.data.resize,
     }
 }
 
@@ -133,34 +125,19 @@ pub(super) fn options(
 ) -> (ImageOptions, ImageOptions) {
     let data = &recipe.data;
     let side = data.image_size as u32;
-    let cache = match data.cache {
-        recipe::Cache::Auto => CacheSize::Auto,
-        recipe::Cache::Off => CacheSize::Off,
-        recipe::Cache::Size(size) => CacheSize::Bytes(size.0),
-    };
     let test = ImageOptions {
         channels: data.channels,
         size: size.unwrap_or((side, side)),
-        resize: resize(recipe),
+        resize: data.resize,
         normalize: Normalize::new(&data.mean, &data.std),
         augment: Augment::None,
-        cache: CacheBudget::new(cache.bytes(local_ranks)),
+        cache: CacheBudget::new(cache_bytes(data.cache, local_ranks)),
     };
     let train = ImageOptions {
-        augment: augment(recipe),
+        augment: data.augment,
         ..test.clone()
     };
     (train, test)
-}
-
-/// The recipe's random changes to images; those of texts change none.
-pub(super) fn augment(recipe: &Recipe) -> Augment {
-    match recipe.data.augment {
-        recipe::Augment::None | recipe::Augment::Shift => Augment::None,
-        recipe::Augment::Flip => Augment::Flip,
-        recipe::Augment::CropFlip => Augment::CropFlip,
-        recipe::Augment::ResizedCropFlip => Augment::ResizedCropFlip,
-    }
 }
 
 /// The sets that the recipe and the survey describe.
@@ -170,8 +147,8 @@ pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> Image
         Some((train, test)) => {
             let class_names = train.classes.clone();
             let size = match data.resize {
-                recipe::Resize::None => train.size,
-                recipe::Resize::Crop | recipe::Resize::Stretch => None,
+                Resize::None => train.size,
+                Resize::Crop | Resize::Stretch => None,
             };
             let (train_options, test_options) = options(recipe, size, local_ranks);
             ImageSets {
@@ -185,7 +162,7 @@ pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> Image
             let generated = |samples, split| {
                 Generated::new(data.classes, samples, data.image_size, recipe.train.seed, split)
                     .with_normalize(Normalize::new(&data.mean, &data.std))
-                    .with_augment(augment(recipe))
+                    .with_augment(data.augment)
             };
             ImageSets {
                 train: Arc::new(generated(data.train_samples, Split::Train)),

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use dtrain_common::recipe::{self, DataKind, Recipe};
+use dtrain_common::recipe::{DataKind, Recipe};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use super::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals};
-use crate::data::{Corpus, Dataset, Split, TextIndex, TextWindows, Tokenizer, Tokens, Vocabulary};
+use crate::data::{Corpus, Dataset, Split, TextIndex, TextWindows, Vocabulary};
 use crate::models::{Gpt, GptConfig};
 
 /// The text of a run.
@@ -37,11 +37,7 @@ impl BuildTask for Lm {
         }
         recipe.check_paths()?;
         let root = recipe.data.root.as_deref().unwrap_or(Path::new("."));
-        let tokenizer = match recipe.data.tokenizer {
-            recipe::Tokenizer::Chars => Tokenizer::Chars,
-            recipe::Tokenizer::Bytes => Tokenizer::Bytes,
-        };
-        let (index, _) = TextIndex::scan(root, tokenizer, None)?;
+        let (index, _) = TextIndex::scan(root, recipe.data.tokenizer)?;
         Ok(Text::Files(index))
     }
 
@@ -54,7 +50,7 @@ impl BuildTask for Lm {
             Text::Generated => {
                 // As many windows as the recipe asks for; the last target of each part is one character more.
                 let (train, test) = (data.train_samples * context + 1, data.test_samples * context + 1);
-                let corpus = generated(recipe, train + test)?;
+                let corpus = Corpus::generated(data.tokenizer, train + test, recipe.train.seed)?;
                 (corpus, test as f64 / (train + test) as f64)
             }
         };
@@ -76,22 +72,6 @@ impl BuildTask for Lm {
             test,
         })
     }
-}
-
-/// A generated text of so many characters, in the recipe's tokens.
-fn generated(recipe: &Recipe, characters: usize) -> Result<Corpus, TaskError> {
-    let corpus = Corpus::generated(characters, recipe.train.seed)?;
-    Ok(match recipe.data.tokenizer {
-        recipe::Tokenizer::Chars => corpus,
-        recipe::Tokenizer::Bytes => {
-            // All of it is ASCII: a byte is a character.
-            let numbers: Vec<u32> = match &*corpus.tokens {
-                Tokens::U16(numbers) => numbers.iter().map(|&number| number.into()).collect(),
-                Tokens::U32(numbers) => numbers.clone(),
-            };
-            Corpus::new(Tokenizer::Bytes, &corpus.vocabulary.decode(numbers))?
-        }
-    })
 }
 
 impl Task for Lm {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dtrain_common::recipe::{self, Recipe};
 use tch::{Kind, Reduction, TchError, Tensor};
 
-use super::images::{augment, options};
+use super::images::options;
 use super::{
     BATCH_NORM, Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals, has_local_batch_norm,
 };
@@ -58,7 +58,7 @@ impl BuildTask for Segment {
                 let generated = |samples, split| {
                     GeneratedMasks::new(data.classes, samples, data.image_size, recipe.train.seed, split)
                         .with_normalize(Normalize::new(&data.mean, &data.std))
-                        .with_augment(augment(recipe))
+                        .with_augment(data.augment)
                         .with_ignore(ignore)
                 };
                 (

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use dtrain_worker::data::{Dataset, Field, SampleError, SampleRng, Slot, rng};
+use dtrain_worker::data::{Column, Dataset, Field, SampleError, SampleRng, rng};
 
 /// Points that cover the unit square evenly. Every third was measured with three times the noise of the others.
 pub(crate) struct Points {
@@ -42,7 +42,7 @@ impl Dataset for Points {
         &self,
         index: usize,
         random: Option<&mut SampleRng>,
-        out: &mut [Slot<'_>],
+        out: &mut [Column],
     ) -> Result<(), SampleError> {
         let [place, height, precision] = out else {
             panic!("a point has three fields, not {}", out.len());

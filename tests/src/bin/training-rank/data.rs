@@ -1,7 +1,7 @@
 //! Numbered samples whose values follow from their number: the formula's, which Python knows too.
 
 use dtrain_tests::formula;
-use dtrain_worker::data::{Dataset, Field, SampleError, SampleRng, Slot, epoch_order};
+use dtrain_worker::data::{Column, Dataset, Field, SampleError, SampleRng, epoch_order};
 
 use crate::nets::Kind;
 
@@ -52,7 +52,7 @@ impl Dataset for Numbered {
         &self.fields
     }
 
-    fn load(&self, index: usize, _: Option<&mut SampleRng>, out: &mut [Slot<'_>]) -> Result<(), SampleError> {
+    fn load(&self, index: usize, _: Option<&mut SampleRng>, out: &mut [Column]) -> Result<(), SampleError> {
         let number = self.numbers[index];
         let (name, period) = (self.kind.name(), self.kind.period());
         let content = number % period;

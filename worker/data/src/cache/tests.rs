@@ -69,9 +69,9 @@ fn threads_agree_and_the_bound_holds() {
 
 #[test]
 fn sizes_become_bytes() {
-    assert_eq!(CacheSize::Off.bytes(2), 0);
-    assert_eq!(CacheSize::Bytes(77).bytes(2), 77);
-    let (one, four) = (CacheSize::Auto.bytes(1), CacheSize::Auto.bytes(4));
+    assert_eq!(cache_bytes(recipe::Cache::Off, 2), 0);
+    assert_eq!(cache_bytes(recipe::Cache::Size(recipe::ByteSize(77)), 2), 77);
+    let [one, four] = [1, 4].map(|ranks| cache_bytes(recipe::Cache::Auto, ranks));
     if cfg!(target_os = "linux") {
         assert!(one > 0 && four < one / 2, "{one} {four}");
     }

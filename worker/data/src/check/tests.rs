@@ -7,6 +7,7 @@ use image::ImageFormat;
 use proptest::prelude::*;
 
 use super::super::ignored::Ignored;
+use super::super::image_folder::ImageIndex;
 use super::*;
 use crate::tests::images::{encoded, folder, gradient, png, put, real};
 
@@ -52,7 +53,7 @@ fn bad_images_are_named_and_left_out() {
         "{}",
         report.bad[1].reason
     );
-    let kept = report.apply(&index).unwrap();
+    let kept = index.without_bad(&report).unwrap();
     assert_eq!(kept.class_counts(), [100, 100]);
     assert!(
         kept.samples
@@ -75,12 +76,12 @@ fn more_than_one_percent_is_an_error() {
         .samples
         .retain(|sample| sample.1 != "a/000.png" && sample.1 != "a/001.png");
     assert!(
-        quiet(&index, Depth::Full, 2).apply(&index).is_ok(),
+        index.without_bad(&quiet(&index, Depth::Full, 2)).is_ok(),
         "2 of 200 are 1%"
     );
     index.samples.retain(|sample| sample.1 != "a/002.png");
-    let text = quiet(&index, Depth::Full, 2)
-        .apply(&index)
+    let text = index
+        .without_bad(&quiet(&index, Depth::Full, 2))
         .unwrap_err()
         .to_string();
     assert!(
@@ -104,8 +105,8 @@ fn many_bad_images_are_listed_in_part() {
         put(root.path().join(format!("train/a/{number}.png")), b"");
     }
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
-    let text = quiet(&index, Depth::Header, 2)
-        .apply(&index)
+    let text = index
+        .without_bad(&quiet(&index, Depth::Header, 2))
         .unwrap_err()
         .to_string();
     assert!(
@@ -124,8 +125,8 @@ fn a_class_without_images_left_is_an_error() {
     folder(root.path(), "train", &[("a", 150)]);
     put(root.path().join("train/rare/1.png"), b"");
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
-    let text = quiet(&index, Depth::Full, 2)
-        .apply(&index)
+    let text = index
+        .without_bad(&quiet(&index, Depth::Full, 2))
         .unwrap_err()
         .to_string();
     assert!(text.starts_with("no image of class `rare` can be used"), "{text}");
@@ -133,7 +134,7 @@ fn a_class_without_images_left_is_an_error() {
     // A class that had none before, as in a test split, is not lost.
     let mut index = ImageIndex::scan(root.path(), "train", None).unwrap();
     index.samples.pop();
-    assert_eq!(quiet(&index, Depth::Full, 2).apply(&index).unwrap(), index);
+    assert_eq!(index.without_bad(&quiet(&index, Depth::Full, 2)).unwrap(), index);
 }
 
 #[test]
@@ -141,7 +142,7 @@ fn files_that_cannot_be_opened_are_bad() {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 2)]);
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
-    fs::remove_file(index.path(0)).unwrap();
+    fs::remove_file(index.image_path(0)).unwrap();
     for depth in [Depth::Header, Depth::Full] {
         let report = quiet(&index, depth, 1);
         assert_eq!(report.bad.len(), 1);
@@ -162,7 +163,7 @@ fn a_file_without_permission_is_bad() {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 1)]);
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
-    fs::set_permissions(index.path(0), fs::Permissions::from_mode(0o000)).unwrap();
+    fs::set_permissions(index.image_path(0), fs::Permissions::from_mode(0o000)).unwrap();
     let report = with_permissions(|| quiet(&index, Depth::Full, 1));
     assert!(report.bad[0].reason.contains("denied"));
 }
@@ -188,9 +189,13 @@ fn images_that_are_not_resized_have_one_size() {
         resize: Resize::None,
         ..Needs::default()
     };
-    let found = |index: &ImageIndex| check(index, needs, Depth::Header, 2, &mut |_, _| ()).apply(index);
+    let found =
+        |index: &ImageIndex| index.without_bad(&check(index, needs, Depth::Header, 2, &mut |_, _| ()));
     assert_eq!(found(&index).unwrap().size, Some((8, 8)));
-    assert_eq!(quiet(&index, Depth::Header, 2).apply(&index).unwrap().size, None);
+    assert_eq!(
+        index.without_bad(&quiet(&index, Depth::Header, 2)).unwrap().size,
+        None
+    );
     put(root.path().join("train/b/007.png"), &png(8, 12));
     let text = found(&index).unwrap_err().to_string();
     assert!(text.contains("train/b/007.png is 8x12 pixels where "), "{text}");
@@ -246,7 +251,7 @@ fn nothing_to_check_is_no_error() {
             bad: vec![],
             checked: 0,
             census: Census::default(),
-            sizes: None,
+            sizes: Vec::new(),
         }
     );
 }
@@ -267,7 +272,7 @@ fn a_real_set_is_good() {
             bad: vec![],
             checked: 1000,
             census: Census::default(),
-            sizes: None,
+            sizes: Vec::new(),
         }
     );
 }

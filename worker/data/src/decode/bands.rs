@@ -12,7 +12,7 @@ use tiff::{TiffError, TiffUnsupportedError};
 use super::super::error::SampleError;
 use super::super::raster::Raster;
 use super::convert::{separate, unit16};
-use super::refuse::{CUT_SHORT, LIMIT_BYTES, check_size};
+use super::refuse::{LIMIT_BYTES, check_size, cut_short};
 
 /// A TIFF file whose directory has been read.
 pub(super) struct Bands<'a> {
@@ -78,7 +78,7 @@ impl<'a> Bands<'a> {
             (Some(Kind::F32), 32) | (Some(Kind::F64), 64) => {}
             (kind, bits) => {
                 let kind = kind.map_or_else(|| "unknown".to_owned(), |kind| format!("{kind:?}"));
-                return Err(SampleError::SampleType { kind, bits });
+                return Err(SampleError::SampleType(kind, bits));
             }
         }
         let (width, height) = self.size;
@@ -122,9 +122,7 @@ impl<'a> Bands<'a> {
             _ => 0,
         };
         if complete != pixels * count {
-            return Err(SampleError::Damaged {
-                reason: CUT_SHORT.to_owned(),
-            });
+            return Err(cut_short());
         }
         Ok(())
     }
@@ -180,20 +178,12 @@ fn as_grey(bytes: &[u8]) -> Option<Vec<u8>> {
 fn damage(error: TiffError) -> SampleError {
     match error {
         TiffError::UnsupportedError(TiffUnsupportedError::UnsupportedCompressionMethod(method)) => {
-            SampleError::Unsupported {
-                what: format!("TIFF compression of kind {method:?}"),
-            }
+            SampleError::Unsupported(format!("TIFF compression of kind {method:?}"))
         }
-        TiffError::UnsupportedError(error) => SampleError::Unsupported {
-            what: format!("this kind of TIFF file ({error})"),
-        },
-        TiffError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            SampleError::Damaged {
-                reason: CUT_SHORT.to_owned(),
-            }
+        TiffError::UnsupportedError(error) => {
+            SampleError::Unsupported(format!("this kind of TIFF file ({error})"))
         }
-        other => SampleError::Damaged {
-            reason: other.to_string(),
-        },
+        TiffError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => cut_short(),
+        other => SampleError::Damaged(other.to_string()),
     }
 }

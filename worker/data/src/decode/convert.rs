@@ -146,7 +146,5 @@ fn over_white(channel: u8, alpha: u8) -> u8 {
 }
 
 fn unknown(color: ColorType) -> SampleError {
-    SampleError::Unsupported {
-        what: format!("the pixel format {color:?}"),
-    }
+    SampleError::Unsupported(format!("the pixel format {color:?}"))
 }

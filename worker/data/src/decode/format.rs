@@ -12,13 +12,9 @@ pub(super) fn format_of(bytes: &[u8]) -> Result<ImageFormat, SampleError> {
     if bytes.is_empty() {
         return Err(SampleError::Empty);
     }
-    let format = image::guess_format(bytes).map_err(|_| SampleError::NotAnImage {
-        start: readable_start(bytes),
-    })?;
+    let format = image::guess_format(bytes).map_err(|_| SampleError::NotAnImage(readable_start(bytes)))?;
     if !format.reading_enabled() {
-        return Err(SampleError::Unsupported {
-            what: format!("the format {format:?}"),
-        });
+        return Err(SampleError::Unsupported(format!("the format {format:?}")));
     }
     Ok(format)
 }

@@ -14,7 +14,7 @@ use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageResult};
 use libjpeg_turbo_rs::{Decoder, JpegError, PixelFormat};
 
 use super::super::error::SampleError;
-use super::refuse::{CUT_SHORT, damage};
+use super::refuse::{cut_short, damage};
 
 /// JPEG markers, each after a byte 0xff.
 pub(super) const SOI: u8 = 0xd8;
@@ -43,8 +43,10 @@ pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, SampleErr
         (8, 1 | 3) => Ok(Box::new(Jpeg { bytes, frame })),
         // Inks are rare, and the decoder of the others does not read all of them.
         (8, 4) => Ok(Box::new(JpegDecoder::new(Cursor::new(bytes)).map_err(damage)?)),
-        (8, components) => Err(unsupported(format!("a JPEG of {components} components"))),
-        (bits, _) => Err(unsupported(format!("a JPEG of {bits} bits"))),
+        (8, components) => Err(SampleError::Unsupported(format!(
+            "a JPEG of {components} components"
+        ))),
+        (bits, _) => Err(SampleError::Unsupported(format!("a JPEG of {bits} bits"))),
     }
 }
 
@@ -99,15 +101,8 @@ impl Jpeg<'_> {
     }
 }
 
-fn unsupported(what: String) -> SampleError {
-    SampleError::Unsupported { what }
-}
-
 /// The frame header, which stands before any pixels.
 fn frame(bytes: &[u8]) -> Result<Frame, SampleError> {
-    let damaged = |reason: &str| SampleError::Damaged {
-        reason: reason.to_owned(),
-    };
     for segment in segments(bytes) {
         match segment.marker {
             // Sequential and progressive, by Huffman or arithmetic codes.
@@ -125,13 +120,13 @@ fn frame(bytes: &[u8]) -> Result<Frame, SampleError> {
             // Tables and extensions are between them.
             0xc3 | 0xc5..=0xc7 | 0xcb | 0xcd..=0xcf => {
                 let what = format!("a JPEG of the coding process {:#04x}", segment.marker);
-                return Err(unsupported(what));
+                return Err(SampleError::Unsupported(what));
             }
-            SOS | EOI => return Err(damaged("pixels come before their size")),
+            SOS | EOI => return Err(SampleError::Damaged("pixels come before their size".to_owned())),
             _ => {}
         }
     }
-    Err(damaged(CUT_SHORT))
+    Err(cut_short())
 }
 
 /// Whether a JPEG file reaches its end-of-image marker. The segments are walked through, since an embedded preview

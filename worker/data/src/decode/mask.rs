@@ -10,7 +10,7 @@ use super::super::error::SampleError;
 use super::super::raster::Labels;
 use super::bands::Bands;
 use super::format::{format_of, open};
-use super::refuse::{self, CUT_SHORT, LIMIT_BYTES, check_size, guarded};
+use super::refuse::{self, LIMIT_BYTES, check_size, cut_short, guarded};
 
 /// The size that a mask's header states, (width, height).
 pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32), SampleError> {
@@ -46,7 +46,7 @@ pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), Sam
                 color,
                 ColorType::L8 | ColorType::La8 | ColorType::Rgb8 | ColorType::Rgba8
             ) {
-                return Err(SampleError::ColorMask { channels });
+                return Err(SampleError::ColorMask(channels));
             }
             let values = raw.chunks_exact(channels);
             collect(values.map(|pixel| grey(pixel).map(u16::from)), channels, out)
@@ -118,7 +118,7 @@ fn tiff_mask(bytes: &[u8], out: &mut Labels) -> Result<(), SampleError> {
         DecodingResult::U16(values) => collect(values.into_iter().map(Some), 1, out),
         DecodingResult::F32(values) => collect(values.into_iter().map(|it| whole(f64::from(it))), 1, out),
         DecodingResult::F64(values) => collect(values.into_iter().map(whole), 1, out),
-        _ => Err(SampleError::ColorMask { channels: 1 }),
+        _ => Err(SampleError::ColorMask(1)),
     }
 }
 
@@ -138,12 +138,10 @@ fn collect(
 ) -> Result<(), SampleError> {
     out.values.reserve(out.width as usize * out.height as usize);
     for value in values {
-        out.values.push(value.ok_or(SampleError::ColorMask { channels })?);
+        out.values.push(value.ok_or(SampleError::ColorMask(channels))?);
     }
     if out.values.len() != out.width as usize * out.height as usize {
-        return Err(SampleError::Damaged {
-            reason: CUT_SHORT.to_owned(),
-        });
+        return Err(cut_short());
     }
     Ok(())
 }
@@ -151,12 +149,8 @@ fn collect(
 fn damage(error: png::DecodingError) -> SampleError {
     match error {
         png::DecodingError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            SampleError::Damaged {
-                reason: CUT_SHORT.to_owned(),
-            }
+            cut_short()
         }
-        other => SampleError::Damaged {
-            reason: other.to_string(),
-        },
+        other => SampleError::Damaged(other.to_string()),
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use dtrain_common::recipe::Augment;
 use proptest::prelude::*;
 
-use super::super::augment::Augment;
 use super::super::dataset::{Column, Dataset, load_one};
 use super::super::normalize::Normalize;
 use super::*;

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::augment::Augment;
+use dtrain_common::recipe::Augment;
+
 use super::super::dataset::{Dataset, load_one};
 use super::super::normalize::Normalize;
 use super::super::rng::keyed;

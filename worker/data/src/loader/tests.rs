@@ -6,11 +6,12 @@ mod numbers;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use dtrain_common::recipe::Augment;
 use proptest::prelude::*;
 
 use self::numbers::{Numbers, all, eventually, images, labels, options, work};
 use super::super::dataset::Column;
-use super::super::{Augment, Generated, Split};
+use super::super::{Generated, Split};
 use super::*;
 
 #[test]

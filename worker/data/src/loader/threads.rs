@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::super::dataset::{Column, Dataset, Field, Slot, columns_for};
-use super::super::error::{BadSample, DataError, SampleError};
+use super::super::dataset::{Column, Dataset, Field, columns_for};
+use super::super::error::{BadSample, DataError};
 use super::super::rng::{Domain, keyed};
 use super::batch::{Batch, LoaderOptions, MicroBatch};
 
@@ -18,7 +18,7 @@ pub(super) struct Shared {
     /// Those of the data set; asked for by the first thread, so that a data set that panics there is caught.
     fields: OnceLock<Arc<[Field]>>,
     pub(super) options: LoaderOptions,
-    pub(super) state: Mutex<State>,
+    state: Mutex<State>,
     /// There may be something to do for the threads.
     pub(super) work_changed: Condvar,
     /// There may be something for the consumer.
@@ -31,9 +31,8 @@ pub(super) struct State {
     work: Option<Work>,
     /// The plan has ended, or asking it or loading failed: no more jobs will be opened.
     pub(super) exhausted: bool,
-    /// Batches that are loading or loaded, oldest first. Their numbers are consecutive.
+    /// Batches that are loading or loaded, oldest first.
     pub(super) jobs: VecDeque<Job>,
-    opened: u64,
     /// Memory of used batches.
     pub(super) spare: Vec<Vec<Column>>,
     /// An error to be reported by the next call, before anything else.
@@ -43,9 +42,8 @@ pub(super) struct State {
 
 /// One batch in the making.
 pub(super) struct Job {
-    number: u64,
     epoch: u64,
-    pub(super) indices: Arc<[u32]>,
+    pub(super) samples: usize,
     /// Samples that a thread has taken, and those that are in the batch.
     claimed: usize,
     pub(super) done: usize,
@@ -56,18 +54,10 @@ pub(super) struct Job {
 
 /// What a thread does next.
 enum Task {
-    Load {
-        job: u64,
-        epoch: u64,
-        position: usize,
-        index: u32,
-        batch: Arc<Mutex<Batch>>,
-    },
-    Open {
-        work: Work,
-        memory: Vec<Column>,
-    },
-    Stop,
+    /// Loads the sample at this position of a batch of an epoch.
+    Load(Arc<Mutex<Batch>>, u64, usize),
+    /// Asks the plan for the next micro-batch, which gets this memory.
+    Open(Work, Vec<Column>),
 }
 
 impl Shared {
@@ -89,77 +79,54 @@ impl Shared {
     pub(super) fn run(&self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut sample = columns_for(self.fields(), 1);
-            loop {
-                match self.next_task() {
-                    Task::Load {
-                        job,
-                        epoch,
-                        position,
-                        index,
-                        batch,
-                    } => {
-                        let failed = self.load(epoch, position, index, &batch, &mut sample).err();
-                        self.loaded(job, failed);
+            while let Some(task) = self.next_task() {
+                match task {
+                    Task::Load(batch, epoch, position) => {
+                        let failed = self.load(&batch, epoch, position, &mut sample).err();
+                        self.loaded(&batch, failed);
                     }
-                    Task::Open { work, memory } => self.open(work, memory),
-                    Task::Stop => return,
+                    Task::Open(work, memory) => self.open(work, memory),
                 }
             }
         }));
         if let Err(panic) = outcome {
-            let mut state = self.lock();
-            state.broken = Some(panicked("a loader thread's own work".to_owned(), panic));
+            let broken = panicked("a loader thread's own work".to_owned(), panic);
+            self.lock().broken = Some(broken);
             self.batch_changed.notify_all();
         }
     }
 
-    fn next_task(&self) -> Task {
+    /// Waits for something to do; none when it is time to stop.
+    fn next_task(&self) -> Option<Task> {
         let mut state = self.lock();
-        loop {
-            if state.stop {
-                return Task::Stop;
-            }
-            let unclaimed = |job: &&mut Job| job.failed.is_none() && job.claimed < job.indices.len();
+        while !state.stop {
+            let unclaimed = |job: &&mut Job| job.failed.is_none() && job.claimed < job.samples;
             if let Some(job) = state.jobs.iter_mut().find(unclaimed) {
-                let position = job.claimed;
                 job.claimed += 1;
-                let (index, batch) = (job.indices[position], Arc::clone(&job.batch));
-                return Task::Load {
-                    job: job.number,
-                    epoch: job.epoch,
-                    position,
-                    index,
-                    batch,
-                };
+                return Some(Task::Load(Arc::clone(&job.batch), job.epoch, job.claimed - 1));
             }
             let room = !state.exhausted && state.jobs.len() < self.options.prefetch_batches;
             if room && let Some(work) = state.work.take() {
-                let memory = state.spare.pop().unwrap_or_default();
-                return Task::Open { work, memory };
+                return Some(Task::Open(work, state.spare.pop().unwrap_or_default()));
             }
-            state = self
-                .work_changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = wait(&self.work_changed, state);
         }
+        None
     }
 
     /// Asks the plan for the next micro-batch and makes room for it, without the lock: both may take a while.
     fn open(&self, mut work: Work, memory: Vec<Column>) {
         let planned = catch_unwind(AssertUnwindSafe(|| {
-            let Some(micro_batch) = work.next() else {
-                return (work, None);
-            };
-            let batch = self.empty_batch(&micro_batch, memory);
-            (work, Some((micro_batch, batch)))
+            let micro_batch = work.next()?;
+            Some((micro_batch.epoch, self.empty_batch(micro_batch, memory)))
         }));
         let mut state = self.lock();
-        let (epoch, indices, batch, failed) = match planned {
-            Ok((work, Some((micro_batch, batch)))) => {
+        let (epoch, batch, failed) = match planned {
+            Ok(Some((epoch, batch))) => {
                 state.work = Some(work);
-                (micro_batch.epoch, micro_batch.indices, batch, None)
+                (epoch, batch, None)
             }
-            Ok((_, None)) => {
+            Ok(None) => {
                 state.exhausted = true;
                 self.batch_changed.notify_all();
                 return;
@@ -167,19 +134,15 @@ impl Shared {
             Err(panic) => {
                 state.exhausted = true;
                 let failed = panicked("the plan of the next batch".to_owned(), panic);
-                (0, Vec::new(), Batch::default(), Some(failed))
+                (0, Batch::default(), Some(failed))
             }
         };
-        let number = state.opened;
-        state.opened += 1;
-        let batch = Arc::new(Mutex::new(batch));
         state.jobs.push_back(Job {
-            number,
             epoch,
-            indices: indices.into(),
+            samples: batch.indices.len(),
             claimed: 0,
             done: 0,
-            batch,
+            batch: Arc::new(Mutex::new(batch)),
             failed,
         });
         self.work_changed.notify_all();
@@ -187,7 +150,7 @@ impl Shared {
         self.batch_changed.notify_all();
     }
 
-    fn empty_batch(&self, micro_batch: &MicroBatch, memory: Vec<Column>) -> Batch {
+    fn empty_batch(&self, micro_batch: MicroBatch, memory: Vec<Column>) -> Batch {
         let samples = micro_batch.indices.len();
         let fields = self.fields();
         let mut columns = memory;
@@ -202,7 +165,7 @@ impl Shared {
             fields: Arc::clone(fields),
             columns,
             weights: vec![0.0; samples],
-            indices: micro_batch.indices.clone(),
+            indices: micro_batch.indices,
             bad: Vec::new(),
         }
     }
@@ -210,55 +173,45 @@ impl Shared {
     /// Loads one sample into its place. `own` is the thread's room for one sample.
     fn load(
         &self,
+        batch: &Mutex<Batch>,
         epoch: u64,
         position: usize,
-        index: u32,
-        batch: &Mutex<Batch>,
         own: &mut [Column],
     ) -> Result<(), DataError> {
         let LoaderOptions { seed, augment, .. } = self.options;
-        let sample = index as usize;
+        let index = lock(batch).indices[position] as usize;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut rng = augment.then(|| keyed(Domain::Augment, seed, epoch, u64::from(index)));
-            let mut slots: Vec<Slot<'_>> = own.iter_mut().map(Column::slot).collect();
-            let loaded = self.dataset.load(sample, rng.as_mut(), &mut slots);
-            loaded.map_err(|error| self.bad_sample(sample, &error))
+            let mut rng = augment.then(|| keyed(Domain::Augment, seed, epoch, index as u64));
+            let loaded = self.dataset.load(index, rng.as_mut(), own);
+            loaded.map_err(|error| BadSample {
+                index,
+                path: self.dataset.describe(index),
+                reason: error.to_string(),
+            })
         }));
-        let loaded = outcome.map_err(|panic| panicked(format!("sample {sample}"), panic))?;
+        let loaded = outcome.map_err(|panic| panicked(format!("sample {index}"), panic))?;
 
         let mut batch = lock(batch);
-        let place = |own: &Column| position * own.len()..(position + 1) * own.len();
+        for (column, own) in batch.columns.iter_mut().zip(&*own) {
+            let place = position * own.len()..(position + 1) * own.len();
+            match loaded {
+                Ok(()) => column.copy(place, own),
+                Err(_) => column.clear(place),
+            }
+        }
         match loaded {
-            Ok(()) => {
-                for (column, own) in batch.columns.iter_mut().zip(&*own) {
-                    column.copy(place(own), own);
-                }
-                batch.weights[position] = 1.0;
-            }
-            Err(bad) => {
-                for (column, own) in batch.columns.iter_mut().zip(&*own) {
-                    column.clear(place(own));
-                }
-                batch.bad.push(bad);
-            }
+            Ok(()) => batch.weights[position] = 1.0,
+            Err(bad) => batch.bad.push(bad),
         }
         Ok(())
     }
 
-    fn bad_sample(&self, sample: usize, error: &SampleError) -> BadSample {
-        BadSample {
-            index: sample,
-            path: self.dataset.describe(sample),
-            reason: error.to_string(),
-        }
-    }
-
-    /// Records that a sample of a job has been dealt with.
-    fn loaded(&self, number: u64, failed: Option<DataError>) {
+    /// Records that a sample of a batch has been dealt with.
+    fn loaded(&self, batch: &Arc<Mutex<Batch>>, failed: Option<DataError>) {
         let mut state = self.lock();
         let state = &mut *state;
         // The consumer takes a job away only when all its samples are done, or to report that it failed.
-        let Some(job) = state.jobs.iter_mut().find(|job| job.number == number) else {
+        let Some(job) = state.jobs.iter_mut().find(|job| Arc::ptr_eq(&job.batch, batch)) else {
             return;
         };
         job.done += 1;
@@ -268,8 +221,10 @@ impl Shared {
         }
         if job.failed.is_some() {
             self.batch_changed.notify_all();
-        } else if job.done == job.indices.len() {
-            sort_bad(&mut lock(&job.batch));
+        } else if job.done == job.samples {
+            // Threads finish in any order; the batch's order is the one reported.
+            let Batch { bad, indices, .. } = &mut *lock(batch);
+            bad.sort_by_cached_key(|bad| indices.iter().position(|&index| index as usize == bad.index));
             self.batch_changed.notify_all();
         }
     }
@@ -283,25 +238,18 @@ impl Shared {
     }
 }
 
-/// Threads finish in any order; the batch's order is the one reported.
-fn sort_bad(batch: &mut Batch) {
-    let Batch { bad, indices, .. } = batch;
-    bad.sort_by_cached_key(|sample| indices.iter().position(|&index| index as usize == sample.index));
-}
-
 /// A lock whose holder panicked is taken over: such a panic is reported on its own way, and a second one here would
 /// hide it.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+pub(super) fn wait<'a>(changed: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+}
+
 fn panicked(at: String, panic: Box<dyn Any + Send>) -> DataError {
-    let message = match panic.downcast::<String>() {
-        Ok(text) => *text,
-        Err(panic) => match panic.downcast::<&str>() {
-            Ok(text) => (*text).to_owned(),
-            Err(_) => "a panic without a message".to_owned(),
-        },
-    };
-    DataError::Panicked { at, message }
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    DataError::Panicked(at, text.unwrap_or("a panic without a message").to_owned())
 }

@@ -1,9 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
+use dtrain_common::recipe::Resize;
 use proptest::prelude::*;
 
 use super::super::check::check;
-use super::super::fit::Resize;
 use super::super::mask_rule::MaskKind;
 use super::super::raster::Labels;
 use super::*;
@@ -72,7 +72,7 @@ fn pairs_are_found_by_name_whatever_the_ending() {
     );
     assert_eq!(index.image_path(0), root.path().join("train/a.JPG"));
     assert_eq!(index.mask_path(3), root.path().join("train_masks/deep/er/c.png"));
-    assert_eq!((index.len(), index.is_empty()), (4, false));
+    assert_eq!(index.count(), 4);
     assert_eq!(index.ignored.to_string(), "1 .txt");
     // Those who did not scan need not know.
     let told = MaskIndex {
@@ -176,7 +176,7 @@ fn bad_masks_are_bad_samples() {
         "{}",
         report.bad[2].reason
     );
-    assert_eq!(index.without_bad(&report).unwrap().len(), 297);
+    assert_eq!(index.without_bad(&report).unwrap().count(), 297);
     // Of so few masks the values are looked at in any case.
     let quick = checked(&index, Resize::Crop, Depth::Header);
     assert_eq!(quick.bad, report.bad);
@@ -241,7 +241,7 @@ fn the_common_size_is_that_of_the_first_good_image() {
     let found = index
         .without_bad(&checked(&index, Resize::None, Depth::Header))
         .unwrap();
-    assert_eq!((found.size, found.len()), (Some((8, 8)), 149));
+    assert_eq!((found.size, found.count()), (Some((8, 8)), 149));
     assert_eq!(
         index
             .without_bad(&checked(&index, Resize::Crop, Depth::Header))
@@ -300,7 +300,7 @@ fn real_sets_pair_up() {
             ignore: 11,
         };
         let index = MaskIndex::scan(&root, "train", "trainannot", rule).unwrap();
-        assert_eq!(index.len(), 24);
+        assert_eq!(index.count(), 24);
         let report = checked(&index, Resize::None, Depth::Full);
         assert_eq!(index.without_bad(&report).unwrap().size, Some((480, 360)));
     }
@@ -311,7 +311,7 @@ fn real_sets_pair_up() {
             ignore: 255,
         };
         let index = MaskIndex::scan(&root, "image", "label", rule).unwrap();
-        assert_eq!(index.len(), 30);
+        assert_eq!(index.count(), 30);
         let needs = Needs {
             channels: 1,
             resize: Resize::None,
@@ -339,10 +339,10 @@ proptest! {
         let result = scan(root.path());
         if images == masks {
             let index = result.unwrap();
-            prop_assert_eq!(index.len(), images.len());
+            prop_assert_eq!(index.count(), images.len());
             prop_assert!(index.samples.iter().all(|pair| pair.0.strip_suffix(".png") == pair.1.strip_suffix(".bmp")));
         } else {
-            let is_unpaired = matches!(result, Err(DataError::Unpaired { .. }));
+            let is_unpaired = matches!(result, Err(DataError::Unpaired(..)));
             prop_assert!(is_unpaired);
         }
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::tests::images::{put, real};
 
 fn scan(root: &Path) -> Result<(TextIndex, Corpus), DataError> {
-    TextIndex::scan(root, Tokenizer::Chars, None)
+    TextIndex::scan(root, Tokenizer::Chars)
 }
 
 fn text(corpus: &Corpus) -> String {
@@ -57,23 +57,6 @@ fn other_ranks_read_the_same_or_say_so() {
 }
 
 #[test]
-fn a_vocabulary_from_before_is_kept() {
-    let root = tempfile::tempdir().unwrap();
-    put(root.path().join("x.txt"), b"cab");
-    let given = Vocabulary::Chars("abcd".to_owned());
-    let (index, corpus) = TextIndex::scan(root.path(), Tokenizer::Chars, Some(given.clone())).unwrap();
-    assert_eq!(
-        (index.vocabulary, &*corpus.tokens),
-        (given, &Tokens::U16(vec![2, 0, 1]))
-    );
-    let small = Some(Vocabulary::Chars("ab".to_owned()));
-    let error = TextIndex::scan(root.path(), Tokenizer::Chars, small)
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("the character 'c' (character 0)"), "{error}");
-}
-
-#[test]
 fn what_is_no_text_is_named() {
     let root = tempfile::tempdir().unwrap();
     let error = |path: &Path| scan(path).unwrap_err().to_string();
@@ -97,12 +80,15 @@ fn what_is_no_text_is_named() {
 
 #[test]
 fn the_generated_text_is_the_same_for_ever_and_grows_at_its_end() {
-    let first = Corpus::generated(5000, 1).unwrap();
+    let first = Corpus::generated(Tokenizer::Chars, 5000, 1).unwrap();
     assert_eq!(first.tokens.len(), 5000);
-    let longer = text(&Corpus::generated(9000, 1).unwrap());
+    let longer = text(&Corpus::generated(Tokenizer::Chars, 9000, 1).unwrap());
     let first = text(&first);
     assert!(longer.starts_with(&first));
-    assert_ne!(first, text(&Corpus::generated(5000, 2).unwrap()));
+    assert_ne!(
+        first,
+        text(&Corpus::generated(Tokenizer::Chars, 5000, 2).unwrap())
+    );
     assert!(
         first.lines().count() > 10 && first.contains("children "),
         "{}",
@@ -117,7 +103,7 @@ fn the_generated_text_is_the_same_for_ever_and_grows_at_its_end() {
 #[test]
 fn the_generated_text_is_easier_than_its_letters() {
     // The entropy of a letter given the three before it must be well below that of a letter alone: there is something to learn.
-    let text = text(&Corpus::generated(40_000, 1).unwrap()).into_bytes();
+    let text = text(&Corpus::generated(Tokenizer::Chars, 40_000, 1).unwrap()).into_bytes();
     let entropy = |order: usize| {
         let mut counts = std::collections::HashMap::<&[u8], f64>::new();
         for window in text.windows(order + 1) {

@@ -6,7 +6,7 @@ use dtrain_common::recipe::{self, DataKind, Recipe};
 
 use super::super::images::{checked, needs, telling};
 use super::super::{Console, TaskError};
-use crate::data::{Census, DataError, MaskIndex, MaskKind, MaskRule};
+use crate::data::{Census, DataError, Listed, MaskIndex, MaskKind, MaskRule};
 
 /// Classes that a sentence lists before it only counts.
 const LISTED: usize = 12;
@@ -28,22 +28,16 @@ pub(super) fn survey(recipe: &Recipe, console: &mut Console<'_>) -> Result<Surve
     let train = MaskIndex::scan(root, &data.train, &data.train_masks, rule)?;
     let (train, census) = looked_at(&train, CLASSES_TO_LEARN, recipe, console)?;
     if census.classes() < CLASSES_TO_LEARN {
-        return Err(DataError::OneMaskClass {
-            path: root.join(&data.train_masks),
-            only: census.occurring().next().map(|(class, _)| class),
-            ignored: census.share(census.ignored()),
-            rule,
-        }
-        .into());
+        let only = census.occurring().next().map(|(class, _)| class);
+        let ignored = census.share(census.ignored());
+        return Err(rule.one_class(root.join(&data.train_masks), only, ignored).into());
     }
     let mut test = MaskIndex::scan(root, &data.test, &data.test_masks, rule)?;
     test.size = train.size;
     let (test, census) = looked_at(&test, 1, recipe, console)?;
     match census.occurring().collect::<Vec<_>>().as_slice() {
         [] => {
-            let path = root.join(&data.test_masks);
-            let ignore = rule.ignore;
-            return Err(DataError::NothingToTest { path, ignore }.into());
+            return Err(DataError::NothingToTest(root.join(&data.test_masks), rule.ignore).into());
         }
         [(class, _)] => (console.warn)(format!(
             "{} of {} hold class {class} alone: a model that always answers {class} would get the best figures there",
@@ -76,8 +70,8 @@ fn looked_at(
 
 /// How many masks were read: "12 masks", or "2000 of 30000 masks".
 fn read(census: &Census, list: &MaskIndex) -> String {
-    match census.masks() < list.len() {
-        true => format!("{} of {} masks", census.masks(), list.len()),
+    match census.masks() < list.count() {
+        true => format!("{} of {} masks", census.masks(), list.count()),
         false => format!("{} masks", census.masks()),
     }
 }

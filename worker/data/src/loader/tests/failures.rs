@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::super::super::dataset::{Field, Slot};
+use super::super::super::dataset::{Column, Field};
 use super::super::super::error::{BadSample, SampleError};
 use super::super::super::rng::SampleRng;
 use super::super::super::{ImageFolder, ImageIndex, ImageOptions};
@@ -37,7 +37,7 @@ fn a_file_damaged_after_the_check_costs_one_image() {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 3)]);
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
-    put(index.path(1), &png(8, 8)[..40]);
+    put(crate::Listed::image_path(&index, 1), &png(8, 8)[..40]);
     let set = ImageFolder::new(index, ImageOptions::square(8));
     let batch = &all(Arc::new(set), options(2), work(&[&[0, 1, 2]]))[0];
     assert_eq!(batch.weights, [1.0, 0.0, 1.0]);
@@ -136,7 +136,7 @@ impl Dataset for Hopeless {
     fn fields(&self) -> &[Field] {
         panic!("no fields")
     }
-    fn load(&self, _: usize, _: Option<&mut SampleRng>, _: &mut [Slot<'_>]) -> Result<(), SampleError> {
+    fn load(&self, _: usize, _: Option<&mut SampleRng>, _: &mut [Column]) -> Result<(), SampleError> {
         Ok(())
     }
     fn describe(&self, _: usize) -> String {

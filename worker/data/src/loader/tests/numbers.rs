@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::super::super::dataset::{Column, Field, Slot};
+use super::super::super::dataset::{Column, Field};
 use super::super::super::error::SampleError;
 use super::super::super::rng::{Domain, SampleRng, below, keyed, unit};
 use super::super::*;
@@ -50,7 +50,7 @@ impl Dataset for Numbers {
         &self,
         index: usize,
         random: Option<&mut SampleRng>,
-        out: &mut [Slot<'_>],
+        out: &mut [Column],
     ) -> Result<(), SampleError> {
         assert!(index < Self::LEN, "sample {index} of {}", Self::LEN);
         self.running.fetch_add(1, Ordering::SeqCst);

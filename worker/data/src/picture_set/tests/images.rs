@@ -2,10 +2,8 @@
 
 use image::ImageFormat;
 
-use super::super::super::augment::Augment;
 use super::super::super::cache::CacheBudget;
 use super::super::super::dataset::{Column, load_one};
-use super::super::super::fit::Resize;
 use super::super::super::normalize::Normalize;
 use super::super::super::rng::{Domain, keyed};
 use super::super::*;
@@ -35,7 +33,7 @@ fn an_image_is_read_and_flipped_for_half_of_the_samples() {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 1), ("b", 1)]);
     let set = ImageFolder::new(ImageIndex::scan(root.path(), "train", None).unwrap(), plain(8));
-    assert_eq!((set.len(), set.classes(), set.image_size()), (2, 2, (8, 8)));
+    assert_eq!((set.len(), set.list.classes()), (2, 2));
     let normalize = Normalize::new(&[0.0; 3], &[1.0; 3]);
     assert_eq!(
         set.fields(),
@@ -73,15 +71,12 @@ fn a_bad_image_is_an_error_and_leaves_the_set_usable() {
     folder(root.path(), "train", &[("a", 2)]);
     put(root.path().join("train/a/000.png"), b"no image");
     let set = ImageFolder::new(ImageIndex::scan(root.path(), "train", None).unwrap(), plain(4));
-    assert!(matches!(
-        image(&set, 0, None),
-        Err(SampleError::NotAnImage { .. })
-    ));
+    assert!(matches!(image(&set, 0, None), Err(SampleError::NotAnImage(_))));
     image(&set, 1, None).unwrap();
-    std::fs::remove_file(set.index().path(1)).unwrap();
-    assert!(matches!(image(&set, 1, None), Err(SampleError::Read { .. })));
+    std::fs::remove_file(set.list.image_path(1)).unwrap();
+    assert!(matches!(image(&set, 1, None), Err(SampleError::Read(_))));
     assert_eq!(
-        set.pictures.idle.lock().unwrap().len(),
+        set.idle.lock().unwrap().len(),
         1,
         "one thread needs one working memory"
     );
@@ -161,7 +156,7 @@ fn the_cache_changes_nothing_but_the_work() {
                     }
                 }
             }
-            let stats = sets.map(|set| set.pictures.options.cache.stats());
+            let stats = sets.map(|set| set.options.cache.stats());
             assert_eq!((stats[0].images, stats[0].hits), (0, 0));
             assert!(stats[1].used_bytes <= 7_000, "{:?}", stats[1]);
             assert_eq!((stats[2].images, stats[2].misses), (3, 3), "each is decoded once");

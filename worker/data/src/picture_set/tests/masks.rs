@@ -1,9 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::super::augment::Augment;
 use super::super::super::cache::CacheBudget;
 use super::super::super::dataset::load_one;
-use super::super::super::fit::Resize;
 use super::super::super::mask_rule::{MaskKind, MaskRule};
 use super::super::super::normalize::Normalize;
 use super::super::super::rng::{Domain, keyed};
@@ -64,10 +62,7 @@ fn a_mask_goes_where_its_image_goes() {
                 set.fields()[1],
                 Field::i64("mask", [side as usize, side as usize])
             );
-            assert_eq!(
-                (set.classes(), set.image_size(), set.len()),
-                (11, (side, side), 1)
-            );
+            assert_eq!((set.list.classes(), set.len()), (11, 1));
             let mut changed = false;
             for sample in 0..30 {
                 let (image, mask) = load(&set, Some(sample));
