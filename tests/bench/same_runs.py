@@ -1,20 +1,28 @@
-"""Whether two builds of dtrain train alike, bit by bit: short runs of four recipes on 1 and 2 ranks.
+"""Two builds of dtrain side by side: whether they train alike, bit by bit, and which is faster.
 
     python3 tests/bench/same_runs.py record FOLDER OUT [--data DATA]   runs the `dtrain` of FOLDER, and writes OUT/result.json
     python3 tests/bench/same_runs.py compare OUT OTHER                 losses, gradient norms, rates, and every tensor of the checkpoints
+    python3 tests/bench/same_runs.py time OLD NEW [--rounds N]         time and memory of the builds in two folders, in turn
 
-The recipes: demo, camvid, shakespeare, and one of three stages with a moving average and a sharded optimizer, of which the last freezes
-parameters whose average goes on. DATA holds the folders camvid and shakespeare. Exit code 1: something differs.
+The recipes of `record`: demo, camvid, shakespeare, and one of three stages with a moving average and a sharded optimizer, of which the
+last freezes parameters whose average goes on. DATA holds the folders camvid, shakespeare and cifar100. Exit code 1: something differs.
+
+`time` runs every case with both builds in every round, and prints the medians of the rounds and their ratio. Trainings have two ranks of
+one thread. A step's time is the median of a run's steps but the first five.
 """
 
 import argparse
 import hashlib
 import json
 import os
+import random
 import shutil
+import statistics
 import struct
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 STAGES = """
@@ -128,6 +136,77 @@ def compare(out, other):
     return 0 if alike else 1
 
 
+def text_of(folder, alphabet, length):
+    """A folder with a text of random characters."""
+    folder.mkdir()
+    (folder / "text.txt").write_text("".join(random.Random(1).choices([chr(0x4E00 + i) for i in range(alphabet)], k=length)))
+    return folder
+
+
+def timed_cases(work, data):
+    """Name and arguments of every case, `training` or not."""
+    few, many = text_of(work / "few", 65, 200_000), text_of(work / "many", 16_000, 200_000)
+    bench = Path(__file__).parent
+
+    def training(recipe, steps, **settings):
+        settings |= {"train.steps": steps}
+        sets = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+        return ["launch", "--nproc", "2", str(recipe), *sets]
+
+    def gpt(root, windows, context, steps):
+        keys = {"data.root": str(root), "train.effective_batch": 2 * windows, "model.context": context}
+        return training(bench / "gpt.toml", steps, **keys)
+
+    yield "resnet18", training(bench / "resnet18.toml", 20), True
+    yield "gpt 4x256", gpt(few, 4, 256, 12), True
+    yield "gpt 1x256", gpt(few, 1, 256, 25), True
+    yield "gpt 1x64", gpt(few, 1, 64, 40), True
+    yield "gpt of 16,000 characters", gpt(many, 2, 256, 10), True
+    yield "gpt 1x256 in bf16", [*gpt(few, 1, 256, 12), "--set", 'precision.amp="bf16"'], True
+    yield "cifar100", training("cifar100", 12, **{"data.root": str(data / "cifar100"), "optim.schedule.warmup": "2 steps"}), True
+    yield "launch of `true`", ["launch", "--nproc", "2", "--", "true"], False
+    yield "plan demo", ["plan", "demo"], False
+
+
+def timed(folder, arguments, trains, work):
+    """Figures of one run: a step's ms and the greatest memory of a rank in MiB, or the ms of the whole."""
+    run = work / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment.pop("DTRAIN_WORKER", None)
+    places = ["--run-dir", run] if trains else []
+    command = [folder / "dtrain", arguments[0], *places, *arguments[1:]]
+    begun = time.perf_counter()
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    figures = {"whole, ms": 1e3 * (time.perf_counter() - begun)}
+    if trains:
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        taken = [line["step_ms"] for line in lines if "loss" in line]
+        peaks = json.loads((run / "result.json").read_text())["peak_memory_bytes"]
+        figures["step, ms"] = statistics.median(taken[5:])
+        figures["peak, MiB"] = max(peaks) / 2**20
+    return figures
+
+
+def compare_times(old, new, data, rounds):
+    with tempfile.TemporaryDirectory() as work:
+        work = Path(work)
+        print("| Case | Figure | Old | New | New / old | Ratios of the rounds |\n|---|---|---|---|---|---|")
+        for name, arguments, trains in timed_cases(work, data):
+            both = [], []
+            for turn in range(rounds):
+                # Each build goes first as often as the other.
+                for which in (0, 1) if turn % 2 == 0 else (1, 0):
+                    both[which].append(timed((old, new)[which], arguments, trains, work))
+            for figure in both[0][0]:
+                one, two = ([figures[figure] for figures in side] for side in both)
+                ratios = [b / a for a, b in zip(one, two)]
+                middle = statistics.median(one), statistics.median(two)
+                spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
+                print(f"| {name} | {figure} | {middle[0]:.1f} | {middle[1]:.1f} | {statistics.median(ratios):.3f} | {spread} |", flush=True)
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -138,7 +217,14 @@ def main():
     both = commands.add_parser("compare")
     both.add_argument("out", type=Path)
     both.add_argument("other", type=Path)
+    times = commands.add_parser("time")
+    times.add_argument("old", type=Path)
+    times.add_argument("new", type=Path)
+    times.add_argument("--data", type=Path, default=Path("data"))
+    times.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
+    if asked.command == "time":
+        return compare_times(asked.old.resolve(), asked.new.resolve(), asked.data.resolve(), asked.rounds)
     if asked.command == "record":
         return record(asked.folder.resolve(), asked.out.resolve(), asked.data.resolve())
     return compare(asked.out, asked.other)
