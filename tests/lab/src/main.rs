@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::process::{Interrupted, Signals};
+use xtask::process::{self, Signals};
 use xtask::workspace::Workspace;
 
 /// Measurements of dtrain
@@ -82,18 +82,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli.command) {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(
-                error
-                    .downcast_ref::<Interrupted>()
-                    .map_or(1, Interrupted::exit_code),
-            )
-        }
-    }
+    process::end(run(Cli::parse().command))
 }
 
 fn run(command: Command) -> Result<u8> {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
-use xtask::process::{Interrupted, Signals};
+use xtask::process::{self, Signals};
 use xtask::workspace::Workspace;
 use xtask::{check, demo, setup};
 
@@ -64,18 +64,7 @@ fn lab_help() -> String {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli.command) {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(
-                error
-                    .downcast_ref::<Interrupted>()
-                    .map_or(1, Interrupted::exit_code),
-            )
-        }
-    }
+    process::end(run(Cli::parse().command))
 }
 
 fn run(command: Command) -> Result<u8> {

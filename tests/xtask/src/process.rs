@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -26,6 +26,16 @@ impl Interrupted {
 
 fn name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
+}
+
+/// Tells of an error, and makes the exit code of this program of what it came to.
+pub fn end(outcome: Result<u8>) -> ExitCode {
+    ExitCode::from(outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        error
+            .downcast_ref::<Interrupted>()
+            .map_or(1, Interrupted::exit_code)
+    }))
 }
 
 /// How a child ended.
