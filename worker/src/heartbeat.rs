@@ -12,13 +12,13 @@ use dtrain_common::env::{DTRAIN_HEARTBEAT_FILE, HEARTBEAT_WRITING};
 
 /// The time between two signs of life while a checkpoint is written: less than the launcher's shortest patience, a second.
 const EVERY: Duration = Duration::from_millis(500);
-/// A write without progress for this long hangs: the signs stop, and `--hang-timeout` begins to count.
-const LONGEST_SILENT_WRITE: Duration = Duration::from_secs(30 * 60);
+/// A longer write hangs: the signs stop, and `--hang-timeout` begins to count.
+const LONGEST_WRITE: Duration = Duration::from_secs(30 * 60);
 
 /// A file whose time of modification says when there was progress last, and whose content says whether a checkpoint is being
 /// written.
 #[derive(Debug, Clone, Default)]
-pub struct Heartbeat(Option<Arc<Beats>>);
+pub(crate) struct Heartbeat(Option<Arc<Beats>>);
 
 #[derive(Debug)]
 struct Beats {
@@ -29,12 +29,12 @@ struct Beats {
 
 impl Heartbeat {
     /// The file that the launcher named, if it named one.
-    pub fn from_env() -> Self {
+    pub(crate) fn from_env() -> Self {
         std::env::var_os(DTRAIN_HEARTBEAT_FILE).map_or_else(Self::default, |path| Self::at(path.as_ref()))
     }
 
     /// A file that is made if it is not there. One that cannot be made is told and done without: it is no reason not to train.
-    pub fn at(path: &Path) -> Self {
+    pub(crate) fn at(path: &Path) -> Self {
         let opened = File::options()
             .create(true)
             .truncate(false)
@@ -56,7 +56,7 @@ impl Heartbeat {
     }
 
     /// There was progress.
-    pub fn beat(&self) {
+    pub(crate) fn beat(&self) {
         if let Some(beats) = &self.0 {
             beats.beat();
         }
@@ -66,17 +66,13 @@ impl Heartbeat {
     ///
     /// Until then a thread gives the signs of life, so that a write longer than `--hang-timeout` is no hang, and the file says
     /// that a write is under way, so that the launcher waits for it instead of killing the worker after `--shutdown-timeout`.
-    /// The signs stop after 30 minutes without [`Writing::advanced`]: a write that hangs is then found like any other hang.
+    /// The signs stop after 30 minutes: a write that hangs is then found like any other hang.
     ///
-    /// Call it on every rank, in the thread of the training, where that waits: while a thread of its own writes beside the
-    /// steps, the steps give the signs, and a hang in them must not be hidden. Several may live at once.
+    /// Called in the thread of the training where that waits. While a thread writes beside the steps, the steps give the signs, and a
+    /// hang in them must not be hidden. Several may live at once.
     #[must_use = "the write is over when this is dropped"]
-    pub fn writing(&self) -> Writing {
-        Writing(
-            self.0
-                .as_ref()
-                .map(|beats| Guard::new(beats, LONGEST_SILENT_WRITE)),
-        )
+    pub(crate) fn writing(&self) -> Option<Writing> {
+        self.0.as_ref().map(|beats| Writing::begin(beats, LONGEST_WRITE))
     }
 }
 
@@ -85,14 +81,13 @@ impl Beats {
         tell_failure(self.file.set_modified(SystemTime::now()));
     }
 
-    /// Counts one write more or less, and says so in the file where it is the first or the last.
-    fn count_writing(&self, change: impl FnOnce(&mut usize)) {
+    /// One write more or less; the file says whether there is any.
+    fn count_writing(&self, begins: bool) {
         let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let was = *writing > 0;
-        change(&mut writing);
-        match (was, *writing > 0) {
-            (false, true) => tell_failure(self.file.write_all_at(HEARTBEAT_WRITING.as_bytes(), 0)),
-            (true, false) => tell_failure(self.file.set_len(0)),
+        *writing = if begins { *writing + 1 } else { *writing - 1 };
+        match (begins, *writing) {
+            (true, 1) => tell_failure(self.file.write_all_at(HEARTBEAT_WRITING.as_bytes(), 0)),
+            (false, 0) => tell_failure(self.file.set_len(0)),
             _ => {}
         }
         self.beat();
@@ -107,57 +102,39 @@ fn tell_failure(written: io::Result<()>) {
 }
 
 /// A checkpoint that is being written; see [`Heartbeat::writing`].
-#[derive(Debug)]
-pub struct Writing(Option<Guard>);
+pub(crate) struct Writing {
+    beats: Arc<Beats>,
+    /// Nothing is sent: the thread ends when this is dropped.
+    _alive: Sender<()>,
+}
 
 impl Writing {
-    /// The write has made progress: a part is on the disk. It renews the time after which the write counts as hanging.
-    pub fn advanced(&self) {
-        if let Some(guard) = &self.0 {
-            // Fails only where the system refused the thread.
-            let _ = guard.advanced.send(());
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Guard {
-    beats: Arc<Beats>,
-    advanced: Sender<()>,
-}
-
-impl Guard {
-    /// `silent`: how long a write may take without progress.
-    fn new(beats: &Arc<Beats>, silent: Duration) -> Self {
-        beats.count_writing(|writing| *writing += 1);
-        let (advanced, news) = mpsc::channel();
+    fn begin(beats: &Arc<Beats>, longest: Duration) -> Self {
+        beats.count_writing(true);
+        let (alive, end) = mpsc::channel();
         let beating = Arc::clone(beats);
-        let started = std::thread::Builder::new()
-            .name("heartbeat".to_owned())
-            .spawn(move || {
-                let mut since = Instant::now();
-                loop {
-                    match news.recv_timeout(EVERY) {
-                        Ok(()) => since = Instant::now(),
-                        Err(RecvTimeoutError::Timeout) if since.elapsed() < silent => beating.beat(),
-                        Err(RecvTimeoutError::Timeout) => {}
-                        Err(RecvTimeoutError::Disconnected) => return,
-                    }
+        let begun = Instant::now();
+        let beat = move || {
+            while end.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+                if begun.elapsed() < longest {
+                    beating.beat();
                 }
-            });
-        if let Err(error) = started {
+            }
+        };
+        let thread = std::thread::Builder::new().name("heartbeat".to_owned());
+        if let Err(error) = thread.spawn(beat) {
             tracing::debug!("no signs of life while a checkpoint is written: {error}");
         }
         Self {
             beats: Arc::clone(beats),
-            advanced,
+            _alive: alive,
         }
     }
 }
 
-impl Drop for Guard {
+impl Drop for Writing {
     fn drop(&mut self) {
-        self.beats.count_writing(|writing| *writing -= 1);
+        self.beats.count_writing(false);
     }
 }
 
@@ -203,7 +180,7 @@ mod tests {
         assert!(beaten_since(&path, long_ago));
         Heartbeat::at(&folder.path().join("no/such/folder")).beat();
         Heartbeat::default().beat();
-        Heartbeat::default().writing().advanced();
+        drop(Heartbeat::default().writing());
     }
 
     #[test]
@@ -222,9 +199,9 @@ mod tests {
     }
 
     #[test]
-    fn a_write_without_progress_falls_silent() {
+    fn a_write_that_takes_too_long_falls_silent() {
         let (_folder, path, heartbeat) = in_a_folder();
-        let guard = Guard::new(heartbeat.0.as_ref().unwrap(), Duration::ZERO);
+        let guard = Writing::begin(heartbeat.0.as_ref().unwrap(), Duration::ZERO);
         let long_ago = set_back(&path);
         std::thread::sleep(3 * EVERY);
         assert!(!beaten_since(&path, long_ago));

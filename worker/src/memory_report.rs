@@ -8,7 +8,7 @@ use dtrain_common::units::ByteSize;
 
 /// Memory in use on one device, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct MemoryReport {
+pub(crate) struct MemoryReport {
     /// In use by tensors; on a CPU the resident set of the process.
     pub allocated: u64,
     /// Held by the allocator, in use or not; on a CPU as `allocated`.
@@ -19,7 +19,7 @@ pub struct MemoryReport {
 
 impl MemoryReport {
     /// `GPU memory: 12.34 GiB allocated | 13.21 GiB reserved`, with `device` as the first word.
-    pub fn line(&self, device: &str) -> String {
+    pub(crate) fn line(&self, device: &str) -> String {
         format!(
             "{device} memory: {} allocated | {} reserved",
             ByteSize(self.allocated),
@@ -32,7 +32,7 @@ impl MemoryReport {
 ///
 /// # Errors
 /// When `/proc/self/status` cannot be read or lacks these lines, as outside Linux.
-pub fn host_memory() -> io::Result<MemoryReport> {
+pub(crate) fn host_memory() -> io::Result<MemoryReport> {
     parse_status(&std::fs::read_to_string("/proc/self/status")?)
 }
 
@@ -114,7 +114,7 @@ impl Owners {
 /// The highest memory of each phase of a step, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct PhasePeaks {
+pub(crate) struct PhasePeaks {
     /// The forward passes.
     pub forward: u64,
     /// The backward passes, with the reductions that start in them.
@@ -148,7 +148,7 @@ impl StateBytes {
 /// The state of a model with `trainable` and `frozen` parameters of `bytes_per_element` bytes (4 for float32) and an
 /// optimizer that keeps `moments` values of the same size for each trainable one (2 for AdamW, 1 for SGD with
 /// momentum, 0 for plain SGD). Saturates at `u64::MAX`.
-pub fn state_bytes(trainable: u64, frozen: u64, bytes_per_element: u64, moments: u64) -> StateBytes {
+pub(crate) fn state_bytes(trainable: u64, frozen: u64, bytes_per_element: u64, moments: u64) -> StateBytes {
     let trained = trainable.saturating_mul(bytes_per_element);
     StateBytes {
         parameters: trainable.saturating_add(frozen).saturating_mul(bytes_per_element),

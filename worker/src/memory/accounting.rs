@@ -9,7 +9,7 @@ use tch::Device;
 
 /// Whose memory is read.
 #[derive(Debug, Clone, Copy)]
-pub enum Books<'a> {
+pub(crate) enum Books<'a> {
     /// Tensors on this device.
     Device(Device),
     /// Symbolic tensors.
@@ -36,7 +36,7 @@ impl Books<'_> {
 ///
 /// # Errors
 /// What the device reports.
-pub fn report(device: Device) -> Result<MemoryReport, ShimError> {
+pub(crate) fn report(device: Device) -> Result<MemoryReport, ShimError> {
     memory::usage(device).map(of)
 }
 
@@ -50,7 +50,7 @@ pub struct Elsewhere {
 }
 
 /// Who else has a part of `device`; none on a CPU, and where the device does not tell.
-pub fn elsewhere(device: Device) -> Option<Elsewhere> {
+pub(crate) fn elsewhere(device: Device) -> Option<Elsewhere> {
     if !device.is_cuda() {
         return None;
     }
@@ -113,7 +113,7 @@ impl Phase {
 
 /// The memory of one step, in bytes, for a line of metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct StepMemory {
+pub(crate) struct StepMemory {
     /// At the end of the step, and the most in it.
     #[serde(flatten)]
     pub report: MemoryReport,
@@ -125,7 +125,7 @@ pub struct StepMemory {
 
 /// What a micro-step took, in bytes beyond what was allocated when it began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MicroStepMemory {
+pub(crate) struct MicroStepMemory {
     /// The most in its forward pass.
     pub forward: u64,
     /// The most in its backward pass.
@@ -140,7 +140,7 @@ pub struct MicroStepMemory {
 /// Owners that last from step to step are told by [`Account::set_state`]; what a forward pass leaves behind belongs to the
 /// activations; what there was beyond both at the highest moment is workspace.
 #[derive(Debug, Clone, Copy)]
-pub struct Account<'a> {
+pub(crate) struct Account<'a> {
     books: Books<'a>,
     state: Owners,
     /// What is allocated that no owner of the state has: small constants.
@@ -153,7 +153,7 @@ pub struct Account<'a> {
 
 impl<'a> Account<'a> {
     /// In these books.
-    pub fn new(books: Books<'a>) -> Self {
+    pub(crate) fn new(books: Books<'a>) -> Self {
         Self {
             books,
             state: Owners::default(),
@@ -165,7 +165,7 @@ impl<'a> Account<'a> {
     }
 
     /// The owners that last: all but activations and workspace.
-    pub fn set_state(&mut self, state: Owners) {
+    pub(crate) fn set_state(&mut self, state: Owners) {
         self.state = state;
     }
 
@@ -173,7 +173,7 @@ impl<'a> Account<'a> {
     ///
     /// # Errors
     /// What the device reports, as of the others.
-    pub fn begin(&mut self, ahead: u64) -> Result<(), ShimError> {
+    pub(crate) fn begin(&mut self, ahead: u64) -> Result<(), ShimError> {
         self.books.reset_peak()?;
         *self = Self {
             state: self.state,
@@ -187,7 +187,7 @@ impl<'a> Account<'a> {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn enter(&mut self, phase: Phase) -> Result<(), ShimError> {
+    pub(crate) fn enter(&mut self, phase: Phase) -> Result<(), ShimError> {
         self.close()?;
         self.phase = Some(phase);
         Ok(())
@@ -197,7 +197,7 @@ impl<'a> Account<'a> {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn forward_done(&mut self) -> Result<(), ShimError> {
+    pub(crate) fn forward_done(&mut self) -> Result<(), ShimError> {
         let kept = self.books.usage()?.allocated.saturating_sub(self.base);
         self.activations = self.activations.max(kept);
         Ok(())
@@ -207,7 +207,7 @@ impl<'a> Account<'a> {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn micro_step(mut self) -> Result<MicroStepMemory, ShimError> {
+    pub(crate) fn micro_step(mut self) -> Result<MicroStepMemory, ShimError> {
         self.close()?;
         let beyond = |peak: u64| peak.saturating_sub(self.base);
         Ok(MicroStepMemory {
@@ -222,7 +222,7 @@ impl<'a> Account<'a> {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn replayed(&mut self, taken: MicroStepMemory) -> Result<(), ShimError> {
+    pub(crate) fn replayed(&mut self, taken: MicroStepMemory) -> Result<(), ShimError> {
         let now = self.books.usage()?.allocated;
         let PhasePeaks {
             forward, backward, ..
@@ -238,7 +238,7 @@ impl<'a> Account<'a> {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn finish(&mut self) -> Result<StepMemory, ShimError> {
+    pub(crate) fn finish(&mut self) -> Result<StepMemory, ShimError> {
         self.close()?;
         let PhasePeaks {
             forward,

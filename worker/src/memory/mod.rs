@@ -7,7 +7,9 @@ mod predictor;
 pub(crate) mod rehearsal;
 pub(crate) mod start;
 
-pub use accounting::{Account, Books, Elsewhere, MicroStepMemory, Phase, StepMemory, elsewhere, report};
+pub(crate) use accounting::{
+    Account, Books, Elsewhere, MicroStepMemory, Phase, StepMemory, elsewhere, report,
+};
 pub(crate) use measure::{Measured, measure};
-pub use predictor::SymbolicPredictor;
+pub(crate) use predictor::SymbolicPredictor;
 pub(crate) use predictor::Target;

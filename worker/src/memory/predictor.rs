@@ -84,7 +84,7 @@ struct Build {
 }
 
 /// Predicts by rehearsing steps of the task `T` on symbolic tensors.
-pub struct SymbolicPredictor<T> {
+pub(crate) struct SymbolicPredictor<T> {
     recipe: String,
     overrides: Vec<String>,
     survey: Value,
@@ -99,7 +99,7 @@ pub struct SymbolicPredictor<T> {
 impl<T: BuildTask + 'static> SymbolicPredictor<T> {
     /// For a recipe by name or path, with `overrides` as given on the command line, and what was found out about its data.
     /// It is of one stage, counted from 0, where most of it is trained.
-    pub fn new(recipe: &str, overrides: &[String], survey: Value, stage: usize) -> Self {
+    pub(crate) fn new(recipe: &str, overrides: &[String], survey: Value, stage: usize) -> Self {
         Self {
             stage,
             target: Target::Cpu,

@@ -12,7 +12,7 @@ use super::Line;
 
 /// The open file. Only rank 0 has one.
 #[derive(Debug)]
-pub struct MetricsLog {
+pub(crate) struct MetricsLog {
     file: File,
 }
 
@@ -22,7 +22,7 @@ impl MetricsLog {
     ///
     /// # Errors
     /// Where the file cannot be read or written.
-    pub fn open(path: &Path, done: u64) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, done: u64) -> io::Result<Self> {
         match std::fs::read(path) {
             Ok(text) => write_atomic(path, &split(&text, done).0)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -37,7 +37,7 @@ impl MetricsLog {
     ///
     /// # Errors
     /// Where the disk is full, for example.
-    pub fn append(&mut self, line: &Line<'_>) -> io::Result<()> {
+    pub(crate) fn append(&mut self, line: &Line<'_>) -> io::Result<()> {
         self.write(line)
     }
 

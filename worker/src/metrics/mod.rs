@@ -12,9 +12,9 @@ pub(crate) fn figure(name: &str, value: f64) -> String {
     }
 }
 
-pub use log::MetricsLog;
-pub use progress::{Progress, Surface};
-pub use record::{
+pub(crate) use log::MetricsLog;
+pub(crate) use progress::{Progress, Surface};
+pub(crate) use record::{
     CheckpointRecord, EvalRecord, Figures, Line, MicroBatches, OomRecord, SkipCause, StageRecord, StepRecord,
     TestRecord, WaitMs,
 };

@@ -11,7 +11,7 @@ use super::StepRecord;
 
 /// Where the progress goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Surface {
+pub(crate) enum Surface {
     /// A terminal of our own: frames overwrite each other in place.
     Terminal,
     /// The launcher shows our frames on its terminal: a frame is text ended by a carriage return.
@@ -24,7 +24,7 @@ pub enum Surface {
 
 impl Surface {
     /// The surface of this process.
-    pub fn detect(rank: usize) -> Self {
+    pub(crate) fn detect(rank: usize) -> Self {
         if rank != 0 {
             Self::Silent
         } else if std::env::var(DTRAIN_PROGRESS).is_ok_and(|value| value == "terminal") {
@@ -43,7 +43,7 @@ const BAR_WIDTH: usize = 16;
 
 /// The progress of a run.
 #[derive(Debug)]
-pub struct Progress {
+pub(crate) struct Progress {
     surface: Surface,
     total_steps: u64,
     total_epochs: u64,
@@ -57,7 +57,13 @@ pub struct Progress {
 
 impl Progress {
     /// A run of `total_steps` in `total_epochs` that goes on after `done` steps.
-    pub fn new(surface: Surface, total_steps: u64, total_epochs: u64, every_steps: u64, done: u64) -> Self {
+    pub(crate) fn new(
+        surface: Surface,
+        total_steps: u64,
+        total_epochs: u64,
+        every_steps: u64,
+        done: u64,
+    ) -> Self {
         Self {
             surface,
             total_steps,
@@ -70,7 +76,7 @@ impl Progress {
     }
 
     /// Says something that stays.
-    pub fn note(&self, text: impl Display) {
+    pub(crate) fn note(&self, text: impl Display) {
         match self.surface {
             Surface::Silent => {}
             Surface::Terminal => say(&format!("\x1b[2K{text}\n")),
@@ -79,14 +85,14 @@ impl Progress {
     }
 
     /// The run ends: what follows is not written over a bar.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         if self.surface == Surface::Terminal {
             say("\x1b[2K");
         }
     }
 
     /// After every step.
-    pub fn step(&mut self, record: &StepRecord, now: Instant) {
+    pub(crate) fn step(&mut self, record: &StepRecord, now: Instant) {
         let due = record.step.is_multiple_of(self.every_steps)
             || record.step == self.total_steps
             || record.step == self.first_step + 1;

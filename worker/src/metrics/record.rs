@@ -9,7 +9,7 @@ use crate::memory::StepMemory;
 /// A line of metrics.jsonl: a step as it is, anything else under the name of what it tells.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Line<'a> {
+pub(crate) enum Line<'a> {
     /// An evaluation.
     Eval(&'a EvalRecord),
     /// The test at the end of a run.
@@ -27,7 +27,7 @@ pub enum Line<'a> {
 
 /// One optimizer step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct StepRecord {
+pub(crate) struct StepRecord {
     /// The step, counted from 1.
     pub step: u64,
     /// The epoch that it belongs to, counted from 1.
@@ -62,7 +62,7 @@ pub struct StepRecord {
 
 /// Why the update of a step was left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SkipCause {
+pub(crate) enum SkipCause {
     /// Its loss was not finite.
     Loss,
     /// Its loss was finite, and the gradient was not.
@@ -73,7 +73,7 @@ pub enum SkipCause {
 
 impl SkipCause {
     /// That of a skipped step of this loss and weight.
-    pub fn of(loss: f64, weight: f64) -> Self {
+    pub(crate) fn of(loss: f64, weight: f64) -> Self {
         match (weight == 0.0, loss.is_finite()) {
             (true, _) => Self::Nothing,
             (false, false) => Self::Loss,
@@ -82,7 +82,7 @@ impl SkipCause {
     }
 
     /// In words, behind "skipped: ".
-    pub fn words(self) -> &'static str {
+    pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Loss => "the loss is not finite",
             Self::Gradient => "the gradient is not finite",
@@ -97,7 +97,7 @@ fn as_true<S: Serializer>(_: &Option<SkipCause>, serializer: S) -> Result<S::Ok,
 
 /// Milliseconds of waiting within a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct WaitMs {
+pub(crate) struct WaitMs {
     /// For the loader.
     pub data: f64,
     /// For the other ranks.
@@ -106,7 +106,7 @@ pub struct WaitMs {
 
 /// One evaluation on the whole test set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct EvalRecord {
+pub(crate) struct EvalRecord {
     /// The step after which it was made.
     pub step: u64,
     /// The epoch that the step ended or belongs to, counted from 1.
@@ -127,7 +127,7 @@ pub struct EvalRecord {
 
 /// An evaluation of a checkpoint: at the end of a run with `[test]`, or by `dtrain eval`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TestRecord {
+pub(crate) struct TestRecord {
     /// The checkpoint's folder.
     pub checkpoint: String,
     /// `average` or `raw`.
@@ -141,7 +141,7 @@ pub struct TestRecord {
 
 /// A stage that begins, or a part of it at which something is unfrozen.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct StageRecord {
+pub(crate) struct StageRecord {
     /// Its first step, counted from 1 as those of the run.
     pub step: u64,
     /// Its number, counted from 1.
@@ -170,7 +170,7 @@ pub struct StageRecord {
 
 /// A step that ran out of memory and is taken again.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OomRecord {
+pub(crate) struct OomRecord {
     /// The step; for an evaluation the one after which it is made.
     pub step: u64,
     /// The ranks that ran out of memory.
@@ -190,7 +190,7 @@ pub struct OomRecord {
 
 /// A checkpoint that is there.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CheckpointRecord {
+pub(crate) struct CheckpointRecord {
     /// Its step.
     pub step: u64,
     /// The bytes of its files.
@@ -205,7 +205,7 @@ pub struct CheckpointRecord {
 
 /// Two sizes of the largest micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct MicroBatches {
+pub(crate) struct MicroBatches {
     /// Before.
     pub from: usize,
     /// After.
@@ -214,7 +214,7 @@ pub struct MicroBatches {
 
 /// Named figures in an order that means something.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Figures(pub Vec<(String, f64)>);
+pub(crate) struct Figures(pub Vec<(String, f64)>);
 
 impl Serialize for Figures {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -8,7 +8,7 @@ use dtrain_common::exit::ExitStatus;
 
 /// The whole answer; `--json` writes it as one object on a line. Sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The stage that it is about, where one was named.
     pub stage: Option<String>,
     /// What is planned for.
@@ -35,7 +35,7 @@ pub struct Plan {
 
 /// The margin of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Margin {
+pub(crate) struct Margin {
     /// Taken off first.
     pub context_bytes: u64,
     /// Taken off the rest.
@@ -44,7 +44,7 @@ pub struct Margin {
 
 /// What was chosen for a GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub(crate) struct Row {
     /// The GPU.
     pub gpu: Gpu,
     /// What tensors may take of it, in bytes.
@@ -56,7 +56,7 @@ pub struct Row {
 
 /// Whether anything fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// On one of the GPUs at least.
     Fits,
     /// On none.
@@ -65,7 +65,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// The exit code's meaning: 3 where nothing fits.
-    pub fn exit_status(self) -> ExitStatus {
+    pub(crate) fn exit_status(self) -> ExitStatus {
         match self {
             Self::Fits => ExitStatus::Success,
             Self::NothingFits => ExitStatus::OutOfMemory,
@@ -75,7 +75,7 @@ impl Outcome {
 
 /// One way to save memory, and its computed effect against a cut. Predicted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Advice {
+pub(crate) struct Advice {
     /// What to do, in words.
     pub what: String,
     /// The setting that does it, as `--set` takes it; none where a section is to be removed.

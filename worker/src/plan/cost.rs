@@ -17,11 +17,11 @@ use dtrain_common::batch::Partition;
 /// What a micro-step costs on top of its samples, in samples. One of the guides measured times of 1, 1.08, 1.30 and 1.44 for
 /// micro-batches of 16, 8, 4 and 2, another 1.18 for 1 against 2. Half a sample gives 1, 1.03, 1.09 and 1.21, and 1.20: the
 /// least that agrees, since large GPUs lose more and small ones less.
-pub const MICRO_STEP_SAMPLES: f64 = 0.5;
+pub(crate) const MICRO_STEP_SAMPLES: f64 = 0.5;
 
 /// What a rank is given of a step: its samples, and the micro-steps in which it takes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share {
+pub(crate) struct Share {
     /// Samples of the busiest rank.
     pub samples: usize,
     /// Its micro-steps.
@@ -30,7 +30,7 @@ pub struct Share {
 
 impl Share {
     /// The share of the busiest rank of a partition.
-    pub fn of(partition: &Partition) -> Self {
+    pub(crate) fn of(partition: &Partition) -> Self {
         Self {
             samples: partition.samples_of(0),
             steps: partition.grad_accum_steps(),
@@ -41,7 +41,7 @@ impl Share {
 /// The expected time of a step with `cut`, against that of a step with `plain`. `segments` are those of the model that can be
 /// computed again; where operations were not counted, a forward pass is taken to be a third of a step, and each segment an
 /// equal part of it.
-pub fn relative_time(plain: (&Prediction, Share), cut: (&Prediction, Share), segments: usize) -> f64 {
+pub(crate) fn relative_time(plain: (&Prediction, Share), cut: (&Prediction, Share), segments: usize) -> f64 {
     let counted = plain.0.flops > 0.0 && cut.0.flops > 0.0;
     let work = |prediction: &Prediction, share: Share| {
         if counted {

@@ -23,14 +23,13 @@ use crate::memory_report::Owners;
 use dtrain_common::batch::{BatchError, Partition};
 use dtrain_common::recipe::Amp;
 
-pub use answer::{Advice, Margin, Outcome, Plan, Row};
-pub use budget::{CONTEXT_BYTES, FRAGMENTATION_PERCENT, usable};
-pub use cost::{MICRO_STEP_SAMPLES, Share, relative_time};
-pub use dtrain_common::job::{EvalJob, EvalWeights, Gpu, Job, PlanJob, ProfileJob, Way};
-pub use profile::{MeasuredStage, Optimal, Profile, ProfiledStage, Tried, TriedOutcome};
-pub use report::report;
-pub use search::largest;
-pub use solve::{Asked, Choice, Fit, NoFit, Solver};
+pub(crate) use answer::Outcome;
+pub(crate) use budget::FRAGMENTATION_PERCENT;
+pub(crate) use dtrain_common::job::{EvalJob, EvalWeights, Gpu, Job, PlanJob, ProfileJob, Way};
+pub(crate) use profile::{MeasuredStage, Optimal, Profile, ProfiledStage, Tried, TriedOutcome};
+pub(crate) use report::report;
+pub(crate) use search::largest;
+pub(crate) use solve::{Asked, Choice, Solver};
 
 /// How a step is cut up: what the machine may choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -65,7 +64,7 @@ pub struct Prediction {
 
 /// What does not depend on the cut.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Subject {
+pub(crate) struct Subject {
     /// The model's name.
     pub model: String,
     /// Parameters, and those that are trained (of this stage).
@@ -91,14 +90,18 @@ impl Subject {
     ///
     /// # Errors
     /// As [`Partition::in_groups`].
-    pub fn partition(&self, ranks: usize, micro_batch: Option<usize>) -> Result<Partition, BatchError> {
+    pub(crate) fn partition(
+        &self,
+        ranks: usize,
+        micro_batch: Option<usize>,
+    ) -> Result<Partition, BatchError> {
         Partition::in_groups(self.effective_batch, ranks, micro_batch, self.group)
     }
 }
 
 /// Predicts what cuts take. `overrides` are recipe settings as `key=value` that go over the recipe's own, for advice such as
 /// "without the moving average".
-pub trait Predictor {
+pub(crate) trait Predictor {
     /// Why it cannot.
     type Error;
 
@@ -117,7 +120,7 @@ pub trait Predictor {
 
 /// A plan that cannot be made.
 #[derive(Debug, thiserror::Error)]
-pub enum PlanError<E> {
+pub(crate) enum PlanError<E> {
     /// The effective batch cannot be cut up among the ranks.
     #[error("train.effective_batch: {0}")]
     Batch(#[from] BatchError),

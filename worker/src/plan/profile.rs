@@ -7,7 +7,7 @@ use crate::memory_report::{Owners, PhasePeaks};
 
 /// The whole answer; `--json` writes it as one object on a line. Sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Profile {
+pub(crate) struct Profile {
     /// The device in words, such as `GPU 0 (NVIDIA H200)` or `CPU`.
     pub device: String,
     /// What tensors may take of it.
@@ -18,7 +18,7 @@ pub struct Profile {
 
 /// One stage of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ProfiledStage {
+pub(crate) struct ProfiledStage {
     /// What was measured.
     pub subject: Subject,
     /// A step as the recipe has it; none where it did not fit.
@@ -29,7 +29,7 @@ pub struct ProfiledStage {
 
 /// A step that was run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct MeasuredStage {
+pub(crate) struct MeasuredStage {
     /// The stage's name.
     pub stage: String,
     /// Samples of a micro-batch.
@@ -48,7 +48,7 @@ pub struct MeasuredStage {
 
 /// What was found by trying.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Optimal {
+pub(crate) struct Optimal {
     /// The largest micro-batch whose peak was at most `limit`; none where not even the smallest was.
     pub largest: Option<usize>,
     /// What the peak may be: the device's memory less the margin, or the recipe's budget.
@@ -59,7 +59,7 @@ pub struct Optimal {
 
 /// One try: a process of its own ran steps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tried {
+pub(crate) struct Tried {
     /// Samples of a micro-batch.
     pub micro_batch: usize,
     /// What came of it.
@@ -69,7 +69,7 @@ pub struct Tried {
 /// What came of a try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum TriedOutcome {
+pub(crate) enum TriedOutcome {
     /// It ran, and this was its peak in bytes, whether within the limit or not.
     Ran(u64),
     /// Memory ran out.
@@ -80,7 +80,7 @@ pub enum TriedOutcome {
 
 impl MeasuredStage {
     /// Prediction less measurement, as a part of the measurement: 0.01 is 1% too much.
-    pub fn error(&self) -> f64 {
+    pub(crate) fn error(&self) -> f64 {
         self.predicted.peak as f64 / (self.peak as f64).max(1.0) - 1.0
     }
 }

@@ -8,7 +8,7 @@ impl Profile {
     ///
     /// # Errors
     /// None known: every part has a form in JSON.
-    pub fn render(&self, json: bool) -> serde_json::Result<String> {
+    pub(crate) fn render(&self, json: bool) -> serde_json::Result<String> {
         if json {
             return serde_json::to_string(self).map(|line| line + "\n");
         }

@@ -12,7 +12,7 @@ use dtrain_common::recipe::{Amp, Recipe};
 ///
 /// # Errors
 /// [`PlanError::Batch`] where there are more ranks than samples; the predictor's.
-pub fn report<P: Predictor + ?Sized>(
+pub(crate) fn report<P: Predictor + ?Sized>(
     recipe: &Recipe,
     subject: &Subject,
     predictor: &mut P,

@@ -9,7 +9,7 @@
 ///
 /// # Errors
 /// Those of `peak`.
-pub fn largest<E>(
+pub(crate) fn largest<E>(
     sizes: &[usize],
     budget: u64,
     mut peak: impl FnMut(usize) -> Result<Option<u64>, E>,

@@ -19,7 +19,7 @@ const CANDIDATES: usize = 2;
 
 /// What is asked, and what is left free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub(crate) struct Asked {
     /// Ranks.
     pub ranks: usize,
     /// Bytes that the tensors of a rank may take; see [`usable`](super::usable).
@@ -36,7 +36,7 @@ pub struct Asked {
 
 /// A cut that fits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Fit {
+pub(crate) struct Fit {
     /// What it takes.
     pub prediction: Prediction,
     /// How the effective batch is cut up, in words.
@@ -49,7 +49,7 @@ pub struct Fit {
 
 /// Nothing fits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct NoFit {
+pub(crate) struct NoFit {
     /// What the smallest cut takes that the recipe leaves free.
     pub smallest: Prediction,
     /// How the effective batch would be cut up, in words.
@@ -61,7 +61,7 @@ pub struct NoFit {
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Choice {
+pub(crate) enum Choice {
     /// A cut that fits.
     Fit(Fit),
     /// None does.
@@ -70,7 +70,7 @@ pub enum Choice {
 
 impl Choice {
     /// The prediction of the cut that was chosen, or of the smallest one.
-    pub fn prediction(&self) -> &Prediction {
+    pub(crate) fn prediction(&self) -> &Prediction {
         match self {
             Self::Fit(fit) => &fit.prediction,
             Self::NoFit(no_fit) => &no_fit.smallest,
@@ -78,7 +78,7 @@ impl Choice {
     }
 
     /// Micro-steps of a step.
-    pub fn grad_accum_steps(&self) -> usize {
+    pub(crate) fn grad_accum_steps(&self) -> usize {
         match self {
             Self::Fit(fit) => fit.grad_accum_steps,
             Self::NoFit(no_fit) => no_fit.grad_accum_steps,
@@ -88,7 +88,7 @@ impl Choice {
 
 /// Chooses cuts for one subject, and keeps what was predicted between one GPU and the next.
 #[derive(Debug)]
-pub struct Solver<'a, P: Predictor + ?Sized> {
+pub(crate) struct Solver<'a, P: Predictor + ?Sized> {
     subject: &'a Subject,
     predictor: &'a mut P,
     known: HashMap<(Vec<String>, Cut), Prediction>,
@@ -96,7 +96,7 @@ pub struct Solver<'a, P: Predictor + ?Sized> {
 
 impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
     /// For `subject`, with predictions of the recipe as it is.
-    pub fn new(subject: &'a Subject, predictor: &'a mut P) -> Self {
+    pub(crate) fn new(subject: &'a Subject, predictor: &'a mut P) -> Self {
         Self {
             subject,
             predictor,
@@ -105,7 +105,7 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
     }
 
     /// What is planned for.
-    pub fn subject(&self) -> &'a Subject {
+    pub(crate) fn subject(&self) -> &'a Subject {
         self.subject
     }
 
@@ -113,7 +113,7 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
     ///
     /// # Errors
     /// The predictor's.
-    pub fn predict(&mut self, cut: Cut) -> Result<Prediction, PlanError<P::Error>> {
+    pub(crate) fn predict(&mut self, cut: Cut) -> Result<Prediction, PlanError<P::Error>> {
         self.predict_with(&[], cut)
     }
 
@@ -121,7 +121,7 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
     ///
     /// # Errors
     /// The predictor's.
-    pub fn predict_with(
+    pub(crate) fn predict_with(
         &mut self,
         overrides: &[String],
         cut: Cut,
@@ -142,7 +142,7 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
     ///
     /// # Errors
     /// [`PlanError::Batch`] where there are more ranks than samples; the predictor's.
-    pub fn plain(&mut self, asked: &Asked) -> Result<Prediction, PlanError<P::Error>> {
+    pub(crate) fn plain(&mut self, asked: &Asked) -> Result<Prediction, PlanError<P::Error>> {
         let whole = self.subject.partition(asked.ranks, None)?;
         self.predict(asked.cut(whole.micro_batch(), 0))
     }
@@ -151,7 +151,7 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
     ///
     /// # Errors
     /// As [`Solver::plain`].
-    pub fn solve(&mut self, asked: &Asked) -> Result<Choice, PlanError<P::Error>> {
+    pub(crate) fn solve(&mut self, asked: &Asked) -> Result<Choice, PlanError<P::Error>> {
         let partitions = self.partitions(asked)?;
         let sizes: Vec<_> = partitions.iter().map(Partition::micro_batch).collect();
         let segments = self.subject.segments;
@@ -210,7 +210,7 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
     ///
     /// # Errors
     /// As [`Solver::plain`].
-    pub fn smallest(&mut self, asked: &Asked) -> Result<Prediction, PlanError<P::Error>> {
+    pub(crate) fn smallest(&mut self, asked: &Asked) -> Result<Prediction, PlanError<P::Error>> {
         let smallest = self.partitions(asked)?[0].micro_batch();
         let (_, most) = asked.segments(self.subject.segments);
         self.predict(asked.cut(smallest, most))
@@ -318,7 +318,7 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
 impl Asked {
     /// What `recipe` leaves free on `ranks` ranks whose tensors may take `budget` bytes each. `amp` is the precision that
     /// `precision.amp` comes to on their device.
-    pub fn new(recipe: &Recipe, ranks: usize, budget: u64, amp: Amp) -> Self {
+    pub(crate) fn new(recipe: &Recipe, ranks: usize, budget: u64, amp: Amp) -> Self {
         Self {
             ranks,
             budget,
