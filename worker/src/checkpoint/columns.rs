@@ -1,17 +1,17 @@
 //! The columns of the state table for a checkpoint: whole tensors where every rank has all of a column, and where the ranks hold parts
 //! of it what this rank has, so that nothing is gathered.
 
-use tch::{Kind, TchError, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::error::CheckpointError;
+use super::items::{Source, item};
 use super::layout::Held;
-use super::source::{Source, item};
-use crate::collectives::{Ranks, ReduceOp};
+use crate::collectives::{Collective, Ranks, ReduceOp};
 use crate::engine::patiently;
 use crate::state::{ColumnSpec, Part, Role, Slot, Table, pieces};
 
-/// Sources, by their place in a list, that no rank can write in ranges, and the blocks and places of their elements.
-type Scattered<'a> = Vec<(usize, (usize, &'a Slot))>;
+/// Sources, by their place in a list, that no rank can write in ranges, with their types and the places of their elements.
+type Scattered<'a> = Vec<(usize, Kind, &'a Slot)>;
 
 /// The name of a row's tensor in the file of its column.
 pub(super) fn name(spec: ColumnSpec, slot: &Slot) -> String {
@@ -42,20 +42,18 @@ pub(super) fn sources<'a>(
             continue;
         }
         let mut pieces = pieces(&parts, held, (block, slot))?;
-        if let [_] = holders.as_slice() {
+        if holders.len() == 1 {
             if let Some((_, elements)) = pieces.pop() {
                 sources.push(Source::whole(name(spec, slot), slot.shaped(&elements)?)?.lasting());
             }
             continue;
         }
         let owners = owners(&holders, block, slot);
-        if !slot.is_contiguous() {
-            match owners.len() {
-                1 => pieces.iter_mut().try_for_each(|(_, tensor)| {
-                    *tensor = slot.shaped(tensor)?;
-                    Ok::<_, TchError>(())
-                })?,
-                _ => scattered.push((sources.len(), (block, slot))),
+        if !slot.is_contiguous() && owners.len() > 1 {
+            scattered.push((sources.len(), kind, slot));
+        } else if !slot.is_contiguous() {
+            for (_, tensor) in &mut pieces {
+                *tensor = slot.shaped(tensor)?;
             }
         }
         let held = pieces
@@ -89,42 +87,35 @@ fn owners(holders: &[Vec<Part>], block: usize, slot: &Slot) -> Vec<(u64, usize)>
 pub(super) fn assemble(
     sources: &mut [Source],
     scattered: &Scattered<'_>,
-    table: &Table,
     ranks: &Ranks,
+    device: Device,
 ) -> Result<(), CheckpointError> {
-    if scattered.is_empty() {
-        return Ok(());
-    }
-    let device = table.device();
-    let width = |block: usize| table.blocks()[block].kind.elt_size_in_bytes() as i64;
-    let total: i64 = scattered
-        .iter()
-        .map(|(_, (block, slot))| slot.len() * width(*block))
-        .sum();
-    // As bytes, each of which only one rank sets: a sum of floats would lose the sign of a zero.
-    let bytes = patiently(device, || Tensor::f_zeros([total], (Kind::Uint8, device)))?;
-    let mut offset = 0;
-    for (index, (block, slot)) in scattered {
-        let own = bytes.f_narrow(0, offset, slot.len() * width(*block))?;
-        for (range, tensor) in &sources[*index].held {
+    let mut whole = Vec::new();
+    for (index, kind, slot) in scattered {
+        let source = &sources[*index];
+        let width = kind.elt_size_in_bytes() as i64;
+        // As bytes, each of which only one rank sets: a sum of floats would lose the sign of a zero.
+        let bytes = patiently(device, || {
+            Tensor::f_zeros([slot.len() * width], (Kind::Uint8, device))
+        })?;
+        for (range, tensor) in &source.held {
             let flat = tensor.f_contiguous()?.f_view_dtype(Kind::Uint8)?;
-            let mut place = own.f_narrow(0, range.start as i64 * width(*block), flat.numel() as i64)?;
+            let mut place = bytes.f_narrow(0, range.start as i64 * width, flat.numel() as i64)?;
             tch::no_grad(|| place.f_copy_(&flat))?;
         }
-        offset += slot.len() * width(*block);
+        whole.push(bytes);
     }
-    ranks.all_reduce(&bytes, ReduceOp::Sum)?.wait()?;
-    let mut offset = 0;
-    for (index, (block, slot)) in scattered {
+    if whole.is_empty() {
+        return Ok(());
+    }
+    let sums = whole
+        .iter()
+        .map(|bytes| Collective::AllReduce(bytes, ReduceOp::Sum));
+    ranks.start_all(&sums.collect::<Vec<_>>())?.wait()?;
+    for ((index, kind, slot), bytes) in scattered.iter().zip(whole) {
         let source = &mut sources[*index];
-        // A copy begins where its elements may.
-        let piece = bytes.f_narrow(0, offset, slot.len() * width(*block))?;
-        let mut own = patiently(device, || piece.f_empty_like())?;
-        tch::no_grad(|| own.f_copy_(&piece))?;
-        let own = own.f_view_dtype(table.blocks()[*block].kind)?;
-        source.held = vec![(0..slot.len() as u64, slot.shaped(&own)?)];
+        source.held = vec![(0..slot.len() as u64, slot.shaped(&bytes.f_view_dtype(*kind)?)?)];
         source.item.held = Held::All { divisible: false };
-        offset += slot.len() * width(*block);
     }
     Ok(())
 }
@@ -132,8 +123,6 @@ pub(super) fn assemble(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use tch::Device;
-
     use super::*;
     use crate::state::{AVERAGE, Group, LayoutOptions, Parameter};
 

@@ -8,34 +8,18 @@ use std::path::{Path, PathBuf};
 
 use dtrain_common::files::symlink_atomic;
 use dtrain_common::manifest::{BestSoFar, Manifest};
-pub use dtrain_common::run_dir::Keep;
-use dtrain_common::run_dir::{PARTIAL, RunDir};
+use dtrain_common::run_dir::{Keep, PARTIAL, RunDir};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::error::CheckpointError;
 use super::remove::{prune, remove};
 
-/// What makes the files of a folder a checkpoint.
-pub(super) struct Commit {
-    pub(super) run_dir: RunDir,
-    pub(super) partial: PathBuf,
-    pub(super) manifest: Manifest,
-    pub(super) keep: Keep,
-}
-
 /// Makes the partial folder the checkpoint of its step, points `latest` and `best` at theirs, and removes what is not kept.
-/// Returns the folder. Rank 0 calls it when every rank has written and synced its part.
-///
-/// # Errors
-/// Where the disk fails. Earlier checkpoints and `latest` are as they were then.
-pub(super) fn commit(commit: Commit) -> Result<PathBuf, CheckpointError> {
-    let Commit {
-        run_dir,
-        partial,
-        manifest,
-        keep,
-    } = commit;
+/// Rank 0 calls it when every rank has written and synced its part. Where the disk fails, earlier checkpoints and `latest` are as
+/// they were.
+pub(super) fn commit(run_dir: &RunDir, manifest: &Manifest, keep: Keep) -> Result<(), CheckpointError> {
+    let partial = partial(run_dir, manifest.step);
     let folder = run_dir.checkpoint(manifest.step);
     manifest.check_sizes(&partial)?;
     manifest.write(&partial)?;
@@ -48,17 +32,14 @@ pub(super) fn commit(commit: Commit) -> Result<PathBuf, CheckpointError> {
     sync(&run_dir.checkpoints())?;
     fs::rename(&next, &latest).map_err(CheckpointError::io("rename", &next))?;
     sync(&run_dir.checkpoints())?;
-    point_to_best(&run_dir, manifest.best.as_ref())?;
-    prune(&run_dir, keep, manifest.step);
-    Ok(folder)
+    point_to_best(run_dir, manifest.best.as_ref())?;
+    prune(run_dir, keep, manifest.step);
+    Ok(())
 }
 
 /// Completes the checkpoint of `step` by what an evaluation after it has found, and points `best` at the best one. Rank 0 calls it,
-/// while no checkpoint is under way.
-///
-/// # Errors
-/// Where the checkpoint is not there or the disk fails; the checkpoint is as it was then.
-pub fn amend(
+/// while no checkpoint is pending. Where the disk fails, the checkpoint is as it was.
+pub(crate) fn amend(
     run_dir: &RunDir,
     step: u64,
     metrics: BTreeMap<String, f64>,

@@ -1,4 +1,4 @@
-//! What writing a checkpoint asks of a file system, and a file system that fails on request.
+//! Files that a checkpoint is written into, by several ranks at once; for tests they fail on request.
 
 use std::fs::File;
 use std::io;
@@ -11,20 +11,8 @@ use dtrain_common::env::{DTRAIN_FAULT, EnvError};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
-use super::staging::PAGE;
+use super::copying::PAGE;
 use crate::step::WRITE_FAULT;
-
-/// A file system. Several ranks may write into one file.
-pub(super) trait Disk: Send + Sync {
-    /// Opens a file, which is made with this size where it is not there.
-    fn create(&self, path: &Path, bytes: u64) -> io::Result<Output>;
-
-    /// Writes all bytes at this place.
-    fn write_at(&self, file: &Output, bytes: &[u8], offset: u64) -> io::Result<()>;
-
-    /// Returns when what was written would survive a loss of power.
-    fn sync(&self, file: &Output) -> io::Result<()>;
-}
 
 /// A file that is written.
 pub(super) struct Output {
@@ -34,17 +22,15 @@ pub(super) struct Output {
     direct: Option<File>,
 }
 
-/// The one of the system.
-pub(super) struct SystemDisk;
-
 /// Bytes that are written in one go.
 const CHUNK: usize = 16 << 20;
 
 /// Less is not worth a way of its own.
 const LEAST_DIRECT: usize = 256 << 10;
 
-impl Disk for SystemDisk {
-    fn create(&self, path: &Path, bytes: u64) -> io::Result<Output> {
+impl Output {
+    /// Opens a file, which is made with this size where it is not there.
+    pub(super) fn create(path: &Path, bytes: u64) -> io::Result<Self> {
         let mut options = File::options();
         options.create(true).truncate(false).read(true).write(true);
         let file = options.open(path)?;
@@ -58,14 +44,14 @@ impl Disk for SystemDisk {
             file.set_len(bytes)?;
         }
         let direct = options.custom_flags(OFlags::DIRECT.bits() as i32).open(path);
-        Ok(Output {
+        Ok(Self {
             file,
             direct: direct.ok(),
         })
     }
 
-    fn write_at(&self, output: &Output, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let Output { file, direct } = output;
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let Self { file, direct } = self;
         let (head, pages) = to_whole_pages(bytes, offset);
         let Some(direct) = direct.as_ref().filter(|_| pages >= LEAST_DIRECT) else {
             return file.write_all_at(bytes, offset);
@@ -87,8 +73,9 @@ impl Disk for SystemDisk {
         file.write_all_at(tail, offset)
     }
 
-    fn sync(&self, output: &Output) -> io::Result<()> {
-        output.file.sync_all()
+    /// Returns when what was written would survive a loss of power.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
     }
 }
 
@@ -103,99 +90,88 @@ fn to_whole_pages(bytes: &[u8], offset: u64) -> (usize, usize) {
     (head, (bytes.len() - head) / PAGE * PAGE)
 }
 
-/// One on which a rank's writing fails or stops for a while after so many bytes, for tests:
+/// The file system, on which a rank's writing fails or stops for a while after so many bytes where a test asks for it:
 /// `DTRAIN_FAULT=write:rank=1,after=4096,error=ENOSPC`, or `pause=5s` instead of an error.
-pub(super) struct FaultyDisk {
+pub(super) struct Disk(Option<Fault>);
+
+struct Fault {
+    /// Bytes before it.
     left: AtomicI64,
-    fault: WriteFault,
-    /// How many times it fails; the disk is whole again then.
+    /// How many times it happens; the disk is whole again then.
     times: AtomicI64,
+    effect: Effect,
 }
 
-#[derive(Clone, Copy)]
-enum WriteFault {
+enum Effect {
     Error(Errno),
     Pause(Duration),
 }
 
-impl FaultyDisk {
-    /// What the variable asks for on `rank`, if it asks for that.
-    ///
-    /// # Errors
-    /// [`EnvError::Invalid`] where it asks for a failure to write in another form.
-    pub(super) fn from_env(rank: usize) -> Result<Option<Self>, EnvError> {
-        let Ok(value) = std::env::var(DTRAIN_FAULT) else {
-            return Ok(None);
-        };
+impl Disk {
+    /// With what the variable asks for on `rank`, if it asks for that.
+    pub(super) fn from_env(rank: usize) -> Result<Self, EnvError> {
+        let value = std::env::var(DTRAIN_FAULT).unwrap_or_default();
         let Some(words) = value.strip_prefix(WRITE_FAULT) else {
-            return Ok(None);
+            return Ok(Self(None));
         };
-        let invalid = || EnvError::Invalid {
+        let (of, fault) = Fault::parse(words).ok_or_else(|| EnvError::Invalid {
             name: DTRAIN_FAULT,
             value: value.clone(),
             expected: "such as write:rank=1,after=4096,error=ENOSPC, or error=EIO or pause=5s, and optionally times",
+        })?;
+        Ok(Self((of == rank).then_some(fault)))
+    }
+
+    /// Writes all bytes at this place.
+    pub(super) fn write_at(&self, file: &Output, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let Some(fault) = &self.0 else {
+            return file.write_at(bytes, offset);
         };
-        let (mut of, mut after, mut fault, mut times) = (None, None, None, 1);
-        for word in words.split(',') {
-            let (key, text) = word.split_once('=').ok_or_else(invalid)?;
-            match key {
-                "rank" => of = text.parse().ok(),
-                "after" => after = text.parse().ok(),
-                "times" => times = text.parse().map_err(|_| invalid())?,
-                "error" => {
-                    fault = match text {
-                        "ENOSPC" => Some(WriteFault::Error(Errno::NOSPC)),
-                        "EIO" => Some(WriteFault::Error(Errno::IO)),
-                        _ => None,
-                    };
-                }
-                "pause" => {
-                    let seconds = text.strip_suffix('s').and_then(|text| text.parse().ok());
-                    fault = seconds.map(|seconds| WriteFault::Pause(Duration::from_secs(seconds)));
-                }
-                _ => return Err(invalid()),
+        let length = bytes.len() as i64;
+        let left = fault.left.fetch_sub(length, Ordering::Relaxed);
+        if left >= length || fault.times.load(Ordering::Relaxed) == 0 {
+            return file.write_at(bytes, offset);
+        }
+        fault.times.fetch_sub(1, Ordering::Relaxed);
+        match fault.effect {
+            Effect::Pause(pause) => {
+                std::thread::sleep(pause);
+                file.write_at(bytes, offset)
+            }
+            Effect::Error(error) => {
+                // What was written before the failure stays, as on a disk.
+                let some = usize::try_from(left).unwrap_or(0);
+                file.write_at(&bytes[..some], offset)?;
+                Err(error.into())
             }
         }
-        let (of, after, fault): (usize, i64, WriteFault) = (of
-            .zip(after)
-            .zip(fault)
-            .map(|((of, after), fault)| (of, after, fault)))
-        .ok_or_else(invalid)?;
-        Ok((of == rank).then(|| Self {
-            left: AtomicI64::new(after),
-            fault,
-            times: AtomicI64::new(times),
-        }))
     }
 }
 
-impl Disk for FaultyDisk {
-    fn create(&self, path: &Path, bytes: u64) -> io::Result<Output> {
-        SystemDisk.create(path, bytes)
-    }
-
-    fn write_at(&self, file: &Output, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let length = bytes.len() as i64;
-        let left = self.left.fetch_sub(length, Ordering::Relaxed);
-        if left >= length || self.times.load(Ordering::Relaxed) == 0 {
-            return SystemDisk.write_at(file, bytes, offset);
-        }
-        self.times.fetch_sub(1, Ordering::Relaxed);
-        let error = match self.fault {
-            WriteFault::Error(error) => error,
-            WriteFault::Pause(pause) => {
-                std::thread::sleep(pause);
-                return SystemDisk.write_at(file, bytes, offset);
+impl Fault {
+    /// The rank, and what happens to it.
+    fn parse(words: &str) -> Option<(usize, Self)> {
+        let (mut rank, mut after, mut effect, mut times) = (None, None, None, 1);
+        for word in words.split(',') {
+            match word.split_once('=')? {
+                ("rank", text) => rank = Some(text.parse().ok()?),
+                ("after", text) => after = Some(text.parse().ok()?),
+                ("times", text) => times = text.parse().ok()?,
+                ("error", "ENOSPC") => effect = Some(Effect::Error(Errno::NOSPC)),
+                ("error", "EIO") => effect = Some(Effect::Error(Errno::IO)),
+                ("pause", text) => {
+                    let seconds = text.strip_suffix('s')?.parse().ok()?;
+                    effect = Some(Effect::Pause(Duration::from_secs(seconds)));
+                }
+                _ => return None,
             }
+        }
+        let fault = Self {
+            left: AtomicI64::new(after?),
+            times: AtomicI64::new(times),
+            effect: effect?,
         };
-        // What was written before the failure stays, as on a disk.
-        let some = usize::try_from(left).unwrap_or(0);
-        SystemDisk.write_at(file, &bytes[..some], offset)?;
-        Err(error.into())
-    }
-
-    fn sync(&self, file: &Output) -> io::Result<()> {
-        SystemDisk.sync(file)
+        Some((rank?, fault))
     }
 }
 
@@ -204,7 +180,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use proptest::prelude::*;
 
-    use super::super::staging::Memory;
+    use super::super::copying::Memory;
     use super::*;
 
     proptest! {
@@ -223,9 +199,9 @@ mod tests {
                 let start = range.start % PAGE + shift;
                 let place = start..start + range.len();
                 memory[place.clone()].copy_from_slice(&content[range.clone()]);
-                let output = SystemDisk.create(&path, bytes as u64).unwrap();
-                SystemDisk.write_at(&output, &memory[place], range.start as u64).unwrap();
-                SystemDisk.sync(&output).unwrap();
+                let output = Output::create(&path, bytes as u64).unwrap();
+                output.write_at(&memory[place], range.start as u64).unwrap();
+                output.sync().unwrap();
             }
             prop_assert!(std::fs::read(&path).unwrap() == content);
         }
@@ -237,8 +213,8 @@ mod tests {
         let path = folder.path().join("file");
         std::fs::write(&path, [7; 100]).unwrap();
         for bytes in [10, 0, 20] {
-            let output = SystemDisk.create(&path, bytes).unwrap();
-            SystemDisk.write_at(&output, &vec![1; bytes as usize], 0).unwrap();
+            let output = Output::create(&path, bytes).unwrap();
+            output.write_at(&vec![1; bytes as usize], 0).unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), vec![1; bytes as usize]);
         }
     }

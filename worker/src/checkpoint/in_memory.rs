@@ -8,139 +8,75 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::JoinHandle;
 
 use dtrain_common::manifest::{self, CHECKSUM_BYTES, Checksum, FileEntry, Manifest, Part};
 use dtrain_common::memory_copies::{SLOTS, mark, step_of};
 use tch::Device;
 
+use super::background::Work;
+use super::copying::{Copied, Copier, Memory};
 use super::error::CheckpointError;
-use super::filling::{Filler, Filling};
-use super::items::{self, Snapshot};
+use super::items::Snapshot;
 use super::layout::FileLayout;
-use super::staging::{self, Copying, Memory, StagedPart};
 use crate::collectives::Ranks;
 
 /// The copies of a run, on one of its ranks.
-pub struct MemoryCopies {
-    ranks: Ranks,
-    device: Device,
-    /// Of the machine's cores this rank's share.
-    cores: usize,
-    slots: [PathBuf; 2],
-    filler: Filler,
-    /// Where the next copy is staged; with the thread while one is written.
-    memory: Option<Memory>,
-    is_writing: bool,
-    jobs: Option<Sender<Copy>>,
-    done: Receiver<(Option<Memory>, Result<(), CheckpointError>)>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// What the thread writes.
-struct Copy {
-    slot: PathBuf,
+pub(crate) struct MemoryCopies {
     rank: usize,
-    step: u64,
-    files: Vec<(String, u64)>,
-    parts: Vec<StagedPart>,
-    filling: Filling,
-    /// On rank 0.
-    manifest: Option<Manifest>,
+    slots: [PathBuf; 2],
+    copier: Copier,
+    /// For the next copy.
+    memory: Option<Memory>,
+    writing: Option<Work<Memory>>,
 }
 
 impl MemoryCopies {
     /// In the place that the launcher has made, where `cores` of the machine are this rank's share; every rank makes one.
-    ///
-    /// # Errors
-    /// Where the system refuses a thread.
-    pub fn new(place: &Path, ranks: &Ranks, device: Device, cores: usize) -> Result<Self, CheckpointError> {
-        let (jobs, queue) = mpsc::channel::<Copy>();
-        let (says, done) = mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name("memory-copies".to_owned())
-            .spawn(move || {
-                for copy in queue {
-                    // Fails only when the training is over.
-                    let _ = says.send(copy.make());
-                }
-            })
-            .map_err(CheckpointError::io("start a thread for", place))?;
+    pub(crate) fn new(
+        place: &Path,
+        ranks: &Ranks,
+        device: Device,
+        cores: usize,
+    ) -> Result<Self, CheckpointError> {
         Ok(Self {
-            ranks: ranks.clone(),
-            device,
-            cores,
+            rank: ranks.rank(),
             slots: SLOTS.map(|slot| place.join(slot)),
-            filler: Filler::new(device)?,
+            copier: Copier::new(ranks, device, cores)?,
             memory: None,
-            is_writing: false,
-            jobs: Some(jobs),
-            done,
-            thread: Some(thread),
+            writing: None,
         })
     }
 
     /// Begins to copy what this rank keeps of the state after `manifest.step`. Every rank calls it, between the same two steps, and
     /// [`MemoryCopies::settle`] before it changes parameters, moments or averages.
-    ///
-    /// # Errors
-    /// Where a peer is lost or memory runs out.
-    pub fn begin(&mut self, snapshot: &Snapshot<'_>, mut manifest: Manifest) -> Result<(), CheckpointError> {
+    pub(crate) fn begin(
+        &mut self,
+        snapshot: &Snapshot<'_>,
+        mut manifest: Manifest,
+    ) -> Result<(), CheckpointError> {
         self.settle()?;
-        let rank = self.ranks.rank();
-        let sources = items::files(snapshot, &self.ranks, self.device)?;
-        let layouts: Arc<[FileLayout]> = items::divide(&sources, self.ranks.size())?.into();
-        let (parts, bytes) = staging::parts(&layouts, rank);
-        let memory = Memory::at_least(bytes, self.memory.take())?;
-        let copying = Copying {
-            rank,
-            layouts: Arc::clone(&layouts),
-            files: sources,
-            threads: self.cores,
-        };
-        manifest.files = layouts.iter().map(entry).collect();
-        let copy = Copy {
-            slot: self.slots[(manifest.step % 2) as usize].clone(),
-            rank,
-            step: manifest.step,
-            files: layouts.iter().map(FileLayout::named).collect(),
-            filling: self.filler.fill(copying, &parts, memory)?,
-            parts,
-            manifest: (rank == 0).then_some(manifest),
-        };
-        let jobs = self.jobs.as_ref().ok_or(CheckpointError::Writer)?;
-        jobs.send(copy).map_err(|_| CheckpointError::Writer)?;
-        self.is_writing = true;
+        let copying = self.copier.begin(snapshot, self.memory.take())?;
+        manifest.files = copying.files.iter().map(entry).collect();
+        let (slot, rank) = (self.slots[(manifest.step % 2) as usize].clone(), self.rank);
+        self.writing = Some(Work::begin(move || {
+            let copied = copying.end()?;
+            write(&slot, rank, &copied, &manifest).map_err(CheckpointError::io("write", slot))?;
+            Ok(copied.memory)
+        })?);
         Ok(())
     }
 
-    /// Waits until the copy under way is written, if there is one. Every rank calls it before it agrees on the next step.
-    ///
-    /// # Errors
-    /// Where it could not be written.
-    pub fn settle(&mut self) -> Result<(), CheckpointError> {
-        if std::mem::take(&mut self.is_writing) {
-            let (memory, written) = self.done.recv().map_err(|_| CheckpointError::Writer)?;
-            self.memory = memory;
-            written?;
+    /// Waits until the copy that was begun is written, if there is one. Every rank calls it before it agrees on the next step.
+    pub(crate) fn settle(&mut self) -> Result<(), CheckpointError> {
+        if let Some(writing) = self.writing.take() {
+            self.memory = Some(writing.end()?);
         }
         Ok(())
-    }
-}
-
-impl Drop for MemoryCopies {
-    fn drop(&mut self) {
-        drop(self.jobs.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
 /// The newest slot that so many ranks have written whole, with its step.
-pub fn newest(place: &Path, ranks: usize) -> Option<(PathBuf, u64)> {
+pub(crate) fn newest(place: &Path, ranks: usize) -> Option<(PathBuf, u64)> {
     let whole = |slot: &str| {
         let slot = place.join(slot);
         let step = step_of(&slot, ranks)?;
@@ -163,40 +99,19 @@ fn entry(file: &FileLayout) -> FileEntry {
     }
 }
 
-impl Copy {
-    /// The memory, where the device has not lost it, and whether all is written.
-    fn make(self) -> (Option<Memory>, Result<(), CheckpointError>) {
-        let Self {
-            slot,
-            rank,
-            step,
-            files,
-            parts,
-            filling,
-            manifest,
-        } = self;
-        let (memory, filled) = filling.end(&parts);
-        let write = |memory: &Memory| {
-            let failed = || CheckpointError::io("write", slot.clone());
-            mark(&slot, rank, 0).map_err(failed())?;
-            if let Some(manifest) = &manifest {
-                write_manifest(&slot, manifest).map_err(failed())?;
-            }
-            for (number, (name, bytes)) in files.iter().enumerate() {
-                let path = slot.join(name);
-                let fail = || CheckpointError::io("write", path.clone());
-                let file = File::options().write(true).open(&path).map_err(fail())?;
-                file.set_len(*bytes).map_err(fail())?;
-                for part in parts.iter().filter(|part| part.file == number) {
-                    let content = &memory[part.start..part.start + part.bytes];
-                    file.write_all_at(content, part.offset).map_err(fail())?;
-                }
-            }
-            mark(&slot, rank, step).map_err(failed())
-        };
-        let written = filled.and_then(|()| write(memory.as_ref().ok_or(CheckpointError::Writer)?));
-        (memory, written)
+fn write(slot: &Path, rank: usize, copied: &Copied, manifest: &Manifest) -> io::Result<()> {
+    mark(slot, rank, 0)?;
+    if rank == 0 {
+        write_manifest(slot, manifest)?;
     }
+    for (layout, parts) in copied.by_file() {
+        let file = File::options().write(true).open(slot.join(&layout.name))?;
+        file.set_len(layout.bytes)?;
+        for part in parts {
+            file.write_all_at(copied.bytes_of(part), part.offset)?;
+        }
+    }
+    mark(slot, rank, manifest.step)
 }
 
 fn write_manifest(slot: &Path, manifest: &Manifest) -> io::Result<()> {

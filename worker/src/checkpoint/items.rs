@@ -1,53 +1,112 @@
 //! The tensors of a checkpoint, as this rank holds them.
 
+use std::borrow::Borrow;
 use std::collections::HashSet;
+use std::ops::Range;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::error::CheckpointError;
-use super::layout::{FileLayout, Item, layout};
-use super::source::Source;
+use super::layout::{Held, Item};
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS, columns};
 use crate::collectives::Ranks;
 use crate::engine::patiently;
-use crate::models::Registry;
+use crate::models::{Registry, dtype_of};
 use crate::state::{AVERAGE, Role, Table};
 
 /// What a checkpoint is made of.
-pub struct Snapshot<'a> {
+pub(crate) struct Snapshot<'a> {
     /// The model's parameters and buffers.
-    pub registry: &'a Registry,
+    pub(crate) registry: &'a Registry,
     /// What is kept of its rows.
-    pub table: &'a Table,
+    pub(crate) table: &'a Table,
     /// Whether only the optimizer changes trained parameters: see `Task::keeps_parameters`.
-    pub keeps_parameters: bool,
+    pub(crate) keeps_parameters: bool,
+}
+
+/// A tensor of a file, and what this rank has of it.
+pub(super) struct Source {
+    pub(super) item: Item,
+    /// Elements in the order of the file, and a tensor of them: one that lies in this order, or all of them in any.
+    pub(super) held: Vec<(Range<u64>, Tensor)>,
+    /// Whether nothing changes it before the next update: it can be copied while the next step is computed. True of what the
+    /// optimizer and the average keep. Buffers change in forward, and what is frozen a task may change.
+    pub(super) lasts: bool,
+}
+
+impl Borrow<Item> for Source {
+    fn borrow(&self) -> &Item {
+        &self.item
+    }
+}
+
+impl Source {
+    /// A tensor that every rank has; it is copied at once unless the caller says that it lasts.
+    pub(super) fn whole(name: String, tensor: Tensor) -> Result<Self, CheckpointError> {
+        let held = Held::All {
+            divisible: tensor.is_contiguous(),
+        };
+        Ok(Self {
+            item: item(name, tensor.f_kind()?, tensor.size(), held)?,
+            held: vec![(0..tensor.numel() as u64, tensor)],
+            lasts: false,
+        })
+    }
+
+    /// It is in memory that only an update changes.
+    pub(super) fn lasting(mut self) -> Self {
+        self.lasts = true;
+        self
+    }
+
+    /// A tensor with these elements, which this rank has according to the layout.
+    pub(super) fn elements(&self, range: &Range<u64>) -> Result<Tensor, TchError> {
+        let covers = |(held, _): &&(Range<u64>, Tensor)| held.start <= range.start && range.end <= held.end;
+        let missing = || TchError::Convert(format!("{} is not held here", self.item.name));
+        let (held, tensor) = self.held.iter().find(covers).ok_or_else(missing)?;
+        if held == range {
+            return Ok(tensor.shallow_clone());
+        }
+        let (start, length) = (range.start - held.start, range.end - range.start);
+        tensor.f_view([-1])?.f_narrow(0, start as i64, length as i64)
+    }
+}
+
+pub(super) fn item(name: String, kind: Kind, shape: Vec<i64>, held: Held) -> Result<Item, CheckpointError> {
+    let dtype = dtype_of(kind).ok_or_else(|| {
+        let reason = format!("`{name}` has the type {kind:?}, which safetensors files lack");
+        CheckpointError::Unwritable(reason)
+    })?;
+    Ok(Item {
+        name,
+        dtype,
+        shape,
+        held,
+    })
 }
 
 /// The files of a checkpoint with their tensors, the same ones in the same order on every rank. Every rank calls it between
 /// two steps, as the ranks exchange what none of them could write.
-///
-/// # Errors
-/// Where a peer is lost or memory runs out.
 pub(super) fn files(
     snapshot: &Snapshot<'_>,
     ranks: &Ranks,
     device: Device,
-) -> Result<Vec<(String, Vec<Source>)>, CheckpointError> {
+) -> Result<Vec<(&'static str, Vec<Source>)>, CheckpointError> {
     let table = snapshot.table;
     let model = patiently(device, || model(snapshot))?;
     let mut state = patiently(device, || updates(table))?;
     let mut average = Vec::new();
     for (spec, held) in table.columns() {
         let (mut sources, scattered) = patiently(device, || columns::sources(table, spec, held))?;
-        columns::assemble(&mut sources, &scattered, table, ranks)?;
+        columns::assemble(&mut sources, &scattered, ranks, device)?;
         match spec.role {
             Role::Moment => state.extend(sources),
             Role::Average => average.extend(sources),
         }
     }
-    let mut files = vec![(MODEL_FILE.to_owned(), model), (OPTIMIZER_FILE.to_owned(), state)];
+    let mut files = vec![(MODEL_FILE, model), (OPTIMIZER_FILE, state)];
     if table.column(AVERAGE.name).is_some() {
-        files.push((EMA_FILE.to_owned(), average));
+        files.push((EMA_FILE, average));
     }
     Ok(files)
 }
@@ -58,24 +117,6 @@ fn updates(table: &Table) -> Result<Vec<Source>, CheckpointError> {
         Source::whole(format!("{STEPS}.{name}"), Tensor::from(*updates as i64))
     };
     table.names().zip(table.updates()).map(of_row).collect()
-}
-
-/// Who of so many ranks writes what of the files.
-///
-/// # Errors
-/// What the format has no form for.
-pub(super) fn divide(
-    files: &[(String, Vec<Source>)],
-    ranks: usize,
-) -> Result<Vec<FileLayout>, CheckpointError> {
-    let items: Vec<(String, Vec<Item>)> = files
-        .iter()
-        .map(|(name, sources)| {
-            let items = sources.iter().map(|source| source.item.clone());
-            (name.clone(), items.collect())
-        })
-        .collect();
-    layout(&items, ranks).map_err(CheckpointError::Unwritable)
 }
 
 /// Parameters as float32, or as float64 where the model computes in it, and buffers in their own type: what is loaded again is
@@ -90,19 +131,13 @@ fn model(snapshot: &Snapshot<'_>) -> Result<Vec<Source>, CheckpointError> {
             Kind::Float | Kind::Double => tensor,
             _ => tensor.f_to_kind(Kind::Float)?,
         };
-        let source = Source::whole(entry.name().to_owned(), tensor)?;
-        sources.push(
-            match snapshot.keeps_parameters && updated.contains(entry.name()) {
-                true => source.lasting(),
-                false => source,
-            },
-        );
+        let mut source = Source::whole(entry.name().to_owned(), tensor)?;
+        source.lasts = snapshot.keeps_parameters && updated.contains(entry.name());
+        sources.push(source);
     }
     for entry in registry.buffers() {
-        sources.push(Source::whole(
-            entry.name().to_owned(),
-            entry.tensor().f_detach()?,
-        )?);
+        let tensor = entry.tensor().f_detach()?;
+        sources.push(Source::whole(entry.name().to_owned(), tensor)?);
     }
     Ok(sources)
 }

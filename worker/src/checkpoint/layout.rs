@@ -2,33 +2,28 @@
 //!
 //! What every rank holds is divided so that all of them write equally much; what only one rank holds, that one writes.
 
+use std::borrow::Borrow;
 use std::ops::Range;
 
 use safetensors::Dtype;
 
+use super::error::CheckpointError;
 use crate::models::{header, widest_first};
 
 /// A tensor of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Item {
-    /// Its name in the file.
     pub(super) name: String,
-    /// Its type there.
     pub(super) dtype: Dtype,
-    /// Its shape.
     pub(super) shape: Vec<i64>,
-    /// Who has it.
     pub(super) held: Held,
 }
 
 /// Who has the values of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Held {
-    /// Every rank; several may write parts of it, if it lies in memory as in the file.
-    All {
-        /// Whether it does.
-        divisible: bool,
-    },
+    /// Every rank; several may write parts of it where it is `divisible`: it lies in memory as in the file.
+    All { divisible: bool },
     /// These ranks its elements up to these ends, in rising order, the last of which is their number.
     Parts(Vec<(u64, usize)>),
 }
@@ -36,26 +31,29 @@ pub(super) enum Held {
 /// A file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileLayout {
-    /// Its name.
     pub(super) name: String,
-    /// What it begins with.
     pub(super) header: Vec<u8>,
     /// Its size.
     pub(super) bytes: u64,
-    /// Who writes what, end to end: bytes and rank, at most [`PART_BYTES`].
-    pub(super) parts: Vec<(u64, usize)>,
+    /// Who writes what, end to end.
+    pub(super) parts: Vec<Part>,
     /// The pieces of all ranks, end to end.
     pieces: Vec<Piece>,
+}
+
+/// Bytes of a file that one rank writes: at most [`PART_BYTES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+    pub(super) rank: usize,
 }
 
 /// Bytes of a file that lie together in one rank's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Where they begin in the file.
     pub(super) offset: u64,
-    /// How many they are.
     pub(super) bytes: u64,
-    /// What they are.
     pub(super) content: Content,
     rank: usize,
 }
@@ -63,137 +61,130 @@ pub(super) struct Piece {
 /// What is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Content {
-    /// The header.
     Header,
     /// Elements of the item with this number.
     Elements(usize, Range<u64>),
 }
 
 impl Item {
-    fn elements(&self) -> u64 {
+    pub(super) fn elements(&self) -> u64 {
         self.shape.iter().map(|&size| size as u64).product()
     }
 
-    fn element_bytes(&self) -> u64 {
+    /// Bytes of an element.
+    pub(super) fn width(&self) -> u64 {
         (self.dtype.bitsize() / 8) as u64
     }
 }
 
 impl FileLayout {
-    /// Its name and its size.
-    pub(super) fn named(&self) -> (String, u64) {
-        (self.name.clone(), self.bytes)
-    }
-
     /// What `rank` writes, in the order of the file.
     pub(super) fn pieces(&self, rank: usize) -> impl Iterator<Item = &Piece> {
         self.pieces.iter().filter(move |piece| piece.rank == rank)
     }
 
-    /// The parts of `rank`: where each begins, and its bytes.
-    pub(super) fn parts_of(&self, rank: usize) -> impl Iterator<Item = (u64, u64)> {
-        let mut offset = 0;
-        self.parts
-            .iter()
-            .map(move |&(bytes, owner)| {
-                let begin = offset;
-                offset += bytes;
-                (begin, bytes, owner)
-            })
-            .filter(move |(_, _, owner)| *owner == rank)
-            .map(|(begin, bytes, _)| (begin, bytes))
+    /// The parts of `rank`, in the order of the file.
+    pub(super) fn parts_of(&self, rank: usize) -> impl Iterator<Item = &Part> {
+        self.parts.iter().filter(move |part| part.rank == rank)
     }
 
     fn push(&mut self, bytes: u64, content: Content, rank: usize) {
         if bytes == 0 {
             return;
         }
+        let offset = self.bytes;
+        self.bytes += bytes;
         self.pieces.push(Piece {
-            offset: self.bytes,
+            offset,
             bytes,
             content,
             rank,
         });
-        self.bytes += bytes;
         match self.parts.last_mut() {
-            Some((part, owner)) if *owner == rank => *part += bytes,
-            _ => self.parts.push((bytes, rank)),
+            Some(part) if part.rank == rank => part.bytes += bytes,
+            _ => self.parts.push(Part { offset, bytes, rank }),
         }
     }
 }
 
+/// A file's header, and its items with their numbers in the order of the file.
+type Described<'i> = (Vec<u8>, Vec<(usize, &'i Item)>);
+
 /// Divides the files, each a name and its items, among `ranks` (at least 1).
 ///
 /// # Errors
-/// In words, for tensors that the format cannot name.
-pub(super) fn layout(files: &[(String, Vec<Item>)], ranks: usize) -> Result<Vec<FileLayout>, String> {
-    let mut orders = Vec::with_capacity(files.len());
-    let mut headers = Vec::with_capacity(files.len());
-    for (_, items) in files {
-        let mut order: Vec<usize> = (0..items.len()).collect();
-        order.sort_by_key(|&index| widest_first(items[index].dtype));
-        let described = order.iter().map(|&index| {
-            (
-                items[index].name.as_str(),
-                items[index].dtype,
-                items[index].shape.clone(),
-            )
-        });
-        headers.push(header(described)?);
-        orders.push(order);
-    }
+/// Names and shapes that a file of this format cannot hold.
+pub(super) fn layout<I: Borrow<Item>>(
+    files: &[(&str, Vec<I>)],
+    ranks: usize,
+) -> Result<Vec<FileLayout>, CheckpointError> {
+    let described = files.iter().map(|(_, items)| describe(items));
+    let described: Vec<Described<'_>> = described.collect::<Result<_, CheckpointError>>()?;
+    let mut shares = Shares::new(&described, ranks);
+    let file =
+        |((name, _), (header, items)): (&(&str, _), Described<'_>)| divide(name, header, &items, &mut shares);
+    Ok(std::iter::zip(files, described).map(file).collect())
+}
 
-    let mut shares = Shares::new(files, &headers, ranks);
-    let mut layouts = Vec::with_capacity(files.len());
-    for (((name, items), order), header) in files.iter().zip(orders).zip(headers) {
-        let mut file = FileLayout {
-            name: name.clone(),
-            header: Vec::new(),
-            bytes: 0,
-            parts: Vec::new(),
-            pieces: Vec::new(),
+fn describe<I: Borrow<Item>>(items: &[I]) -> Result<Described<'_>, CheckpointError> {
+    let mut items: Vec<(usize, &Item)> = items.iter().map(I::borrow).enumerate().collect();
+    items.sort_by_key(|(_, item)| widest_first(item.dtype));
+    let described = items
+        .iter()
+        .map(|(_, item)| (item.name.as_str(), item.dtype, item.shape.clone()));
+    let header = header(described).map_err(CheckpointError::Unwritable)?;
+    Ok((header, items))
+}
+
+fn divide(name: &str, header: Vec<u8>, items: &[(usize, &Item)], shares: &mut Shares) -> FileLayout {
+    let bytes = header.len() as u64;
+    let mut file = FileLayout {
+        name: name.to_owned(),
+        header,
+        bytes: 0,
+        parts: Vec::new(),
+        pieces: Vec::new(),
+    };
+    file.push(bytes, Content::Header, shares.whole(bytes));
+    for &(index, item) in items {
+        let (elements, width) = (item.elements(), item.width());
+        let mut done = 0;
+        let mut push = |end: u64, rank: usize| {
+            file.push((end - done) * width, Content::Elements(index, done..end), rank);
+            done = end;
         };
-        let rank = shares.whole(header.len() as u64);
-        file.push(header.len() as u64, Content::Header, rank);
-        file.header = header;
-        for index in order {
-            let item = &items[index];
-            let (elements, size) = (item.elements(), item.element_bytes());
-            let mut begin = 0;
-            let mut push = |file: &mut FileLayout, end: u64, rank: usize| {
-                file.push((end - begin) * size, Content::Elements(index, begin..end), rank);
-                begin = end;
-            };
-            match &item.held {
-                Held::Parts(ends) => ends.iter().for_each(|&(end, rank)| push(&mut file, end, rank)),
-                Held::All { divisible: false } => {
-                    let rank = shares.whole(elements * size);
-                    push(&mut file, elements, rank);
-                }
-                Held::All { divisible: true } => {
-                    let mut done = 0;
-                    while done < elements {
-                        let (some, rank) = shares.some(elements - done, size);
-                        done += some;
-                        push(&mut file, done, rank);
-                    }
+        match &item.held {
+            Held::Parts(ends) => ends.iter().for_each(|&(end, rank)| push(end, rank)),
+            Held::All { divisible: false } => push(elements, shares.whole(elements * width)),
+            Held::All { divisible: true } => {
+                let mut end = 0;
+                while end < elements {
+                    let (some, rank) = shares.some(elements - end, width);
+                    end += some;
+                    push(end, rank);
                 }
             }
         }
-        file.parts = file.parts.into_iter().flat_map(pieces_of).collect();
-        layouts.push(file);
     }
-    Ok(layouts)
+    file.parts = file.parts.into_iter().flat_map(Part::divided).collect();
+    file
 }
 
 /// What is larger is divided: each part has a checksum of its own, and several are computed at once.
 pub(super) const PART_BYTES: u64 = 256 << 20;
 
-/// A rank's part in as few equal ones as there may be.
-fn pieces_of((bytes, rank): (u64, usize)) -> impl Iterator<Item = (u64, usize)> {
-    let count = bytes.div_ceil(PART_BYTES).max(1);
-    let at = move |number: u64| (u128::from(bytes) * u128::from(number) / u128::from(count)) as u64;
-    (0..count).map(move |number| (at(number + 1) - at(number), rank))
+impl Part {
+    /// It in as few equal parts as there may be.
+    fn divided(self) -> impl Iterator<Item = Self> {
+        let Self { offset, bytes, rank } = self;
+        let count = bytes.div_ceil(PART_BYTES).max(1);
+        let at = move |number: u64| (u128::from(bytes) * u128::from(number) / u128::from(count)) as u64;
+        (0..count).map(move |number| Self {
+            offset: offset + at(number),
+            bytes: at(number + 1) - at(number),
+            rank,
+        })
+    }
 }
 
 /// What each rank may still write before the next one's turn comes, so that all write equally much.
@@ -203,15 +194,15 @@ struct Shares {
 }
 
 impl Shares {
-    fn new(files: &[(String, Vec<Item>)], headers: &[Vec<u8>], ranks: usize) -> Self {
+    fn new(files: &[Described<'_>], ranks: usize) -> Self {
         let mut fixed = vec![0; ranks];
-        let mut total: u64 = headers.iter().map(|header| header.len() as u64).sum();
-        for item in files.iter().flat_map(|(_, items)| items) {
-            total += item.elements() * item.element_bytes();
+        let mut total = files.iter().map(|(header, _)| header.len() as u64).sum::<u64>();
+        for (_, item) in files.iter().flat_map(|(_, items)| items) {
+            total += item.elements() * item.width();
             if let Held::Parts(ends) = &item.held {
                 let mut begin = 0;
                 for &(end, rank) in ends {
-                    fixed[rank] += (end - begin) * item.element_bytes();
+                    fixed[rank] += (end - begin) * item.width();
                     begin = end;
                 }
             }
@@ -233,17 +224,17 @@ impl Shares {
         self.rank
     }
 
-    /// How many of `elements` (at least 1), of `size` bytes each, are for which rank.
-    fn some(&mut self, elements: u64, size: u64) -> (u64, usize) {
-        while self.left[self.rank] < size && self.next() {}
+    /// How many of `elements` (at least 1), of `width` bytes each, are for which rank.
+    fn some(&mut self, elements: u64, width: u64) -> (u64, usize) {
+        while self.left[self.rank] < width && self.next() {}
         let last = self.rank + 1 == self.left.len();
         let left = &mut self.left[self.rank];
         let some = if last {
             elements
         } else {
-            elements.min(*left / size)
+            elements.min(*left / width)
         };
-        *left = left.saturating_sub(some * size);
+        *left = left.saturating_sub(some * width);
         (some, self.rank)
     }
 

@@ -8,7 +8,7 @@ use dtrain_common::run_dir::{Keep, PARTIAL, REMOVED, RunDir, hide};
 
 /// Removes what an attempt that ended in the middle of writing has left. Rank 0 calls it before any rank writes, after
 /// [`RunDir::recover`].
-pub fn clear(run_dir: &RunDir) {
+pub(crate) fn clear(run_dir: &RunDir) {
     for prefix in [PARTIAL, REMOVED] {
         left(run_dir, prefix)
             .iter()

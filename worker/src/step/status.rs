@@ -23,7 +23,7 @@ pub(crate) struct Status {
     pub(crate) due: f64,
     /// By rank: whether and where memory ran out. A rank fills in its own.
     pub(crate) shortages: Vec<Option<Shortage>>,
-    /// By rank: how the writing of a checkpoint stands, see [`crate::checkpoint::Progress`]. A rank fills in its own.
+    /// By rank: how the writing of a checkpoint stands, see [`crate::checkpoint::Checkpoints::progress`]. A rank fills in its own.
     pub(crate) writing: Vec<f64>,
 }
 

@@ -10,7 +10,7 @@ fn item() -> impl Strategy<Value = (Dtype, Vec<i64>, u8, Vec<u64>)> {
     (dtype, shape, 0u8..3, prop::collection::vec(0u64..100, 0..6))
 }
 
-fn files() -> impl Strategy<Value = (Vec<(String, Vec<Item>)>, usize)> {
+fn files() -> impl Strategy<Value = (Vec<(&'static str, Vec<Item>)>, usize)> {
     let files = prop::collection::vec(prop::collection::vec(item(), 0..12), 1..4);
     (files, 1usize..6).prop_map(|(files, ranks)| {
         let make = |(number, (dtype, shape, held, cuts)): (usize, (Dtype, Vec<i64>, u8, Vec<u64>))| {
@@ -32,7 +32,7 @@ fn files() -> impl Strategy<Value = (Vec<(String, Vec<Item>)>, usize)> {
         };
         let file = |(number, items): (usize, Vec<_>)| {
             let items = items.into_iter().enumerate().map(make).collect();
-            (format!("f{number}"), items)
+            (["a", "b", "c"][number], items)
         };
         (files.into_iter().enumerate().map(file).collect(), ranks)
     })
@@ -59,10 +59,10 @@ proptest! {
                     }
                 }
                 let pieces: u64 = file.pieces(rank).map(|piece| piece.bytes).sum();
-                let parts: u64 = file.parts_of(rank).map(|(_, bytes)| bytes).sum();
+                let parts: u64 = file.parts_of(rank).map(|part| part.bytes).sum();
                 prop_assert_eq!(pieces, parts);
-                for (begin, bytes) in file.parts_of(rank) {
-                    let own = &written[begin as usize..(begin + bytes) as usize];
+                for part in file.parts_of(rank) {
+                    let own = &written[part.offset as usize..(part.offset + part.bytes) as usize];
                     prop_assert!(own.iter().all(|writer| *writer == Some(rank)));
                 }
             }
@@ -105,10 +105,10 @@ proptest! {
             shape: vec![size],
             held: Held::All { divisible: true },
         });
-        let file = layout(&[("f".to_owned(), items.collect())], ranks).unwrap().remove(0);
+        let file = layout(&[("f", items.collect::<Vec<_>>())], ranks).unwrap().remove(0);
         let share = file.bytes.div_ceil(ranks as u64);
         for rank in 0..ranks {
-            let own: u64 = file.parts_of(rank).map(|(_, bytes)| bytes).sum();
+            let own: u64 = file.parts_of(rank).map(|part| part.bytes).sum();
             prop_assert!(own <= share.max(file.header.len() as u64) + 4 * ranks as u64, "{own} of {}", file.bytes);
         }
     }
@@ -117,10 +117,13 @@ proptest! {
 proptest! {
     #[test]
     fn large_parts_are_divided_evenly(bytes in prop_oneof![0u64..3 * PART_BYTES, any::<u64>().prop_map(|bytes| bytes % (1 << 40))]) {
-        let parts: Vec<(u64, usize)> = pieces_of((bytes, 3)).collect();
-        prop_assert_eq!(parts.iter().map(|(bytes, _)| bytes).sum::<u64>(), bytes);
-        prop_assert!(parts.iter().all(|&(bytes, rank)| bytes <= PART_BYTES && rank == 3));
-        let sizes = parts.iter().map(|(bytes, _)| *bytes);
+        let whole = Part { offset: 5, bytes, rank: 3 };
+        let parts: Vec<Part> = whole.divided().collect();
+        let ends = parts.iter().map(|part| part.offset + part.bytes);
+        prop_assert_eq!(ends.clone().next_back().unwrap(), 5 + bytes);
+        prop_assert!(parts.iter().skip(1).map(|part| part.offset).eq(ends.take(parts.len() - 1)));
+        prop_assert!(parts.iter().all(|part| part.bytes <= PART_BYTES && part.rank == 3));
+        let sizes = parts.iter().map(|part| part.bytes);
         prop_assert!(sizes.clone().max().unwrap() - sizes.min().unwrap() <= 1);
     }
 }

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use dtrain_common::recipe::OnFailure;
-use dtrain_common::run_dir::RunDir;
+use dtrain_common::run_dir::{Keep, RunDir};
 use tch::Device;
 
 use super::Followers;
 use super::manifest::{manifest, snapshot};
-use crate::checkpoint::{CheckpointError, Checkpoints, Keep, Progress, Written};
+use crate::checkpoint::{CheckpointError, Checkpoints, Written};
 use crate::collectives::Ranks;
 use crate::engine::TrainError;
 use crate::heartbeat::Heartbeat;
@@ -84,7 +84,7 @@ impl Saver {
         training: &mut Training<'_>,
         others: &mut Followers<'_>,
     ) -> Result<(), TrainError> {
-        if self.checkpoints.is_under_way() {
+        if self.checkpoints.step().is_some() {
             let begun = Instant::now();
             self.finish(training, others, true)?;
             self.note_wait(begun.elapsed(), others);
@@ -94,7 +94,7 @@ impl Saver {
 
     /// Before parameters, moments or the average change: what a checkpoint has of them is copied.
     pub(super) fn settle(&mut self) -> Result<(), TrainError> {
-        let _writing = self.checkpoints.is_under_way().then(|| self.heartbeat.writing());
+        let _writing = self.checkpoints.step().map(|_| self.heartbeat.writing());
         self.checkpoints.settle().map_err(unwritten(self.done))
     }
 
@@ -113,9 +113,8 @@ impl Saver {
     }
 
     /// How this rank's writing stands, for the status of a step.
-    pub(super) fn writing(&mut self) -> Result<f64, TrainError> {
-        let progress = self.checkpoints.progress().map_err(unwritten(self.done))?;
-        Ok(progress.figure())
+    pub(super) fn writing(&mut self) -> f64 {
+        self.checkpoints.progress()
     }
 
     /// After a step: goes on with the checkpoint under way, when no rank writes any more.
@@ -125,13 +124,8 @@ impl Saver {
         status: &Status,
         others: &mut Followers<'_>,
     ) -> Result<(), TrainError> {
-        let progress: Vec<Progress> = status
-            .writing
-            .iter()
-            .map(|&figure| Progress::read(figure))
-            .collect();
         let step = self.checkpoints.step();
-        let followed = self.checkpoints.follow(&progress);
+        let followed = self.checkpoints.follow(&status.writing);
         self.conclude(training, step, followed, true, others)
     }
 

@@ -1,0 +1,71 @@
+//! Work on a thread of its own, beside the training.
+
+use std::thread::{Builder, JoinHandle};
+
+use super::error::CheckpointError;
+
+/// How far work has come; as a number it travels in the status of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    Done,
+    Working,
+    Failed,
+}
+
+/// Work that was begun. Who drops it waits for its end: a checkpoint that is nearly there is worth the wait.
+pub(super) struct Work<T> {
+    thread: Option<JoinHandle<Result<T, CheckpointError>>>,
+    outcome: Option<Result<T, CheckpointError>>,
+}
+
+impl<T: Send + 'static> Work<T> {
+    pub(super) fn begin(
+        work: impl FnOnce() -> Result<T, CheckpointError> + Send + 'static,
+    ) -> Result<Self, CheckpointError> {
+        let thread = Builder::new().name("checkpoint".to_owned()).spawn(work);
+        Ok(Self {
+            thread: Some(thread.map_err(CheckpointError::io("start a thread for", "checkpoints"))?),
+            outcome: None,
+        })
+    }
+
+    pub(super) fn progress(&mut self) -> Progress {
+        if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return Progress::Working;
+        }
+        self.join();
+        match self.outcome {
+            Some(Ok(_)) => Progress::Done,
+            _ => Progress::Failed,
+        }
+    }
+
+    /// Waits for its end.
+    pub(super) fn end(mut self) -> Result<T, CheckpointError> {
+        self.join();
+        self.outcome.take().unwrap_or(Err(CheckpointError::Writer))
+    }
+}
+
+impl<T> Work<T> {
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.outcome = Some(thread.join().unwrap_or(Err(CheckpointError::Writer)));
+        }
+    }
+}
+
+impl<T> Drop for Work<T> {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// The calling thread gives way to the training where there are fewer cores than threads.
+pub(super) fn stand_back() {
+    const NICE: i32 = 10;
+    let thread = rustix::thread::gettid();
+    if let Err(error) = rustix::process::setpriority_process(Some(thread), NICE) {
+        tracing::debug!("a thread that writes checkpoints keeps its priority: {error}");
+    }
+}

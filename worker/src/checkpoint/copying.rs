@@ -1,0 +1,389 @@
+//! Copies of what this rank writes of a checkpoint, in the memory of the host.
+//!
+//! What may change in the next step is copied at once, and what lasts until the next update beside that step: on a GPU by a stream of
+//! its own, and otherwise by the thread that writes.
+
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dtrain_torch_shim::copy::copy_out;
+use dtrain_torch_shim::cuda;
+use dtrain_torch_shim::landing::{Beside, Landed, Landing, Pairs, Pinned};
+use memmap2::{Advice, MmapMut};
+use tch::{Device, TchError};
+
+use super::error::CheckpointError;
+use super::items::{self, Snapshot, Source};
+use super::layout::{Content, FileLayout, Held, layout};
+use crate::collectives::Ranks;
+use crate::engine::patiently;
+
+/// Bytes of a page, and of what a disk writes at once: no machine has smaller pages, and hardly a disk larger blocks.
+pub(super) const PAGE: usize = 4096;
+
+/// Memory for a copy. It begins at a page.
+pub(super) struct Memory {
+    /// Before the memory: it ends first. None where no GPU copies into it.
+    pinned: Option<Pinned>,
+    bytes: MmapMut,
+}
+
+impl Memory {
+    /// So much of it, all zero; the system gives it when it is touched.
+    pub(super) fn of(bytes: usize) -> Result<Self, CheckpointError> {
+        let memory = MmapMut::map_anon(bytes.max(1))
+            .map_err(CheckpointError::io("make room in memory for", "a checkpoint"))?;
+        // Large pages are copied to and written from with less work; without them it goes as well.
+        let _ = memory.advise(Advice::HugePage);
+        Ok(Self {
+            pinned: None,
+            bytes: memory,
+        })
+    }
+
+    /// Pins it where a GPU copies into it, so that neither the host nor a thread of it has a part in that. Where the system has no more
+    /// to pin, the copies are slower.
+    fn pin(&mut self, device: Device) {
+        let Device::Cuda(gpu) = device else { return };
+        if self.pinned.is_some() {
+            return;
+        }
+        match cuda::set_device(gpu).and_then(|()| Pinned::over(&mut self.bytes)) {
+            Ok(pinned) => self.pinned = Some(pinned),
+            Err(error) => tracing::warn!("checkpoints are copied through memory that is not pinned: {error}"),
+        }
+    }
+
+    /// Touches and pins it, which for new memory takes longer than a copy.
+    pub(super) fn make_ready(&mut self, device: Device) {
+        self.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+        self.pin(device);
+    }
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+/// A part of a file that this rank writes, and where the copy of it lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StagedPart {
+    /// The number of the file.
+    file: usize,
+    /// Where the part begins in it.
+    pub(super) offset: u64,
+    place: Range<usize>,
+}
+
+/// Where the copies of ranges lie, which come in the order of the files: each as far behind the beginning of a page as in its file, and
+/// those that follow each other there follow each other in memory.
+#[derive(Default)]
+struct Places {
+    end: usize,
+    /// File and offset behind the last range.
+    behind: (usize, u64),
+}
+
+impl Places {
+    fn next(&mut self, file: usize, offset: u64, bytes: u64) -> Range<usize> {
+        if self.behind != (file, offset) {
+            self.end = self.end.next_multiple_of(PAGE) + (offset % PAGE as u64) as usize;
+        }
+        let begin = self.end;
+        self.end += bytes as usize;
+        self.behind = (file, offset + bytes);
+        begin..self.end
+    }
+}
+
+/// What `rank` has to write of the files, and how much memory the copy of that takes.
+fn parts(files: &[FileLayout], rank: usize) -> (Vec<StagedPart>, usize) {
+    let mut places = Places::default();
+    let mut parts = Vec::new();
+    for (file, layout) in files.iter().enumerate() {
+        parts.extend(layout.parts_of(rank).map(|part| StagedPart {
+            file,
+            offset: part.offset,
+            place: places.next(file, part.offset, part.bytes),
+        }));
+    }
+    (parts, places.end)
+}
+
+/// Makes copies, one at a time.
+pub(super) struct Copier {
+    ranks: Ranks,
+    device: Device,
+    /// Threads that copy.
+    threads: usize,
+    /// On a GPU.
+    beside: Option<Beside>,
+}
+
+impl Copier {
+    pub(super) fn new(ranks: &Ranks, device: Device, threads: usize) -> Result<Self, CheckpointError> {
+        Ok(Self {
+            ranks: ranks.clone(),
+            device,
+            threads,
+            beside: device.is_cuda().then(|| Beside::of(device)).transpose()?,
+        })
+    }
+
+    /// The bytes of memory that a copy takes. Every rank calls it.
+    pub(super) fn bytes(&self, snapshot: &Snapshot<'_>) -> Result<usize, CheckpointError> {
+        let sources = items::files(snapshot, &self.ranks, self.device)?;
+        Ok(parts(&layout(&sources, self.ranks.size())?, self.ranks.rank()).1)
+    }
+
+    /// Begins a copy, into `kept` where that is large enough. Every rank calls it, between the same two steps. Until the copy is whole
+    /// nothing may change that only an update changes.
+    pub(super) fn begin(
+        &mut self,
+        snapshot: &Snapshot<'_>,
+        kept: Option<Memory>,
+    ) -> Result<Copying, CheckpointError> {
+        let sources = items::files(snapshot, &self.ranks, self.device)?;
+        let files: Arc<[FileLayout]> = layout(&sources, self.ranks.size())?.into();
+        let rank = self.ranks.rank();
+        let (parts, bytes) = parts(&files, rank);
+        // What is too small is not held while there is to be more.
+        let kept = kept.filter(|kept| kept.len() >= bytes);
+        let mut memory = kept.map_or_else(|| Memory::of(bytes), Ok)?;
+        let rest = if let Some(beside) = &mut self.beside {
+            memory.pin(self.device);
+            let mut memory = Some(Box::new(memory));
+            Rest::Device(patiently(self.device, || {
+                Landing::start(beside, &mut memory, |memory| {
+                    pairs(&files, &sources, rank, memory).map_err(CheckpointError::from)
+                })
+            })?)
+        } else {
+            patiently(self.device, || {
+                let [changing, _] = pairs(&files, &sources, rank, &mut memory)?;
+                copy(changing, self.threads)
+            })?;
+            Rest::Host {
+                memory,
+                sources,
+                threads: self.threads,
+            }
+        };
+        Ok(Copying {
+            files,
+            parts,
+            rank,
+            rest,
+        })
+    }
+}
+
+/// A copy that was begun. What may change in the next step is copied.
+pub(super) struct Copying {
+    pub(super) files: Arc<[FileLayout]>,
+    parts: Vec<StagedPart>,
+    rank: usize,
+    rest: Rest,
+}
+
+/// What lasts until the next update is copied.
+enum Rest {
+    /// By the thread that ends it.
+    Host {
+        memory: Memory,
+        sources: Vec<(&'static str, Vec<Source>)>,
+        threads: usize,
+    },
+    /// By the device.
+    Device(Landing<Memory>),
+}
+
+impl Copying {
+    /// When all is copied, where the device copies.
+    pub(super) fn landed(&self) -> Option<Landed> {
+        match &self.rest {
+            Rest::Host { .. } => None,
+            Rest::Device(landing) => Some(landing.landed()),
+        }
+    }
+
+    /// Copies the rest, or waits for it.
+    pub(super) fn end(self) -> Result<Copied, CheckpointError> {
+        let memory = match self.rest {
+            Rest::Host {
+                mut memory,
+                sources,
+                threads,
+            } => {
+                let [_, lasting] = pairs(&self.files, &sources, self.rank, &mut memory)?;
+                copy(lasting, threads)?;
+                memory
+            }
+            Rest::Device(landing) => *landing.wait()?,
+        };
+        Ok(Copied {
+            files: self.files,
+            parts: self.parts,
+            memory,
+        })
+    }
+}
+
+/// All that this rank writes.
+pub(super) struct Copied {
+    files: Arc<[FileLayout]>,
+    pub(super) parts: Vec<StagedPart>,
+    /// Where it lies; to be kept for the next copy.
+    pub(super) memory: Memory,
+}
+
+impl Copied {
+    pub(super) fn bytes_of(&self, part: &StagedPart) -> &[u8] {
+        &self.memory[part.place.clone()]
+    }
+
+    /// The files of which this rank writes parts, with these.
+    pub(super) fn by_file(&self) -> impl Iterator<Item = (&FileLayout, &[StagedPart])> {
+        let same_file = |one: &StagedPart, next: &StagedPart| one.file == next.file;
+        let parts = self.parts.chunk_by(same_file);
+        parts.map(|parts| (&self.files[parts[0].file], parts))
+    }
+}
+
+/// Copies tensors on the CPU by at most so many threads.
+fn copy(pairs: Pairs<'_>, threads: usize) -> Result<(), CheckpointError> {
+    let threads = threads.min(pairs.len());
+    let pairs = Mutex::new(pairs.into_iter());
+    let some = || -> Result<(), TchError> {
+        loop {
+            let next = pairs.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((tensor, to)) = next else { return Ok(()) };
+            copy_out(&tensor, to)?;
+        }
+    };
+    std::thread::scope(|scope| {
+        // Where the system refuses a thread, the others do its part.
+        let others: Vec<_> = (1..threads)
+            .flat_map(|_| std::thread::Builder::new().spawn_scoped(scope, some))
+            .collect();
+        let mut outcome = some();
+        for other in others {
+            outcome = outcome.and(other.join().map_err(|_| CheckpointError::Writer)?);
+        }
+        Ok(outcome?)
+    })
+}
+
+/// Larger ones are divided among threads.
+const PAIR_BYTES: u64 = 16 << 20;
+
+/// The tensors that `rank` writes, and where each goes in `memory`: those that may change before the next update, and those that last
+/// until then. Headers are written at once.
+fn pairs<'m>(
+    files: &[FileLayout],
+    sources: &[(&str, Vec<Source>)],
+    rank: usize,
+    mut memory: &'m mut [u8],
+) -> Result<[Pairs<'m>; 2], TchError> {
+    let (mut places, mut taken) = (Places::default(), 0);
+    let mut take = |place: Range<usize>| {
+        memory.split_off_mut(..place.start - taken)?;
+        taken = place.end;
+        memory.split_off_mut(..place.len())
+    };
+    let [mut changing, mut lasting] = [Pairs::new(), Pairs::new()];
+    for (file, (layout, (_, sources))) in files.iter().zip(sources).enumerate() {
+        for piece in layout.pieces(rank) {
+            let place = places.next(file, piece.offset, piece.bytes);
+            let short = || TchError::Convert("the memory for a checkpoint is too short".to_owned());
+            let mut to = take(place).ok_or_else(short)?;
+            let Content::Elements(index, range) = &piece.content else {
+                to.copy_from_slice(&layout.header);
+                continue;
+            };
+            let source = &sources[*index];
+            let width = piece.bytes / (range.end - range.start);
+            let most = match source.item.held {
+                Held::All { divisible: false } => range.end - range.start,
+                _ => PAIR_BYTES / width,
+            };
+            let pairs = if source.lasts { &mut lasting } else { &mut changing };
+            let mut at = range.start;
+            while at < range.end {
+                let end = range.end.min(at + most);
+                let own = to.split_off_mut(..((end - at) * width) as usize);
+                pairs.push((source.elements(&(at..end))?, own.ok_or_else(short)?));
+                at = end;
+            }
+        }
+    }
+    Ok([changing, lasting])
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tch::{Kind, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn what_may_change_is_copied_at_once_and_what_lasts_later() {
+        let tensor = |value| Tensor::full([1000], value, (Kind::Float, Device::Cpu));
+        let (mut changes, mut lasts) = (tensor(1.0), tensor(2.0));
+        let source =
+            |name: &str, tensor: &Tensor| Source::whole(name.into(), tensor.shallow_clone()).unwrap();
+        let sources = vec![source("changes", &changes), source("lasts", &lasts).lasting()];
+        let sources = [("file", sources)];
+        let layouts = layout(&sources, 1).unwrap();
+        let (parts, bytes) = parts(&layouts, 0);
+        let file = parts[0].place.start..parts[0].place.start + layouts[0].bytes as usize;
+        let mut memory = Memory::of(bytes).unwrap();
+
+        let [changing, _] = pairs(&layouts, &sources, 0, &mut memory).unwrap();
+        copy(changing, 2).unwrap();
+        // The step that follows changes the one, and computes the other's next value from what is still there.
+        let _ = changes.fill_(-1.0);
+        let _ = lasts.fill_(3.0);
+        let [_, lasting] = pairs(&layouts, &sources, 0, &mut memory).unwrap();
+        copy(lasting, 2).unwrap();
+        let _ = lasts.fill_(-1.0);
+        all_are(&memory[file.clone()], 1.0, 3.0);
+
+        // Beside the step, as by a GPU, which here copies at once.
+        let mut memory = Some(Box::new(Memory::of(bytes).unwrap()));
+        let mut beside = Beside::of(Device::Cpu).unwrap();
+        let landing = Landing::start(&mut beside, &mut memory, |memory| {
+            pairs(&layouts, &sources, 0, memory).map_err(CheckpointError::from)
+        });
+        let landing = landing.unwrap();
+        let _ = changes.fill_(-2.0);
+        landing.landed().hold().unwrap();
+        let memory = landing.wait().unwrap();
+        all_are(&memory[file], -1.0, -1.0);
+    }
+
+    fn all_are(file: &[u8], changes: f32, lasts: f32) {
+        let read = safetensors::SafeTensors::deserialize(file).unwrap();
+        let all = |name: &str, value: f32| {
+            let bytes = read.tensor(name).unwrap().data().to_vec();
+            assert_eq!(bytes.len(), 4000);
+            assert!(
+                bytes.chunks(4).all(|chunk| chunk == value.to_le_bytes()),
+                "{name}"
+            );
+        };
+        all("changes", changes);
+        all("lasts", lasts);
+    }
+}

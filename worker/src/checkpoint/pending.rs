@@ -1,0 +1,337 @@
+//! The checkpoint that is being written: what the ranks do together between the copy and the name.
+//!
+//! Whether a rank still writes travels in the status of every step, so all ranks come to the same next stage at the same step.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use dtrain_common::manifest::{self, CHECKSUM_BYTES, Checksum, FileEntry, Manifest};
+use dtrain_common::run_dir::{Keep, RunDir};
+use dtrain_torch_shim::landing::Landed;
+use tch::{Device, Tensor};
+
+use super::background::{Progress, Work, stand_back};
+use super::commit;
+use super::copying::{Copier, Memory};
+use super::disk::Disk;
+use super::error::CheckpointError;
+use super::items::Snapshot;
+use super::layout::FileLayout;
+use super::remove::remove;
+use super::writer::{self, Digest};
+use crate::collectives::{Ranks, ReduceOp};
+use crate::engine::patiently;
+
+/// A checkpoint that is there.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Written {
+    pub(crate) step: u64,
+    /// The bytes of its files but the manifest.
+    pub(crate) bytes: u64,
+    /// How long the training stood still for it on this rank.
+    pub(crate) blocked: Duration,
+    /// How long this rank wrote.
+    pub(crate) wrote: Duration,
+    /// From its beginning until it was there.
+    pub(crate) took: Duration,
+}
+
+/// The checkpoints of a run, on one of its ranks. At most one is pending.
+pub(crate) struct Checkpoints {
+    run_dir: RunDir,
+    ranks: Ranks,
+    device: Device,
+    /// Threads for the checksums. One keeps up with most disks, and takes none from the training where a core is free.
+    hashers: usize,
+    disk: Arc<Disk>,
+    copier: Copier,
+    /// For the first copy, while it is made ready.
+    preparing: Option<Work<Memory>>,
+    /// For the next copy, while none is pending.
+    memory: Option<Memory>,
+    pending: Option<PendingCheckpoint>,
+}
+
+struct PendingCheckpoint {
+    manifest: Manifest,
+    keep: Keep,
+    files: Arc<[FileLayout]>,
+    begun: Instant,
+    blocked: Duration,
+    wrote: Duration,
+    copy: Option<Rest>,
+    stage: Stage,
+}
+
+/// What of the copy the training has not waited for.
+enum Rest {
+    /// A device makes it.
+    Device(Landed),
+    /// The thread that writes makes it first; the other end is dropped then.
+    Host(Receiver<()>),
+}
+
+enum Stage {
+    /// Every rank writes its part.
+    Write(Work<Wrote>),
+    /// All have, and rank 0 makes it a checkpoint; the others have nothing to do.
+    Commit(Option<Work<()>>),
+}
+
+/// This rank's part.
+struct Wrote {
+    memory: Memory,
+    digests: Vec<Digest>,
+    took: Duration,
+}
+
+impl Checkpoints {
+    /// For a run in `run_dir` of tensors on `device`, where `cores` of the machine are this rank's share; every rank makes one,
+    /// after rank 0 has called [`super::clear`].
+    pub(crate) fn new(
+        run_dir: &RunDir,
+        ranks: &Ranks,
+        device: Device,
+        cores: usize,
+    ) -> Result<Self, CheckpointError> {
+        /// More are faster than any disk.
+        const MOST_HASHERS: usize = 4;
+        Ok(Self {
+            run_dir: run_dir.clone(),
+            ranks: ranks.clone(),
+            device,
+            hashers: (cores / 4).clamp(1, MOST_HASHERS),
+            disk: Arc::new(Disk::from_env(ranks.rank())?),
+            copier: Copier::new(ranks, device, cores)?,
+            preparing: None,
+            memory: None,
+            pending: None,
+        })
+    }
+
+    /// Has memory for the first copy made ready beside the training. Every rank calls it once, between two steps.
+    pub(crate) fn prepare(&mut self, snapshot: &Snapshot<'_>) -> Result<(), CheckpointError> {
+        if self.memory.is_some() || self.pending.is_some() {
+            return Ok(());
+        }
+        let (bytes, device) = (self.copier.bytes(snapshot)?, self.device);
+        self.preparing = Some(Work::begin(move || {
+            stand_back();
+            let mut memory = Memory::of(bytes)?;
+            memory.make_ready(device);
+            Ok(memory)
+        })?);
+        Ok(())
+    }
+
+    /// Copies what this rank writes of a checkpoint, and begins to write it. Every rank calls it, between the same two steps,
+    /// with a manifest that lacks its files; none may be pending. Returns when the training may compute again; before it changes
+    /// parameters, moments or averages, it calls [`Checkpoints::settle`] (the pipelined snapshot of CheckFreq: Mohan et al., FAST
+    /// 2021).
+    pub(crate) fn begin(
+        &mut self,
+        snapshot: &Snapshot<'_>,
+        manifest: Manifest,
+        keep: Keep,
+    ) -> Result<(), CheckpointError> {
+        let begun = Instant::now();
+        let memory = match self.preparing.take() {
+            // What is nearly ready is ready sooner than new memory.
+            Some(preparing) => Some(preparing.end()?),
+            None => self.memory.take(),
+        };
+        let copying = self.copier.begin(snapshot, memory)?;
+        let files = Arc::clone(&copying.files);
+        let (copied, on_host) = mpsc::channel();
+        let copy = copying.landed().map_or(Rest::Host(on_host), Rest::Device);
+        let folder = commit::partial(&self.run_dir, manifest.step);
+        let (disk, hashers) = (Arc::clone(&self.disk), self.hashers);
+        let write = Work::begin(move || {
+            stand_back();
+            let whole = copying.end();
+            drop::<mpsc::Sender<()>>(copied);
+            let (whole, begun) = (whole?, Instant::now());
+            Ok(Wrote {
+                digests: writer::write(&whole, &folder, &disk, hashers)?,
+                memory: whole.memory,
+                took: begun.elapsed(),
+            })
+        })?;
+        self.pending = Some(PendingCheckpoint {
+            manifest,
+            keep,
+            files,
+            begun,
+            blocked: begun.elapsed(),
+            wrote: Duration::ZERO,
+            copy: Some(copy),
+            stage: Stage::Write(write),
+        });
+        Ok(())
+    }
+
+    /// Waits until the copy is whole, if one is made: called before anything changes that a checkpoint has and that only updates
+    /// change. Most of it has been copied by then, beside the step.
+    pub(crate) fn settle(&mut self) -> Result<(), CheckpointError> {
+        let Some(pending) = &mut self.pending else {
+            return Ok(());
+        };
+        match pending.copy.take() {
+            // The device waits where it has to, and the host goes on.
+            Some(Rest::Device(landed)) => landed.hold()?,
+            Some(Rest::Host(copied)) => {
+                let begun = Instant::now();
+                // Nothing is sent: the other end is dropped.
+                let _ = copied.recv();
+                pending.blocked += begun.elapsed();
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// The step of the pending checkpoint.
+    pub(crate) fn step(&self) -> Option<u64> {
+        self.pending.as_ref().map(|pending| pending.manifest.step)
+    }
+
+    /// How this rank's writing stands, for the status of a step; the figures of several ranks may not be added.
+    pub(crate) fn progress(&mut self) -> f64 {
+        let stage = self.pending.as_mut().map(|pending| &mut pending.stage);
+        figure(match stage {
+            Some(Stage::Write(work)) => work.progress(),
+            Some(Stage::Commit(Some(work))) => work.progress(),
+            Some(Stage::Commit(None)) | None => Progress::Done,
+        })
+    }
+
+    /// Goes on with the pending checkpoint, when the ranks have told each other how theirs stands: [`Checkpoints::progress`] by rank.
+    /// Every rank calls it after the same step. Returns the checkpoint when it is there.
+    ///
+    /// # Errors
+    /// Where this rank or another could not write, which every rank learns at the same step; the checkpoint is given up.
+    pub(crate) fn follow(&mut self, progress: &[f64]) -> Result<Option<Written>, CheckpointError> {
+        let first = |wanted: Progress| progress.iter().position(|&told| told == figure(wanted));
+        if self.pending.is_none() || first(Progress::Working).is_some() {
+            return Ok(None);
+        }
+        match (self.advance(), first(Progress::Failed)) {
+            (Ok(_), Some(failed)) => Err(CheckpointError::Peer(failed)),
+            (outcome, _) => outcome,
+        }
+    }
+
+    /// Waits for the pending checkpoint, if there is one. Every rank calls it between the same two steps.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::follow`].
+    pub(crate) fn finish(&mut self) -> Result<Option<Written>, CheckpointError> {
+        while self.pending.is_some() {
+            if let Some(written) = self.advance()? {
+                return Ok(Some(written));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Ends the stage that the pending checkpoint is in, and begins the next.
+    fn advance(&mut self) -> Result<Option<Written>, CheckpointError> {
+        let Some(pending) = self.pending.take() else {
+            return Ok(None);
+        };
+        let partial = commit::partial(&self.run_dir, pending.manifest.step);
+        self.next_stage(pending).inspect_err(|_| {
+            if self.ranks.rank() == 0 {
+                // What is half written is of no use, and the space may be what lacks.
+                remove(&partial);
+            }
+        })
+    }
+
+    fn next_stage(&mut self, mut pending: PendingCheckpoint) -> Result<Option<Written>, CheckpointError> {
+        match pending.stage {
+            Stage::Write(work) => {
+                let wrote = work.end();
+                let own = wrote.as_ref().ok().map(|wrote| &wrote.digests[..]);
+                let digests = exchange(&self.ranks, &pending.files, own);
+                let wrote = wrote?;
+                (self.memory, pending.wrote) = (Some(wrote.memory), wrote.took);
+                let digests = digests?;
+                let commit = if self.ranks.rank() == 0 {
+                    pending.manifest.files = entries(&pending.files, &digests);
+                    let (run_dir, manifest) = (self.run_dir.clone(), pending.manifest.clone());
+                    Some(Work::begin(move || {
+                        commit::commit(&run_dir, &manifest, pending.keep)
+                    })?)
+                } else {
+                    None
+                };
+                pending.stage = Stage::Commit(commit);
+                self.pending = Some(pending);
+                Ok(None)
+            }
+            // The other ranks come here when rank 0 has said that it is done, or without waiting for it.
+            Stage::Commit(work) => {
+                work.map_or(Ok(()), Work::end)?;
+                Ok(Some(Written {
+                    step: pending.manifest.step,
+                    bytes: pending.files.iter().map(|file| file.bytes).sum(),
+                    blocked: pending.blocked,
+                    wrote: pending.wrote,
+                    took: pending.begun.elapsed(),
+                }))
+            }
+        }
+    }
+}
+
+fn figure(progress: Progress) -> f64 {
+    f64::from(progress as u8)
+}
+
+/// Tells all ranks the checksums of all parts of all files, in their order; `own` are none where this rank could not write.
+///
+/// # Errors
+/// [`CheckpointError::Peer`] where a rank could not write; where a peer is lost.
+fn exchange(
+    ranks: &Ranks,
+    files: &[FileLayout],
+    own: Option<&[Digest]>,
+) -> Result<Vec<Digest>, CheckpointError> {
+    let owners = || files.iter().flat_map(|file| &file.parts).map(|part| part.rank);
+    // For each rank whether it has failed, then the checksums; each byte is set by one rank, so that the sum is what they say.
+    let mut bytes = vec![0u8; ranks.size() + owners().count() * CHECKSUM_BYTES];
+    let (failed, digests) = bytes.split_at_mut(ranks.size());
+    failed[ranks.rank()] = u8::from(own.is_none());
+    let places = digests.chunks_exact_mut(CHECKSUM_BYTES).zip(owners());
+    let mine = places.filter(|(_, owner)| *owner == ranks.rank());
+    for ((place, _), digest) in mine.zip(own.unwrap_or_default()) {
+        place.copy_from_slice(digest);
+    }
+    let all = patiently(Device::Cpu, || Tensor::f_from_slice(&bytes))?;
+    ranks.all_reduce(&all, ReduceOp::Sum)?.wait()?;
+    all.f_copy_data_u8(&mut bytes, all.numel())?;
+    let (failed, digests) = bytes.split_at(ranks.size());
+    match failed.iter().position(|failed| *failed > 0) {
+        Some(rank) => Err(CheckpointError::Peer(rank)),
+        None => Ok(digests.as_chunks().0.to_vec()),
+    }
+}
+
+/// What the manifest says of the files.
+fn entries(files: &[FileLayout], digests: &[Digest]) -> Vec<FileEntry> {
+    let mut digests = digests.iter();
+    let entry = |file: &FileLayout| {
+        let part = |(part, digest): (&super::layout::Part, &Digest)| manifest::Part {
+            bytes: part.bytes,
+            checksum: Checksum::of_bytes(digest),
+        };
+        FileEntry {
+            name: file.name.clone(),
+            bytes: file.bytes,
+            parts: file.parts.iter().zip(digests.by_ref()).map(part).collect(),
+        }
+    };
+    files.iter().map(entry).collect()
+}
