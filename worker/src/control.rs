@@ -1,11 +1,12 @@
 //! The worker's control socket: answers `dtrain gpu clear` while the training goes on.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::memory_report::host_memory;
 use dtrain_common::control::{Answer, Ask, Listener, ask, folders};
 use dtrain_torch_shim::{ShimError, memory};
 use tch::Device;
@@ -16,30 +17,26 @@ use crate::device;
 const WAKE: Duration = Duration::from_millis(100);
 
 /// A socket that is answered on a thread of its own, until this is dropped.
-#[derive(Debug)]
 pub(crate) struct Control {
-    socket: Option<Socket>,
-}
-
-#[derive(Debug)]
-struct Socket {
-    path: std::path::PathBuf,
+    path: PathBuf,
     ended: Arc<AtomicBool>,
 }
 
 impl Control {
     /// Begins to listen for the rank on `device`. Where that is not possible the training goes on without: it is told to those
     /// who look for it.
-    pub(crate) fn listen(rank: usize, device: Device) -> Self {
-        let listener = match Listener::open(&folders()) {
-            Ok(listener) => listener,
-            Err(error) => {
+    pub(crate) fn listen(rank: usize, device: Device) -> Option<Self> {
+        Self::try_listen(rank, device)
+            .inspect_err(|error| {
                 tracing::debug!(
                     "no control socket, so `dtrain gpu clear` will not find this worker: {error}"
                 );
-                return Self { socket: None };
-            }
-        };
+            })
+            .ok()
+    }
+
+    fn try_listen(rank: usize, device: Device) -> io::Result<Self> {
+        let listener = Listener::open(&folders())?;
         let path = listener.path().to_owned();
         let ended = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&ended);
@@ -57,28 +54,19 @@ impl Control {
                 }
             }
         };
-        match thread::Builder::new().name("control".to_owned()).spawn(serve) {
-            Ok(_) => Self {
-                socket: Some(Socket { path, ended }),
-            },
-            Err(error) => {
-                tracing::debug!("no thread for the control socket: {error}");
-                Self { socket: None }
-            }
-        }
+        thread::Builder::new().name("control".to_owned()).spawn(serve)?;
+        Ok(Self { path, ended })
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        if let Some(Socket { path, ended }) = self.socket.take() {
-            ended.store(true, Ordering::Release);
-            // The thread waits for a question. With this one it finds that it is over, and removes the socket.
-            if let Err(error) = ask(&path, Ask::Memory, WAKE) {
-                tracing::debug!("the control socket at its end: {error}");
-            }
-            let _ = std::fs::remove_file(path);
+        self.ended.store(true, Ordering::Release);
+        // The thread waits for a question. With this one it finds that it is over, and removes the socket.
+        if let Err(error) = ask(&self.path, Ask::Memory, WAKE) {
+            tracing::debug!("the control socket at its end: {error}");
         }
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -97,20 +85,26 @@ fn answer(question: Ask, rank: usize, device: Device) -> Result<Answer, String> 
     })
 }
 
-/// What tensors use, and what the process holds for them. On a CPU that is its resident memory; where tensors are not accounted
-/// for, they are taken to use all of it.
+/// What tensors use, and what the process holds for them: on a CPU its resident memory. Where tensors are not accounted for, they are
+/// taken to use all of it.
 fn held(device: Device) -> Result<(u64, u64), ShimError> {
     let usage = memory::usage(device)?;
     if device != Device::Cpu {
         return Ok((usage.allocated, usage.reserved));
     }
-    let resident = host_memory().map_or(usage.reserved, |memory| memory.reserved);
-    let allocated = if usage.allocated > 0 {
-        usage.allocated
-    } else {
-        resident
-    };
-    Ok((allocated, resident))
+    let resident = resident().unwrap_or(usage.reserved);
+    match usage.allocated {
+        0 => Ok((resident, resident)),
+        allocated => Ok((allocated, resident)),
+    }
+}
+
+/// The resident memory of this process, in bytes.
+fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib << 10)
 }
 
 #[cfg(test)]
@@ -122,8 +116,8 @@ mod tests {
 
     #[test]
     fn a_worker_answers_until_its_end() {
-        let control = Control::listen(3, Device::Cpu);
-        let path = control.socket.as_ref().unwrap().path.clone();
+        let control = Control::listen(3, Device::Cpu).unwrap();
+        let path = control.path.clone();
         let here = || workers(&folders()).iter().any(|(_, found)| *found == path);
         assert!(here());
         let answer = ask(&path, Ask::Clear, Duration::from_secs(20)).unwrap();

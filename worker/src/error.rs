@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use dtrain_common::batch::BatchError;
 use dtrain_common::env::EnvError;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::{RecipeError, Task};
@@ -179,6 +180,12 @@ pub enum WorkerError {
     /// A tensor operation during the set-up.
     #[error(transparent)]
     Torch(#[from] TchError),
+}
+
+impl From<BatchError> for WorkerError {
+    fn from(error: BatchError) -> Self {
+        Self::Plan(error.into())
+    }
 }
 
 impl From<StateError> for WorkerError {

@@ -1,4 +1,4 @@
-//! What a worker has of its machine.
+//! What a worker has of its machine: signals, a device and memory.
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::Recipe;
@@ -21,14 +21,11 @@ pub(crate) struct Host {
     pub(crate) surface: Surface,
     pub(crate) stop: StopFlag,
     /// Answers questions as long as it lives.
-    _control: Control,
+    _control: Option<Control>,
 }
 
 impl Host {
-    /// Called first of all, on the main thread: signals, the device, its memory.
-    ///
-    /// # Errors
-    /// A device that the rank was to have and cannot; what the system refuses.
+    /// Called first of all, on the main thread.
     pub(crate) fn enter(recipe: &Recipe, env: &WorkerEnv) -> Result<Self, WorkerError> {
         let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
         let surface = Surface::detect(env.rank);

@@ -1,6 +1,6 @@
 //! What a run says of itself before its first step: plan.json, and sentences for people.
 
-use crate::memory_report::state_bytes;
+use crate::memory_report::StateBytes;
 use crate::plan::Prediction;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::files::write_atomic;
@@ -91,7 +91,10 @@ fn write_plan(
     let (course, model) = (&setup.course, &setup.replica.model);
     let (plan, Settled { chosen, limit }) = (&course.plan, settled);
     let parameters = model.table.trained_elements();
-    let moments = model.table.moments().count() as u64;
+    let (trained, moments) = (
+        parameters * BYTES_PER_PARAMETER,
+        model.table.moments().count() as u64,
+    );
     let first = plan.stage(0);
     let file = PlanFile {
         effective_batch: first.partition.effective_batch(),
@@ -109,11 +112,10 @@ fn write_plan(
         test_samples: model.task.test_set().len() as u64,
         parameters,
         stages: course.stages.files(plan, &model.registry),
-        predicted_bytes: {
-            let frozen = model.registry.parameter_count() as u64 - parameters;
-            let mut state = state_bytes(parameters, frozen, BYTES_PER_PARAMETER, moments);
-            state.optimizer /= model.table.shards() as u64;
-            state
+        predicted_bytes: StateBytes {
+            parameters: model.registry.parameter_count() as u64 * BYTES_PER_PARAMETER,
+            gradients: trained,
+            optimizer: trained * moments / model.table.shards() as u64,
         },
         budget_bytes: (*limit < u64::MAX).then_some(*limit),
         predictions: chosen.iter().flatten().map(|chosen| chosen.prediction).collect(),
@@ -128,7 +130,9 @@ fn predicted(stage: Option<&str>, chosen: &Chosen, segments: usize, limit: u64) 
     let Prediction {
         cut, peak, owners, ..
     } = chosen.prediction;
-    let of = stage.map_or_else(String::new, |name| format!(" of stage {name:?}"));
+    let of = stage
+        .map(|name| format!(" of stage {name:?}"))
+        .unwrap_or_default();
     let again = match cut.recompute {
         0 => String::new(),
         count => format!(", {count} of {segments} segments computed again in backward"),
@@ -141,11 +145,15 @@ fn predicted(stage: Option<&str>, chosen: &Chosen, segments: usize, limit: u64) 
     let remedy = match chosen.fits {
         Fits::Yes => String::new(),
         Fits::No => "; nothing smaller is left".to_owned(),
-        Fits::IfFreed(other) if other.recompute > cut.recompute => format!(
-            "; memory.micro_batch = {} with memory.recompute = \"auto\" fits",
-            other.micro_batch
-        ),
-        Fits::IfFreed(other) => format!("; memory.micro_batch = {} fits", other.micro_batch),
+        Fits::IfFreed(other) => {
+            let more = other.recompute > cut.recompute;
+            let auto = if more {
+                " with memory.recompute = \"auto\""
+            } else {
+                ""
+            };
+            format!("; memory.micro_batch = {}{auto} fits", other.micro_batch)
+        }
     };
     format!(
         "predicted memory{of}: {}{within} per rank, {} of it activations of micro-batches of {}{again}{remedy}",

@@ -2,14 +2,14 @@
 
 use std::process::{Command, Stdio};
 
-use crate::plan::Cut;
+use crate::plan::{Cut, Measured};
 use dtrain_common::exit::ExitStatus;
 use serde::{Deserialize, Serialize};
 use tch::Device;
 
 use super::{Subject, answer};
 use crate::error::WorkerError;
-use crate::memory::{Measured, measure};
+use crate::memory::measure;
 use crate::request::Request;
 use crate::tasks::BuildTask;
 

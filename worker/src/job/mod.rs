@@ -6,7 +6,7 @@ mod profile;
 
 use std::io::Write;
 
-use crate::plan::{Job, PlanError};
+use crate::plan::Job;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Recipe;
@@ -90,13 +90,4 @@ fn answer(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();
-}
-
-/// The predictor's own errors as they are.
-fn planned(error: PlanError<WorkerError>) -> WorkerError {
-    match error {
-        PlanError::Predict(error) => error,
-        PlanError::Batch(error) => WorkerError::Plan(error.into()),
-        PlanError::Json(error) => WorkerError::Job(error),
-    }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::plan::{Cut, Outcome, PlanJob, Prediction, Predictor, Subject as Planned, Way, report};
+use crate::plan::{Cut, Measured, Plan, PlanJob, Prediction, Predictor, Subject as Planned, Way, report};
 use dtrain_common::exit::ExitStatus;
 
 use super::attempt::{Attempt, Came, LIMITLESS, start};
-use super::{Subject, answer, planned};
+use super::{Subject, answer};
 use crate::error::WorkerError;
-use crate::memory::{Measured, SymbolicPredictor, Target};
+use crate::memory::{SymbolicPredictor, Target};
 use crate::request::Request;
 use crate::tasks::BuildTask;
 
@@ -25,29 +25,29 @@ pub(super) fn run<T: BuildTask + 'static>(
             stage: name,
             ..job.clone()
         };
-        fits &= one::<T>(&subject, &job, stage, &mut out)? == Outcome::Fits;
+        let plan = one::<T>(&subject, &job, stage)?;
+        fits &= plan.fits();
+        out += &plan.render(&job)?;
     }
     answer(&out);
     Ok(match fits {
-        true => Outcome::Fits,
-        false => Outcome::NothingFits,
-    }
-    .exit_status())
+        true => ExitStatus::Success,
+        false => ExitStatus::OutOfMemory,
+    })
 }
 
 fn one<T: BuildTask + 'static>(
     subject: &Subject<'_>,
     job: &PlanJob,
     stage: usize,
-    out: &mut String,
-) -> Result<Outcome, WorkerError> {
+) -> Result<Plan, WorkerError> {
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
     let survey = subject.survey.clone();
     let mut symbolic =
         SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage).on(Target::GPU);
     let planned_for = symbolic.subject(&[])?;
     match job.way {
-        Way::Symbolic => report(&alone, &planned_for, &mut symbolic, job, out),
+        Way::Symbolic => report(&alone, &planned_for, &mut symbolic, job),
         Way::Measured => {
             let mut measured = Measuring {
                 request,
@@ -55,10 +55,9 @@ fn one<T: BuildTask + 'static>(
                 symbolic,
                 lines: HashMap::new(),
             };
-            report(&alone, &planned_for, &mut measured, job, out)
+            report(&alone, &planned_for, &mut measured, job)
         }
     }
-    .map_err(planned)
 }
 
 /// Two micro-batches, and what they took.

@@ -9,9 +9,9 @@ use dtrain_common::recipe::Amp;
 use tch::Device;
 
 use super::attempt::{Attempt, Came, LIMITLESS, start};
-use super::{Subject, answer, planned};
+use super::{Subject, answer};
 use crate::device;
-use crate::engine::{PlanError, Precision, TrainError};
+use crate::engine::{Precision, TrainError};
 use crate::error::WorkerError;
 use crate::memory::{SymbolicPredictor, Target, budget};
 use crate::tasks::BuildTask;
@@ -60,17 +60,8 @@ fn one<T: BuildTask + 'static>(
     let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage)
         .on(Target::of(device));
     let planned_for = predictor.subject(&[])?;
-    let asked = Asked {
-        ranks: job.nproc,
-        budget: limit,
-        micro_batch: alone.memory.micro_batch,
-        amp,
-        recompute: alone.memory.recompute,
-        shard_optimizer: alone.memory.shard_optimizer,
-    };
-    let choice = Solver::new(&planned_for, &mut predictor)
-        .solve(&asked)
-        .map_err(planned)?;
+    let asked = Asked::new(&alone, job.nproc, limit, amp);
+    let choice = Solver::new(&planned_for, &mut predictor).solve(&asked)?;
     let cut = choice.prediction().cut;
     let attempt = |cut, steps, limit| Attempt {
         cut,
@@ -82,10 +73,7 @@ fn one<T: BuildTask + 'static>(
         Came::Ran(measured) => Some(MeasuredStage {
             stage: super::name_of(subject.recipe, stage),
             micro_batch: cut.micro_batch,
-            peak: measured.peak,
-            owners: measured.owners,
-            phases: measured.phases,
-            step_ms: measured.step_ms,
+            figures: *measured,
             predicted: *choice.prediction(),
         }),
         Came::OutOfMemory | Came::Died(_) => None,
@@ -97,7 +85,7 @@ fn one<T: BuildTask + 'static>(
         false => None,
     };
     let found = optimal.as_ref().is_some_and(|optimal| optimal.largest.is_some());
-    let fits = found || (measured.is_some() && matches!(choice, Choice::Fit(_)));
+    let fits = found || (measured.is_some() && matches!(choice, Choice::Fit { .. }));
     let profiled = ProfiledStage {
         subject: planned_for,
         measured,
@@ -113,7 +101,7 @@ fn search(
     limit: u64,
     mut run: impl FnMut(Cut) -> Result<Came, WorkerError>,
 ) -> Result<Optimal, WorkerError> {
-    let whole = planned_for.partition(cut.ranks, None).map_err(PlanError::from)?;
+    let whole = planned_for.partition(cut.ranks, None)?;
     // Those that occur: a limit of 15 of 16 samples makes micro-batches of 8.
     let occurs = |limit: &usize| {
         planned_for

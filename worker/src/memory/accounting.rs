@@ -33,9 +33,6 @@ impl Books<'_> {
 }
 
 /// The memory of tensors on `device`, as people are told.
-///
-/// # Errors
-/// What the device reports.
 pub(crate) fn report(device: Device) -> Result<MemoryReport, ShimError> {
     memory::usage(device).map(of)
 }
@@ -116,34 +113,33 @@ impl Phase {
 pub(crate) struct StepMemory {
     /// At the end of the step, and the most in it.
     #[serde(flatten)]
-    pub report: MemoryReport,
-    /// The most by owner.
-    pub owners: Owners,
-    /// The most by phase.
-    pub phases: PhasePeaks,
+    pub(crate) report: MemoryReport,
+    /// The most.
+    pub(crate) owners: Owners,
+    pub(crate) phases: PhasePeaks,
 }
 
 /// What a micro-step took, in bytes beyond what was allocated when it began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MicroStepMemory {
     /// The most in its forward pass.
-    pub forward: u64,
+    pub(crate) forward: u64,
     /// The most in its backward pass.
-    pub backward: u64,
+    pub(crate) backward: u64,
     /// What the forward pass left for the other.
-    pub activations: u64,
+    pub(crate) activations: u64,
 }
 
 /// Follows the memory through a step: [`Account::begin`], then [`Account::enter`] for every phase (again for every micro-step),
 /// [`Account::forward_done`] behind every forward pass, [`Account::finish`].
 ///
-/// Owners that last from step to step are told by [`Account::set_state`]; what a forward pass leaves behind belongs to the
-/// activations; what there was beyond both at the highest moment is workspace.
+/// Some owners last from step to step; what a forward pass leaves behind belongs to the activations; what there was beyond both at
+/// the highest moment is workspace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Account<'a> {
     books: Books<'a>,
+    /// The owners that last.
     state: Owners,
-    /// What is allocated that no owner of the state has: small constants.
     activations: u64,
     peaks: PhasePeaks,
     phase: Option<Phase>,
@@ -152,7 +148,6 @@ pub(crate) struct Account<'a> {
 }
 
 impl<'a> Account<'a> {
-    /// In these books.
     pub(crate) fn new(books: Books<'a>) -> Self {
         Self {
             books,
@@ -164,19 +159,12 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// The owners that last: all but activations and workspace.
-    pub(crate) fn set_state(&mut self, state: Owners) {
-        self.state = state;
-    }
-
-    /// A step begins. Of what is allocated already `ahead` bytes are its own: the micro-batch that was fetched before it began.
-    ///
-    /// # Errors
-    /// What the device reports, as of the others.
-    pub(crate) fn begin(&mut self, ahead: u64) -> Result<(), ShimError> {
+    /// A step begins, with these owners that last. Of what is allocated already `ahead` bytes are its own: the micro-batch that was
+    /// fetched before it began.
+    pub(crate) fn begin(&mut self, state: Owners, ahead: u64) -> Result<(), ShimError> {
         self.books.reset_peak()?;
         *self = Self {
-            state: self.state,
+            state,
             base: self.books.usage()?.allocated.saturating_sub(ahead),
             ..Self::new(self.books)
         };
@@ -184,9 +172,6 @@ impl<'a> Account<'a> {
     }
 
     /// A phase begins; the one before has ended.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub(crate) fn enter(&mut self, phase: Phase) -> Result<(), ShimError> {
         self.close()?;
         self.phase = Some(phase);
@@ -194,9 +179,6 @@ impl<'a> Account<'a> {
     }
 
     /// A forward pass has ended; its graph is there.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub(crate) fn forward_done(&mut self) -> Result<(), ShimError> {
         let kept = self.books.usage()?.allocated.saturating_sub(self.base);
         self.activations = self.activations.max(kept);
@@ -204,9 +186,6 @@ impl<'a> Account<'a> {
     }
 
     /// What a micro-step took: behind [`Account::begin`], one pass forward and one backward.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub(crate) fn micro_step(mut self) -> Result<MicroStepMemory, ShimError> {
         self.close()?;
         let beyond = |peak: u64| peak.saturating_sub(self.base);
@@ -219,45 +198,35 @@ impl<'a> Account<'a> {
 
     /// A micro-step was taken in memory that the device has for it alone, outside the books: it took what it took when it was
     /// captured.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub(crate) fn replayed(&mut self, taken: MicroStepMemory) -> Result<(), ShimError> {
         let now = self.books.usage()?.allocated;
-        let PhasePeaks {
-            forward, backward, ..
-        } = &mut self.peaks;
-        *forward = (*forward).max(now + taken.forward);
-        *backward = (*backward).max(now + taken.backward);
+        let peaks = &mut self.peaks;
+        peaks.forward = peaks.forward.max(now + taken.forward);
+        peaks.backward = peaks.backward.max(now + taken.backward);
         let kept = (now + taken.activations).saturating_sub(self.base);
         self.activations = self.activations.max(kept);
         Ok(())
     }
 
     /// The step has ended, or was given up.
-    ///
-    /// # Errors
-    /// What the device reports.
     pub(crate) fn finish(&mut self) -> Result<StepMemory, ShimError> {
         self.close()?;
-        let PhasePeaks {
-            forward,
-            backward,
-            reduce,
-            update,
-        } = self.peaks;
-        let peak = forward.max(backward).max(reduce).max(update);
+        let phases = self.peaks;
+        let peak = phases
+            .forward
+            .max(phases.backward)
+            .max(phases.reduce)
+            .max(phases.update);
         let mut owners = self.state;
         let rest = peak.saturating_sub(owners.state());
         owners.activations = self.activations.min(rest);
         owners.workspace = rest - owners.activations;
+        let mut report = of(self.books.usage()?);
+        report.peak = peak;
         Ok(StepMemory {
-            report: MemoryReport {
-                peak,
-                ..of(self.books.usage()?)
-            },
+            report,
             owners,
-            phases: self.peaks,
+            phases,
         })
     }
 
@@ -292,7 +261,7 @@ mod tests {
             activations: 200,
         };
         let mut account = Account::new(books);
-        account.begin(0).unwrap();
+        account.begin(Owners::default(), 0).unwrap();
         account.enter(Phase::Forward).unwrap();
         account.replayed(taken).unwrap();
         account.replayed(taken).unwrap();
@@ -310,7 +279,7 @@ mod tests {
         let bytes = |count: i64| tch::Tensor::empty([count], (tch::Kind::Uint8, Device::Cpu));
         let _before = bytes(4096);
         let mut account = Account::new(books);
-        account.begin(0).unwrap();
+        account.begin(Owners::default(), 0).unwrap();
         account.enter(Phase::Forward).unwrap();
         let kept = bytes(1000);
         drop(bytes(2000));

@@ -10,6 +10,6 @@ pub(crate) mod start;
 pub(crate) use accounting::{
     Account, Books, Elsewhere, MicroStepMemory, Phase, StepMemory, elsewhere, report,
 };
-pub(crate) use measure::{Measured, measure};
+pub(crate) use measure::measure;
 pub(crate) use predictor::SymbolicPredictor;
 pub(crate) use predictor::Target;

@@ -10,7 +10,7 @@ use tch::Device;
 
 use super::rehearsal::Rehearsal;
 use super::{Books, StepMemory};
-use crate::engine::{JointSum, PlanError, TrainError};
+use crate::engine::{JointSum, TrainError};
 use crate::error::WorkerError;
 use crate::step::{Blank, Precision};
 use crate::tasks::{Batch, BuildTask};
@@ -76,7 +76,7 @@ impl Target {
 }
 
 /// What tells two rehearsals apart.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Build {
     overrides: Vec<String>,
     ranks: usize,
@@ -143,16 +143,12 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
         let survey = self.survey.clone();
         Rehearsal::build::<T>(&recipe, survey, self.stage, build.ranks, DEVICE)
     }
-}
 
-impl<T: BuildTask + 'static> SymbolicPredictor<T> {
     /// The sums over the ranks of every micro-step of `cut`, in order; none where the model has none.
     pub(crate) fn joint_sums(&mut self, cut: Cut) -> Result<Vec<JointSum>, WorkerError> {
         self.predict(&[], cut)?;
-        let sync = self
-            .built
-            .as_ref()
-            .and_then(|(_, built)| built.setup.batch_sync.as_ref());
+        let built = self.built.as_ref();
+        let sync = built.and_then(|(_, built)| built.setup.batch_sync.as_ref());
         Ok(sync.and_then(|sync| sync.known()).unwrap_or_default())
     }
 }
@@ -203,15 +199,9 @@ impl Rehearsal {
 
     fn predict(&mut self, cut: Cut, target: Target) -> Result<Prediction, WorkerError> {
         let region = target.region()?;
-        let partition = self
-            .recipe
-            .partition(cut.ranks, Some(cut.micro_batch))
-            .map_err(PlanError::from)?;
-        let sizes: Vec<usize> = partition
-            .micro_ranges(0)
-            .iter()
-            .map(|range| range.len())
-            .collect();
+        let partition = self.recipe.partition(cut.ranks, Some(cut.micro_batch))?;
+        let ranges = partition.micro_ranges(0);
+        let sizes: Vec<usize> = ranges.iter().map(|range| range.len()).collect();
         let taken = &sizes[..sizes.len().min(MICRO_STEPS)];
         let replica = &mut self.setup.replica;
         replica.model.recompute.set(cut.recompute);
@@ -232,11 +222,11 @@ impl Rehearsal {
         };
         let flops = region.take_flops();
         // A graph has a copy of its micro-batch, for good.
-        let always = target.libraries(flops)
-            + match self.recipe.model.compile {
-                Compile::Graph => batch,
-                Compile::Off => 0,
-            };
+        let copied = match self.recipe.model.compile {
+            Compile::Graph => batch,
+            Compile::Off => 0,
+        };
+        let always = target.libraries(flops) + copied;
         let (peak, owners) = with_more(&memory, batch, always);
         let share = sizes.iter().sum::<usize>() as f64 / taken.iter().sum::<usize>() as f64;
         Ok(Prediction {
@@ -262,7 +252,6 @@ fn with_more(step: &StepMemory, ahead: u64, always: u64) -> (u64, Owners) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory_report::{MemoryReport, PhasePeaks};
 
     #[test]
     fn libraries_take_their_share_on_a_gpu_where_there_are_products() {
@@ -274,31 +263,17 @@ mod tests {
 
     #[test]
     fn the_next_micro_batch_counts_where_it_is_there() {
-        let step = |backward, update| StepMemory {
-            report: MemoryReport {
-                peak: u64::max(backward, update),
-                ..MemoryReport::default()
-            },
-            phases: PhasePeaks {
-                forward: 10,
-                backward,
-                reduce: 20,
-                update,
-            },
-            ..StepMemory::default()
+        // What a step of such peaks takes with so many bytes ahead and always, and how much of that is workspace.
+        let takes = |backward, update, ahead, always| {
+            let mut step = StepMemory::default();
+            step.report.peak = u64::max(backward, update);
+            (step.phases.backward, step.phases.update) = (backward, update);
+            let (peak, owners) = with_more(&step, ahead, always);
+            (peak, owners.workspace)
         };
-        assert_eq!(with_more(&step(100, 60), 30, 0).0, 100);
-        assert_eq!(
-            with_more(&step(100, 80), 30, 0),
-            (
-                110,
-                Owners {
-                    workspace: 10,
-                    ..Owners::default()
-                }
-            )
-        );
-        assert_eq!(with_more(&step(100, 120), 30, 0).0, 150);
-        assert_eq!(with_more(&step(100, 120), 0, 7).0, 127);
+        assert_eq!(takes(100, 60, 30, 0), (100, 0));
+        assert_eq!(takes(100, 80, 30, 0), (110, 10));
+        assert_eq!(takes(100, 120, 30, 0), (150, 30));
+        assert_eq!(takes(100, 120, 0, 7), (127, 7));
     }
 }

@@ -89,9 +89,6 @@ impl Rehearsal {
 
 impl<F: Feed> Stage<'_, '_, F> {
     /// A step in these micro-batches, which consist of groups of `group` samples.
-    ///
-    /// # Errors
-    /// As a step; out of memory where it does not fit.
     pub(super) fn step(&mut self, sizes: &[usize], group: Option<usize>) -> Result<Taken, TrainError> {
         let cut = Cut { group, ..cut(sizes) };
         let attempt = self

@@ -1,6 +1,6 @@
 //! The cut of every stage, chosen before the first step from what symbolic steps would take.
 
-use crate::plan::{Asked, Choice, Cut, PlanError, Prediction, Predictor, Solver};
+use crate::plan::{Asked, Choice, Cut, Prediction, Predictor, Solver};
 use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
 use dtrain_common::units::ByteSize;
 use dtrain_torch_shim::rng;
@@ -74,27 +74,18 @@ impl Room<'_> {
         &self,
         alone: &Recipe,
         stage: usize,
-        solve: impl FnOnce(&mut Solver<'_, SymbolicPredictor<T>>, &Asked) -> Result<R, PlanError<WorkerError>>,
-    ) -> Result<R, PlanError<WorkerError>> {
+        solve: impl FnOnce(&mut Solver<'_, SymbolicPredictor<T>>, &Asked) -> Result<R, WorkerError>,
+    ) -> Result<R, WorkerError> {
         let mut predictor = self.predictor::<T>(stage).on(Target::of(self.device));
-        let subject = predictor.subject(&[]).map_err(PlanError::Predict)?;
-        let asked = Asked {
-            ranks: self.ranks,
-            budget: self.limit - self.limit / SLACK,
-            micro_batch: alone.memory.micro_batch,
-            amp: self.amp,
-            recompute: alone.memory.recompute,
-            shard_optimizer: alone.memory.shard_optimizer,
-        };
+        let subject = predictor.subject(&[])?;
+        let budget = self.limit - self.limit / SLACK;
+        let asked = Asked::new(alone, self.ranks, budget, self.amp);
         solve(&mut Solver::new(&subject, &mut predictor), &asked)
     }
 }
 
 /// Settles how the steps of every stage are cut up, as rank 0 chooses, and tells a rank's normalisations what follows from it. Every
 /// rank calls it.
-///
-/// # Errors
-/// Where a peer is lost; where there is no memory to take part in the others' sums with.
 pub(crate) fn settle<T: BuildTask + 'static>(
     ranks: &Ranks,
     setup: &mut Setup,
@@ -175,41 +166,37 @@ fn choose<T: BuildTask + 'static>(
     room: &Room<'_>,
     recipe: &Recipe,
 ) -> Result<Vec<Option<Chosen>>, WorkerError> {
-    // Building a model seeds the generator, also where nothing is drawn.
+    let stage = |stage: usize| {
+        let alone = recipe.of_stage(stage);
+        let memory = &alone.memory;
+        if memory.micro_batch != MicroBatch::Auto && memory.recompute != Recompute::Auto {
+            return None;
+        }
+        let chosen = room.solve::<T, _>(&alone, stage, fitting);
+        chosen
+            .inspect_err(|error| tracing::debug!("no symbolic step: {error}"))
+            .ok()
+    };
+    keeping_generator(|| (0..recipe.stages()).map(stage).collect())
+}
+
+/// Building a model seeds the CPU's generator, also where nothing is drawn: it is as before when `build` has returned.
+fn keeping_generator<R>(build: impl FnOnce() -> R) -> Result<R, WorkerError> {
     let generator = rng::state(Device::Cpu).map_err(TrainError::from)?;
-    let chosen = (0..recipe.stages())
-        .map(|stage| {
-            let alone = recipe.of_stage(stage);
-            let free =
-                alone.memory.micro_batch == MicroBatch::Auto || alone.memory.recompute == Recompute::Auto;
-            if !free {
-                return None;
-            }
-            let chosen = room.solve::<T, _>(&alone, stage, fitting);
-            chosen
-                .inspect_err(|error| tracing::debug!("no symbolic step: {error}"))
-                .ok()
-        })
-        .collect();
+    let built = build();
     rng::set_state(Device::Cpu, &generator).map_err(TrainError::from)?;
-    Ok(chosen)
+    Ok(built)
 }
 
 /// Tells a rank's normalisations which sums a micro-step takes, so that a rank which runs out of memory in the very first one can
 /// take part in the others' all the same. Every rank calls it, with the cut that was chosen.
-///
-/// # Errors
-/// Where there is no memory to take part with; those of generators.
 fn foresee<T: BuildTask + 'static>(
     sync: &RankSync,
     room: &Room<'_>,
     stage: usize,
     cut: Cut,
 ) -> Result<(), WorkerError> {
-    let generator = rng::state(Device::Cpu).map_err(TrainError::from)?;
-    let sums = room.predictor::<T>(stage).joint_sums(cut);
-    rng::set_state(Device::Cpu, &generator).map_err(TrainError::from)?;
-    match sums {
+    match keeping_generator(|| room.predictor::<T>(stage).joint_sums(cut))? {
         Ok(sums) => {
             let device = room.device;
             let there = |sum| JointSum { device, ..sum };
@@ -261,34 +248,24 @@ pub(crate) fn explained<T: BuildTask + 'static>(
     })))
 }
 
-/// What is chosen, and whether it fits.
-fn fitting<P: Predictor>(solver: &mut Solver<'_, P>, asked: &Asked) -> Result<Chosen, PlanError<P::Error>> {
+/// What is chosen, and whether it fits: if not, the cut that would where the recipe left micro-batch and recompute free.
+fn fitting<P: Predictor>(solver: &mut Solver<'_, P>, asked: &Asked) -> Result<Chosen, P::Error> {
     let choice = solver.solve(asked)?;
-    let fits = match choice {
-        Choice::Fit(_) => Fits::Yes,
-        Choice::NoFit(_) => freed(solver, asked)?.map_or(Fits::No, Fits::IfFreed),
-    };
-    Ok(Chosen {
-        prediction: *choice.prediction(),
-        fits,
-    })
-}
-
-/// The cut that would fit where the recipe left micro-batch and recompute free.
-fn freed<P: Predictor>(
-    solver: &mut Solver<'_, P>,
-    asked: &Asked,
-) -> Result<Option<Cut>, PlanError<P::Error>> {
     let free = Asked {
         micro_batch: MicroBatch::Auto,
         recompute: Recompute::Auto,
         ..*asked
     };
-    if free == *asked {
-        return Ok(None);
-    }
-    Ok(match solver.solve(&free)? {
-        Choice::Fit(fit) => Some(fit.prediction.cut),
-        Choice::NoFit(_) => None,
+    let fits = match choice {
+        Choice::Fit { .. } => Fits::Yes,
+        Choice::NoFit { .. } if free == *asked => Fits::No,
+        Choice::NoFit { .. } => match solver.solve(&free)? {
+            Choice::Fit { prediction, .. } => Fits::IfFreed(prediction.cut),
+            Choice::NoFit { .. } => Fits::No,
+        },
+    };
+    Ok(Chosen {
+        prediction: *choice.prediction(),
+        fits,
     })
 }

@@ -1,59 +1,67 @@
 //! What else saves memory: the advice of the guides, each line computed for this recipe and left out where it has no effect.
 
-use super::answer::Advice;
-use super::cost::{Share, relative_time};
+use serde::{Deserialize, Serialize};
+
+use super::cost::relative_time;
 use super::solve::Solver;
 use super::{Cut, Prediction, Predictor, Subject};
 use dtrain_common::recipe::{Amp, ModelName, Recipe, Resize, Task};
 
-/// Something to try.
-struct Lever {
-    what: String,
-    setting: String,
-    /// What the setting makes of the cut; none where the cut stays and the setting goes over the recipe's.
-    cut: Option<Cut>,
+/// One way to save memory, and its computed effect against a cut. Predicted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Advice {
+    /// What to do, in words.
+    pub(crate) what: String,
+    /// The setting that does it, as `--set` takes it; none where a section is to be removed.
+    pub(crate) setting: Option<String>,
+    /// The highest memory with it, in bytes.
+    pub(crate) peak: u64,
+    /// So many bytes less.
+    pub(crate) saves: u64,
+    /// The expected time of a step, against the cut's.
+    pub(crate) relative_time: f64,
 }
+
+/// Something to try: what it is in words, the setting that does it, and what the setting makes of the cut; none where the cut stays
+/// and the setting goes over the recipe's.
+type Lever = (String, String, Option<Cut>);
 
 /// Images are made smaller by so many pixels where the model has no patches: the strides of the backbones.
 const STRIDE: usize = 32;
 
 /// Every way that saves memory against `base`, a cut of this recipe. What the model does not allow, such as images that its
 /// patches do not divide, is no advice.
-pub(super) fn advise<P: Predictor + ?Sized>(
+pub(super) fn advise<P: Predictor>(
     recipe: &Recipe,
     solver: &mut Solver<'_, P>,
     base: &Prediction,
     half: Amp,
 ) -> Vec<Advice> {
     let subject = solver.subject();
-    let share = |cut: &Cut| {
-        let partition = subject.partition(cut.ranks, Some(cut.micro_batch));
-        Some(Share::of(&partition.ok()?))
-    };
-    let Some(base_share) = share(&base.cut) else {
+    let partition = |cut: &Cut| subject.partition(cut.ranks, Some(cut.micro_batch));
+    let Ok(whole) = partition(&base.cut) else {
         return Vec::new();
     };
     let mut found = Vec::new();
     let levers = by_cut(subject, base.cut, half)
         .into_iter()
         .chain(by_setting(recipe));
-    for lever in levers {
-        let overrides = Vec::from_iter(lever.cut.is_none().then(|| lever.setting.clone()));
-        let cut = lever.cut.unwrap_or(base.cut);
-        let (Ok(prediction), Some(lever_share)) = (solver.predict_with(&overrides, cut), share(&cut)) else {
+    for (what, setting, cut) in levers {
+        let overrides = Vec::from_iter(cut.is_none().then(|| setting.clone()));
+        let cut = cut.unwrap_or(base.cut);
+        let (Ok(prediction), Ok(own)) = (solver.predict_with(&overrides, cut), partition(&cut)) else {
             continue;
         };
         let saves = base.peak.saturating_sub(prediction.peak);
-        if saves == 0 {
-            continue;
+        if saves > 0 {
+            found.push(Advice {
+                what,
+                setting: Some(setting),
+                peak: prediction.peak,
+                saves,
+                relative_time: relative_time((base, &whole), (&prediction, &own)),
+            });
         }
-        found.push(Advice {
-            what: lever.what,
-            setting: Some(lever.setting),
-            peak: prediction.peak,
-            saves,
-            relative_time: relative_time((base, base_share), (&prediction, lever_share), subject.segments),
-        });
     }
     if recipe.ema.is_some() && base.owners.ema > 0 {
         // It is there in every moment, so that without it every moment takes so much less.
@@ -72,10 +80,7 @@ pub(super) fn advise<P: Predictor + ?Sized>(
 /// What another cut saves.
 fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Lever> {
     let mut levers = Vec::new();
-    let mut lever = |what: String, setting: String, cut: Cut| {
-        let cut = Some(cut);
-        levers.push(Lever { what, setting, cut });
-    };
+    let mut lever = |what: String, setting: String, cut: Cut| levers.push((what, setting, Some(cut)));
     let Cut {
         ranks, micro_batch, ..
     } = base;
@@ -112,10 +117,7 @@ fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Lever> {
 /// What another setting of the recipe saves.
 fn by_setting(recipe: &Recipe) -> Vec<Lever> {
     let mut levers = Vec::new();
-    let mut lever = |what: String, setting: String| {
-        let cut = None;
-        levers.push(Lever { what, setting, cut });
-    };
+    let mut lever = |what: String, setting: String| levers.push((what, setting, None));
     if recipe.model.freeze.is_empty()
         && let Some((part, globs)) = all_but_the_last(recipe)
     {
@@ -152,13 +154,10 @@ fn smaller_image(recipe: &Recipe) -> Option<usize> {
 }
 
 fn smaller_backbone(name: ModelName) -> Option<ModelName> {
-    match name {
-        ModelName::Resnet152 => Some(ModelName::Resnet101),
-        ModelName::Resnet101 => Some(ModelName::Resnet50),
-        ModelName::Resnet50 => Some(ModelName::Resnet34),
-        ModelName::Resnet34 => Some(ModelName::Resnet18),
-        _ => None,
-    }
+    use ModelName::{Resnet18, Resnet34, Resnet50, Resnet101, Resnet152};
+    let sizes = [Resnet18, Resnet34, Resnet50, Resnet101, Resnet152];
+    let of = |pair: &[ModelName]| (pair[1] == name).then_some(pair[0]);
+    sizes.windows(2).find_map(of)
 }
 
 /// What progressive unfreezing begins with: the last part of the model in words, and globs of all others, which are frozen.
@@ -193,15 +192,12 @@ fn all_but_the_last(recipe: &Recipe) -> Option<(&'static str, Vec<String>)> {
 /// Globs for `prefix.0` to `prefix.(count - 1)` and what is in them.
 fn below(prefix: &str, count: usize) -> Vec<String> {
     let of_tens = |tens: usize| {
-        let written = if tens == 0 {
-            String::new()
-        } else {
-            tens.to_string()
+        let written = Some(tens).filter(|tens| *tens > 0).map(|tens| tens.to_string());
+        let last = match (count - tens * 10).min(10) - 1 {
+            0 => "0".to_owned(),
+            last => format!("[0-{last}]"),
         };
-        match (count - tens * 10).min(10) - 1 {
-            0 => format!("{prefix}.{written}0.*"),
-            last => format!("{prefix}.{written}[0-{last}].*"),
-        }
+        format!("{prefix}.{}{last}.*", written.unwrap_or_default())
     };
     (0..count.div_ceil(10)).map(of_tens).collect()
 }

@@ -4,11 +4,8 @@
 //! [`report`] is what `dtrain plan` prints; [`Solver`] chooses a cut for every GPU. `dtrain profile` prints [`Profile`].
 
 mod advice;
-mod answer;
-mod budget;
 mod cost;
 mod profile;
-mod profile_table;
 mod report;
 mod search;
 mod solve;
@@ -23,11 +20,9 @@ use crate::memory_report::Owners;
 use dtrain_common::batch::{BatchError, Partition};
 use dtrain_common::recipe::Amp;
 
-pub(crate) use answer::Outcome;
-pub(crate) use budget::FRAGMENTATION_PERCENT;
 pub(crate) use dtrain_common::job::{EvalJob, EvalWeights, Gpu, Job, PlanJob, ProfileJob, Way};
-pub(crate) use profile::{MeasuredStage, Optimal, Profile, ProfiledStage, Tried, TriedOutcome};
-pub(crate) use report::report;
+pub(crate) use profile::{Measured, MeasuredStage, Optimal, Profile, ProfiledStage, Tried, TriedOutcome};
+pub(crate) use report::{FRAGMENTATION_PERCENT, Plan, report};
 pub(crate) use search::largest;
 pub(crate) use solve::{Asked, Choice, Solver};
 
@@ -66,30 +61,27 @@ pub struct Prediction {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Subject {
     /// The model's name.
-    pub model: String,
-    /// Parameters, and those that are trained (of this stage).
-    pub parameters: u64,
-    /// Trained parameters.
-    pub trained: u64,
+    pub(crate) model: String,
+    /// Its parameters.
+    pub(crate) parameters: u64,
+    /// Those that are trained, of this stage.
+    pub(crate) trained: u64,
     /// Samples of a step.
-    pub effective_batch: usize,
-    /// The learning rate after scaling.
-    pub learning_rate: f64,
+    pub(crate) effective_batch: usize,
+    /// After scaling.
+    pub(crate) learning_rate: f64,
     /// The fewest samples of a micro-batch.
-    pub min_micro_batch: usize,
+    pub(crate) min_micro_batch: usize,
     /// Samples that are normalised together, where that is fixed.
-    pub group: Option<usize>,
+    pub(crate) group: Option<usize>,
     /// Segments of the model that can be computed again.
-    pub segments: usize,
+    pub(crate) segments: usize,
     /// What makes the result depend on the micro-batch, in words.
-    pub depends: Vec<String>,
+    pub(crate) depends: Vec<String>,
 }
 
 impl Subject {
     /// How a step is cut among `ranks` into micro-batches of at most `micro_batch` samples (`None`: a rank's whole share).
-    ///
-    /// # Errors
-    /// As [`Partition::in_groups`].
     pub(crate) fn partition(
         &self,
         ranks: usize,
@@ -102,32 +94,12 @@ impl Subject {
 /// Predicts what cuts take. `overrides` are recipe settings as `key=value` that go over the recipe's own, for advice such as
 /// "without the moving average".
 pub(crate) trait Predictor {
-    /// Why it cannot.
-    type Error;
+    /// Why it cannot, or the effective batch cannot be cut up among the ranks.
+    type Error: From<BatchError>;
 
     /// What is planned for.
-    ///
-    /// # Errors
-    /// Where the recipe with these overrides makes no model.
     fn subject(&mut self, overrides: &[String]) -> Result<Subject, Self::Error>;
 
     /// What this cut takes.
-    ///
-    /// # Errors
-    /// As [`Predictor::subject`].
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, Self::Error>;
-}
-
-/// A plan that cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PlanError<E> {
-    /// The effective batch cannot be cut up among the ranks.
-    #[error("train.effective_batch: {0}")]
-    Batch(#[from] BatchError),
-    /// The answer could not be written as JSON.
-    #[error("the plan has no form in JSON: {0}")]
-    Json(#[from] serde_json::Error),
-    /// The predictor's.
-    #[error("{0}")]
-    Predict(E),
 }

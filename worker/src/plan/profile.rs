@@ -1,5 +1,6 @@
-//! `dtrain profile`: real steps, and what was predicted of them.
+//! `dtrain profile`: real steps beside what was predicted of them, as JSON and as text of at most 100 columns.
 
+use dtrain_common::text::{Align::Left, Align::Right, columns, grouped, paragraph, size};
 use serde::{Deserialize, Serialize};
 
 use super::{Prediction, Subject};
@@ -9,61 +10,65 @@ use crate::memory_report::{Owners, PhasePeaks};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Profile {
     /// The device in words, such as `GPU 0 (NVIDIA H200)` or `CPU`.
-    pub device: String,
+    pub(crate) device: String,
     /// What tensors may take of it.
-    pub budget: u64,
+    pub(crate) budget: u64,
     /// One entry for each stage that was asked for.
-    pub stages: Vec<ProfiledStage>,
+    pub(crate) stages: Vec<ProfiledStage>,
 }
 
 /// One stage of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ProfiledStage {
-    /// What was measured.
-    pub subject: Subject,
+    pub(crate) subject: Subject,
     /// A step as the recipe has it; none where it did not fit.
-    pub measured: Option<MeasuredStage>,
+    pub(crate) measured: Option<MeasuredStage>,
     /// The largest micro-batch, where it was looked for.
-    pub optimal: Option<Optimal>,
+    pub(crate) optimal: Option<Optimal>,
 }
 
 /// A step that was run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MeasuredStage {
     /// The stage's name.
-    pub stage: String,
+    pub(crate) stage: String,
     /// Samples of a micro-batch.
-    pub micro_batch: usize,
-    /// The highest memory of tensors, measured.
-    pub peak: u64,
-    /// By owner at that moment.
-    pub owners: Owners,
-    /// By phase.
-    pub phases: PhasePeaks,
-    /// The time of a step in milliseconds: the median of those measured.
-    pub step_ms: f64,
+    pub(crate) micro_batch: usize,
+    #[serde(flatten)]
+    pub(crate) figures: Measured,
     /// What was predicted of the same cut.
-    pub predicted: Prediction,
+    pub(crate) predicted: Prediction,
+}
+
+/// A cut that was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// The highest memory of tensors.
+    pub(crate) peak: u64,
+    /// By owner at that moment.
+    pub(crate) owners: Owners,
+    pub(crate) phases: PhasePeaks,
+    /// The median time of a step in milliseconds, of the steps behind the first.
+    pub(crate) step_ms: f64,
 }
 
 /// What was found by trying.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Optimal {
     /// The largest micro-batch whose peak was at most `limit`; none where not even the smallest was.
-    pub largest: Option<usize>,
+    pub(crate) largest: Option<usize>,
     /// What the peak may be: the device's memory less the margin, or the recipe's budget.
-    pub limit: u64,
+    pub(crate) limit: u64,
     /// Every try in the order of trying.
-    pub tried: Vec<Tried>,
+    pub(crate) tried: Vec<Tried>,
 }
 
 /// One try: a process of its own ran steps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tried {
     /// Samples of a micro-batch.
-    pub micro_batch: usize,
-    /// What came of it.
-    pub outcome: TriedOutcome,
+    pub(crate) micro_batch: usize,
+    pub(crate) outcome: TriedOutcome,
 }
 
 /// What came of a try.
@@ -72,15 +77,196 @@ pub(crate) struct Tried {
 pub(crate) enum TriedOutcome {
     /// It ran, and this was its peak in bytes, whether within the limit or not.
     Ran(u64),
-    /// Memory ran out.
     OutOfMemory,
     /// The process died, and how.
     Died(String),
 }
 
-impl MeasuredStage {
-    /// Prediction less measurement, as a part of the measurement: 0.01 is 1% too much.
-    pub(crate) fn error(&self) -> f64 {
-        self.predicted.peak as f64 / (self.peak as f64).max(1.0) - 1.0
+impl Profile {
+    /// The answer as text, or as a line of JSON.
+    pub(crate) fn render(&self, json: bool) -> serde_json::Result<String> {
+        if json {
+            return serde_json::to_string(self).map(|line| line + "\n");
+        }
+        let mut out = String::new();
+        let (device, budget) = (&self.device, size(self.budget));
+        let text = format!("Measured on {device}, where tensors may take {budget}.");
+        paragraph(&mut out, 2, &text);
+        for stage in &self.stages {
+            out.push('\n');
+            one(stage, &mut out);
+        }
+        Ok(out)
+    }
+}
+
+fn one(stage: &ProfiledStage, out: &mut String) {
+    let subject = &stage.subject;
+    let name = match &stage.measured {
+        Some(measured) => format!("stage {}, ", measured.stage),
+        None => String::new(),
+    };
+    let text = format!(
+        "{name}{}: {} of {} parameters trained; effective batch {}",
+        subject.model,
+        grouped(subject.trained),
+        grouped(subject.parameters),
+        subject.effective_batch
+    );
+    paragraph(out, 2, &text);
+    match &stage.measured {
+        Some(measured) => step(measured, out),
+        None => out.push_str("No step fits as the recipe has it.\n"),
+    }
+    if let Some(optimal) = &stage.optimal {
+        tries(optimal, out);
+    }
+}
+
+fn step(measured: &MeasuredStage, out: &mut String) {
+    let (figures, predicted) = (&measured.figures, &measured.predicted);
+    let text = format!(
+        "A step of micro-batches of {} takes {:.1} ms, measured.",
+        measured.micro_batch, figures.step_ms,
+    );
+    paragraph(out, 2, &text);
+    let text = format!(
+        "Its peak is {} measured, and {} {}, {:+.1}%.",
+        size(figures.peak),
+        size(predicted.peak),
+        predicted.way.label(),
+        100.0 * (predicted.peak as f64 / (figures.peak as f64).max(1.0) - 1.0),
+    );
+    paragraph(out, 2, &text);
+    let mut table = vec![["at the peak", "measured", "predicted"].map(str::to_owned).into()];
+    let owners = figures.owners.rows().into_iter().zip(predicted.owners.rows());
+    for ((name, bytes), (_, predicted)) in owners {
+        table.push(vec![name.into(), size(bytes), size(predicted)]);
+    }
+    columns(out, 2, &[Left, Right, Right], &table);
+    let phases = figures.phases;
+    let text = format!(
+        "Peak of each phase, measured: forward {}, backward {}, reduce {}, update {}.",
+        size(phases.forward),
+        size(phases.backward),
+        size(phases.reduce),
+        size(phases.update)
+    );
+    paragraph(out, 2, &text);
+}
+
+fn tries(optimal: &Optimal, out: &mut String) {
+    let text = match optimal.largest {
+        Some(largest) => format!(
+            "The largest micro-batch within {} is {largest}: --set memory.micro_batch={largest}",
+            size(optimal.limit)
+        ),
+        None => format!("No micro-batch stays within {}.", size(optimal.limit)),
+    };
+    paragraph(out, 2, &text);
+    let mut table = vec![["micro-batch", "peak", ""].map(str::to_owned).into()];
+    for tried in &optimal.tried {
+        let (peak, outcome) = match &tried.outcome {
+            TriedOutcome::Ran(peak) if *peak <= optimal.limit => (size(*peak), "fits".to_owned()),
+            TriedOutcome::Ran(peak) => (size(*peak), "ran, beyond the limit".to_owned()),
+            TriedOutcome::OutOfMemory => ("-".to_owned(), "out of memory".to_owned()),
+            TriedOutcome::Died(how) => ("-".to_owned(), format!("died: {how}")),
+        };
+        table.push(vec![tried.micro_batch.to_string(), peak, outcome]);
+    }
+    columns(out, 2, &[Right, Right, Left], &table);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::plan::tests::{GIB, MIB, Machine};
+
+    fn profile() -> Profile {
+        let machine = Machine::default();
+        let predicted = machine.prediction(&Machine::cut(1, 4, 0));
+        let tried = |micro_batch, outcome| Tried { micro_batch, outcome };
+        let measured = MeasuredStage {
+            stage: "decoder".into(),
+            micro_batch: 4,
+            figures: Measured {
+                peak: predicted.peak + 46 * MIB,
+                owners: predicted.owners,
+                phases: PhasePeaks {
+                    forward: 4 * GIB,
+                    backward: 5 * GIB,
+                    reduce: GIB,
+                    update: 2 * GIB,
+                },
+                step_ms: 123.456,
+            },
+            predicted,
+        };
+        Profile {
+            device: "CPU".into(),
+            budget: 8 * GIB,
+            stages: vec![
+                ProfiledStage {
+                    subject: machine.about(),
+                    measured: Some(measured),
+                    optimal: Some(Optimal {
+                        largest: Some(4),
+                        limit: 8 * GIB,
+                        tried: vec![
+                            tried(16, TriedOutcome::OutOfMemory),
+                            tried(8, TriedOutcome::Ran(9 * GIB)),
+                            tried(1, TriedOutcome::Died("killed by SIGKILL".into())),
+                            tried(4, TriedOutcome::Ran(5 * GIB)),
+                        ],
+                    }),
+                },
+                ProfiledStage {
+                    subject: machine.about(),
+                    measured: None,
+                    optimal: None,
+                },
+            ],
+        }
+    }
+
+    #[test]
+    fn the_text_is_exact() {
+        let text = profile().render(false).unwrap();
+        let expected = "\
+Measured on CPU, where tensors may take 8.00 GiB.
+
+stage decoder, made-up: 26,214,400 of 26,214,400 parameters trained; effective batch 16
+A step of micro-batches of 4 takes 123.5 ms, measured.
+Its peak is 4.54 GiB measured, and 4.50 GiB predicted (symbolic), -1.0%.
+  at the peak    measured   predicted
+  parameters   100.00 MiB  100.00 MiB
+  gradients    100.00 MiB  100.00 MiB
+  optimizer    200.00 MiB  200.00 MiB
+  ema          100.00 MiB  100.00 MiB
+  buffers             0 B         0 B
+  activations    4.00 GiB    4.00 GiB
+  workspace     10.00 MiB   10.00 MiB
+Peak of each phase, measured: forward 4.00 GiB, backward 5.00 GiB, reduce 1.00 GiB, update 2.00 GiB.
+The largest micro-batch within 8.00 GiB is 4: --set memory.micro_batch=4
+  micro-batch      peak
+           16         -  out of memory
+            8  9.00 GiB  ran, beyond the limit
+            1         -  died: killed by SIGKILL
+            4  5.00 GiB  fits
+
+made-up: 26,214,400 of 26,214,400 parameters trained; effective batch 16
+No step fits as the recipe has it.
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn the_json_reads_back() {
+        let profile = profile();
+        let line = profile.render(true).unwrap();
+        assert!(line.ends_with("}\n") && line.matches('\n').count() == 1);
+        assert_eq!(serde_json::from_str::<Profile>(&line).unwrap(), profile);
     }
 }

@@ -6,16 +6,13 @@
 ///
 /// The largest is tried first, then the smallest, then what a straight line between the nearest two says. Where that leaves more
 /// than half of the sizes twice, the middle comes next, so that no shape takes more tries than three times those of a bisection.
-///
-/// # Errors
-/// Those of `peak`.
 pub(crate) fn largest<E>(
     sizes: &[usize],
     budget: u64,
     mut peak: impl FnMut(usize) -> Result<Option<u64>, E>,
 ) -> Result<Option<usize>, E> {
     let fits = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes <= budget);
-    let Some(mut above) = sizes.len().checked_sub(1) else {
+    let (mut below, Some(mut above)) = (0, sizes.len().checked_sub(1)) else {
         return Ok(None);
     };
     let mut peak_above = peak(sizes[above])?;
@@ -25,7 +22,6 @@ pub(crate) fn largest<E>(
     if above == 0 {
         return Ok(None);
     }
-    let mut below = 0;
     let mut peak_below = peak(sizes[below])?;
     if !fits(peak_below) {
         return Ok(None);
@@ -33,7 +29,6 @@ pub(crate) fn largest<E>(
     // How often in a row a straight line did not even halve what is left.
     let mut misses = 0;
     while above - below > 1 {
-        let middle = below + (above - below) / 2;
         let guess = match (peak_below, peak_above) {
             (Some(low), Some(high)) if misses < 2 && low < high => {
                 let part = (budget - low) as f64 / (high - low) as f64;
@@ -42,7 +37,7 @@ pub(crate) fn largest<E>(
                     .partition_point(|candidate| *candidate as f64 <= size)
                     .saturating_sub(1)
             }
-            _ => middle,
+            _ => below + (above - below) / 2,
         };
         let guess = guess.clamp(below + 1, above - 1);
         let before = above - below;
@@ -52,11 +47,8 @@ pub(crate) fn largest<E>(
         } else {
             (above, peak_above) = (guess, bytes);
         }
-        misses = if (above - below) * 2 <= before {
-            0
-        } else {
-            misses + 1
-        };
+        let halved = (above - below) * 2 <= before;
+        misses = if halved { 0 } else { misses + 1 };
     }
     Ok(Some(below))
 }

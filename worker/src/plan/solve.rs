@@ -8,9 +8,9 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::cost::{Share, relative_time};
+use super::cost::relative_time;
 use super::search::largest;
-use super::{Cut, PlanError, Prediction, Predictor, Subject};
+use super::{Cut, Prediction, Predictor, Subject};
 use dtrain_common::batch::{BatchError, Partition};
 use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
 
@@ -20,81 +20,57 @@ const CANDIDATES: usize = 2;
 /// What is asked, and what is left free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// Ranks.
-    pub ranks: usize,
-    /// Bytes that the tensors of a rank may take; see [`usable`](super::usable).
-    pub budget: u64,
-    /// The recipe's; a number is not made smaller.
-    pub micro_batch: MicroBatch,
-    /// The precision: never `Auto`.
-    pub amp: Amp,
-    /// The recipe's.
-    pub recompute: Recompute,
-    /// The recipe's.
-    pub shard_optimizer: bool,
+    pub(crate) ranks: usize,
+    /// Bytes that the tensors of a rank may take.
+    pub(crate) budget: u64,
+    /// The recipe's, as are the others; a number is not made smaller.
+    pub(crate) micro_batch: MicroBatch,
+    /// Never `Auto`.
+    pub(crate) amp: Amp,
+    pub(crate) recompute: Recompute,
+    pub(crate) shard_optimizer: bool,
 }
 
-/// A cut that fits.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Fit {
-    /// What it takes.
-    pub prediction: Prediction,
-    /// How the effective batch is cut up, in words.
-    pub partition: String,
-    /// Micro-steps of a step.
-    pub grad_accum_steps: usize,
-    /// The expected time of a step, against that of the plain cut. Predicted.
-    pub relative_time: f64,
-}
-
-/// Nothing fits.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct NoFit {
-    /// What the smallest cut takes that the recipe leaves free.
-    pub smallest: Prediction,
-    /// How the effective batch would be cut up, in words.
-    pub partition: String,
-    /// Micro-steps of a step.
-    pub grad_accum_steps: usize,
-}
-
-/// What was found.
+/// What was found. The effective batch is cut up as `partition` says, in words.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Choice {
     /// A cut that fits.
-    Fit(Fit),
-    /// None does.
-    NoFit(NoFit),
+    Fit {
+        prediction: Prediction,
+        partition: String,
+        /// Micro-steps of a step.
+        grad_accum_steps: usize,
+        /// The expected time of a step, against that of the plain cut. Predicted.
+        relative_time: f64,
+    },
+    /// None fits.
+    NoFit {
+        /// What the smallest cut takes that the recipe leaves free.
+        smallest: Prediction,
+        partition: String,
+        grad_accum_steps: usize,
+    },
 }
 
 impl Choice {
     /// The prediction of the cut that was chosen, or of the smallest one.
     pub(crate) fn prediction(&self) -> &Prediction {
         match self {
-            Self::Fit(fit) => &fit.prediction,
-            Self::NoFit(no_fit) => &no_fit.smallest,
-        }
-    }
-
-    /// Micro-steps of a step.
-    pub(crate) fn grad_accum_steps(&self) -> usize {
-        match self {
-            Self::Fit(fit) => fit.grad_accum_steps,
-            Self::NoFit(no_fit) => no_fit.grad_accum_steps,
+            Self::Fit { prediction, .. } => prediction,
+            Self::NoFit { smallest, .. } => smallest,
         }
     }
 }
 
 /// Chooses cuts for one subject, and keeps what was predicted between one GPU and the next.
-#[derive(Debug)]
-pub(crate) struct Solver<'a, P: Predictor + ?Sized> {
+pub(crate) struct Solver<'a, P> {
     subject: &'a Subject,
     predictor: &'a mut P,
     known: HashMap<(Vec<String>, Cut), Prediction>,
 }
 
-impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
+impl<'a, P: Predictor> Solver<'a, P> {
     /// For `subject`, with predictions of the recipe as it is.
     pub(crate) fn new(subject: &'a Subject, predictor: &'a mut P) -> Self {
         Self {
@@ -109,65 +85,42 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
         self.subject
     }
 
-    /// What `cut` takes of the recipe as it is; every cut is predicted once.
-    ///
-    /// # Errors
-    /// The predictor's.
-    pub(crate) fn predict(&mut self, cut: Cut) -> Result<Prediction, PlanError<P::Error>> {
+    fn predict(&mut self, cut: Cut) -> Result<Prediction, P::Error> {
         self.predict_with(&[], cut)
     }
 
-    /// As [`Solver::predict`], with recipe settings as `key=value` that go over the recipe's own.
-    ///
-    /// # Errors
-    /// The predictor's.
-    pub(crate) fn predict_with(
-        &mut self,
-        overrides: &[String],
-        cut: Cut,
-    ) -> Result<Prediction, PlanError<P::Error>> {
+    /// What `cut` takes, with recipe settings as `key=value` that go over the recipe's own; every cut is predicted once.
+    pub(crate) fn predict_with(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, P::Error> {
         let key = (overrides.to_vec(), cut);
         if let Some(known) = self.known.get(&key) {
             return Ok(*known);
         }
-        let prediction = self
-            .predictor
-            .predict(overrides, cut)
-            .map_err(PlanError::Predict)?;
+        let prediction = self.predictor.predict(overrides, cut)?;
         self.known.insert(key, prediction);
         Ok(prediction)
     }
 
     /// The cut that a step has where memory is no matter: a rank's whole share at once, and nothing computed again.
-    ///
-    /// # Errors
-    /// [`PlanError::Batch`] where there are more ranks than samples; the predictor's.
-    pub(crate) fn plain(&mut self, asked: &Asked) -> Result<Prediction, PlanError<P::Error>> {
+    pub(crate) fn plain(&mut self, asked: &Asked) -> Result<Prediction, P::Error> {
         let whole = self.subject.partition(asked.ranks, None)?;
         self.predict(asked.cut(whole.micro_batch(), 0))
     }
 
     /// The cut with the least expected cost that fits; of several with the same cost the one with the larger micro-batch.
-    ///
-    /// # Errors
-    /// As [`Solver::plain`].
-    pub(crate) fn solve(&mut self, asked: &Asked) -> Result<Choice, PlanError<P::Error>> {
+    pub(crate) fn solve(&mut self, asked: &Asked) -> Result<Choice, P::Error> {
         let partitions = self.partitions(asked)?;
         let sizes: Vec<_> = partitions.iter().map(Partition::micro_batch).collect();
         let segments = self.subject.segments;
         let (least, most) = asked.segments(segments);
         let plain = self.plain(asked)?;
-        let whole = Share {
-            steps: 1,
-            ..Share::of(&partitions[0])
-        };
+        let whole = self.subject.partition(asked.ranks, None)?;
         let time = |prediction: &Prediction, partition: &Partition| {
-            relative_time((&plain, whole), (prediction, Share::of(partition)), segments)
+            relative_time((&plain, &whole), (prediction, partition))
         };
         let mut fitting: Vec<(usize, Prediction)> = Vec::new();
         let without = largest(&sizes, asked.budget, |micro_batch| {
             let prediction = self.predict(asked.cut(micro_batch, least))?;
-            Ok::<_, PlanError<P::Error>>(Some(prediction.peak))
+            Ok::<_, P::Error>(Some(prediction.peak))
         })?;
         if let Some(position) = without {
             fitting.push((position, self.predict(asked.cut(sizes[position], least))?));
@@ -188,29 +141,25 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
             (relative_time, position, prediction)
         });
         let best = timed.min_by(|(one, a, _), (other, b, _)| one.total_cmp(other).then(b.cmp(a)));
-        let position = best.map_or(0, |(_, position, _)| position);
-        let partition = partitions[position].to_string();
-        let grad_accum_steps = partitions[position].grad_accum_steps();
+        let of = &partitions[best.map_or(0, |(_, position, _)| position)];
+        let (partition, grad_accum_steps) = (of.to_string(), of.grad_accum_steps());
         Ok(match best {
-            Some((relative_time, _, prediction)) => Choice::Fit(Fit {
+            Some((relative_time, _, prediction)) => Choice::Fit {
                 prediction,
                 partition,
                 grad_accum_steps,
                 relative_time,
-            }),
-            None => Choice::NoFit(NoFit {
+            },
+            None => Choice::NoFit {
                 smallest: self.smallest(asked)?,
                 partition,
                 grad_accum_steps,
-            }),
+            },
         })
     }
 
     /// What the smallest cut takes that the recipe leaves free, whatever the budget.
-    ///
-    /// # Errors
-    /// As [`Solver::plain`].
-    pub(crate) fn smallest(&mut self, asked: &Asked) -> Result<Prediction, PlanError<P::Error>> {
+    pub(crate) fn smallest(&mut self, asked: &Asked) -> Result<Prediction, P::Error> {
         let smallest = self.partitions(asked)?[0].micro_batch();
         let (_, most) = asked.segments(self.subject.segments);
         self.predict(asked.cut(smallest, most))
@@ -248,23 +197,21 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
     }
 
     /// Positions of the partitions for which recompute is worth a closer look, by what lies on straight lines between the
-    /// smallest and the largest micro-batch, with all segments and with none. None where nothing fits.
+    /// smallest and the largest micro-batch (there is one), with all segments and with none. None where nothing fits.
     fn promising(
         &mut self,
         asked: &Asked,
         partitions: &[Partition],
         time: impl Fn(&Prediction, &Partition) -> f64,
-    ) -> Result<Vec<usize>, PlanError<P::Error>> {
+    ) -> Result<Vec<usize>, P::Error> {
         let segments = self.subject.segments;
         let sizes: Vec<_> = partitions.iter().map(Partition::micro_batch).collect();
-        let (Some(&low), Some(&high)) = (sizes.first(), sizes.last()) else {
-            return Ok(Vec::new());
-        };
+        let (low, high) = (sizes[0], sizes[sizes.len() - 1]);
         if self.predict(asked.cut(low, segments))?.peak > asked.budget {
             return Ok(Vec::new());
         }
         let ends = |solver: &mut Self, recompute| {
-            Ok::<_, PlanError<P::Error>>((
+            Ok::<_, P::Error>((
                 solver.predict(asked.cut(low, recompute))?,
                 solver.predict(asked.cut(high, recompute))?,
             ))
@@ -302,15 +249,15 @@ impl<'a, P: Predictor + ?Sized> Solver<'a, P> {
         asked: &Asked,
         micro_batch: usize,
         most: usize,
-    ) -> Result<Option<Prediction>, PlanError<P::Error>> {
+    ) -> Result<Option<Prediction>, P::Error> {
         // Segments that are kept, from none on.
         let kept: Vec<_> = (0..=most).collect();
         let found = largest(&kept, asked.budget, |kept| {
-            self.predict(asked.cut(micro_batch, most - kept))
-                .map(|prediction| Some(prediction.peak))
+            let prediction = self.predict(asked.cut(micro_batch, most - kept))?;
+            Ok::<_, P::Error>(Some(prediction.peak))
         })?;
         found
-            .map(|position| self.predict(asked.cut(micro_batch, most - kept[position])))
+            .map(|kept| self.predict(asked.cut(micro_batch, most - kept)))
             .transpose()
     }
 }

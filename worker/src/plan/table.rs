@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use super::answer::{Advice, Plan, Row};
+use super::advice::Advice;
+use super::report::{Plan, Row};
 use super::solve::Choice;
-use super::{Cut, Prediction, Way};
-use dtrain_common::batch::effective_batch;
+use super::{Cut, PlanJob, Prediction, Way};
 use dtrain_common::recipe::Amp;
 use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, paragraph, size};
 
@@ -14,65 +14,62 @@ const COLUMNS: usize = 5;
 /// Letters of a GPU's name that are shown.
 const NAME: usize = 16;
 
-/// The whole of `dtrain plan`.
-pub(super) fn full(plan: &Plan, out: &mut String) {
-    header(plan, out);
-    rows(plan, out);
-    bytes(plan, out);
-    advice(
-        out,
-        "What saves memory, each alone, against the plain cut:",
-        &plan.advice,
-    );
-    advice(
-        out,
-        "What helps where it does not fit, each alone, against the smallest cut:",
-        &plan.helps,
-    );
-    for warning in &plan.warnings {
-        out.push('\n');
-        paragraph(out, 2, &format!("warning: {warning}"));
+impl Plan {
+    /// The answer as text, in one sentence for each GPU where it is to be brief, or as a line of JSON.
+    pub(crate) fn render(&self, job: &PlanJob) -> serde_json::Result<String> {
+        if job.json {
+            return serde_json::to_string(self).map(|line| line + "\n");
+        }
+        let mut out = String::new();
+        if job.brief {
+            self.rows.iter().for_each(|row| brief(self, row, &mut out));
+            return Ok(out);
+        }
+        header(self, &mut out);
+        rows(self, &mut out);
+        bytes(self, &mut out);
+        let plain = "What saves memory, each alone, against the plain cut:";
+        let smallest = "What helps where it does not fit, each alone, against the smallest cut:";
+        advice(&mut out, plain, &self.advice);
+        advice(&mut out, smallest, &self.helps);
+        for warning in &self.warnings {
+            out.push('\n');
+            paragraph(&mut out, 2, &format!("warning: {warning}"));
+        }
+        Ok(out)
     }
 }
 
-/// One sentence for each GPU.
-pub(super) fn brief(plan: &Plan, out: &mut String) {
-    let way = plan.way.label();
-    for row in &plan.rows {
-        let prediction = row.choice.prediction();
-        let (name, memory, peak) = (shown(&row.gpu.name), size(row.gpu.bytes), size(prediction.peak));
-        let text = match &row.choice {
-            Choice::Fit(fit) => format!(
-                "{name}, {memory}: micro-batch {}; {}; {}; recompute {}; {peak} {way}",
-                prediction.cut.micro_batch,
-                fit.partition,
-                precision(prediction.cut.amp),
-                segments(plan, &prediction.cut),
-            ),
-            Choice::NoFit(no_fit) => format!(
-                "{name}, {memory}: does not fit; the smallest cut, {}, takes {peak} {way}, and tensors may take {}; \
-                 `dtrain plan` says what helps",
-                no_fit.partition,
-                size(row.budget),
-            ),
-        };
-        paragraph(out, 2, &text);
-    }
+fn brief(plan: &Plan, row: &Row, out: &mut String) {
+    let Prediction { cut, peak, way, .. } = row.choice.prediction();
+    let gpu = format!("{}, {}", shown(&row.gpu.name), size(row.gpu.bytes));
+    let takes = format!("{} {}", size(*peak), way.label());
+    let text = match &row.choice {
+        Choice::Fit { partition, .. } => format!(
+            "{gpu}: micro-batch {}; {partition}; {}; recompute {}; {takes}",
+            cut.micro_batch,
+            precision(cut.amp),
+            segments(plan, cut),
+        ),
+        Choice::NoFit { partition, .. } => format!(
+            "{gpu}: does not fit; the smallest cut, {partition}, takes {takes}, and tensors may take {}; \
+             `dtrain plan` says what helps",
+            size(row.budget),
+        ),
+    };
+    paragraph(out, 2, &text);
 }
 
 fn header(plan: &Plan, out: &mut String) {
     let subject = &plan.subject;
-    let trained = if subject.trained == subject.parameters {
-        "all trained".to_owned()
-    } else {
-        format!("{} trained", grouped(subject.trained))
+    let trained = match subject.trained == subject.parameters {
+        true => "all".to_owned(),
+        false => grouped(subject.trained),
     };
-    let stage = plan
-        .stage
-        .as_ref()
-        .map_or_else(String::new, |stage| format!("stage {stage}, "));
+    let stage = plan.stage.as_ref().map(|stage| format!("stage {stage}, "));
     let text = format!(
-        "{stage}{}: {} parameters, {trained}; effective batch {}, learning rate {}, {}",
+        "{}{}: {} parameters, {trained} trained; effective batch {}, learning rate {}, {}",
+        stage.unwrap_or_default(),
         subject.model,
         grouped(subject.parameters),
         subject.effective_batch,
@@ -92,24 +89,30 @@ fn rows(plan: &Plan, out: &mut String) {
     let header = "GPU|memory|micro x accum x ranks|amp|recompute|shard|peak|time|fits";
     let mut table = vec![header.split('|').map(str::to_owned).collect()];
     for row in &plan.rows {
-        let prediction = row.choice.prediction();
-        let (time, fits) = match &row.choice {
-            Choice::Fit(fit) => (format!("{:.2}", fit.relative_time), "yes"),
-            Choice::NoFit(_) => ("-".into(), "no"),
+        let Prediction { cut, peak, .. } = row.choice.prediction();
+        let (time, fits, steps) = match &row.choice {
+            Choice::Fit {
+                relative_time,
+                grad_accum_steps,
+                ..
+            } => (format!("{relative_time:.2}"), "yes", grad_accum_steps),
+            Choice::NoFit { grad_accum_steps, .. } => ("-".into(), "no", grad_accum_steps),
         };
-        let shard = if prediction.cut.shard_optimizer {
-            "yes"
+        let (micro_batch, ranks, total) = (cut.micro_batch, plan.nproc, plan.subject.effective_batch);
+        // The pieces may differ.
+        let at_most = if micro_batch * steps * ranks == total {
+            ""
         } else {
-            "no"
+            "<="
         };
         table.push(vec![
             shown(&row.gpu.name),
             size(row.gpu.bytes),
-            batch(plan, row),
-            precision(prediction.cut.amp).into(),
-            segments(plan, &prediction.cut),
-            shard.into(),
-            size(prediction.peak),
+            format!("{at_most}{micro_batch} x {steps} x {ranks} = {total}"),
+            precision(cut.amp).into(),
+            segments(plan, cut),
+            if cut.shard_optimizer { "yes" } else { "no" }.into(),
+            size(*peak),
             time,
             fits.into(),
         ]);
@@ -130,27 +133,13 @@ fn rows(plan: &Plan, out: &mut String) {
     }
 }
 
-/// `8 x 2 x 1 = 16`; `<=6 x 3 x 1 = 16` where the pieces differ.
-fn batch(plan: &Plan, row: &Row) -> String {
-    let micro_batch = row.choice.prediction().cut.micro_batch;
-    let (steps, ranks) = (row.choice.grad_accum_steps(), plan.nproc);
-    let total = plan.subject.effective_batch;
-    let even = effective_batch(micro_batch, steps, ranks) == total;
-    let at_most = if even { "" } else { "<=" };
-    format!("{at_most}{micro_batch} x {steps} x {ranks} = {total}")
-}
-
 fn bytes(plan: &Plan, out: &mut String) {
     let mut cuts: Vec<(String, &Prediction)> = vec![("plain".into(), &plan.plain)];
     for row in &plan.rows {
         let prediction = row.choice.prediction();
         // bf16 and fp16 take the same.
-        let same = |known: &Prediction| {
-            let (one, other) = (known.cut, prediction.cut);
-            (one.micro_batch, one.recompute) == (other.micro_batch, other.recompute)
-                && known.owners == prediction.owners
-        };
-        if !cuts.iter().any(|(_, known)| same(known)) {
+        let told = |it: &Prediction| (it.cut.micro_batch, it.cut.recompute, it.owners);
+        if !cuts.iter().any(|(_, known)| told(known) == told(prediction)) {
             cuts.push((shown(&row.gpu.name), prediction));
         }
     }
@@ -159,23 +148,18 @@ fn bytes(plan: &Plan, out: &mut String) {
         if index > 0 {
             out.push('\n');
         }
-        let names = plan.plain.owners.rows().map(|(name, _)| name);
-        let names = ["", "micro-batch", "recompute"]
-            .into_iter()
-            .chain(names)
-            .chain(["together"]);
-        let mut table: Vec<_> = names.map(|name| vec![name.to_owned()]).collect();
-        for (name, prediction) in some {
-            let (cut, owners) = (&prediction.cut, prediction.owners.rows());
-            let head = [name.clone(), cut.micro_batch.to_string(), segments(plan, cut)];
-            let sizes = owners
-                .into_iter()
-                .map(|(_, bytes)| bytes)
-                .chain([prediction.peak]);
-            for (line, cell) in table.iter_mut().zip(head.into_iter().chain(sizes.map(size))) {
-                line.push(cell);
-            }
-        }
+        let row = |name: &str, cell: &dyn Fn(&(String, &Prediction)) -> String| {
+            let cells = some.iter().map(cell);
+            std::iter::once(name.to_owned()).chain(cells).collect::<Vec<_>>()
+        };
+        let mut table = vec![
+            row("", &|(name, _)| name.clone()),
+            row("micro-batch", &|(_, it)| it.cut.micro_batch.to_string()),
+            row("recompute", &|(_, it)| segments(plan, &it.cut)),
+        ];
+        let owners = plan.plain.owners.rows().into_iter().enumerate();
+        table.extend(owners.map(|(at, (name, _))| row(name, &|(_, it)| size(it.owners.rows()[at].1))));
+        table.push(row("together", &|(_, it)| size(it.peak)));
         let align: Vec<_> = std::iter::once(Left).chain(some.iter().map(|_| Right)).collect();
         columns(out, 2, &align, &table);
     }
@@ -188,12 +172,8 @@ fn advice(out: &mut String, title: &str, advice: &[Advice]) {
     let _ = writeln!(out, "\n{title}");
     let mut table = vec![["saves", "peak", "time", ""].map(str::to_owned).to_vec()];
     for one in advice {
-        table.push(vec![
-            size(one.saves),
-            size(one.peak),
-            format!("{:.2}", one.relative_time),
-            one.what.clone(),
-        ]);
+        let time = format!("{:.2}", one.relative_time);
+        table.push(vec![size(one.saves), size(one.peak), time, one.what.clone()]);
         if let Some(setting) = &one.setting {
             let mut line = vec![String::new(); 3];
             line.push(format!("  --set {}", quoted(setting)));
@@ -206,10 +186,9 @@ fn advice(out: &mut String, title: &str, advice: &[Advice]) {
 /// For a shell.
 fn quoted(setting: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "._=-".contains(letter);
-    if setting.chars().all(plain) {
-        setting.to_owned()
-    } else {
-        format!("'{setting}'")
+    match setting.chars().all(plain) {
+        true => setting.to_owned(),
+        false => format!("'{setting}'"),
     }
 }
 
@@ -230,9 +209,8 @@ fn shown(name: &str) -> String {
         .iter()
         .fold(name, |name, maker| name.strip_prefix(maker).unwrap_or(name));
     if short.chars().count() <= NAME {
-        short.to_owned()
-    } else {
-        let begin: String = short.chars().take(NAME - 2).collect();
-        format!("{begin}..")
+        return short.to_owned();
     }
+    let begin: String = short.chars().take(NAME - 2).collect();
+    format!("{begin}..")
 }

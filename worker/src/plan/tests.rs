@@ -1,9 +1,8 @@
 //! A made-up model for the tests.
 
-use std::convert::Infallible;
-
 use super::{Cut, Prediction, Predictor, Subject, Way};
 use crate::memory_report::Owners;
+use dtrain_common::batch::BatchError;
 use dtrain_common::recipe::Amp;
 
 pub(super) const MIB: u64 = 1 << 20;
@@ -19,8 +18,6 @@ pub(super) struct Machine {
     pub(super) weights: u64,
     /// Bytes of activations for each sample in float32.
     pub(super) per_sample: u64,
-    /// Whether operations are counted.
-    pub(super) counts: bool,
     pub(super) ema: bool,
     /// How often a prediction was asked for.
     pub(super) asked: usize,
@@ -38,7 +35,6 @@ impl Default for Machine {
             segments: 4,
             weights: 100 * MIB,
             per_sample: 1024 * MIB,
-            counts: true,
             ema: true,
             asked: 0,
             wobble: |_| 0,
@@ -93,19 +89,19 @@ impl Machine {
             way: Way::Symbolic,
             peak: owners.total(),
             owners,
-            flops: if self.counts { 3.0 * forward + again } else { 0.0 },
+            flops: 3.0 * forward + again,
         }
     }
 }
 
 impl Predictor for Machine {
-    type Error = Infallible;
+    type Error = BatchError;
 
-    fn subject(&mut self, _: &[String]) -> Result<Subject, Infallible> {
+    fn subject(&mut self, _: &[String]) -> Result<Subject, BatchError> {
         Ok(self.about())
     }
 
-    fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, Infallible> {
+    fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, BatchError> {
         self.asked += 1;
         let mut prediction = self.prediction(&cut);
         for (text, percent) in &self.overridden {

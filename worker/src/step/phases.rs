@@ -35,8 +35,7 @@ impl<'b> Phases<'b> {
     /// A step begins: `state` is what lasts of its memory, and `ahead` bytes of what is allocated are its own.
     pub(crate) fn begin(&mut self, step: u64, state: Owners, ahead: u64) -> Result<(), ShimError> {
         (self.now, self.step, self.micro_step) = (Phase::Forward, step, 0);
-        self.account.set_state(state);
-        self.account.begin(ahead)
+        self.account.begin(state, ahead)
     }
 
     /// The forward pass of the next micro-step begins.
@@ -83,7 +82,7 @@ impl<'b> Phases<'b> {
             fault: Fault::default(),
             ..*self
         };
-        captured.account.begin(0)?;
+        captured.account.begin(Owners::default(), 0)?;
         captured.account.enter(Phase::Forward)?;
         Ok(captured)
     }

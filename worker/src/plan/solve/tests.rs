@@ -23,24 +23,30 @@ fn solve(machine: &mut Machine, asked: &Asked) -> Choice {
 /// Micro-batch, micro-steps and segments of the choice; none where nothing fits.
 fn chosen(machine: &Machine, asked: &Asked) -> Option<(usize, usize, usize)> {
     match solve(&mut machine.clone(), asked) {
-        Choice::Fit(fit) => {
-            assert!(fit.prediction.peak <= asked.budget);
-            let cut = fit.prediction.cut;
-            Some((cut.micro_batch, fit.grad_accum_steps, cut.recompute))
+        Choice::Fit {
+            prediction,
+            grad_accum_steps,
+            ..
+        } => {
+            assert!(prediction.peak <= asked.budget);
+            let cut = prediction.cut;
+            Some((cut.micro_batch, grad_accum_steps, cut.recompute))
         }
-        Choice::NoFit(_) => None,
+        Choice::NoFit { .. } => None,
     }
 }
 
 #[test]
 fn ample_memory_takes_the_share_at_once() {
     let mut machine = Machine::default();
-    let Choice::Fit(fit) = solve(&mut machine, &asked(80 * GIB)) else {
-        panic!("it fits")
+    let plain = machine.prediction(&Machine::cut(1, 16, 0));
+    let expected = Choice::Fit {
+        prediction: plain,
+        partition: "16 = 1 rank x 16 x 1 accumulation".into(),
+        grad_accum_steps: 1,
+        relative_time: 1.0,
     };
-    assert_eq!(fit.prediction.cut, Machine::cut(1, 16, 0));
-    assert_eq!((fit.relative_time, fit.grad_accum_steps), (1.0, 1));
-    assert_eq!(fit.partition, "16 = 1 rank x 16 x 1 accumulation");
+    assert_eq!(solve(&mut machine, &asked(80 * GIB)), expected);
     assert_eq!(machine.asked, 1);
 }
 
@@ -89,12 +95,13 @@ fn what_the_recipe_settles_is_not_touched() {
 
 #[test]
 fn where_nothing_fits_the_smallest_cut_is_told() {
-    let Choice::NoFit(no_fit) = solve(&mut Machine::default(), &asked(100 * MIB)) else {
-        panic!("it cannot fit")
+    let mut machine = Machine::default();
+    let expected = Choice::NoFit {
+        smallest: machine.prediction(&Machine::cut(1, 1, 4)),
+        partition: "16 = 1 rank x 1 x 16 accumulation".into(),
+        grad_accum_steps: 16,
     };
-    assert_eq!(no_fit.smallest.cut, Machine::cut(1, 1, 4));
-    assert_eq!(no_fit.smallest.owners.total(), no_fit.smallest.peak);
-    assert_eq!(no_fit.partition, "16 = 1 rank x 1 x 16 accumulation");
+    assert_eq!(solve(&mut machine, &asked(100 * MIB)), expected);
 }
 
 #[test]
@@ -127,7 +134,7 @@ fn more_ranks_than_samples_is_an_error() {
     assert!(
         error
             .to_string()
-            .starts_with("train.effective_batch: an effective batch of 16 cannot be shared by 17 ranks"),
+            .starts_with("an effective batch of 16 cannot be shared by 17 ranks"),
         "{error}"
     );
 }
@@ -136,19 +143,15 @@ fn more_ranks_than_samples_is_an_error() {
 fn least_time(machine: &Machine, asked: &Asked) -> Option<f64> {
     let samples = machine.effective_batch.div_ceil(asked.ranks);
     let plain = machine.prediction(&asked.cut(samples, 0));
+    let whole = Partition::new(machine.effective_batch, asked.ranks, None).unwrap();
     let mut least: Option<f64> = None;
     for steps in 1..=samples {
         let limit = samples.div_ceil(steps);
         let partition = Partition::new(machine.effective_batch, asked.ranks, Some(limit)).unwrap();
         for recompute in 0..=machine.segments {
             let prediction = machine.prediction(&asked.cut(partition.micro_batch(), recompute));
-            let share = |steps| Share { samples, steps };
             let fits = prediction.peak <= asked.budget;
-            let time = relative_time(
-                (&plain, share(1)),
-                (&prediction, share(partition.grad_accum_steps())),
-                machine.segments,
-            );
+            let time = relative_time((&plain, &whole), (&prediction, &partition));
             if fits && least.is_none_or(|least| time < least) {
                 least = Some(time);
             }
@@ -173,18 +176,18 @@ proptest! {
         let asked = Asked { ranks, ..asked(budget * MIB) };
         let least = least_time(&machine, &asked);
         match solve(&mut machine, &asked) {
-            Choice::Fit(fit) => {
-                let cut = fit.prediction.cut;
-                prop_assert!(fit.prediction.peak <= asked.budget);
-                prop_assert_eq!(fit.prediction, machine.prediction(&cut));
+            Choice::Fit { prediction, grad_accum_steps, relative_time, .. } => {
+                let cut = prediction.cut;
+                prop_assert!(prediction.peak <= asked.budget);
+                prop_assert_eq!(prediction, machine.prediction(&cut));
                 let partition = Partition::new(effective_batch, ranks, Some(cut.micro_batch)).unwrap();
                 prop_assert_eq!(partition.micro_batch(), cut.micro_batch);
-                prop_assert_eq!(partition.grad_accum_steps(), fit.grad_accum_steps);
-                prop_assert!(fit.relative_time <= least.unwrap() * 1.005, "{} against {:?}", fit.relative_time, least);
+                prop_assert_eq!(partition.grad_accum_steps(), grad_accum_steps);
+                prop_assert!(relative_time <= least.unwrap() * 1.005, "{} against {:?}", relative_time, least);
             }
-            Choice::NoFit(no_fit) => {
+            Choice::NoFit { smallest, .. } => {
                 prop_assert_eq!(least, None);
-                prop_assert!(no_fit.smallest.peak > asked.budget);
+                prop_assert!(smallest.peak > asked.budget);
             }
         }
         prop_assert!(machine.asked <= 40, "{} predictions", machine.asked);
@@ -202,6 +205,6 @@ proptest! {
         let asked = asked(budget * MIB);
         let choice = solve(&mut machine, &asked);
         prop_assert_eq!(*choice.prediction(), machine.prediction(&choice.prediction().cut));
-        prop_assert_eq!(matches!(choice, Choice::Fit(_)), choice.prediction().peak <= asked.budget);
+        prop_assert_eq!(matches!(choice, Choice::Fit { .. }), choice.prediction().peak <= asked.budget);
     }
 }
