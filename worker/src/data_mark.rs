@@ -59,18 +59,13 @@ fn text(kind: u8, text: &str, hasher: &mut Sha256) {
 pub(crate) fn changed(then: Option<&DataMark>, now: &DataMark) -> Option<String> {
     let then = then.filter(|then| *then != now)?;
     let samples = |mark: &DataMark| {
-        format!(
-            "{} training and {} test samples",
-            mark.train_samples, mark.test_samples
-        )
+        let (train, test) = (mark.train_samples, mark.test_samples);
+        format!("{train} training and {test} test samples")
     };
-    let counts = |mark: &DataMark| (mark.train_samples, mark.test_samples);
-    let how = match counts(then) == counts(now) {
-        true => format!(
-            "as many samples, but others or in another order ({})",
-            samples(now)
-        ),
-        false => format!("{} then, {} now", samples(then), samples(now)),
+    let (before, after) = (samples(then), samples(now));
+    let how = match before == after {
+        true => format!("as many samples, but others or in another order ({after})"),
+        false => format!("{before} then, {after} now"),
     };
     Some(format!(
         "warning: the data is not what the checkpoint was trained on: {how}. The run goes on with it, and its epochs are not those of \
@@ -81,16 +76,15 @@ pub(crate) fn changed(then: Option<&DataMark>, now: &DataMark) -> Option<String>
 /// Refuses a checkpoint that keeps something else with its weights than the task does now, or whose classes have other names: its
 /// outputs would mean something else.
 pub(crate) fn same_data(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Result<(), WorkerError> {
+    let folder = folder.to_owned();
     if let Some(differing) = other_classes(&manifest.class_names, task.class_names()) {
-        let folder = folder.to_owned();
         return Err(WorkerError::OtherClasses { folder, differing });
     }
     let differing = differing(&manifest.extra, &task.extra());
-    if differing.is_empty() {
-        return Ok(());
+    match differing.is_empty() {
+        true => Ok(()),
+        false => Err(WorkerError::OtherData { folder, differing }),
     }
-    let folder = folder.to_owned();
-    Err(WorkerError::OtherData { folder, differing })
 }
 
 /// What is said of a checkpoint without names of classes where the data has them; nothing otherwise.
@@ -110,8 +104,8 @@ fn differing(then: &Value, now: &Value) -> Vec<String> {
     match (then, now) {
         (Value::Object(then), Value::Object(now)) => {
             let keys: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
-            let differs = |key: &&&String| then.get(key.as_str()) != now.get(key.as_str());
-            keys.iter().filter(differs).map(|key| key.to_string()).collect()
+            let differs = |key: &&String| then.get(key.as_str()) != now.get(key.as_str());
+            keys.into_iter().filter(differs).cloned().collect()
         }
         _ if then == now => Vec::new(),
         _ => vec!["extra".to_owned()],
@@ -132,22 +126,15 @@ fn other_classes(then: &[String], now: &[String]) -> Option<String> {
     let differing: Vec<usize> = (0..then.len().max(now.len()))
         .filter(|&class| then.get(class) != now.get(class))
         .collect();
-    let told: Vec<String> = differing
-        .iter()
-        .take(TOLD)
-        .map(|&class| {
-            format!(
-                "class {class} is {} there and {} here",
-                name(then, class),
-                name(now, class)
-            )
-        })
-        .collect();
-    let more = match differing.len() - told.len() {
-        0 => String::new(),
-        more => format!(", and {more} more differ"),
+    let tell = |&class: &usize| {
+        let (then, now) = (name(then, class), name(now, class));
+        format!("class {class} is {then} there and {now} here")
     };
-    Some(format!("{}{more}", told.join(", ")))
+    let mut told: Vec<String> = differing.iter().take(TOLD).map(tell).collect();
+    if differing.len() > TOLD {
+        told.push(format!("and {} more differ", differing.len() - TOLD));
+    }
+    Some(told.join(", "))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use dtrain_common::env::{DTRAIN_HEARTBEAT_FILE, HEARTBEAT_WRITING};
@@ -18,14 +18,7 @@ const LONGEST_WRITE: Duration = Duration::from_secs(30 * 60);
 /// A file whose time of modification says when there was progress last, and whose content says whether a checkpoint is being
 /// written.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Heartbeat(Option<Arc<Beats>>);
-
-#[derive(Debug)]
-struct Beats {
-    file: File,
-    /// How many [`Writing`] live.
-    writing: Mutex<usize>,
-}
+pub(crate) struct Heartbeat(Option<Arc<File>>);
 
 impl Heartbeat {
     /// The file that the launcher named, if it named one.
@@ -34,64 +27,38 @@ impl Heartbeat {
     }
 
     /// A file that is made if it is not there. One that cannot be made is told and done without: it is no reason not to train.
-    pub(crate) fn at(path: &Path) -> Self {
-        let opened = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path);
-        match opened {
-            Ok(file) => Self(Some(Arc::new(Beats {
-                file,
-                writing: Mutex::new(0),
-            }))),
-            Err(error) => {
-                tracing::warn!(
-                    "cannot make {}: {error}; a hang of this training will not be found",
-                    path.display()
-                );
-                Self(None)
-            }
-        }
+    fn at(path: &Path) -> Self {
+        let mut options = File::options();
+        let opened = options.create(true).truncate(false).write(true).open(path);
+        let told = opened.inspect_err(|error| {
+            let path = path.display();
+            tracing::warn!("cannot make {path}: {error}; a hang of this training will not be found");
+        });
+        Self(told.ok().map(Arc::new))
     }
 
     /// There was progress.
     pub(crate) fn beat(&self) {
-        if let Some(beats) = &self.0 {
-            beats.beat();
-        }
+        self.0.as_deref().map(beat);
     }
 
-    /// A checkpoint is written, or waited for, until the answer is dropped.
+    /// A checkpoint is written, or waited for, until the answer is dropped; one at a time.
     ///
     /// Until then a thread gives the signs of life, so that a write longer than `--hang-timeout` is no hang, and the file says
     /// that a write is under way, so that the launcher waits for it instead of killing the worker after `--shutdown-timeout`.
     /// The signs stop after 30 minutes: a write that hangs is then found like any other hang.
     ///
     /// Called in the thread of the training where that waits. While a thread writes beside the steps, the steps give the signs, and a
-    /// hang in them must not be hidden. Several may live at once.
+    /// hang in them must not be hidden.
     #[must_use = "the write is over when this is dropped"]
     pub(crate) fn writing(&self) -> Option<Writing> {
-        self.0.as_ref().map(|beats| Writing::begin(beats, LONGEST_WRITE))
+        let file = self.0.as_ref()?;
+        Some(Writing::begin(file, LONGEST_WRITE))
     }
 }
 
-impl Beats {
-    fn beat(&self) {
-        tell_failure(self.file.set_modified(SystemTime::now()));
-    }
-
-    /// One write more or less; the file says whether there is any.
-    fn count_writing(&self, begins: bool) {
-        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        *writing = if begins { *writing + 1 } else { *writing - 1 };
-        match (begins, *writing) {
-            (true, 1) => tell_failure(self.file.write_all_at(HEARTBEAT_WRITING.as_bytes(), 0)),
-            (false, 0) => tell_failure(self.file.set_len(0)),
-            _ => {}
-        }
-        self.beat();
-    }
+fn beat(file: &File) {
+    tell_failure(file.set_modified(SystemTime::now()));
 }
 
 fn tell_failure(written: io::Result<()>) {
@@ -103,38 +70,36 @@ fn tell_failure(written: io::Result<()>) {
 
 /// A checkpoint that is being written; see [`Heartbeat::writing`].
 pub(crate) struct Writing {
-    beats: Arc<Beats>,
+    file: Arc<File>,
     /// Nothing is sent: the thread ends when this is dropped.
     _alive: Sender<()>,
 }
 
 impl Writing {
-    fn begin(beats: &Arc<Beats>, longest: Duration) -> Self {
-        beats.count_writing(true);
+    fn begin(file: &Arc<File>, longest: Duration) -> Self {
+        tell_failure(file.write_all_at(HEARTBEAT_WRITING.as_bytes(), 0));
         let (alive, end) = mpsc::channel();
-        let beating = Arc::clone(beats);
-        let begun = Instant::now();
-        let beat = move || {
+        let (beating, begun) = (Arc::clone(file), Instant::now());
+        let give_signs = move || {
             while end.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 if begun.elapsed() < longest {
-                    beating.beat();
+                    beat(&beating);
                 }
             }
         };
         let thread = std::thread::Builder::new().name("heartbeat".to_owned());
-        if let Err(error) = thread.spawn(beat) {
+        if let Err(error) = thread.spawn(give_signs) {
             tracing::debug!("no signs of life while a checkpoint is written: {error}");
         }
-        Self {
-            beats: Arc::clone(beats),
-            _alive: alive,
-        }
+        let file = Arc::clone(file);
+        Self { file, _alive: alive }
     }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        self.beats.count_writing(false);
+        tell_failure(self.file.set_len(0));
+        beat(&self.file);
     }
 }
 
@@ -186,14 +151,11 @@ mod tests {
     #[test]
     fn a_write_gives_signs_by_itself_and_the_file_says_that_it_is_one() {
         let (_folder, path, heartbeat) = in_a_folder();
-        let first = heartbeat.writing();
-        let second = heartbeat.writing();
+        let writing = heartbeat.writing();
         wait_for_beat(&path, set_back(&path));
-        drop(first);
         assert_eq!(fs::read_to_string(&path).unwrap(), HEARTBEAT_WRITING);
-        wait_for_beat(&path, set_back(&path));
         let long_ago = set_back(&path);
-        drop(second);
+        drop(writing);
         assert_eq!(fs::read_to_string(&path).unwrap(), "");
         assert!(beaten_since(&path, long_ago), "its end is a sign of life");
     }

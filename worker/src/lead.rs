@@ -156,14 +156,9 @@ fn where_to_begin(
         Err(_) if copy.is_some() => None,
         chosen => chosen?,
     };
-    let on_disk = match &chosen {
-        Some(folder) => {
-            Manifest::read(folder)
-                .map_err(|error| WorkerError::Resume(error.into()))?
-                .step
-        }
-        None => 0,
-    };
+    let manifest = chosen.as_deref().map(Manifest::read).transpose();
+    let manifest = manifest.map_err(|error| WorkerError::Resume(error.into()))?;
+    let on_disk = manifest.map_or(0, |manifest| manifest.step);
     Ok(match copy {
         Some((copy, step)) if step > on_disk => (Some(copy), true),
         _ => (chosen, false),

@@ -101,23 +101,21 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
     let env = WorkerEnv::from_process();
     let error_file = env.as_ref().ok().and_then(|env| env.error_file.clone());
     let is_first = env.as_ref().is_ok_and(|env| env.rank == 0);
-    match env
+    let trained = env
         .map_err(WorkerError::from)
-        .and_then(|env| train(&request, &env))
-    {
-        Ok(status) => status.into(),
-        Err(error) => {
-            let status = error.exit_status();
-            let reported = error_file.is_some_and(|path| write_error_file(&path, &error));
-            // The launcher's report has it, once and for all ranks.
-            let said_by_launcher = reported && request.prepared;
-            let said_by_another = !is_first && error.is_said_by_rank_0();
-            if !said_by_launcher && !said_by_another {
-                eprintln!("error: {}", plainly(&error));
-            }
-            status.into()
-        }
+        .and_then(|env| train(&request, &env));
+    let error = match trained {
+        Ok(status) => return status.into(),
+        Err(error) => error,
+    };
+    let reported = error_file.is_some_and(|path| write_error_file(&path, &error));
+    // The launcher's report has it, once and for all ranks.
+    let said_by_launcher = reported && request.prepared;
+    let said_by_another = !is_first && error.is_said_by_rank_0();
+    if !said_by_launcher && !said_by_another {
+        eprintln!("error: {}", plainly(&error));
     }
+    error.exit_status().into()
 }
 
 /// The error without the C++ stack that libtorch appends.
@@ -129,9 +127,8 @@ fn plainly(error: &WorkerError) -> String {
 
 /// torchrun's error file, which a launcher reads back into its report. Whether it is written.
 fn write_error_file(path: &Path, error: &WorkerError) -> bool {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.as_secs());
     let json = serde_json::json!({
         "message": {
             "message": plainly(error),

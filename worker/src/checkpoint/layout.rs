@@ -1,6 +1,6 @@
 //! Which bytes of a checkpoint's files are whose to write. Pure arithmetic, in which all ranks come to the same result.
 //!
-//! What every rank holds is divided so that all of them write equally much; what only one rank holds, that one writes.
+//! What every rank holds is divided equally; what only one rank holds, that one writes.
 
 use std::borrow::Borrow;
 use std::ops::Range;
@@ -187,62 +187,50 @@ impl Part {
     }
 }
 
-/// What each rank may still write before the next one's turn comes, so that all write equally much.
+/// Divides what every rank holds into equal shares, in the order of the files.
 struct Shares {
-    left: Vec<u64>,
-    rank: usize,
+    ranks: usize,
+    /// Bytes of a rank.
+    share: u64,
+    /// Bytes that are given to ranks.
+    given: u64,
 }
 
 impl Shares {
     fn new(files: &[Described<'_>], ranks: usize) -> Self {
-        let mut fixed = vec![0; ranks];
-        let mut total = files.iter().map(|(header, _)| header.len() as u64).sum::<u64>();
-        for (_, item) in files.iter().flat_map(|(_, items)| items) {
-            total += item.elements() * item.width();
-            if let Held::Parts(ends) = &item.held {
-                let mut begin = 0;
-                for &(end, rank) in ends {
-                    fixed[rank] += (end - begin) * item.width();
-                    begin = end;
-                }
-            }
-        }
-        let share = total.div_ceil(ranks as u64);
+        let headers = files.iter().map(|(header, _)| header.len() as u64);
+        let items = files.iter().flat_map(|(_, items)| items);
+        let held_by_all = items.filter(|(_, item)| matches!(item.held, Held::All { .. }));
+        let all = headers.chain(held_by_all.map(|(_, item)| item.elements() * item.width()));
         Self {
-            left: fixed.iter().map(|fixed| share.saturating_sub(*fixed)).collect(),
-            rank: 0,
+            ranks,
+            share: all.sum::<u64>().div_ceil(ranks as u64).max(1),
+            given: 0,
         }
     }
 
-    /// The rank for bytes that cannot be divided: the one whose turn it is, unless it has less than half of the room for them.
+    /// The rank whose share has this byte.
+    fn of(&self, byte: u64) -> usize {
+        ((byte / self.share) as usize).min(self.ranks - 1)
+    }
+
+    /// The rank for bytes that cannot be divided: the one whose share their middle is in.
     fn whole(&mut self, bytes: u64) -> usize {
-        if self.left[self.rank] < bytes / 2 {
-            self.next();
-        }
-        let left = &mut self.left[self.rank];
-        *left = left.saturating_sub(bytes);
-        self.rank
+        let rank = self.of(self.given + bytes / 2);
+        self.given += bytes;
+        rank
     }
 
     /// How many of `elements` (at least 1), of `width` bytes each, are for which rank.
     fn some(&mut self, elements: u64, width: u64) -> (u64, usize) {
-        while self.left[self.rank] < width && self.next() {}
-        let last = self.rank + 1 == self.left.len();
-        let left = &mut self.left[self.rank];
-        let some = if last {
-            elements
-        } else {
-            elements.min(*left / width)
+        let rank = self.of(self.given);
+        let room = (rank as u64 + 1) * self.share - self.given;
+        let some = match rank + 1 == self.ranks {
+            true => elements,
+            false => elements.min(room.div_ceil(width)),
         };
-        *left = left.saturating_sub(some * width);
-        (some, self.rank)
-    }
-
-    /// The next rank's turn; false where there is none.
-    fn next(&mut self) -> bool {
-        let more = self.rank + 1 < self.left.len();
-        self.rank += usize::from(more);
-        more
+        self.given += some * width;
+        (some, rank)
     }
 }
 

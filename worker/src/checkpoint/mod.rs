@@ -26,7 +26,7 @@ pub(crate) use commit::amend;
 pub use error::CheckpointError;
 pub(crate) use in_memory::{MemoryCopies, newest as newest_in_memory};
 pub(crate) use items::Snapshot;
-pub(crate) use pending::{Checkpoints, Written};
+pub(crate) use pending::Checkpoints;
 pub use read::{choose, verify};
 pub(crate) use read::{restore, restore_weights};
 pub(crate) use remove::clear;

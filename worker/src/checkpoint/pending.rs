@@ -22,20 +22,7 @@ use super::remove::remove;
 use super::writer::{self, Digest};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::engine::patiently;
-
-/// A checkpoint that is there.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Written {
-    pub(crate) step: u64,
-    /// The bytes of its files but the manifest.
-    pub(crate) bytes: u64,
-    /// How long the training stood still for it on this rank.
-    pub(crate) blocked: Duration,
-    /// How long this rank wrote.
-    pub(crate) wrote: Duration,
-    /// From its beginning until it was there.
-    pub(crate) took: Duration,
-}
+use crate::metrics::CheckpointRecord;
 
 /// The checkpoints of a run, on one of its ranks. At most one is pending.
 pub(crate) struct Checkpoints {
@@ -211,7 +198,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// Where this rank or another could not write, which every rank learns at the same step; the checkpoint is given up.
-    pub(crate) fn follow(&mut self, progress: &[f64]) -> Result<Option<Written>, CheckpointError> {
+    pub(crate) fn follow(&mut self, progress: &[f64]) -> Result<Option<CheckpointRecord>, CheckpointError> {
         let first = |wanted: Progress| progress.iter().position(|&told| told == figure(wanted));
         if self.pending.is_none() || first(Progress::Working).is_some() {
             return Ok(None);
@@ -226,7 +213,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// As [`Checkpoints::follow`].
-    pub(crate) fn finish(&mut self) -> Result<Option<Written>, CheckpointError> {
+    pub(crate) fn finish(&mut self) -> Result<Option<CheckpointRecord>, CheckpointError> {
         while self.pending.is_some() {
             if let Some(written) = self.advance()? {
                 return Ok(Some(written));
@@ -236,7 +223,7 @@ impl Checkpoints {
     }
 
     /// Ends the stage that the pending checkpoint is in, and begins the next.
-    fn advance(&mut self) -> Result<Option<Written>, CheckpointError> {
+    fn advance(&mut self) -> Result<Option<CheckpointRecord>, CheckpointError> {
         let Some(pending) = self.pending.take() else {
             return Ok(None);
         };
@@ -249,7 +236,10 @@ impl Checkpoints {
         })
     }
 
-    fn next_stage(&mut self, mut pending: PendingCheckpoint) -> Result<Option<Written>, CheckpointError> {
+    fn next_stage(
+        &mut self,
+        mut pending: PendingCheckpoint,
+    ) -> Result<Option<CheckpointRecord>, CheckpointError> {
         match pending.stage {
             Stage::Write(work) => {
                 let wrote = work.end();
@@ -274,12 +264,13 @@ impl Checkpoints {
             // The other ranks come here when rank 0 has said that it is done, or without waiting for it.
             Stage::Commit(work) => {
                 work.map_or(Ok(()), Work::end)?;
-                Ok(Some(Written {
+                let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+                Ok(Some(CheckpointRecord {
                     step: pending.manifest.step,
                     bytes: pending.files.iter().map(|file| file.bytes).sum(),
-                    blocked: pending.blocked,
-                    wrote: pending.wrote,
-                    took: pending.begun.elapsed(),
+                    blocked_ms: ms(pending.blocked),
+                    write_ms: ms(pending.wrote),
+                    total_ms: ms(pending.begun.elapsed()),
                 }))
             }
         }

@@ -11,7 +11,7 @@ use super::columns::name;
 use super::error::CheckpointError;
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use crate::models::{LoadMode, ModelError, Registry, TensorFile, load_state};
-use crate::state::{AVERAGE, ColumnSpec, Model, Role, Slot, Table, narrow, pieces};
+use crate::state::{AVERAGE, Model, Role, Slot, Table, narrow, pieces};
 
 /// The checkpoint to go on from, every byte of which is as it was written; none for a run that begins. Rank 0 calls it, before
 /// any rank reads one. With [`Resume::Auto`] it is the newest whole one of the run, and those that are passed over for it are
@@ -53,9 +53,6 @@ pub fn verify(folder: &Path) -> Result<(), ManifestError> {
 
 /// Puts a checkpoint's weights alone into a model, by `average` those of its moving average where it has one. Returns its manifest and
 /// whether they are the average.
-///
-/// # Errors
-/// As `restore`.
 pub(crate) fn restore_weights(
     folder: &Path,
     registry: &Registry,
@@ -73,42 +70,38 @@ pub(crate) fn restore_weights(
 }
 
 /// Puts the checkpoint in `folder` into a model, which is laid out for the phase that the checkpoint ends in, and returns its manifest.
-/// Every rank calls it, after rank 0 has verified the checkpoint ([`super::choose`]); nothing is changed where it does not fit.
-///
-/// # Errors
-/// `Manifest` for a checkpoint whose files have other sizes than they should, `Model` or `Tensors` for one of another model or
-/// optimizer.
+/// Every rank calls it, after rank 0 has verified the checkpoint ([`choose`]); nothing is changed where it does not fit.
 pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, CheckpointError> {
     let manifest = Manifest::read(folder)?;
     manifest.check_sizes(folder)?;
     let table = &model.table;
-    let mut files: Vec<(Role, TensorFile)> = Vec::new();
-    for (role, name) in [(Role::Moment, OPTIMIZER_FILE), (Role::Average, EMA_FILE)] {
-        if role == Role::Moment || table.column(AVERAGE.name).is_some() {
-            files.push((
-                role,
-                TensorFile::open(&folder.join(name)).map_err(ModelError::from)?,
-            ));
-        }
-    }
-    let columns: Vec<(ColumnSpec, &[Tensor], &TensorFile)> = (table.columns())
-        .filter_map(|(spec, held)| {
-            let (_, file) = files.iter().find(|(role, _)| *role == spec.role)?;
-            Some((spec, held, file))
-        })
-        .collect();
+    let open = |name: &str| TensorFile::open(&folder.join(name)).map_err(ModelError::from);
+    let moments = open(OPTIMIZER_FILE)?;
+    let average = table.column(AVERAGE.name).map(|_| open(EMA_FILE)).transpose()?;
+    let file = |role: Role| match role {
+        Role::Moment => Some(&moments),
+        Role::Average => average.as_ref(),
+    };
+    let columns = || {
+        table
+            .columns()
+            .filter_map(|(spec, held)| Some((spec, held, file(spec.role)?)))
+    };
     // Whether it fits is seen before anything is changed.
-    let updates = updates(table, &files[0].1)?;
-    for (spec, _, file) in &columns {
+    let updates = updates(table, &moments)?;
+    for (spec, _, file) in columns() {
         for (_, slot) in table.slots_of(spec.role) {
-            same_shape(file, &name(*spec, slot), slot)?;
+            same_shape(file, &name(spec, slot), slot)?;
         }
     }
     load_state(&model.registry, &folder.join(MODEL_FILE), LoadMode::Strict)?;
-    for (spec, held, file) in &columns {
-        for_rows(table, *spec, held, |slot, range, own| {
-            read(file, &name(*spec, slot), (slot, range), own)
-        })?;
+    for (spec, held, file) in columns() {
+        let parts = table.parts(spec.role);
+        for (block, slot) in table.slots_of(spec.role) {
+            for (range, own) in pieces(&parts, held, (block, slot))? {
+                read(file, &name(spec, slot), (slot, range), own)?;
+            }
+        }
     }
     model.table.resume(updates);
     if let (Some(average), Some(updates)) = (&mut model.average, manifest.ema_updates) {
@@ -139,22 +132,6 @@ fn same_shape(file: &TensorFile, name: &str, slot: &Slot) -> Result<(), Checkpoi
         path: file.path().to_owned(),
         reason: format!("{name} has the shape {shape:?}, the model's is {:?}", slot.shape),
     })
-}
-
-/// Calls `with` for every row of a column of which this rank holds elements: which of them, counted from the row's first, and where.
-fn for_rows(
-    table: &Table,
-    spec: ColumnSpec,
-    held: &[Tensor],
-    mut with: impl FnMut(&Slot, Range<i64>, Tensor) -> Result<(), CheckpointError>,
-) -> Result<(), CheckpointError> {
-    let parts = table.parts(spec.role);
-    for (block, slot) in table.slots_of(spec.role) {
-        for (range, own) in pieces(&parts, held, (block, slot))? {
-            with(slot, range, own)?;
-        }
-    }
-    Ok(())
 }
 
 /// Reads elements of a row, in the order of memory, into `own`.

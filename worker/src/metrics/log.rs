@@ -8,8 +8,6 @@ use dtrain_common::files::write_atomic;
 use dtrain_common::metrics::split;
 use serde::Serialize;
 
-use super::Line;
-
 /// The open file. Only rank 0 has one.
 #[derive(Debug)]
 pub(crate) struct MetricsLog {
@@ -19,9 +17,6 @@ pub(crate) struct MetricsLog {
 impl MetricsLog {
     /// Opens the file for a run that goes on after `done` steps: lines of later steps, which a resumed run makes again,
     /// are dropped, as is a last line that was cut off.
-    ///
-    /// # Errors
-    /// Where the file cannot be read or written.
     pub(crate) fn open(path: &Path, done: u64) -> io::Result<Self> {
         match std::fs::read(path) {
             Ok(text) => write_atomic(path, &split(&text, done).0)?,
@@ -33,16 +28,8 @@ impl MetricsLog {
         })
     }
 
-    /// Appends a line.
-    ///
-    /// # Errors
-    /// Where the disk is full, for example.
-    pub(crate) fn append(&mut self, line: &Line<'_>) -> io::Result<()> {
-        self.write(line)
-    }
-
-    /// One write per line, so that a reader never sees half of one.
-    fn write(&mut self, line: &impl Serialize) -> io::Result<()> {
+    /// Appends a line ([`super::Line`]) in one write, so that a reader never sees half of one.
+    pub(crate) fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
         self.file.write_all(&bytes)
@@ -54,7 +41,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use dtrain_common::metrics::step_of;
 
-    use super::super::{EvalRecord, Figures, MicroBatches, OomRecord};
+    use super::super::{EvalRecord, Figures, Line, MicroBatches, OomRecord};
     use super::*;
 
     #[test]
@@ -84,9 +71,9 @@ mod tests {
             for step in 1..=4 {
                 log.append(&Line::Oom(&oom(step))).unwrap();
                 log.append(&Line::Eval(&eval(step))).unwrap();
-                log.write(&serde_json::json!({"step": step, "stage": "full"}))
+                log.append(&serde_json::json!({"step": step, "stage": "full"}))
                     .unwrap();
-                log.write(&serde_json::json!({"stage": {"step": step + 1}}))
+                log.append(&serde_json::json!({"stage": {"step": step + 1}}))
                     .unwrap();
             }
             log.file.write_all(b"{\"step\": 2, \"lo").unwrap();

@@ -25,14 +25,11 @@ pub(crate) enum Surface {
 impl Surface {
     /// The surface of this process.
     pub(crate) fn detect(rank: usize) -> Self {
-        if rank != 0 {
-            Self::Silent
-        } else if std::env::var(DTRAIN_PROGRESS).is_ok_and(|value| value == "terminal") {
-            Self::Launcher
-        } else if io::stderr().is_terminal() {
-            Self::Terminal
-        } else {
-            Self::Lines
+        match std::env::var(DTRAIN_PROGRESS) {
+            _ if rank != 0 => Self::Silent,
+            Ok(value) if value == "terminal" => Self::Launcher,
+            _ if io::stderr().is_terminal() => Self::Terminal,
+            _ => Self::Lines,
         }
     }
 }
@@ -93,19 +90,17 @@ impl Progress {
 
     /// After every step.
     pub(crate) fn step(&mut self, record: &StepRecord, now: Instant) {
-        let due = record.step.is_multiple_of(self.every_steps)
-            || record.step == self.total_steps
-            || record.step == self.first_step + 1;
+        let is_last = record.step == self.total_steps;
         match self.surface {
             Surface::Silent => {}
             Surface::Lines => {
-                if due {
+                let is_first = record.step == self.first_step + 1;
+                if is_first || is_last || record.step.is_multiple_of(self.every_steps) {
                     say(&format!("{}\n", self.line(record)));
                 }
             }
             Surface::Terminal | Surface::Launcher => {
-                let fresh = self.last_frame.is_none_or(|last| now - last >= FRAME_INTERVAL);
-                if fresh || record.step == self.total_steps {
+                if is_last || self.last_frame.is_none_or(|last| now - last >= FRAME_INTERVAL) {
                     self.last_frame = Some(now);
                     let frame = self.frame(record, now);
                     match self.surface {
@@ -120,9 +115,9 @@ impl Progress {
     fn line(&self, record: &StepRecord) -> String {
         let skipped = record
             .skipped
-            .map_or_else(String::new, |cause| format!("  (skipped: {})", cause.words()));
+            .map(|cause| format!("  (skipped: {})", cause.words()));
         format!(
-            "step {}/{}  epoch {}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {:.0} samples/s  {}{skipped}",
+            "step {}/{}  epoch {}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {:.0} samples/s  {}{}",
             record.step,
             self.total_steps,
             record.epoch,
@@ -132,15 +127,14 @@ impl Progress {
             record.grad_norm,
             record.samples_per_s,
             ByteSize(record.memory.report.peak),
+            skipped.unwrap_or_default(),
         )
     }
 
     fn frame(&self, record: &StepRecord, now: Instant) -> String {
         let share = record.step as f64 / self.total_steps.max(1) as f64;
         let filled = ((share * BAR_WIDTH as f64) as usize).min(BAR_WIDTH);
-        let bar: String = (0..BAR_WIDTH)
-            .map(|cell| if cell < filled { '#' } else { '-' })
-            .collect();
+        let bar = "#".repeat(filled) + &"-".repeat(BAR_WIDTH - filled);
         // What matters most stands first: a narrow terminal cuts the end off.
         format!(
             "[{bar}] {:3.0}%  ETA {}  {}",
@@ -156,11 +150,9 @@ impl Progress {
         let left = self.total_steps.saturating_sub(step);
         let seconds = (now - self.begun).as_secs_f64() / made as f64 * left as f64;
         let seconds = seconds.round() as u64;
-        let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        if hours > 0 {
-            format!("{hours}:{minutes:02}:{seconds:02}")
-        } else {
-            format!("{minutes}:{seconds:02}")
+        match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+            (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
+            (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
         }
     }
 }

@@ -1,26 +1,21 @@
 //! The lines of metrics.jsonl.
 
-use crate::memory_report::MemoryReport;
-use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use crate::memory::StepMemory;
+use crate::memory_report::MemoryReport;
 
-/// A line of metrics.jsonl: a step as it is, anything else under the name of what it tells.
+/// A line of metrics.jsonl: a step as it is, anything else under the name of what it tells. docs/run-directory.md describes the fields.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Line<'a> {
-    /// An evaluation.
     Eval(&'a EvalRecord),
     /// The test at the end of a run.
     Test(&'a TestRecord),
-    /// The beginning of a stage or of a part of it.
     Stage(&'a StageRecord),
     /// A step or an evaluation that is taken again.
     Oom(&'a OomRecord),
-    /// A checkpoint.
     Checkpoint(&'a CheckpointRecord),
-    /// A step.
     #[serde(untagged)]
     Step(&'a StepRecord),
 }
@@ -32,26 +27,21 @@ pub(crate) struct StepRecord {
     pub step: u64,
     /// The epoch that it belongs to, counted from 1.
     pub epoch: u64,
-    /// The name of the stage that it belongs to, where the recipe has stages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
     /// Samples seen by all ranks since the beginning of the run.
     pub samples: u64,
     /// Mean loss over the step's samples, before the update.
     pub loss: f64,
-    /// Learning rate of the update.
     pub lr: f64,
     /// L2 norm of the mean gradient, before clipping.
     pub grad_norm: f64,
     /// Factor by which losses were scaled against underflow: 1 in full precision.
     pub loss_scale: f64,
-    /// Samples per second of all ranks over this step.
     pub samples_per_s: f64,
-    /// Duration of the step.
     pub step_ms: f64,
     /// Since this process began to train, evaluations and all else included.
     pub elapsed_s: f64,
-    /// What the step waited for on this rank.
     pub wait_ms: WaitMs,
     /// Memory of rank 0, in bytes: at the step's end and the most in it, by owner and by phase.
     pub memory: StepMemory,
@@ -98,27 +88,20 @@ fn as_true<S: Serializer>(_: &Option<SkipCause>, serializer: S) -> Result<S::Ok,
 /// Milliseconds of waiting within a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct WaitMs {
-    /// For the loader.
     pub data: f64,
-    /// For the other ranks.
     pub comm: f64,
 }
 
 /// One evaluation on the whole test set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct EvalRecord {
-    /// The step after which it was made.
     pub step: u64,
     /// The epoch that the step ended or belongs to, counted from 1.
     pub epoch: u64,
-    /// Mean loss over the samples.
     pub loss: f64,
-    /// What the task measures, by name: `accuracy`, say.
     #[serde(flatten)]
     pub metrics: Figures,
-    /// Number of samples, each counted once.
     pub samples: u64,
-    /// Duration of the evaluation.
     pub eval_ms: f64,
     /// Whether it is the best so far, where the recipe asks for the best checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,7 +111,6 @@ pub(crate) struct EvalRecord {
 /// An evaluation of a checkpoint: at the end of a run with `[test]`, or by `dtrain eval`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct TestRecord {
-    /// The checkpoint's folder.
     pub checkpoint: String,
     /// `average` or `raw`.
     pub weights: &'static str,
@@ -144,17 +126,12 @@ pub(crate) struct TestRecord {
 pub(crate) struct StageRecord {
     /// Its first step, counted from 1 as those of the run.
     pub step: u64,
-    /// Its number, counted from 1.
     pub number: usize,
-    /// Its name.
     pub name: String,
     /// The part of it that begins, counted from 1: another after every unfreezing.
     pub phase: usize,
-    /// Parameters of the model.
     pub parameters: u64,
-    /// Parameters that are trained from here on.
     pub trained: u64,
-    /// Samples per optimizer step.
     pub effective_batch: usize,
     /// The largest micro-batch.
     pub micro_batch: usize,
@@ -173,7 +150,6 @@ pub(crate) struct StageRecord {
 pub(crate) struct OomRecord {
     /// The step; for an evaluation the one after which it is made.
     pub step: u64,
-    /// The ranks that ran out of memory.
     pub ranks: Vec<usize>,
     /// Where the first of them did.
     pub phase: &'static str,
@@ -191,24 +167,21 @@ pub(crate) struct OomRecord {
 /// A checkpoint that is there.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct CheckpointRecord {
-    /// Its step.
-    pub step: u64,
-    /// The bytes of its files.
-    pub bytes: u64,
-    /// How long the training stood still for it, on rank 0.
-    pub blocked_ms: f64,
-    /// How long rank 0 wrote, beside the training.
-    pub write_ms: f64,
+    pub(crate) step: u64,
+    /// Of its files but the manifest.
+    pub(crate) bytes: u64,
+    /// How long the training stood still for it on this rank.
+    pub(crate) blocked_ms: f64,
+    /// How long this rank wrote, beside the training.
+    pub(crate) write_ms: f64,
     /// From its beginning until it was there.
-    pub total_ms: f64,
+    pub(crate) total_ms: f64,
 }
 
 /// Two sizes of the largest micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct MicroBatches {
-    /// Before.
     pub from: usize,
-    /// After.
     pub to: usize,
 }
 
@@ -218,10 +191,6 @@ pub(crate) struct Figures(pub Vec<(String, f64)>);
 
 impl Serialize for Figures {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (name, value) in &self.0 {
-            map.serialize_entry(name, value)?;
-        }
-        map.end()
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
     }
 }

@@ -8,7 +8,7 @@ use tch::Device;
 
 use super::Followers;
 use super::manifest::{manifest, snapshot};
-use crate::checkpoint::{CheckpointError, Checkpoints, Written};
+use crate::checkpoint::{CheckpointError, Checkpoints};
 use crate::collectives::Ranks;
 use crate::engine::TrainError;
 use crate::heartbeat::Heartbeat;
@@ -157,22 +157,13 @@ impl Saver {
         &mut self,
         training: &mut Training<'_>,
         step: Option<u64>,
-        outcome: Result<Option<Written>, CheckpointError>,
+        outcome: Result<Option<CheckpointRecord>, CheckpointError>,
         another_follows: bool,
         others: &mut Followers<'_>,
     ) -> Result<(), TrainError> {
         match outcome {
             Ok(None) => Ok(()),
-            Ok(Some(written)) => {
-                let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
-                others.hear(&Line::Checkpoint(&CheckpointRecord {
-                    step: written.step,
-                    bytes: written.bytes,
-                    blocked_ms: ms(written.blocked),
-                    write_ms: ms(written.wrote),
-                    total_ms: ms(written.took),
-                }))
-            }
+            Ok(Some(record)) => others.hear(&Line::Checkpoint(&record)),
             Err(source) => {
                 let step = step.unwrap_or(self.done);
                 let error = unwritten(step)(source);
