@@ -1,7 +1,9 @@
 //! What can go wrong with a model: in libtorch, in how it is built or called, and in a file of weights.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
+use safetensors::Dtype;
 use tch::TchError;
 use thiserror::Error;
 
@@ -15,11 +17,8 @@ pub enum ModelError {
     Torch(#[from] TchError),
 
     /// Two entries of one model were given the same name: a mistake in the model's code.
-    #[error("the model has two tensors named `{name}`")]
-    DuplicateName {
-        /// The full name, such as `layer1.0.conv1.weight`.
-        name: String,
-    },
+    #[error("the model has two tensors named `{0}`")]
+    DuplicateName(String),
 
     /// A classifier or segmenter was asked for without classes.
     #[error("a network that tells classes apart needs at least 1 class")]
@@ -97,87 +96,72 @@ pub enum ModelError {
     Weights(#[from] WeightsError),
 }
 
-/// An error with a file of weights. Every variant names the file.
+/// An error with a file of weights.
 #[derive(Debug, Error)]
-pub enum WeightsError {
+#[error("{}: {problem}", path.display())]
+pub struct WeightsError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: WeightsProblem,
+}
+
+impl WeightsError {
+    pub(super) fn new(path: &Path, problem: WeightsProblem) -> Self {
+        let path = path.to_owned();
+        Self { path, problem }
+    }
+}
+
+/// What can be wrong with a file of weights.
+#[derive(Debug, Error)]
+pub enum WeightsProblem {
     /// The file could not be opened or read.
-    #[error("{}: the weights cannot be read: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's reason.
-        source: std::io::Error,
-    },
+    #[error("the weights cannot be read: {0}")]
+    Read(io::Error),
 
     /// The file could not be written.
-    #[error("{}: the weights cannot be written: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's reason.
-        source: std::io::Error,
-    },
+    #[error("the weights cannot be written: {0}")]
+    Write(io::Error),
 
     /// The file is not of the safetensors format.
-    #[error("{}: not a safetensors file: {reason}", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// What in it breaks the format.
-        reason: String,
-    },
+    #[error("not a safetensors file: {0}")]
+    Format(String),
 
     /// The file's own header promises more or fewer bytes than the file has.
     #[error(
-        "{}: the file is {} ({actual} bytes, its header describes {expected}). Fetch or write it again.",
-        path.display(), if actual < expected { "cut short" } else { "too long" }
+        "the file is {} ({actual} bytes, its header describes {expected}). Fetch or write it again.",
+        if actual < expected { "cut short" } else { "too long" }
     )]
     Size {
-        /// The file.
-        path: PathBuf,
         /// Bytes the header describes, the header included.
         expected: u64,
         /// Bytes the file has.
         actual: u64,
     },
 
-    /// The file has no tensor of the name asked for.
-    #[error("{}: the file has no tensor named `{name}`", path.display())]
-    NoTensor {
-        /// The file.
-        path: PathBuf,
-        /// The name asked for.
-        name: String,
-    },
+    /// The file has no tensor of this name.
+    #[error("the file has no tensor named `{0}`")]
+    NoTensor(String),
 
     /// A tensor's number format has no counterpart in libtorch.
-    #[error("{}: the tensor `{name}` has the type {dtype}, which dtrain cannot read", path.display())]
+    #[error("the tensor `{name}` has the type {dtype}, which dtrain cannot read")]
     Dtype {
-        /// The file.
-        path: PathBuf,
         /// The tensor.
         name: String,
-        /// Its type as the format names it.
-        dtype: String,
+        /// Its type.
+        dtype: Dtype,
     },
 
-    /// A tensor cannot be written: its type is not one of the format's, or the header would be too long.
-    #[error("{}: the tensors cannot be written as safetensors: {reason}", path.display())]
-    Unwritable {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        reason: String,
-    },
+    /// A tensor's type is not one of the format's, or the header would be too long.
+    #[error("the tensors cannot be written as safetensors: {0}")]
+    Unwritable(String),
 
     /// Two tensors of the file come to have one name.
     #[error(
-        "{}: model.weights_rename gives `{first}` and `{second}` one name, `{name}`; make its patterns narrower",
-        path.display()
+        "model.weights_rename gives `{first}` and `{second}` one name, `{name}`; make its patterns narrower"
     )]
     Renamed {
-        /// The file.
-        path: PathBuf,
         /// A tensor in the file.
         first: String,
         /// Another one.
@@ -188,13 +172,10 @@ pub enum WeightsError {
 
     /// The file holds two different tensors where the model has one under two names.
     #[error(
-        "{}: `{second}` is not equal to `{first}`, and the model has one tensor for both. Weights of a model that was \
-         trained with two cannot be used.",
-        path.display()
+        "`{second}` is not equal to `{first}`, and the model has one tensor for both. Weights of a model that was trained with \
+         two cannot be used."
     )]
     Untied {
-        /// The file.
-        path: PathBuf,
         /// The name under which the model has the tensor.
         first: String,
         /// The other name.
@@ -202,11 +183,6 @@ pub enum WeightsError {
     },
 
     /// The file is readable, but its tensors are not those of the model.
-    #[error("{}: {mismatch}", path.display())]
-    Mismatch {
-        /// The file.
-        path: PathBuf,
-        /// What differs; boxed, as it is far larger than the other variants.
-        mismatch: Box<Mismatch>,
-    },
+    #[error("{0}")]
+    Mismatch(Box<Mismatch>),
 }

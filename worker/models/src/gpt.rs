@@ -48,10 +48,6 @@ impl Gpt {
     pub const NO_TARGET: i64 = Embedding::NO_TARGET;
 
     /// Registers the model's tensors in `registry`, in the order of PyTorch's `state_dict`.
-    ///
-    /// # Errors
-    /// [`ModelError::Setting`] for sizes of zero and heads that do not divide the width, [`ModelError::DuplicateName`] if
-    /// the registry holds a model already, and those of libtorch.
     pub fn new(config: GptConfig, registry: &mut Registry) -> Result<Self, ModelError> {
         let vocabulary = settings::at_least_one("model.vocabulary", config.vocabulary)?;
         let context = settings::at_least_one("model.context", config.context)?;
@@ -96,9 +92,6 @@ impl Gpt {
 
     /// The sum of the cross-entropies of the next tokens, N x T int64, for [`Gpt::forward`]'s tokens, without all of its logits at once. A
     /// target of [`Gpt::NO_TARGET`] counts for nothing.
-    ///
-    /// # Errors
-    /// As [`Gpt::forward`].
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor, ModelError> {
         self.tokens.cross_entropy(&self.features(tokens)?, targets)
     }

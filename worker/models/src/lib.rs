@@ -32,7 +32,7 @@ mod vit;
 mod weights;
 
 pub use dtype::dtype_of;
-pub use error::{ModelError, WeightsError};
+pub use error::{ModelError, WeightsError, WeightsProblem};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{
     BatchGroups, BatchNorm2d, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions,
@@ -86,16 +86,12 @@ impl fmt::Display for Architecture {
     }
 }
 
-/// A network that sorts images into classes.
+/// A network that sorts images, or their pixels, into classes.
 pub trait Classifier: Send {
-    /// Images, N x channels x H x W in the parameters' type (normalised), to logits, N x classes.
+    /// Images, N x channels x H x W in the parameters' type (normalised), to logits: N x classes, or of pixels N x classes x H x W.
     ///
     /// With `train`, batch normalisation uses the batch's statistics and moves the running ones. Whether a graph for the
     /// backward pass is kept is the caller's choice, by torch's gradient mode.
-    ///
-    /// # Errors
-    /// [`ModelError::Input`] for another shape, [`ModelError::Batch`] for a training micro-batch below
-    /// [`Classifier::min_micro_batch`], and those of libtorch.
     fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError>;
 
     /// The fewest samples that a training micro-batch of square images may have: batch normalisation needs two values
@@ -104,26 +100,8 @@ pub trait Classifier: Send {
     fn min_micro_batch(&self, image_size: usize) -> usize;
 }
 
-/// A network that sorts every pixel of an image into classes.
-pub trait Segmenter: Send {
-    /// Images, N x channels x H x W in the parameters' type (normalised), to logits, N x classes x H x W. `train` is as in
-    /// [`Classifier::forward`].
-    ///
-    /// # Errors
-    /// [`ModelError::Input`] for another shape, [`ModelError::Setting`] for an image too small for the network,
-    /// [`ModelError::Batch`] for a training micro-batch below [`Segmenter::min_micro_batch`], and those of libtorch.
-    fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError>;
-
-    /// The fewest samples that a training micro-batch of square images may have, as [`Classifier::min_micro_batch`].
-    fn min_micro_batch(&self, image_size: usize) -> usize;
-}
-
 /// Builds a classifier of images of `channels` channels with freshly drawn weights, registering its tensors in the order of
 /// PyTorch's `state_dict`.
-///
-/// # Errors
-/// [`ModelError::NoClasses`], [`ModelError::NoChannels`], [`ModelError::Setting`] for sizes that make no network,
-/// [`ModelError::DuplicateName`] if the registry holds a model already, and those of libtorch.
 pub fn build(
     arch: Architecture,
     channels: usize,
@@ -147,9 +125,6 @@ pub fn build(
 }
 
 /// Builds a U-Net with freshly drawn weights, registering its tensors in the order of PyTorch's `state_dict`.
-///
-/// # Errors
-/// As [`build`].
-pub fn build_unet(config: UnetConfig, registry: &mut Registry) -> Result<Box<dyn Segmenter>, ModelError> {
+pub fn build_unet(config: UnetConfig, registry: &mut Registry) -> Result<Box<dyn Classifier>, ModelError> {
     Ok(Box::new(unet::Unet::new(config, registry)?))
 }

@@ -58,9 +58,6 @@ impl Recompute {
     }
 
     /// The backward pass of `loss`, with the cause itself as the error where a segment could not be computed again.
-    ///
-    /// # Errors
-    /// Those of the segments, [`ModelError::Recomputed`] among them, and those of libtorch.
     pub fn backward(&self, loss: &Tensor) -> Result<(), ModelError> {
         loss.f_backward()
             .map_err(|error| self.take_failure().unwrap_or(ModelError::Torch(error)))
@@ -135,9 +132,6 @@ impl<T: Send + 'static> Segment<T> {
 
     /// What `forward` makes of `x`. It is called again in backward where the segment is one of those, so it must not change
     /// `x` in place.
-    ///
-    /// # Errors
-    /// Those of `forward` and of libtorch.
     pub fn run(
         &self,
         x: &Tensor,
@@ -148,9 +142,6 @@ impl<T: Send + 'static> Segment<T> {
     }
 
     /// As [`Segment::run`], of several tensors to several.
-    ///
-    /// # Errors
-    /// As [`Segment::run`].
     pub fn run_many<const N: usize, const M: usize>(
         &self,
         inputs: [&Tensor; N],

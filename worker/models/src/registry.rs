@@ -49,11 +49,6 @@ impl Entry {
     pub fn elements(&self) -> usize {
         self.tensor.numel()
     }
-
-    /// The size of the data in bytes.
-    pub fn bytes(&self) -> usize {
-        self.elements() * self.tensor.kind().elt_size_in_bytes()
-    }
 }
 
 /// All tensors of one model on one device, and what holds for all its layers.
@@ -181,7 +176,7 @@ impl Registry {
 
     fn add(&mut self, name: String, tensor: &Tensor, role: Role) -> Result<(), ModelError> {
         if !self.names.insert(name.clone()) {
-            return Err(ModelError::DuplicateName { name });
+            return Err(ModelError::DuplicateName(name));
         }
         self.entries.push(Entry {
             name,
@@ -224,17 +219,13 @@ impl Scope<'_> {
         self.registry.sync.as_ref()
     }
 
-    /// Says that PyTorch's module has the tensor `of` under the name `name` too (full names): a tied weight.
+    /// PyTorch's module has the tensor `of` under the name `name` too (full names): a tied weight.
     pub fn tie(&mut self, name: &str, of: &str) {
         self.registry.tied.push((name.to_owned(), of.to_owned()));
     }
 
-    /// Builds layers as a segment of the model, which may be computed again in backward instead of keeping what it computed.
-    /// Segments are built in the order in which the forward pass runs them. A segment's parameters are those that `build`
-    /// registers; its name is the scope's, or at the root that of its first layer.
-    ///
-    /// # Errors
-    /// Those of `build`.
+    /// Builds layers as a segment of the model, which may be computed again in backward. Segments are built in the order in which the
+    /// forward pass runs them. A segment has the scope's name, or at the root that of its first layer.
     pub fn segment<T: Send + 'static>(
         &mut self,
         build: impl FnOnce(&mut Scope<'_>) -> Result<T, ModelError>,
@@ -260,13 +251,8 @@ impl Scope<'_> {
         ))
     }
 
-    /// Registers a parameter and returns the tensor to compute with.
-    ///
-    /// The values of `init` are moved to the registry's device and type; what is returned is a leaf of the autograd graph
-    /// that requires a gradient. It is contiguous, or channels-last where the registry says so and it has four dimensions.
-    ///
-    /// # Errors
-    /// The name is taken, or libtorch cannot allocate on the device.
+    /// Registers a parameter with the values of `init` on the registry's device and in its type, and returns the tensor to compute with:
+    /// a leaf that requires a gradient, contiguous, or channels-last where the registry says so and it has four dimensions.
     pub fn parameter(&mut self, name: &str, init: &Tensor) -> Result<Tensor, ModelError> {
         let mut tensor = self.place(init)?;
         if self.registry.channels_last && tensor.dim() == 4 {
@@ -279,21 +265,14 @@ impl Scope<'_> {
     }
 
     /// Registers a buffer of any type and returns the tensor to compute with, which requires no gradient.
-    ///
-    /// # Errors
-    /// The name is taken, or libtorch cannot allocate on the device.
     pub fn buffer(&mut self, name: &str, init: &Tensor) -> Result<Tensor, ModelError> {
         let tensor = self.place(init)?;
         self.registry.add(self.full_name(name), &tensor, Role::Buffer)?;
         Ok(tensor)
     }
 
-    /// Registers a leaf of the autograd graph that a module made elsewhere computes with. It stays that very tensor: its data is
-    /// moved to the registry's device and type in place, so that the module sees it. A parameter requires a gradient afterwards,
-    /// a buffer none.
-    ///
-    /// # Errors
-    /// The name is taken, the tensor is no leaf, or libtorch cannot allocate on the device.
+    /// Registers a leaf that a module made elsewhere computes with. It stays that very tensor: its data is moved to the registry's device
+    /// and type in place. A parameter requires a gradient afterwards, a buffer none.
     pub fn adopt(&mut self, name: &str, tensor: &Tensor, role: Role) -> Result<(), ModelError> {
         let mut tensor = tensor.shallow_clone();
         tensor.f_set_data(&self.place(&tensor)?)?;
@@ -313,10 +292,9 @@ impl Scope<'_> {
     }
 
     fn full_name(&self, name: &str) -> String {
-        if self.prefix.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{}.{name}", self.prefix)
+        match self.prefix.as_str() {
+            "" => name.to_owned(),
+            prefix => format!("{prefix}.{name}"),
         }
     }
 }

@@ -6,7 +6,7 @@ use regex_lite::Regex;
 use safetensors::tensor::TensorInfo;
 use tch::Tensor;
 
-use super::error::{ModelError, WeightsError};
+use super::error::{ModelError, WeightsError, WeightsProblem};
 use super::tensor_file::TensorFile;
 
 /// Regular expressions with what takes the place of their matches, one after the other: `^module\\.` and nothing takes away what
@@ -16,9 +16,6 @@ pub struct Renames(Vec<(Regex, String)>);
 
 impl Renames {
     /// From pairs of a regular expression and a replacement, in which `$1` is the first group.
-    ///
-    /// # Errors
-    /// What is no regular expression; the recipe's were checked when it was read.
     pub fn new(pairs: &[(String, String)]) -> Result<Self, regex_lite::Error> {
         let pair = |(pattern, by): &(String, String)| Ok((Regex::new(pattern)?, by.clone()));
         Ok(Self(pairs.iter().map(pair).collect::<Result<_, _>>()?))
@@ -31,20 +28,14 @@ impl Renames {
     }
 
     /// The file under its new names.
-    ///
-    /// # Errors
-    /// Where two of its tensors come to have one name.
     pub(super) fn of(&self, file: TensorFile) -> Result<RenamedFile, WeightsError> {
         let mut names = BTreeMap::new();
         for old in file.names() {
             let new = self.apply(&old);
             if let Some(first) = names.insert(new.clone(), old.clone()) {
-                return Err(WeightsError::Renamed {
-                    path: file.path().to_owned(),
-                    first,
-                    second: old,
-                    name: new,
-                });
+                let (second, name) = (old, new);
+                let problem = WeightsProblem::Renamed { first, second, name };
+                return Err(WeightsError::new(file.path(), problem));
             }
         }
         Ok(RenamedFile { file, names })
@@ -59,8 +50,9 @@ pub(super) struct RenamedFile {
 }
 
 impl RenamedFile {
-    pub(super) fn names(&self) -> Vec<String> {
-        self.names.keys().cloned().collect()
+    pub(super) fn tensors(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
+        let names = self.names.iter();
+        names.filter_map(|(new, old)| Some((new.as_str(), self.file.info(old)?)))
     }
 
     pub(super) fn info(&self, name: &str) -> Option<&TensorInfo> {

@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use super::error::ModelError;
-use super::layers::{BatchNorm2d, Conv2d, ConvOptions, Linear, input_layout};
+use super::layers::{BatchNorm2d, Conv2d, ConvOptions, Linear, input_layout, input_size};
 use super::recompute::Segment;
 use super::registry::{Registry, Scope};
 use super::{Classifier, settings};
@@ -190,13 +190,7 @@ impl ResNet {
 
 impl Classifier for ResNet {
     fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
-        let (shape, fewest) = (images.size(), i64::from(!self.synced));
-        if !matches!(shape[..], [n, c, h, w] if n >= fewest && c == self.channels && h > 0 && w > 0) {
-            return Err(ModelError::Input {
-                expected: format!("images of shape N x {} x H x W with N > 0", self.channels),
-                got: shape,
-            });
-        }
+        input_size(images, self.channels, self.synced)?;
         let x = self.features(images, train)?.f_adaptive_avg_pool2d([1, 1])?;
         self.fc.forward(&x.f_flatten(1, -1)?)
     }

@@ -12,7 +12,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use tch::{Device, TchError, Tensor};
 
 use super::dtype::kind_of;
-use super::error::{ModelError, WeightsError};
+use super::error::{ModelError, WeightsError, WeightsProblem};
 
 #[cfg(target_endian = "big")]
 compile_error!(
@@ -39,19 +39,10 @@ pub struct TensorFile {
 
 impl TensorFile {
     /// Opens a file and checks its header against its length.
-    ///
-    /// # Errors
-    /// [`WeightsError::Read`], [`WeightsError::Format`] for anything that is not a safetensors file, and
-    /// [`WeightsError::Size`] for one that is cut short or has bytes to spare.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
-        let read = |source| WeightsError::Read {
-            path: path.to_owned(),
-            source,
-        };
-        let format = |reason: String| WeightsError::Format {
-            path: path.to_owned(),
-            reason,
-        };
+        let wrong = |problem| WeightsError::new(path, problem);
+        let read = |source| wrong(WeightsProblem::Read(source));
+        let format = |reason: String| wrong(WeightsProblem::Format(reason));
 
         let file = File::open(path).map_err(read)?;
         let about = file.metadata().map_err(read)?;
@@ -75,11 +66,7 @@ impl TensorFile {
             }));
         }
         let data_start = PREFIX_BYTES + header_bytes;
-        let size = |expected| WeightsError::Size {
-            path: path.to_owned(),
-            expected,
-            actual,
-        };
+        let size = |expected| wrong(WeightsProblem::Size { expected, actual });
         if actual < data_start {
             return Err(size(data_start));
         }
@@ -116,41 +103,37 @@ impl TensorFile {
     }
 
     /// The shape of a tensor.
-    ///
-    /// # Errors
-    /// [`WeightsError::NoTensor`], and [`WeightsError::Format`] for sizes that no tensor has.
     pub fn shape(&self, name: &str) -> Result<Vec<i64>, ModelError> {
         self.described(name).map(|(_, shape)| shape)
     }
 
     fn described(&self, name: &str) -> Result<(&TensorInfo, Vec<i64>), ModelError> {
-        let path = || self.path.clone();
-        let info = self.info(name).ok_or_else(|| WeightsError::NoTensor {
-            path: path(),
-            name: name.to_owned(),
-        })?;
+        let info = self
+            .info(name)
+            .ok_or_else(|| self.wrong(WeightsProblem::NoTensor(name.to_owned())))?;
         let sizes = info.shape.iter().map(|&size| i64::try_from(size));
-        let shape = sizes
-            .collect::<Result<_, _>>()
-            .map_err(|_| WeightsError::Format {
-                path: path(),
-                reason: format!("`{name}` has the shape {:?}", info.shape),
-            })?;
+        let shape = sizes.collect::<Result<_, _>>().map_err(|_| {
+            self.wrong(WeightsProblem::Format(format!(
+                "`{name}` has the shape {:?}",
+                info.shape
+            )))
+        })?;
         Ok((info, shape))
     }
 
+    fn wrong(&self, problem: WeightsProblem) -> WeightsError {
+        WeightsError::new(&self.path, problem)
+    }
+
     /// Reads one tensor to the CPU, in the file's own type.
-    ///
-    /// # Errors
-    /// [`WeightsError::NoTensor`], [`WeightsError::Dtype`], [`WeightsError::Read`], and those of libtorch.
     pub fn read(&self, name: &str) -> Result<Tensor, ModelError> {
         let (info, shape) = self.described(name)?;
-        let unreadable = || WeightsError::Dtype {
-            path: self.path.clone(),
-            name: name.to_owned(),
-            dtype: info.dtype.to_string(),
-        };
-        let kind = kind_of(info.dtype).ok_or_else(unreadable)?;
+        let kind = kind_of(info.dtype).ok_or_else(|| {
+            self.wrong(WeightsProblem::Dtype {
+                name: name.to_owned(),
+                dtype: info.dtype,
+            })
+        })?;
         let mut value = Tensor::f_empty(shape, (kind, Device::Cpu))?;
         if !self.fill(info, &mut value)? {
             return Err(TchError::Convert(format!("new memory for `{name}` is not in order")).into());
@@ -160,9 +143,6 @@ impl TensorFile {
 
     /// Reads one tensor into `target`, which has its shape, converted to its type. Nothing is recorded for backward. Where types and
     /// places agree it goes there straight from the file.
-    ///
-    /// # Errors
-    /// As [`TensorFile::read`]; where the shape is another.
     pub fn read_into(&self, name: &str, target: &Tensor) -> Result<(), ModelError> {
         let (info, shape) = self.described(name)?;
         let mut target = target.f_detach()?;
@@ -178,13 +158,10 @@ impl TensorFile {
         let start = self.data_start + info.data_offsets.0 as u64;
         // `open` has checked that the file has as many bytes as shape and type ask for.
         let filled = fill(tensor, |bytes| self.file.read_exact_at(bytes, start));
-        filled
+        let filled = filled
             .transpose()
-            .map(|filled| filled.is_some())
-            .map_err(|source| {
-                let path = self.path.clone();
-                WeightsError::Read { path, source }.into()
-            })
+            .map_err(|error| self.wrong(WeightsProblem::Read(error)))?;
+        Ok(filled.is_some())
     }
 }
 
@@ -213,9 +190,9 @@ mod tests {
         for length in 0..bytes.len() {
             fs::write(&cut, &bytes[..length]).unwrap();
             let error = TensorFile::open(&cut).unwrap_err();
-            match &error {
-                WeightsError::Format { .. } => assert!(length < 8, "{length}: {error}"),
-                WeightsError::Size { actual, .. } => assert_eq!(*actual, length as u64),
+            match &error.problem {
+                WeightsProblem::Format(_) => assert!(length < 8, "{length}: {error}"),
+                WeightsProblem::Size { actual, .. } => assert_eq!(*actual, length as u64),
                 _ => panic!("{length}: {error}"),
             }
             assert!(error.to_string().contains("cut.safetensors"));
@@ -256,15 +233,21 @@ mod tests {
         for bytes in cases {
             fs::write(&path, [&bytes[..], b"1234"].concat()).unwrap();
             let error = TensorFile::open(&path).unwrap_err();
-            assert!(matches!(error, WeightsError::Format { .. }), "{error}");
+            assert!(matches!(error.problem, WeightsProblem::Format(_)), "{error}");
         }
         assert!(matches!(
             TensorFile::open(folder.path()),
-            Err(WeightsError::Format { .. })
+            Err(WeightsError {
+                problem: WeightsProblem::Format(_),
+                ..
+            })
         ));
         assert!(matches!(
             TensorFile::open(&folder.path().join("none")),
-            Err(WeightsError::Read { .. })
+            Err(WeightsError {
+                problem: WeightsProblem::Read(_),
+                ..
+            })
         ));
     }
 
@@ -306,11 +289,17 @@ mod tests {
         let file = TensorFile::open(&path).unwrap();
         assert!(matches!(
             file.read("a"),
-            Err(ModelError::Weights(WeightsError::Format { .. }))
+            Err(ModelError::Weights(WeightsError {
+                problem: WeightsProblem::Format(_),
+                ..
+            }))
         ));
         assert!(matches!(
             file.read("b"),
-            Err(ModelError::Weights(WeightsError::Dtype { .. }))
+            Err(ModelError::Weights(WeightsError {
+                problem: WeightsProblem::Dtype { .. },
+                ..
+            }))
         ));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
@@ -11,15 +11,11 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use tch::Tensor;
 
 use super::dtype::dtype_of;
-use super::error::{ModelError, WeightsError};
+use super::error::{ModelError, WeightsError, WeightsProblem};
 use super::tensor_file::{MAX_HEADER_BYTES, PREFIX_BYTES};
 
 /// Writes named tensors, each in its own type and from any device, through a temporary file that is renamed at the end:
 /// `path` is the old file or the whole new one.
-///
-/// # Errors
-/// [`WeightsError::Write`], [`WeightsError::Unwritable`] for a type that the format lacks, and those of libtorch. The
-/// temporary file is removed then.
 pub fn write_tensors(path: &Path, tensors: &[(&str, Tensor)]) -> Result<(), ModelError> {
     let mut partial = OsString::from(path);
     partial.push(".partial");
@@ -33,14 +29,8 @@ pub fn write_tensors(path: &Path, tensors: &[(&str, Tensor)]) -> Result<(), Mode
 }
 
 fn write_whole(path: &Path, partial: &Path, tensors: &[(&str, Tensor)]) -> Result<(), ModelError> {
-    let write = |source: io::Error| WeightsError::Write {
-        path: path.to_owned(),
-        source,
-    };
-    let unwritable = |reason: String| WeightsError::Unwritable {
-        path: path.to_owned(),
-        reason,
-    };
+    let write = |source| WeightsError::new(path, WeightsProblem::Write(source));
+    let unwritable = |reason| WeightsError::new(path, WeightsProblem::Unwritable(reason));
 
     let mut ordered = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
@@ -82,9 +72,6 @@ pub fn widest_first(dtype: Dtype) -> impl Ord {
 }
 
 /// What a file begins with whose tensors (name, type and shape) follow each other in this order, without gaps.
-///
-/// # Errors
-/// In words, where the format holds no such header.
 pub fn header<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, Vec<i64>)>) -> Result<Vec<u8>, String> {
     let mut end = 0;
     let infos = tensors.map(|(name, dtype, shape)| {
@@ -170,7 +157,10 @@ mod tests {
         }
         assert!(matches!(
             file.read("f80"),
-            Err(ModelError::Weights(WeightsError::NoTensor { .. }))
+            Err(ModelError::Weights(WeightsError {
+                problem: WeightsProblem::NoTensor(_),
+                ..
+            }))
         ));
         // The format's own reader agrees.
         let bytes = fs::read(&path).unwrap();
@@ -188,14 +178,23 @@ mod tests {
         let complex = Tensor::zeros([2], (Kind::ComplexFloat, Device::Cpu));
         let error = write_tensors(&path, &[("z", complex)]).unwrap_err();
         assert!(
-            matches!(error, ModelError::Weights(WeightsError::Unwritable { .. })),
+            matches!(
+                error,
+                ModelError::Weights(WeightsError {
+                    problem: WeightsProblem::Unwritable(_),
+                    ..
+                })
+            ),
             "{error}"
         );
         assert_eq!(fs::read(&path).unwrap(), b"old");
         let nowhere = folder.path().join("no/such/folder");
         assert!(matches!(
             write_tensors(&nowhere, &[]),
-            Err(ModelError::Weights(WeightsError::Write { .. }))
+            Err(ModelError::Weights(WeightsError {
+                problem: WeightsProblem::Write(_),
+                ..
+            }))
         ));
     }
 }

@@ -4,10 +4,10 @@
 use tch::Tensor;
 
 use super::error::ModelError;
-use super::layers::{BatchNorm2d, Conv2d, ConvOptions, ConvTranspose2d, Init, input_layout};
+use super::layers::{BatchNorm2d, Conv2d, ConvOptions, ConvTranspose2d, Init, input_layout, input_size};
 use super::recompute::Segment;
 use super::registry::{Registry, Scope};
-use super::{Segmenter, settings};
+use super::{Classifier, settings};
 
 /// The settings of a U-Net. Channels 3, classes 2, width 64, depth 4 make 31.0 million parameters, as the original has;
 /// width 16 makes 1.9 million.
@@ -167,14 +167,7 @@ impl Unet {
     }
 
     fn check(&self, images: &Tensor) -> Result<(), ModelError> {
-        let shape = images.size();
-        let (channels, fewest) = (settings::size(self.config.channels), i64::from(!self.synced));
-        let [n, c, h, w] = shape[..] else {
-            return Err(self.wrong(shape));
-        };
-        if n < fewest || c != channels || h < 1 || w < 1 {
-            return Err(self.wrong(shape));
-        }
+        let (h, w) = input_size(images, settings::size(self.config.channels), self.synced)?;
         let (side, smallest) = (h.min(w), settings::size(self.config.smallest_image()));
         if side < smallest {
             let depth = self.config.depth;
@@ -189,17 +182,12 @@ impl Unet {
         }
         Ok(())
     }
-
-    fn wrong(&self, got: Vec<i64>) -> ModelError {
-        let expected = format!("images of shape N x {} x H x W with N > 0", self.config.channels);
-        ModelError::Input { expected, got }
-    }
 }
 
 /// Beyond it, an image would need a side of more than a million pixels.
 const MAX_DEPTH: i64 = 20;
 
-impl Segmenter for Unet {
+impl Classifier for Unet {
     fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         self.check(images)?;
         let mut skips = Vec::with_capacity(self.down.len());

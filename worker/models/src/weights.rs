@@ -4,9 +4,9 @@ use std::fmt;
 use std::path::Path;
 
 use dtrain_common::recipe::WeightsMode;
-use tch::{Kind, TchError, Tensor};
+use tch::{Kind, TchError};
 
-use super::error::{ModelError, WeightsError};
+use super::error::{ModelError, WeightsError, WeightsProblem};
 use super::mismatch::{Found, Mismatch, ShapeDifference, Wanted, compare, few, is_batch_counter, is_head};
 use super::registry::{Entry, Registry};
 use super::rename::{RenamedFile, Renames};
@@ -69,31 +69,25 @@ impl fmt::Display for LoadReport {
         }
         let Some(rest) = &self.rest else { return Ok(()) };
         let name = |(name, _): &(String, Vec<usize>)| format!("`{name}`");
-        for (what, tensors) in [
-            ("not in the file and left as initialised", &rest.missing),
-            ("in the file alone", &rest.unexpected),
+        let both = |d: &ShapeDifference| format!("`{}` {:?}, in the model {:?}", d.name, d.file, d.model);
+        let typed = |(name, file, _): &(String, String, String)| format!("`{name}` ({file})");
+        for (what, count, shown) in [
+            (
+                "not in the file and left as initialised",
+                rest.missing.len(),
+                few(&rest.missing, name),
+            ),
+            (
+                "in the file alone",
+                rest.unexpected.len(),
+                few(&rest.unexpected, name),
+            ),
+            ("of another shape", rest.shapes.len(), few(&rest.shapes, both)),
+            ("of another type", rest.types.len(), few(&rest.types, typed)),
         ] {
-            if !tensors.is_empty() {
-                write!(f, "; {} {what}: {}", tensors.len(), few(tensors, name))?;
+            if count > 0 {
+                write!(f, "; {count} {what}: {shown}")?;
             }
-        }
-        if !rest.shapes.is_empty() {
-            let both = |d: &ShapeDifference| format!("`{}` {:?}, in the model {:?}", d.name, d.file, d.model);
-            write!(
-                f,
-                "; {} of another shape: {}",
-                rest.shapes.len(),
-                few(&rest.shapes, both)
-            )?;
-        }
-        if !rest.types.is_empty() {
-            let name = |(name, file, _): &(String, String, String)| format!("`{name}` ({file})");
-            write!(
-                f,
-                "; {} of another type: {}",
-                rest.types.len(),
-                few(&rest.types, name)
-            )?;
         }
         Ok(())
     }
@@ -102,17 +96,11 @@ impl fmt::Display for LoadReport {
 /// Fills a model from a file, in place, so that layers and flat buffers that share the tensors see the values.
 ///
 /// Names, shapes and types are all compared before anything is changed; floating-point types are converted.
-///
-/// # Errors
-/// [`WeightsError`] for a file that cannot be read, is broken, or does not fit, and those of libtorch.
 pub fn load_state(registry: &Registry, path: &Path, mode: LoadMode) -> Result<LoadReport, ModelError> {
     load_renamed(registry, path, mode, &Renames::default())
 }
 
 /// As [`load_state`], with the names in the file changed by `renames` first.
-///
-/// # Errors
-/// As there; also where two tensors of the file come to have one name.
 pub fn load_renamed(
     registry: &Registry,
     path: &Path,
@@ -120,28 +108,12 @@ pub fn load_renamed(
     renames: &Renames,
 ) -> Result<LoadReport, ModelError> {
     let file = renames.of(TensorFile::open(path)?)?;
-    let mut names = file.names();
-    // A tied weight may be there a second time. Alone it is reported, by the name that the model lacks.
-    names.retain(|name| {
-        let tied = registry.tied().iter().find(|(second, _)| second == name);
-        tied.is_none_or(|(_, first)| file.info(first).is_none())
-    });
-    let found: Vec<Found<'_>> = names
-        .iter()
-        .filter_map(|name| {
-            file.info(name).map(|info| Found {
-                name,
-                shape: &info.shape,
-                dtype: info.dtype,
-            })
-        })
-        .collect();
     let wanted = registry
         .state()
         .iter()
         .map(wanted)
         .collect::<Result<Vec<_>, _>>()?;
-    let mut mismatch = compare(&wanted, &found);
+    let mut mismatch = compare(&wanted, &found(registry, &file));
     let mut report = LoadReport::default();
     if mode == LoadMode::FineTune {
         report.head_kept = mismatch.take_head();
@@ -151,36 +123,52 @@ pub fn load_renamed(
         report.rest = (!mismatch.is_empty()).then(|| Box::new(std::mem::take(&mut mismatch)));
     }
     if !mismatch.is_empty() {
-        return Err(WeightsError::Mismatch {
-            path: path.to_owned(),
-            mismatch: Box::new(mismatch),
-        }
-        .into());
+        return Err(WeightsError::new(path, WeightsProblem::Mismatch(Box::new(mismatch))).into());
     }
-
     check_ties(registry, &file, path)?;
-    for (entry, wanted) in registry.state().iter().zip(&wanted) {
-        if file.info(entry.name()).is_none() && is_batch_counter(entry.name()) {
+    fill(registry, &file, &wanted, &mut report)?;
+    Ok(report)
+}
+
+/// The file's tensors, but a tied weight that is there a second time. Alone it is reported, by the name that the model lacks.
+fn found<'a>(registry: &Registry, file: &'a RenamedFile) -> Vec<Found<'a>> {
+    let is_second = |name: &str| {
+        let tied = registry.tied().iter().find(|(second, _)| second == name);
+        tied.is_some_and(|(_, first)| file.info(first).is_some())
+    };
+    let tensors = file.tensors().filter(|(name, _)| !is_second(name));
+    tensors
+        .map(|(name, info)| Found {
+            name,
+            shape: &info.shape,
+            dtype: info.dtype,
+        })
+        .collect()
+}
+
+fn fill(
+    registry: &Registry,
+    file: &RenamedFile,
+    wanted: &[Wanted<'_>],
+    report: &mut LoadReport,
+) -> Result<(), ModelError> {
+    for (entry, wanted) in registry.state().iter().zip(wanted) {
+        let name = entry.name();
+        if file.info(name).is_none() && is_batch_counter(name) {
             report.counters_missing += 1;
             continue;
         }
         // A head is loaded whole or not at all.
-        let kept = is_head(entry.name()) && !report.head_kept.is_empty();
-        if kept
-            || report
-                .rest
-                .as_ref()
-                .is_some_and(|rest| !rest.leaves(entry.name()))
-        {
+        let kept = is_head(name) && !report.head_kept.is_empty();
+        if kept || report.rest.as_ref().is_some_and(|rest| !rest.leaves(name)) {
             continue;
         }
-        let value = file.read(entry.name())?;
+        let value = file.read(name)?;
         report.converted += usize::from(value.f_kind()? != wanted.kind);
-        let mut target = entry.tensor().shallow_clone();
-        tch::no_grad(|| target.f_copy_(&value))?;
+        tch::no_grad(|| entry.tensor().shallow_clone().f_copy_(&value))?;
         report.loaded += 1;
     }
-    Ok(report)
+    Ok(())
 }
 
 fn wanted(entry: &Entry) -> Result<Wanted<'_>, TchError> {
@@ -196,12 +184,8 @@ fn wanted(entry: &Entry) -> Result<Wanted<'_>, TchError> {
 fn check_ties(registry: &Registry, file: &RenamedFile, path: &Path) -> Result<(), ModelError> {
     for (second, first) in registry.tied() {
         if file.info(second).is_some() && !file.read(second)?.f_equal(&file.read(first)?)? {
-            return Err(WeightsError::Untied {
-                path: path.to_owned(),
-                first: first.clone(),
-                second: second.clone(),
-            }
-            .into());
+            let (first, second) = (first.clone(), second.clone());
+            return Err(WeightsError::new(path, WeightsProblem::Untied { first, second }).into());
         }
     }
     Ok(())
@@ -209,22 +193,25 @@ fn check_ties(registry: &Registry, file: &RenamedFile, path: &Path) -> Result<()
 
 /// Writes a model's state under its plain names: parameters as float32, or as float64 where the model computes in it, and
 /// buffers in their own type: what is loaded again is what was saved. PyTorch's `load_state_dict(strict=True)` takes the result, where no weight is tied. `path` is replaced in one step.
-///
-/// # Errors
-/// [`WeightsError::Write`] and those of libtorch.
 pub fn save_state(registry: &Registry, path: &Path) -> Result<(), ModelError> {
-    let mut tensors: Vec<(&str, Tensor)> = Vec::with_capacity(registry.state().len());
+    let mut tensors = Vec::with_capacity(registry.state().len());
     for entry in registry.parameters() {
         let tensor = entry.tensor().f_detach()?;
-        let tensor = match tensor.f_kind()? {
-            Kind::Double => tensor,
-            _ => tensor.f_to_kind(Kind::Float)?,
-        };
-        tensors.push((entry.name(), tensor));
+        let wide = tensor.f_kind()? == Kind::Double;
+        tensors.push((
+            entry.name(),
+            if wide {
+                tensor
+            } else {
+                tensor.f_to_kind(Kind::Float)?
+            },
+        ));
     }
-    for entry in registry.buffers() {
-        tensors.push((entry.name(), entry.tensor().shallow_clone()));
-    }
+    tensors.extend(
+        registry
+            .buffers()
+            .map(|entry| (entry.name(), entry.tensor().shallow_clone())),
+    );
     write_tensors(path, &tensors)
 }
 

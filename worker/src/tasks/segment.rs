@@ -12,11 +12,11 @@ use super::{
     BATCH_NORM, Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError, Totals, has_local_batch_norm,
 };
 use crate::data::{Dataset, GeneratedMasks, ImageMasks, Normalize, Split};
-use crate::models::{self, ModelError, Segmenter, UnetConfig};
+use crate::models::{self, Classifier, ModelError, UnetConfig};
 
 /// The task `segment`. The loss is a sum over pixels: those of `data.ignore`, and those of unreadable samples, weigh nothing.
 pub struct Segment {
-    model: Box<dyn Segmenter>,
+    model: Box<dyn Classifier>,
     train: Arc<dyn Dataset>,
     test: Arc<dyn Dataset>,
     classes: usize,

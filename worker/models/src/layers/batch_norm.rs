@@ -34,17 +34,11 @@ impl BatchNorm2d {
 
     /// Registers `weight` = 1, `bias` = 0, `running_mean` = 0, `running_var` = 1, each of length `channels`, and the
     /// int64 scalar `num_batches_tracked` = 0.
-    ///
-    /// # Errors
-    /// A name is taken, or libtorch cannot allocate.
     pub fn new(scope: &mut Scope<'_>, channels: i64) -> Result<Self, ModelError> {
         Self::with_weight(scope, channels, 1.0)
     }
 
     /// As [`BatchNorm2d::new`] with `weight` = 0: a residual branch that ends in it adds nothing at first.
-    ///
-    /// # Errors
-    /// As [`BatchNorm2d::new`].
     pub fn silent(scope: &mut Scope<'_>, channels: i64) -> Result<Self, ModelError> {
         Self::with_weight(scope, channels, 0.0)
     }

@@ -17,9 +17,6 @@ pub trait BatchSync: Send + Sync {
     /// The sum of `x` (any shape, float) over all participants, in the same bits on each of them. Differentiable: the
     /// gradient of `x` is the sum of the participants' gradients of the result, as each participant's loss is a part of
     /// one sum.
-    ///
-    /// # Errors
-    /// [`ModelError::Sync`] where the others cannot be reached, and those of libtorch.
     fn all_reduce(&self, x: &Tensor) -> Result<Tensor, ModelError>;
 
     /// How many participants there are, this one included.

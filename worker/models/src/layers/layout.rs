@@ -1,4 +1,4 @@
-//! The channels-last memory layout: an N x C x H x W tensor whose channels lie side by side. Its shape is as ever, its
+//! What a network takes of its images, and the channels-last memory layout: an N x C x H x W tensor whose channels lie side by side. Its shape is as ever, its
 //! strides are those of N x H x W x C. Convolutions are faster on it where the processor or the GPU works in half precision.
 
 use tch::Tensor;
@@ -27,9 +27,6 @@ pub fn is_channels_last(x: &Tensor) -> bool {
 
 /// The same values channels-last: N x C x H x W with the strides of N x H x W x C, also where a dimension of length 1
 /// leaves the choice. Differentiable.
-///
-/// # Errors
-/// Where `x` has not four dimensions, or memory runs out.
 pub fn channels_last(x: &Tensor) -> Result<Tensor, ModelError> {
     let (n, c, h, w) = x.size4()?;
     let shape = [n, c, h, w];
@@ -46,5 +43,20 @@ pub(in super::super) fn input_layout(images: &Tensor, last: bool) -> Result<Tens
         channels_last(images)
     } else {
         Ok(images.shallow_clone())
+    }
+}
+
+/// The height and width of a network's images, N x `channels` x H x W. Their number may be 0 where batches are normalised together.
+pub(in super::super) fn input_size(
+    images: &Tensor,
+    channels: i64,
+    synced: bool,
+) -> Result<(i64, i64), ModelError> {
+    match images.size()[..] {
+        [n, c, h, w] if n >= i64::from(!synced) && c == channels && h > 0 && w > 0 => Ok((h, w)),
+        _ => Err(ModelError::Input {
+            expected: format!("images of shape N x {channels} x H x W with N > 0"),
+            got: images.size(),
+        }),
     }
 }

@@ -16,9 +16,6 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     /// Registers `weight` = 1 and `bias` = 0, each of length `width`. `eps` is added to the variance.
-    ///
-    /// # Errors
-    /// A name is taken, or libtorch cannot allocate.
     pub fn new(scope: &mut Scope<'_>, width: i64, eps: f64) -> Result<Self, ModelError> {
         Ok(Self {
             weight: scope.parameter("weight", &Tensor::f_ones([width], CPU_FLOAT)?)?,
@@ -28,9 +25,6 @@ impl LayerNorm {
     }
 
     /// ... x width to the same shape.
-    ///
-    /// # Errors
-    /// Those of libtorch: shape, device, memory.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         Ok(x.f_layer_norm(
             self.weight.size(),

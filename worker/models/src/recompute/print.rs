@@ -50,8 +50,6 @@ enum Values {
 const NEAR: f64 = 0.02;
 
 impl Print {
-    /// # Errors
-    /// Where memory runs out.
     pub(super) fn of(output: &Tensor, closeness: Closeness) -> Result<Self, TchError> {
         let values = match closeness {
             Closeness::Shapes => Values::Unknown,

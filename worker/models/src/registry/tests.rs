@@ -42,7 +42,7 @@ fn a_name_can_be_used_once() {
     let again = registry
         .root()
         .buffer("bias", &Tensor::f_zeros([3], CPU).unwrap());
-    assert!(matches!(again, Err(ModelError::DuplicateName { name }) if name == "bias"));
+    assert!(matches!(again, Err(ModelError::DuplicateName(name)) if name == "bias"));
     assert_eq!(registry.state().len(), 3);
 }
 
