@@ -81,9 +81,7 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
         .without_time()
         .with_target(false)
         .init();
-    if let Err(error) = dtrain_torch_shim::quiet_logs() {
-        tracing::debug!("{error}");
-    }
+    dtrain_torch_shim::quiet_logs();
     if let Err(error) = dtrain_torch_shim::stacks::print_on_abort() {
         tracing::debug!("a stack will not be printed on SIGABRT: {error}");
     }

@@ -3,11 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use tch::Tensor;
-
-use super::DEFAULT_TIMEOUT;
-use super::checks::Check;
-use super::error::Operation;
+use super::{Collective, CollectiveError, DEFAULT_TIMEOUT, Operation};
 
 /// A rank in a group: how long it waits for the others, and how many operations it has started.
 #[derive(Debug)]
@@ -28,28 +24,19 @@ impl Caller {
         }
     }
 
-    pub(super) fn check(&self, op: &'static str) -> Check {
-        Check {
-            op,
-            rank: self.rank,
-            size: self.size,
-        }
+    pub(super) fn check(&self, one: Collective<'_>) -> Result<(), CollectiveError> {
+        one.check(self.rank, self.size)
     }
 
     /// The next operation, of so many bytes.
     pub(super) fn operation(&self, op: &'static str, bytes: usize) -> Operation {
-        let sequence = self.started.get() + 1;
-        self.started.set(sequence);
+        self.started.update(|started| started + 1);
         Operation {
             op,
             rank: self.rank,
-            sequence,
+            sequence: self.started.get(),
             bytes,
             timeout: self.timeout,
         }
     }
-}
-
-pub(super) fn bytes_of(tensor: &Tensor) -> usize {
-    tensor.numel() * tensor.kind().elt_size_in_bytes()
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
 
-use super::{Collective, CollectiveError, NcclGroup, ProcessGroup, ReduceOp, Work};
+use super::{All, Collective, CollectiveError, NcclGroup, ProcessGroup, Work};
 
 /// Two groups of the same ranks, chosen by where a tensor lies. Operations of the two do not wait for each other.
 ///
@@ -20,18 +20,11 @@ impl DeviceGroup {
     pub fn new(host: Box<dyn ProcessGroup>, gpus: NcclGroup) -> Self {
         Self { host, gpus }
     }
-
-    fn of(&self, tensor: &Tensor) -> &dyn ProcessGroup {
-        match is_of_host(tensor) {
-            true => self.host.as_ref(),
-            false => &self.gpus,
-        }
-    }
 }
 
 /// The host's group also refuses what is no tensor.
-fn is_of_host(tensor: &Tensor) -> bool {
-    !tensor.defined() || tensor.device() == Device::Cpu
+fn is_of_host(one: &Collective<'_>) -> bool {
+    !one.input().defined() || one.input().device() == Device::Cpu
 }
 
 impl ProcessGroup for DeviceGroup {
@@ -56,31 +49,17 @@ impl ProcessGroup for DeviceGroup {
         self.host.allocate(numel, kind)
     }
 
-    fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
-        self.of(tensor).all_reduce(tensor, op)
-    }
-
-    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        self.of(tensor).broadcast(tensor, root)
+    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        match is_of_host(&one) {
+            true => self.host.start(one),
+            false => self.gpus.start(one),
+        }
     }
 
     fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
-        let (host, gpus): (Vec<_>, Vec<_>) = all.iter().partition(|one| is_of_host(one.tensor()));
+        let (host, gpus): (Vec<_>, Vec<_>) = all.iter().copied().partition(is_of_host);
         let works = vec![self.host.start_all(&host)?, self.gpus.start_all(&gpus)?];
-        Ok(Box::new(super::All(works)))
-    }
-
-    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-        self.of(input).all_gather(output, input)
-    }
-
-    fn reduce_scatter(
-        &self,
-        output: &Tensor,
-        input: &Tensor,
-        op: ReduceOp,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        self.of(input).reduce_scatter(output, input, op)
+        Ok(Box::new(All(works)))
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {

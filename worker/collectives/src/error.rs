@@ -1,155 +1,137 @@
 //! What can go wrong between ranks.
 
+use std::fmt;
 use std::time::Duration;
 
 use dtrain_torch_shim::{ErrorKind, ShimError};
 use thiserror::Error;
 
+/// An operation of a group, as its errors name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operation {
+    /// Its name.
+    pub op: &'static str,
+    /// The rank that called it.
+    pub rank: usize,
+    /// Which operation of the group it was, counted from 1.
+    pub sequence: u64,
+    /// The size of its tensor.
+    pub bytes: usize,
+    /// How long it waits for the other ranks.
+    pub timeout: Duration,
+}
+
 /// A collective operation that failed.
 #[derive(Debug, Clone, Error)]
 pub enum CollectiveError {
     /// The tensors do not fit the operation; nothing was sent.
-    #[error("{op} on rank {rank}: {reason}")]
+    #[error("{} on rank {}: {reason}", operation.op, operation.rank)]
     InvalidTensor {
         /// The operation.
-        op: &'static str,
-        /// The rank that called it.
-        rank: usize,
+        operation: Operation,
         /// What does not fit.
         reason: String,
     },
     /// A peer did not come within the time-out.
     #[error(
-        "{op} number {sequence} on rank {rank} waited {after:?} for {} ({bytes} bytes): {} hangs, is much slower \
-         than the others, or called another operation",
+        "{operation} waited {:?} for {} ({} bytes): {} hangs, is much slower than the others, or called another operation",
+        operation.timeout,
         late.map_or_else(|| "its peers".into(), |late| format!("rank {late}")),
+        operation.bytes,
         if late.is_some() { "it" } else { "a rank" }
     )]
     TimedOut {
         /// The operation.
-        op: &'static str,
-        /// The rank that waited.
-        rank: usize,
-        /// Which operation of the group it was, counted from 1.
-        sequence: u64,
-        /// The size of its tensor.
-        bytes: usize,
-        /// The time-out.
-        after: Duration,
+        operation: Operation,
         /// The first rank that did not come, where the backend knows it.
         late: Option<usize>,
     },
     /// A peer's connection broke: it died or left the group.
-    #[error("{op} number {sequence} on rank {rank}: a peer is gone ({message})")]
+    #[error("{operation}: a peer is gone ({message})")]
     PeerLost {
-        /// The operation.
-        op: &'static str,
-        /// The rank that noticed.
-        rank: usize,
-        /// Which operation of the group it was, counted from 1.
-        sequence: u64,
+        /// The operation in which this was noticed.
+        operation: Operation,
         /// The transport's words.
         message: String,
     },
     /// Memory ran out.
-    #[error("{op} on rank {rank}: out of memory ({message})")]
+    #[error("{} on rank {}: out of memory ({message})", operation.op, operation.rank)]
     OutOfMemory {
         /// The operation.
-        op: &'static str,
-        /// The rank that ran out.
-        rank: usize,
+        operation: Operation,
         /// libtorch's words.
         message: String,
     },
     /// Anything else that the backend reports.
-    #[error("{op} number {sequence} on rank {rank}: {message}")]
+    #[error("{operation}: {message}")]
     Backend {
         /// The operation.
-        op: &'static str,
-        /// The rank that called it.
-        rank: usize,
-        /// Which operation of the group it was, counted from 1.
-        sequence: u64,
+        operation: Operation,
         /// The backend's words.
         message: String,
     },
 }
 
-/// Which operation an error belongs to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Operation {
-    pub(crate) op: &'static str,
-    pub(crate) rank: usize,
-    pub(crate) sequence: u64,
-    pub(crate) bytes: usize,
-    pub(crate) timeout: Duration,
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} number {} on rank {}", self.op, self.sequence, self.rank)
+    }
 }
 
 impl Operation {
-    /// Before a group's first: the others are waited for so long.
-    pub(crate) fn connecting(rank: usize, timeout: Duration) -> Self {
+    /// One that is none of a group's, or comes before its first.
+    pub fn new(op: &'static str, rank: usize) -> Self {
         Self {
-            op: "connect",
+            op,
             rank,
             sequence: 0,
             bytes: 0,
+            timeout: Duration::ZERO,
+        }
+    }
+
+    /// Before a group's first: the others are waited for so long.
+    pub(crate) fn connecting(rank: usize, timeout: Duration) -> Self {
+        Self {
             timeout,
+            ..Self::new("connect", rank)
         }
     }
 
     /// Its time-out has passed.
     pub(crate) fn timed_out(self) -> CollectiveError {
         CollectiveError::TimedOut {
-            op: self.op,
-            rank: self.rank,
-            sequence: self.sequence,
-            bytes: self.bytes,
-            after: self.timeout,
+            operation: self,
             late: None,
         }
     }
 
+    pub(crate) fn failed(self, message: String) -> CollectiveError {
+        CollectiveError::Backend {
+            operation: self,
+            message,
+        }
+    }
+
     pub(crate) fn error(self, error: ShimError) -> CollectiveError {
-        let Self {
-            op, rank, sequence, ..
-        } = self;
-        let message = without_place(error.message);
+        let (operation, message) = (self, without_place(error.message));
         match error.kind {
-            ErrorKind::Timeout => self.timed_out(),
-            ErrorKind::Network => CollectiveError::PeerLost {
-                op,
-                rank,
-                sequence,
-                message,
-            },
-            ErrorKind::OutOfMemory => CollectiveError::OutOfMemory { op, rank, message },
+            ErrorKind::Timeout => operation.timed_out(),
+            ErrorKind::Network => CollectiveError::PeerLost { operation, message },
+            ErrorKind::OutOfMemory => CollectiveError::OutOfMemory { operation, message },
             ErrorKind::InvalidArgument => CollectiveError::InvalidTensor {
-                op,
-                rank,
+                operation,
                 reason: message,
             },
-            _ => CollectiveError::Backend {
-                op,
-                rank,
-                sequence,
-                message,
-            },
+            _ => operation.failed(message),
         }
     }
 
     pub(crate) fn torch(self, error: tch::TchError) -> CollectiveError {
-        let Self {
-            op, rank, sequence, ..
-        } = self;
-        let message = error.to_string();
-        if dtrain_torch_shim::kind_of(&error) == ErrorKind::OutOfMemory {
-            return CollectiveError::OutOfMemory { op, rank, message };
-        }
-        CollectiveError::Backend {
-            op,
-            rank,
-            sequence,
-            message,
+        let (operation, message) = (self, error.to_string());
+        match dtrain_torch_shim::kind_of(&error) {
+            ErrorKind::OutOfMemory => CollectiveError::OutOfMemory { operation, message },
+            _ => operation.failed(message),
         }
     }
 }
@@ -168,14 +150,13 @@ mod tests {
 
     #[test]
     fn a_time_out_names_the_rank_where_it_is_known() {
-        let timed_out = |late| CollectiveError::TimedOut {
-            op: "all_reduce",
-            rank: 0,
+        let operation = Operation {
             sequence: 7,
             bytes: 12,
-            after: Duration::from_secs(3),
-            late,
+            timeout: Duration::from_secs(3),
+            ..Operation::new("all_reduce", 0)
         };
+        let timed_out = |late| CollectiveError::TimedOut { operation, late };
         let text = timed_out(Some(2)).to_string();
         assert!(
             text.contains("waited 3s for rank 2 (12 bytes): it hangs"),
@@ -190,19 +171,19 @@ mod tests {
 
     #[test]
     fn a_refused_allocation_is_out_of_memory() {
-        let operation = Operation::connecting(1, Duration::ZERO);
+        let operation = Operation::new("connect", 1);
         let options = (tch::Kind::Float, tch::Device::Cpu);
         let refused = tch::Tensor::f_zeros([1 << 50], options).expect_err("it is too large");
         assert!(matches!(
             operation.torch(refused),
-            CollectiveError::OutOfMemory { rank: 1, .. }
+            CollectiveError::OutOfMemory { operation: of, .. } if of == operation
         ));
         let other = tch::Tensor::from_slice(&[1f32])
             .f_view([3])
             .expect_err("it has one value");
         assert!(matches!(
             operation.torch(other),
-            CollectiveError::Backend { rank: 1, .. }
+            CollectiveError::Backend { operation: of, .. } if of == operation
         ));
     }
 

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use dtrain_torch_shim::gloo::{Gloo, GlooWork, Transport};
 use dtrain_torch_shim::store::TcpStore;
-use tch::{Device, Tensor};
+use tch::{Device, TchError, Tensor};
 
-use super::caller::{Caller, bytes_of};
-use super::error::Operation;
-use super::{CollectiveError, Done, ProcessGroup, ReduceOp, Work};
+use super::caller::Caller;
+use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, Work};
 
 /// A group of CPU processes connected by Gloo.
 #[derive(Debug)]
@@ -33,9 +32,8 @@ impl GlooGroup {
         timeout: Duration,
         transport: Transport<'_>,
     ) -> Result<Self, CollectiveError> {
-        let operation = Operation::connecting(rank, timeout);
-        let gloo =
-            Gloo::new(store, rank, size, timeout, transport).map_err(|error| operation.error(error))?;
+        let gloo = Gloo::new(store, rank, size, timeout, transport)
+            .map_err(|error| Operation::connecting(rank, timeout).error(error))?;
         Ok(Self {
             gloo,
             caller: Caller::new(rank, size),
@@ -43,16 +41,10 @@ impl GlooGroup {
     }
 }
 
-/// A tensor's stand-in on the host: itself where it lies there already.
-fn host(operation: Operation, tensor: &Tensor) -> Result<Tensor, CollectiveError> {
+/// A flat stand-in of a tensor on the host: itself where it lies there already.
+fn host(tensor: &Tensor) -> Result<Tensor, TchError> {
     // Autograd must not see the collective: it works on values.
-    let tensor = tensor.f_detach().map_err(|error| operation.torch(error))?;
-    match tensor.device() {
-        Device::Cpu => Ok(tensor),
-        _ => tensor
-            .f_to_device(Device::Cpu)
-            .map_err(|error| operation.torch(error)),
-    }
+    tensor.f_detach()?.f_to_device(Device::Cpu)?.f_view(-1)
 }
 
 struct Pending {
@@ -60,25 +52,6 @@ struct Pending {
     operation: Operation,
     /// Where a result that was staged on the host goes: (from, to).
     copy_back: Option<(Tensor, Tensor)>,
-}
-
-impl Pending {
-    fn boxed(
-        operation: Operation,
-        work: GlooWork,
-        staged: Tensor,
-        target: &Tensor,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        let copy_back = match target.device() {
-            Device::Cpu => None,
-            _ => Some((staged, target.f_detach().map_err(|error| operation.torch(error))?)),
-        };
-        Ok(Box::new(Self {
-            work,
-            operation,
-            copy_back,
-        }))
-    }
 }
 
 impl Work for Pending {
@@ -115,92 +88,43 @@ impl ProcessGroup for GlooGroup {
         self.caller.timeout = timeout;
     }
 
-    fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
-        self.caller.check("all_reduce").tensor(tensor)?;
+    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        self.caller.check(one)?;
         // Gloo has nothing to send for an empty tensor, and its ring would wait for it; all ranks agree on the shape.
-        if tensor.numel() == 0 {
+        if one.input().numel() == 0 {
             return Ok(Box::new(Done));
         }
-        let operation = self.caller.operation("all_reduce", bytes_of(tensor));
-        let staged = host(operation, tensor)?;
-        let work = self
-            .gloo
-            .all_reduce(&staged, op, self.caller.timeout)
-            .map_err(|error| operation.error(error))?;
-        Pending::boxed(operation, work, staged, tensor)
-    }
-
-    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        let check = self.caller.check("broadcast");
-        check.tensor(tensor)?;
-        check.root(root)?;
-        if tensor.numel() == 0 {
-            return Ok(Box::new(Done));
-        }
-        let operation = self.caller.operation("broadcast", bytes_of(tensor));
-        let staged = host(operation, tensor)?;
-        let work = self
-            .gloo
-            .broadcast(&staged, root, self.caller.timeout)
-            .map_err(|error| operation.error(error))?;
-        Pending::boxed(operation, work, staged, tensor)
-    }
-
-    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-        self.caller.check("all_gather").parts(output, input)?;
-        if input.numel() == 0 {
-            return Ok(Box::new(Done));
-        }
-        let operation = self.caller.operation("all_gather", bytes_of(input));
+        let operation = self.caller.operation(one.name(), one.bytes());
         let torch = |error| operation.torch(error);
-        let from = host(operation, input)?.f_view(-1).map_err(torch)?;
-        let staged = match output.device() {
-            Device::Cpu => output.f_detach().map_err(torch)?,
-            _ => output
-                .f_empty_like()
-                .and_then(|empty| empty.f_to_device(Device::Cpu))
-                .map_err(torch)?,
+        let (gloo, timeout) = (&self.gloo, self.caller.timeout);
+        let staged = host(one.output()).map_err(torch)?;
+        let work = match one {
+            Collective::AllReduce(_, op) => gloo.all_reduce(&staged, op, timeout),
+            Collective::Broadcast(_, root) => gloo.broadcast(&staged, root, timeout),
+            Collective::AllGather { input, .. } => {
+                let parts = staged.f_chunk(self.caller.size as i64, 0).map_err(torch)?;
+                gloo.all_gather(&parts, &host(input).map_err(torch)?, timeout)
+            }
+            Collective::ReduceScatter { input, op, .. } => {
+                gloo.reduce_scatter(&staged, &host(input).map_err(torch)?, op, timeout)
+            }
         };
-        let parts = staged
-            .f_view(-1)
-            .and_then(|flat| flat.f_chunk(self.caller.size as i64, 0))
-            .map_err(torch)?;
-        let work = self
-            .gloo
-            .all_gather(&parts, &from, self.caller.timeout)
-            .map_err(|error| operation.error(error))?;
-        Pending::boxed(operation, work, staged, output)
-    }
-
-    fn reduce_scatter(
-        &self,
-        output: &Tensor,
-        input: &Tensor,
-        op: ReduceOp,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        self.caller.check("reduce_scatter").parts(input, output)?;
-        if input.numel() == 0 {
-            return Ok(Box::new(Done));
-        }
-        let operation = self.caller.operation("reduce_scatter", bytes_of(input));
-        let torch = |error| operation.torch(error);
-        let from = host(operation, input)?.f_view(-1).map_err(torch)?;
-        let staged = host(operation, output)?.f_view(-1).map_err(torch)?;
-        let work = self
-            .gloo
-            .reduce_scatter(&staged, &from, op, self.caller.timeout)
-            .map_err(|error| operation.error(error))?;
-        Pending::boxed(operation, work, staged, output)
+        let copy_back = match one.output().device() {
+            Device::Cpu => None,
+            _ => Some((staged, one.output().f_detach().map_err(torch)?)),
+        };
+        Ok(Box::new(Pending {
+            work: work.map_err(|error| operation.error(error))?,
+            operation,
+            copy_back,
+        }))
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
         let operation = self.caller.operation("barrier", 0);
-        let work = self
-            .gloo
-            .barrier(self.caller.timeout)
-            .map_err(|error| operation.error(error))?;
+        let work = self.gloo.barrier(self.caller.timeout);
         Ok(Box::new(Pending {
-            work,
+            work: work.map_err(|error| operation.error(error))?,
             operation,
             copy_back: None,
         }))
@@ -208,7 +132,7 @@ impl ProcessGroup for GlooGroup {
 
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
         self.barrier()?.wait()?;
-        let operation = self.caller.operation("shutdown", 0);
-        self.gloo.shutdown().map_err(|error| operation.error(error))
+        self.gloo.shutdown();
+        Ok(())
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::transport::Transport;
-use tch::{Device, Tensor};
+use tch::Device;
 use thiserror::Error;
 
 use super::nccl::{Invitation, Nccl, NcclError, NcclGroup, Seat, Version};
-use super::shared::Facts;
+use super::shared::{Facts, broadcast};
+use super::transport::Transport;
 use super::{CollectiveError, GlooGroup, ProcessGroup};
 
 /// Ranks with GPUs that cannot reach each other.
@@ -33,11 +33,8 @@ pub enum GpuError {
         source: NcclError,
     },
     /// Another rank has none.
-    #[error("rank {rank} cannot load NCCL, as its own message says; the others cannot go without it")]
-    NcclElsewhere {
-        /// The first such rank.
-        rank: usize,
-    },
+    #[error("rank {0} cannot load NCCL, as its own message says; the others cannot go without it")]
+    NcclElsewhere(usize),
     /// Versions of NCCL that are not the same need not understand each other, and may wait for each other for ever.
     #[error(
         "rank 0 has NCCL {first} and rank {rank} has {other}; install the same libtorch on all nodes (`cargo xtask setup --cuda`)"
@@ -85,9 +82,6 @@ impl Candidate {
 
     /// Connects the GPUs of all ranks where they are to be connected. `all` is what every rank has, by rank; `host` is a group of
     /// the same ranks.
-    ///
-    /// # Errors
-    /// Where the ranks do not go together: on all of them, with the cause on the one that has it.
     pub(super) fn connect(
         self,
         host: &GlooGroup,
@@ -126,7 +120,7 @@ fn agreed(all: &[Facts]) -> Result<(), GpuError> {
         return Ok(());
     }
     if let Some(rank) = all.iter().position(|facts| facts.nccl == 0) {
-        return Err(GpuError::NcclElsewhere { rank });
+        return Err(GpuError::NcclElsewhere(rank));
     }
     let first = all[0].nccl;
     match all.iter().position(|facts| facts.nccl != first) {
@@ -142,31 +136,16 @@ fn agreed(all: &[Facts]) -> Result<(), GpuError> {
 /// Rank 0 makes the invitation and sends it to all; zeros say that it could not.
 fn invite(host: &GlooGroup, nccl: &Nccl) -> Result<Invitation, GpuError> {
     let rank = host.rank();
+    let own = (rank == 0).then(|| nccl.invite());
     let mut invitation: Invitation = [0; 128];
-    let mut failed = None;
-    if rank == 0 {
-        match nccl.invite() {
-            Ok(made) => invitation = made,
-            Err(source) => failed = Some(GpuError::Nccl { rank, source }),
-        }
+    if let Some(Ok(made)) = &own {
+        invitation = *made;
     }
-    let bytes = Tensor::from_slice(&invitation);
-    host.broadcast(&bytes, 0)?.wait()?;
-    if let Some(failed) = failed {
-        return Err(failed);
-    }
-    let length = invitation.len();
-    bytes
-        .f_copy_data_u8(&mut invitation, length)
-        .map_err(|error| CollectiveError::Backend {
-            op: "connect",
-            rank,
-            sequence: 0,
-            message: error.to_string(),
-        })?;
-    match invitation == [0; 128] {
-        true => Err(GpuError::NotInvited),
-        false => Ok(invitation),
+    broadcast(host, &mut invitation)?;
+    match own {
+        Some(Err(source)) => Err(GpuError::Nccl { rank, source }),
+        _ if invitation == [0; 128] => Err(GpuError::NotInvited),
+        _ => Ok(invitation),
     }
 }
 

@@ -9,13 +9,12 @@
 //! of the tests. [`DeviceGroup`] is one for each kind of memory.
 
 mod caller;
-mod checks;
+mod collective;
 mod device;
 mod error;
 mod gloo;
 mod gpus;
 mod nccl;
-mod phantom;
 mod ranks;
 mod rendezvous;
 mod shared;
@@ -26,17 +25,17 @@ use std::time::Duration;
 
 use tch::{Kind, Tensor};
 
+pub use collective::Collective;
 pub use device::DeviceGroup;
 pub use dtrain_torch_shim::gloo::ReduceOp;
-pub use error::CollectiveError;
+pub use error::{CollectiveError, Operation};
 pub use gloo::GlooGroup;
 pub use gpus::GpuError;
 pub use nccl::{Invitation, Nccl, NcclError, NcclGroup, Seat, Version};
-pub use phantom::PhantomGroup;
 pub use ranks::Ranks;
 pub use rendezvous::{Rendezvous, RendezvousError};
 pub use shared::{SharedGroup, Sharing};
-pub use single::SingleGroup;
+pub use single::{PhantomGroup, SingleGroup};
 pub use transport::Transport;
 
 /// How long an operation waits for its peers unless the group was told otherwise. Long enough for one rank to read a slow file
@@ -62,134 +61,70 @@ pub trait ProcessGroup: Send {
     /// same allocation. Every rank calls this with the same arguments in the same order; it
     /// blocks until all have come, and all get a tensor or none does.
     ///
-    /// The fast way is [`SharedGroup`]'s, for Float, Double, Half and BFloat16: [`ProcessGroup::all_reduce`], and
-    /// [`ProcessGroup::reduce_scatter`] and [`ProcessGroup::all_gather`] in place.
-    ///
-    /// # Errors
-    /// Failures of peers and network. A lack of shared memory is none: the answer is `None` then.
+    /// The fast way is [`SharedGroup`]'s, for Float, Double, Half and BFloat16: [`Collective::AllReduce`], and
+    /// [`Collective::ReduceScatter`] and [`Collective::AllGather`] in place. A lack of shared memory is no error: the answer is `None`.
     fn allocate(&self, _numel: usize, _kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
         Ok(None)
     }
 
-    /// Reduces `tensor` over all ranks, in place: every rank ends with the same bits.
-    ///
-    /// # Errors
-    /// `InvalidTensor` before anything is sent; failures of peers and network come from the work.
-    fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError>;
-
-    /// Copies rank `root`'s tensor to all ranks, in place.
-    ///
-    /// # Errors
-    /// As [`ProcessGroup::all_reduce`]; `InvalidTensor` also for a root that is no rank.
-    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError>;
+    /// Starts an operation. `InvalidTensor` before anything is sent; failures of peers and network come from the work.
+    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError>;
 
     /// Starts several operations, as one where the backend can: NCCL plans them as a whole. Every rank passes the same ones in the same
     /// order, also where they are complete at different times.
-    ///
-    /// # Errors
-    /// As those of the operations.
     fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
-        let works = all.iter().map(|&one| match one {
-            Collective::AllReduce(tensor, op) => self.all_reduce(tensor, op),
-            Collective::Broadcast(tensor, root) => self.broadcast(tensor, root),
-            Collective::AllGather { output, input } => self.all_gather(output, input),
-            Collective::ReduceScatter { output, input, op } => self.reduce_scatter(output, input, op),
-        });
+        let works = all.iter().map(|one| self.start(*one));
         Ok(Box::new(All(works.collect::<Result<_, _>>()?)))
     }
 
-    /// Collects every rank's `input` into `output` in the order of ranks; `output` has `size` times the elements of
-    /// `input`. In place where `input` is the `rank`-th of `size` equal parts of `output`.
-    ///
-    /// # Errors
-    /// As [`ProcessGroup::all_reduce`].
-    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError>;
+    /// Starts [`Collective::AllReduce`].
+    fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
+        self.start(Collective::AllReduce(tensor, op))
+    }
 
-    /// Reduces `input` over all ranks and leaves the `rank`-th of `size` equal parts in `output`. In place where `output` is
-    /// that part of `input`; the other parts stay as they are.
-    ///
-    /// # Errors
-    /// As [`ProcessGroup::all_reduce`].
+    /// Starts [`Collective::Broadcast`].
+    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
+        self.start(Collective::Broadcast(tensor, root))
+    }
+
+    /// Starts [`Collective::AllGather`].
+    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
+        self.start(Collective::AllGather { output, input })
+    }
+
+    /// Starts [`Collective::ReduceScatter`].
     fn reduce_scatter(
         &self,
         output: &Tensor,
         input: &Tensor,
         op: ReduceOp,
-    ) -> Result<Box<dyn Work>, CollectiveError>;
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        self.start(Collective::ReduceScatter { output, input, op })
+    }
 
     /// Ends when every rank has called it.
-    ///
-    /// # Errors
-    /// As [`ProcessGroup::all_reduce`].
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError>;
 
     /// Whether the group works, as far as this rank knows. Where the operations run on a device, a `wait` that the host does not
     /// take part in cannot tell: ask here after the host has waited for the device, before believing what came of it.
-    ///
-    /// # Errors
-    /// What has ended the group.
     fn health(&self) -> Result<(), CollectiveError> {
         Ok(())
     }
 
     /// The same ranks once more, for operations whose order is independent of this group's: over `host`, another group of them in
     /// the hosts' memory. Every rank calls it in the order of this group's operations.
-    ///
-    /// # Errors
-    /// As connecting.
     fn beside(&self, host: Box<dyn ProcessGroup>) -> Result<Box<dyn ProcessGroup>, CollectiveError> {
         Ok(host)
     }
 
     /// Leaves the group in good order: waits for all ranks, then closes the connections. A group that is merely dropped
     /// leaves its connections to the end of the process.
-    ///
-    /// # Errors
-    /// As a barrier.
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError>;
-}
-
-/// An operation that is started with others, as the functions of [`ProcessGroup`] with these names start it alone.
-#[derive(Debug, Clone, Copy)]
-pub enum Collective<'a> {
-    /// [`ProcessGroup::all_reduce`].
-    AllReduce(&'a Tensor, ReduceOp),
-    /// [`ProcessGroup::broadcast`], from this rank.
-    Broadcast(&'a Tensor, usize),
-    /// [`ProcessGroup::all_gather`].
-    AllGather {
-        /// Every rank's part.
-        output: &'a Tensor,
-        /// This rank's.
-        input: &'a Tensor,
-    },
-    /// [`ProcessGroup::reduce_scatter`].
-    ReduceScatter {
-        /// This rank's part of the result.
-        output: &'a Tensor,
-        /// What is reduced.
-        input: &'a Tensor,
-        /// How.
-        op: ReduceOp,
-    },
-}
-
-impl<'a> Collective<'a> {
-    /// One of its tensors; all are of one device.
-    fn tensor(self) -> &'a Tensor {
-        match self {
-            Self::AllReduce(tensor, _) | Self::Broadcast(tensor, _) => tensor,
-            Self::AllGather { input, .. } | Self::ReduceScatter { input, .. } => input,
-        }
-    }
 }
 
 /// An operation under way.
 pub trait Work: Send {
     /// Whether the operation has ended, well or badly; never blocks.
-    ///
-    /// # Errors
-    /// None known.
     fn is_completed(&self) -> Result<bool, CollectiveError>;
 
     /// Waits until the operation has ended and its result is in the tensors.

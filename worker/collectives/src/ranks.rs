@@ -52,41 +52,21 @@ impl Ranks {
     }
 
     /// As [`ProcessGroup::all_reduce`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
         self.group().all_reduce(tensor, op)
     }
 
     /// As [`ProcessGroup::broadcast`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
         self.group().broadcast(tensor, root)
     }
 
-    /// As [`ProcessGroup::start_all`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
-        self.group().start_all(all)
-    }
-
     /// As [`ProcessGroup::all_gather`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
         self.group().all_gather(output, input)
     }
 
     /// As [`ProcessGroup::reduce_scatter`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn reduce_scatter(
         &self,
         output: &Tensor,
@@ -96,34 +76,27 @@ impl Ranks {
         self.group().reduce_scatter(output, input, op)
     }
 
+    /// As [`ProcessGroup::start_all`].
+    pub fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
+        self.group().start_all(all)
+    }
+
     /// As [`ProcessGroup::allocate`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn allocate(&self, numel: usize, kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
         self.group().allocate(numel, kind)
     }
 
     /// As [`ProcessGroup::beside`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn beside(&self, host: Box<dyn ProcessGroup>) -> Result<Self, CollectiveError> {
         Ok(Self::new(self.group().beside(host)?))
     }
 
     /// As [`ProcessGroup::health`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn health(&self) -> Result<(), CollectiveError> {
         self.group().health()
     }
 
     /// Leaves the group in good order; the last handle closes it, an earlier one only waits for all ranks.
-    ///
-    /// # Errors
-    /// As a barrier.
     pub fn shutdown(self) -> Result<(), CollectiveError> {
         match Arc::try_unwrap(self.group) {
             Ok(group) => group

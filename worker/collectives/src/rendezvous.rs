@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use dtrain_common::env::{EnvError, WorkerEnv, collective_timeout};
-use dtrain_torch_shim::gloo;
 use dtrain_torch_shim::store::TcpStore;
-use dtrain_torch_shim::{ErrorKind, ShimError};
+use dtrain_torch_shim::{ShimError, gloo};
 use tch::Device;
 use thiserror::Error;
 
@@ -69,24 +68,18 @@ pub enum RendezvousError {
     /// The ranks' environments differ.
     #[error(
         "DTRAIN_TRANSPORT is {:?} on rank {} and {:?} on rank {}; set it to the same on all ranks, or nowhere",
-        wishes[0].1,
-        wishes[0].0,
-        wishes[1].1,
-        wishes[1].0
+        .0[0].1,
+        .0[0].0,
+        .0[1].1,
+        .0[1].0
     )]
-    Disagreement {
-        /// Two ranks and what they want.
-        wishes: [(usize, Transport); 2],
-    },
+    Disagreement([(usize, Transport); 2]),
     /// Ranks with GPUs cannot reach each other by them.
     #[error(transparent)]
     Gpus(#[from] GpuError),
     /// Shared memory was asked for and cannot be had.
-    #[error("DTRAIN_TRANSPORT is shared, but {reason}; leave it unset to use TCP in such a case")]
-    NoSharedMemory {
-        /// The reason, and the rank that has it.
-        reason: String,
-    },
+    #[error("DTRAIN_TRANSPORT is shared, but {0}; leave it unset to use TCP in such a case")]
+    NoSharedMemory(String),
 }
 
 /// A run's ranks on the way to a group. Use in this order: [`Rendezvous::open`], then on rank 0 [`Rendezvous::announce`]
@@ -111,45 +104,16 @@ impl Rendezvous {
     pub fn open(env: WorkerEnv) -> Result<Self, RendezvousError> {
         let wish = Transport::from_process()?;
         let timeout = collective_timeout(|name| std::env::var(name).ok())?.unwrap_or(super::DEFAULT_TIMEOUT);
-        if env.world_size == 1 {
-            return Ok(Self {
-                env,
-                wish,
-                timeout,
-                store: None,
-            });
-        }
-        let (host, port) = (env.master_addr.as_str(), env.master_port);
-        let store = if env.rank == 0 && !env.use_agent_store {
-            TcpStore::serve(host, port, CONNECT_TIMEOUT)
-                .map_err(|source| RendezvousError::Serve { port, source })?
-        } else {
-            TcpStore::connect(host, port, CONNECT_TIMEOUT).map_err(|source| RendezvousError::Connect {
-                rank: env.rank,
-                address: format!("{host}:{port}"),
-                source,
-            })?
-        };
-        // Attempts share an agent's store: keys of an earlier one must not be taken for this one's.
-        let store = store
-            .prefixed(&format!("dtrain/{}/{}", env.run_id, env.restart_count))
-            .map_err(|source| RendezvousError::Connect {
-                rank: env.rank,
-                address: host.into(),
-                source,
-            })?;
+        let store = (env.world_size > 1).then(|| store(&env)).transpose()?;
         Ok(Self {
             env,
             wish,
             timeout,
-            store: Some(store),
+            store,
         })
     }
 
     /// Rank 0: hands every other rank what it needs to begin (an opaque message).
-    ///
-    /// # Errors
-    /// `NoOpening` where the store is gone.
     pub fn announce(&self, message: &[u8]) -> Result<(), RendezvousError> {
         self.write_opening(b'+', message)
     }
@@ -188,13 +152,9 @@ impl Rendezvous {
     pub fn opening(&self) -> Result<Vec<u8>, RendezvousError> {
         let rank = self.env.rank;
         let lost = |source| RendezvousError::NoOpening { rank, source };
-        let store = self.store.as_ref().ok_or_else(|| {
-            lost(ShimError {
-                op: "read from the store",
-                kind: ErrorKind::InvalidArgument,
-                message: "a single process has no store".into(),
-            })
-        })?;
+        let Some(store) = &self.store else {
+            return Ok(Vec::new());
+        };
         let mut value = store.get(OPENING).map_err(lost)?;
         store.add(OPENING_READ, 1).map_err(lost)?;
         match value.first() {
@@ -214,9 +174,6 @@ impl Rendezvous {
 
     /// Connects all ranks by the transport that the environment names: see [`Rendezvous::connect_by`]. `device` is the one that
     /// this rank trains on, and a GPU is the current device of the calling thread.
-    ///
-    /// # Errors
-    /// As `connect_by`.
     pub fn connect(&self, device: Device) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
         self.connect_by(self.wish, device)
     }
@@ -248,9 +205,6 @@ impl Rendezvous {
 
     /// Connects all ranks once more, in a group of its own beside `ranks`, by TCP and, where that one has it, NCCL, for operations
     /// whose order is independent of those of the other. Every rank calls it with the same name, and with a name once.
-    ///
-    /// # Errors
-    /// `Group` where a peer does not come.
     pub fn connect_beside(&self, name: &str, ranks: &Ranks) -> Result<Ranks, RendezvousError> {
         Ok(match self.gloo(Some(name))? {
             Some(mut gloo) => {
@@ -270,14 +224,8 @@ impl Rendezvous {
         let Some(store) = &self.store else {
             return Ok(None);
         };
-        let named = match name {
-            Some(name) => Some(store.prefixed(name).map_err(|source| RendezvousError::Connect {
-                rank: self.env.rank,
-                address: self.env.master_addr.clone(),
-                source,
-            })?),
-            None => None,
-        };
+        let named = name.map(|name| store.prefixed(name)).transpose();
+        let named = named.map_err(unreachable(&self.env))?;
         let interface = std::env::var("GLOO_SOCKET_IFNAME")
             .ok()
             .filter(|name| !name.is_empty());
@@ -297,10 +245,32 @@ impl Rendezvous {
     }
 }
 
+/// The store of this attempt.
+fn store(env: &WorkerEnv) -> Result<TcpStore, RendezvousError> {
+    let (host, port) = (env.master_addr.as_str(), env.master_port);
+    let store = if env.rank == 0 && !env.use_agent_store {
+        TcpStore::serve(host, port, CONNECT_TIMEOUT)
+            .map_err(|source| RendezvousError::Serve { port, source })?
+    } else {
+        TcpStore::connect(host, port, CONNECT_TIMEOUT).map_err(unreachable(env))?
+    };
+    // Attempts share an agent's store: keys of an earlier one must not be taken for this one's.
+    let attempt = format!("dtrain/{}/{}", env.run_id, env.restart_count);
+    store.prefixed(&attempt).map_err(unreachable(env))
+}
+
+fn unreachable(env: &WorkerEnv) -> impl FnOnce(ShimError) -> RendezvousError {
+    |source| RendezvousError::Connect {
+        rank: env.rank,
+        address: format!("{}:{}", env.master_addr, env.master_port),
+        source,
+    }
+}
+
 /// The group by which the ranks of `gloo` communicate: shared memory if they want it and all of them can have it.
 fn share(gloo: GlooGroup, own: Facts, all: &[Facts]) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
     let (gloo, reason) = match decide(all) {
-        Decision::Disagree(wishes) => return Err(RendezvousError::Disagreement { wishes }),
+        Decision::Disagree(wishes) => return Err(RendezvousError::Disagreement(wishes)),
         Decision::Gloo(reason) => {
             tracing::debug!("the ranks communicate by TCP: {reason}");
             (gloo, reason)
@@ -318,7 +288,7 @@ fn share(gloo: GlooGroup, own: Facts, all: &[Facts]) -> Result<Box<dyn ProcessGr
         },
     };
     if own.wish == Transport::Shared {
-        return Err(RendezvousError::NoSharedMemory { reason });
+        return Err(RendezvousError::NoSharedMemory(reason));
     }
     Ok(Box::new(gloo))
 }

@@ -1,37 +1,14 @@
-//! One process: every operation ends at once, and refuses what the other backends refuse.
+//! One process: every operation ends at once.
 
 use std::time::Duration;
 
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 
-use super::checks::Check;
-use super::error::Operation;
-use super::{CollectiveError, Done, ProcessGroup, ReduceOp, Work};
+use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, Work};
 
-/// The group of a run with one rank.
+/// The group of a run with one rank, which refuses what the other backends refuse.
 #[derive(Debug, Default)]
 pub struct SingleGroup;
-
-fn check(op: &'static str) -> Check {
-    Check { op, rank: 0, size: 1 }
-}
-
-impl SingleGroup {
-    /// Copies `from` to `to`, of the same number of elements.
-    fn copy(op: &'static str, to: &Tensor, from: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-        let operation = Operation {
-            op,
-            rank: 0,
-            sequence: 0,
-            bytes: 0,
-            timeout: Duration::ZERO,
-        };
-        let mut flat = to.f_view(-1).map_err(|error| operation.torch(error))?;
-        let source = from.f_view(-1).map_err(|error| operation.torch(error))?;
-        tch::no_grad(|| flat.f_copy_(&source)).map_err(|error| operation.torch(error))?;
-        Ok(Box::new(Done))
-    }
-}
 
 impl ProcessGroup for SingleGroup {
     fn rank(&self) -> usize {
@@ -48,31 +25,68 @@ impl ProcessGroup for SingleGroup {
 
     fn set_timeout(&mut self, _timeout: Duration) {}
 
-    fn all_reduce(&self, tensor: &Tensor, _op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
-        check("all_reduce").tensor(tensor)?;
+    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        one.check(0, 1)?;
+        if let Collective::AllGather { .. } | Collective::ReduceScatter { .. } = one {
+            let copy = || {
+                one.output()
+                    .f_view(-1)?
+                    .f_copy_(&one.input().f_view(-1)?)
+                    .map(drop)
+            };
+            tch::no_grad(copy).map_err(|error| Operation::new(one.name(), 0).torch(error))?;
+        }
         Ok(Box::new(Done))
     }
 
-    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        let check = check("broadcast");
-        check.tensor(tensor)?;
-        check.root(root)?;
+    fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
         Ok(Box::new(Done))
     }
 
-    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-        check("all_gather").parts(output, input)?;
-        Self::copy("all_gather", output, input)
+    fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
+        Ok(())
+    }
+}
+
+/// Rank 0 of a group whose other ranks do not exist, for a step that is rehearsed and not taken: what would come from the others is not
+/// there. Memory is as of a group of that size.
+#[derive(Debug)]
+pub struct PhantomGroup {
+    size: usize,
+}
+
+impl PhantomGroup {
+    /// Rank 0 of `size`.
+    pub fn new(size: usize) -> Self {
+        Self { size }
+    }
+}
+
+impl ProcessGroup for PhantomGroup {
+    fn rank(&self) -> usize {
+        0
     }
 
-    fn reduce_scatter(
-        &self,
-        output: &Tensor,
-        input: &Tensor,
-        _op: ReduceOp,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        check("reduce_scatter").parts(input, output)?;
-        Self::copy("reduce_scatter", output, input)
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn backend(&self) -> &'static str {
+        "phantom"
+    }
+
+    fn set_timeout(&mut self, _timeout: Duration) {}
+
+    /// Memory as ranks of one machine share it.
+    fn allocate(&self, numel: usize, kind: Kind) -> Result<Option<Tensor>, CollectiveError> {
+        if self.size == 1 {
+            return Ok(None);
+        }
+        Ok(Tensor::f_zeros([numel as i64], (kind, Device::Cpu)).ok())
+    }
+
+    fn start(&self, _one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        Ok(Box::new(Done))
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::thread::futex;
 
-use crate::error::MemoryError;
+use crate::error::{MemoryError, failed};
 use crate::lock;
 use crate::segment::Segment;
 use crate::ticket::Ticket;
@@ -44,6 +44,15 @@ struct Bell {
     sleeping: AtomicU32,
 }
 
+/// What a rank announces of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The others may read and write its memory.
+    Ready,
+    /// It does not touch that of the others any more.
+    Done,
+}
+
 /// The boards of all ranks, seen by one of them.
 #[derive(Debug)]
 pub struct Control {
@@ -53,18 +62,12 @@ pub struct Control {
 
 impl Control {
     /// Rank 0's: makes the boards of `size` ranks, and the ticket for the others.
-    ///
-    /// # Errors
-    /// As [`Segment::create`] and [`Segment::reserve`].
     pub fn create(size: usize) -> Result<(Self, Ticket), MemoryError> {
         let (segment, ticket) = Segment::create(size, size_of::<Board>())?;
         Ok((Self::join(segment, 0)?, ticket))
     }
 
     /// The other ranks'.
-    ///
-    /// # Errors
-    /// As [`Segment::open`]; `Taken` where this rank is there already.
     pub fn open(ticket: &Ticket, rank: usize) -> Result<Self, MemoryError> {
         let segment = Segment::open(ticket)?;
         if segment.region_bytes() < size_of::<Board>() || rank >= segment.regions() {
@@ -78,10 +81,8 @@ impl Control {
 
     fn join(segment: Segment, rank: usize) -> Result<Self, MemoryError> {
         segment.reserve(rank)?;
-        let held = lock::hold(segment.file(), rank)
-            .map_err(|error| MemoryError::system("lock shared memory (F_OFD_SETLK)", error))?;
-        if !held {
-            return Err(MemoryError::Taken { rank });
+        if !lock::hold(segment.file(), rank).map_err(failed("lock shared memory (F_OFD_SETLK)"))? {
+            return Err(MemoryError::Taken(rank));
         }
         Ok(Self { segment, rank })
     }
@@ -103,17 +104,13 @@ impl Control {
         unsafe { place.as_ref() }
     }
 
-    fn boards(&self) -> impl Iterator<Item = &Board> {
-        (0..self.size()).map(|rank| self.board(rank))
-    }
-
     /// Announces that the memory of operation `sequence` is ready, and what the operation is.
     pub(crate) fn publish_ready(&self, sequence: u32, tag: u32) {
         let own = self.board(self.rank);
         let tag = u64::from(sequence) << 32 | u64::from(tag);
         own.tags[sequence as usize % TAGS].store(tag, SeqCst);
         own.ready.0.store(sequence, SeqCst);
-        if self.unready(sequence).next().is_none() {
+        if self.behind(Stage::Ready, sequence).next().is_none() {
             self.ring_all();
         }
     }
@@ -121,19 +118,18 @@ impl Control {
     /// Announces that this rank has done its part of operation `sequence`.
     pub(crate) fn publish_done(&self, sequence: u32) {
         self.board(self.rank).done.0.store(sequence, SeqCst);
-        if self.undone(sequence).next().is_none() {
+        if self.behind(Stage::Done, sequence).next().is_none() {
             self.ring_all();
         }
     }
 
-    /// The ranks that are not ready for operation `sequence`.
-    pub(crate) fn unready(&self, sequence: u32) -> impl Iterator<Item = usize> {
-        (0..self.size()).filter(move |rank| before(self.board(*rank).ready.0.load(SeqCst), sequence))
-    }
-
-    /// The ranks that have not done operation `sequence`.
-    pub(crate) fn undone(&self, sequence: u32) -> impl Iterator<Item = usize> {
-        (0..self.size()).filter(move |rank| before(self.board(*rank).done.0.load(SeqCst), sequence))
+    /// The ranks that have not announced this of operation `sequence`.
+    pub(crate) fn behind(&self, stage: Stage, sequence: u32) -> impl Iterator<Item = usize> {
+        let announced = move |rank: &usize| match stage {
+            Stage::Ready => self.board(*rank).ready.0.load(SeqCst),
+            Stage::Done => self.board(*rank).done.0.load(SeqCst),
+        };
+        (0..self.size()).filter(move |rank| before(announced(rank), sequence))
     }
 
     /// A rank whose operation `sequence`, for which it is ready, is not `tag`.
@@ -187,9 +183,7 @@ impl Control {
     }
 
     fn ring_all(&self) {
-        for board in self.boards() {
-            ring(&board.bell.0);
-        }
+        (0..self.size()).for_each(|rank| ring(&self.board(rank).bell.0));
     }
 }
 
@@ -232,8 +226,8 @@ mod tests {
     fn announcements_reach_the_others() {
         let (zero, one) = pair();
         assert_eq!((zero.rank(), one.rank(), one.size()), (0, 1, 2));
-        let unready = |of: &Control, sequence| of.unready(sequence).collect::<Vec<_>>();
-        let undone = |of: &Control, sequence| of.undone(sequence).collect::<Vec<_>>();
+        let unready = |of: &Control, sequence| of.behind(Stage::Ready, sequence).collect::<Vec<_>>();
+        let undone = |of: &Control, sequence| of.behind(Stage::Done, sequence).collect::<Vec<_>>();
         assert_eq!(unready(&zero, 1), [0, 1]);
         one.publish_ready(2, 5);
         assert_eq!((unready(&zero, 1), unready(&zero, 3)), (vec![0], vec![0, 1]));
@@ -304,10 +298,7 @@ mod tests {
     fn a_place_is_taken_once() {
         let (zero, ticket) = Control::create(2).unwrap();
         let _one = Control::open(&ticket, 1).unwrap();
-        assert!(matches!(
-            Control::open(&ticket, 1),
-            Err(MemoryError::Taken { rank: 1 })
-        ));
+        assert!(matches!(Control::open(&ticket, 1), Err(MemoryError::Taken(1))));
         assert!(matches!(
             Control::open(&ticket, 2),
             Err(MemoryError::WrongFile { .. })

@@ -26,6 +26,7 @@ impl Element {
 
 /// How the ranks' values become one, in the order of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
 pub enum Reduction {
     /// The sum: ((rank 0 + rank 1) + rank 2) + ...
     Sum,

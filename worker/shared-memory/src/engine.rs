@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::control::Stage;
 use crate::error::Fault;
 use crate::kernel;
 use crate::parts;
@@ -63,10 +64,10 @@ impl Engine {
         let control = &self.shared.control;
         let mut progress = false;
         while let Some(job) = self.ending.front() {
-            if control.undone(job.sequence).next().is_some() {
+            if control.behind(Stage::Done, job.sequence).next().is_some() {
                 break;
             }
-            job.outcome.set(Ok(()));
+            job.end(Ok(()));
             self.ending.pop_front();
             progress = true;
         }
@@ -74,17 +75,17 @@ impl Engine {
         if queue.stop == Some(Stop::Abandon) {
             return false;
         }
-        let ready = queue
-            .waiting
-            .front()
-            .is_some_and(|job| control.unready(job.sequence).next().is_none());
-        let Some(job) = ready.then(|| queue.waiting.pop_front()).flatten() else {
+        let ready = |job: &Job| control.behind(Stage::Ready, job.sequence).next().is_none();
+        if !queue.waiting.front().is_some_and(ready) {
+            return progress;
+        }
+        let Some(job) = queue.waiting.pop_front() else {
             return progress;
         };
         drop(queue);
         if let Some(rank) = control.mismatch(job.sequence, job.tag) {
             self.fault = Some(Fault::Mismatch { rank });
-            job.outcome.set(Err(Fault::Mismatch { rank }));
+            job.end(Err(Fault::Mismatch { rank }));
             return true;
         }
         self.part(&job);
@@ -145,34 +146,26 @@ impl Engine {
         let control = &self.shared.control;
         let queue = self.shared.queue();
         let gone = |rank: &usize| control.has_left(*rank) || ask && !control.lives(*rank);
+        let stages = [
+            (self.ending.front(), Stage::Done),
+            (queue.waiting.front(), Stage::Ready),
+        ];
+        let fronts = || stages.into_iter().filter_map(|(job, stage)| Some((job?, stage)));
         // A rank that has gone may have announced this before it went, and after we looked for it: look once more.
-        let lost_ending = self.ending.front().and_then(|job| {
-            let rank = control.undone(job.sequence).find(gone)?;
-            control.undone(job.sequence).find(|still| *still == rank)
+        let lost = fronts().find_map(|(job, stage)| {
+            let rank = control.behind(stage, job.sequence).find(gone)?;
+            control.behind(stage, job.sequence).find(|still| *still == rank)
         });
-        let lost_waiting = queue.waiting.front().and_then(|job| {
-            let rank = control.unready(job.sequence).find(gone)?;
-            control.unready(job.sequence).find(|still| *still == rank)
-        });
-        if let Some(rank) = lost_ending.or(lost_waiting) {
+        if let Some(rank) = lost {
             return Some(Fault::PeerLost { rank });
         }
-        let late = |job: &&Job| job.deadline.is_some_and(|deadline| deadline <= now);
-        let timed_out = |job: &Job, rank| Fault::TimedOut {
-            rank,
-            after: job.timeout,
-        };
-        if let Some(job) = self.ending.front().filter(late) {
-            return control
-                .undone(job.sequence)
-                .next()
-                .map(|rank| timed_out(job, rank));
-        }
-        let job = queue.waiting.front().filter(late)?;
-        control
-            .unready(job.sequence)
-            .next()
-            .map(|rank| timed_out(job, rank))
+        let late = |job: &Job| job.deadline.is_some_and(|deadline| deadline <= now);
+        let mut late = fronts().filter(|(job, _)| late(job));
+        late.find_map(|(job, stage)| {
+            let rank = control.behind(stage, job.sequence).next()?;
+            let after = job.timeout;
+            Some(Fault::TimedOut { rank, after })
+        })
     }
 
     /// How long to sleep at most.
@@ -191,7 +184,7 @@ impl Engine {
     fn fail(&mut self, fault: &Fault) {
         let waiting = std::mem::take(&mut self.shared.queue().waiting);
         for job in self.ending.drain(..).chain(waiting) {
-            job.outcome.set(Err(fault.clone()));
+            job.end(Err(fault.clone()));
         }
     }
 }

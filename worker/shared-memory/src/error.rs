@@ -44,19 +44,16 @@ pub enum MemoryError {
         bytes: usize,
     },
     /// Another process holds this rank's place.
-    #[error("another process is already rank {rank} of this team")]
-    Taken {
-        /// The rank.
-        rank: usize,
-    },
+    #[error("another process is already rank {0} of this team")]
+    Taken(usize),
 }
 
-impl MemoryError {
-    pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        Self::System {
-            what: what.into(),
-            source: source.into(),
-        }
+/// What the operating system refuses.
+pub(crate) fn failed<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> MemoryError {
+    let what = what.into();
+    |error| MemoryError::System {
+        what,
+        source: error.into(),
     }
 }
 

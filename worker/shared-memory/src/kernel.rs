@@ -58,28 +58,17 @@ unsafe fn with<T: Stored>(
     part: Range<usize>,
     reduction: Reduction,
 ) {
+    let is_nan = |value: T::Wide| value.partial_cmp(&value).is_none();
+    let least = |a, b| if b < a || is_nan(b) { b } else { a };
+    let greatest = |a, b| if b > a || is_nan(b) { b } else { a };
     // SAFETY: as the caller promises.
     unsafe {
         match reduction {
             Reduction::Sum => blocks::<T>(sources, targets, part, |a, b| a + b),
-            Reduction::Min => blocks::<T>(
-                sources,
-                targets,
-                part,
-                |a, b| if b < a || is_nan(b) { b } else { a },
-            ),
-            Reduction::Max => blocks::<T>(
-                sources,
-                targets,
-                part,
-                |a, b| if b > a || is_nan(b) { b } else { a },
-            ),
+            Reduction::Min => blocks::<T>(sources, targets, part, least),
+            Reduction::Max => blocks::<T>(sources, targets, part, greatest),
         }
     }
-}
-
-fn is_nan<W: Wide>(value: W) -> bool {
-    value.partial_cmp(&value).is_none()
 }
 
 /// # Safety
@@ -90,43 +79,54 @@ unsafe fn blocks<T: Stored>(
     part: Range<usize>,
     join: impl Fn(T::Wide, T::Wide) -> T::Wide + Copy,
 ) {
-    let Some((first, rest)) = sources.split_first() else {
-        return;
-    };
-    let mut room = Room {
-        sum: [T::Wide::default(); BLOCK],
-        wide: [T::Wide::default(); BLOCK],
-        stored: [T::default(); BLOCK],
-    };
+    // This thread's own memory: the accumulator, and where values of another width are converted.
+    let mut sum = [T::Wide::default(); BLOCK];
+    let mut wide = [T::Wide::default(); BLOCK];
+    let mut stored = [T::default(); BLOCK];
     let mut start = part.start;
     while start < part.end {
         let count = ((part.end - start) / size_of::<T>()).min(BLOCK);
-        let sum = &mut room.sum[..count];
-        let wide = &mut room.wide[..count];
-        let stored = &mut room.stored[..count];
-        // SAFETY: `count` values from `start` lie inside `part`, aligned, and no one else touches them, as the caller promises.
+        let (sum, wide, stored) = (&mut sum[..count], &mut wide[..count], &mut stored[..count]);
+        // SAFETY: `count` values from `start` lie inside `part`, aligned, and no one else touches them, as the caller promises; a `T`
+        // is a `T::Wide` where the trait says so.
         unsafe {
-            T::load(first.add(start).cast(), sum, stored);
-            for source in rest {
-                T::join(source.add(start).cast(), sum, wide, stored, join);
+            for (rank, source) in sources.iter().enumerate() {
+                let source = source.add(start);
+                if T::IS_WIDE && rank == 0 {
+                    source
+                        .cast()
+                        .copy_to_nonoverlapping(NonNull::from(&mut *sum).cast::<T::Wide>(), count);
+                } else if T::IS_WIDE {
+                    let source = source.cast::<T::Wide>();
+                    for (index, value) in sum.iter_mut().enumerate() {
+                        *value = join(*value, source.add(index).read());
+                    }
+                } else {
+                    source
+                        .cast()
+                        .copy_to_nonoverlapping(NonNull::from(&mut *stored).cast::<T>(), count);
+                    T::widen(stored, if rank == 0 { &mut *sum } else { &mut *wide });
+                    if rank > 0 {
+                        sum.iter_mut()
+                            .zip(&*wide)
+                            .for_each(|(value, other)| *value = join(*value, *other));
+                    }
+                }
             }
-            let result = T::finish(sum, stored);
+            if !T::IS_WIDE {
+                T::narrow(sum, stored);
+            }
+            let result = if T::IS_WIDE {
+                NonNull::from(&*sum).cast()
+            } else {
+                NonNull::from(&*stored).cast::<T>()
+            };
             for target in targets {
-                target
-                    .add(start)
-                    .cast()
-                    .copy_from_nonoverlapping(NonNull::from(result).cast::<T>(), count);
+                target.add(start).cast().copy_from_nonoverlapping(result, count);
             }
         }
         start += count * size_of::<T>();
     }
-}
-
-/// This thread's own memory: the accumulator, and where values of another width are converted.
-struct Room<T: Stored> {
-    sum: [T::Wide; BLOCK],
-    wide: [T::Wide; BLOCK],
-    stored: [T; BLOCK],
 }
 
 /// What a reduction is computed in.
@@ -134,126 +134,67 @@ trait Wide: Copy + Default + PartialOrd + Add<Output = Self> {}
 impl Wide for f32 {}
 impl Wide for f64 {}
 
-/// What lies in memory. The slices are of one length, that of the block.
-trait Stored: Copy + Default {
+/// What lies in memory.
+///
+/// # Safety
+/// Where `IS_WIDE` says so, `Wide` is the type itself.
+unsafe trait Stored: Copy + Default {
     type Wide: Wide;
+    /// Values are computed with where they lie; they need no conversion.
+    const IS_WIDE: bool = true;
 
-    /// Sets `sum` to the values at `from`.
-    ///
-    /// # Safety
-    /// `from` is aligned and valid for reads of `sum.len()` values that nobody writes to meanwhile.
-    unsafe fn load(from: NonNull<Self>, sum: &mut [Self::Wide], stored: &mut [Self]);
-
-    /// Joins the values at `from` to `sum`; `wide` and `stored` are scratch.
-    ///
-    /// # Safety
-    /// As [`Stored::load`].
-    unsafe fn join(
-        from: NonNull<Self>,
-        sum: &mut [Self::Wide],
-        wide: &mut [Self::Wide],
-        stored: &mut [Self],
-        join: impl Fn(Self::Wide, Self::Wide) -> Self::Wide,
-    );
-
-    /// The sum as it is stored.
-    fn finish<'a>(sum: &'a [Self::Wide], stored: &'a mut [Self]) -> &'a [Self];
+    /// The slices are of one length.
+    fn widen(_stored: &[Self], _wide: &mut [Self::Wide]) {}
+    fn narrow(_wide: &[Self::Wide], _stored: &mut [Self]) {}
 }
 
-macro_rules! stored_as_computed {
-    ($type:ty) => {
-        impl Stored for $type {
-            type Wide = $type;
-
-            unsafe fn load(from: NonNull<Self>, sum: &mut [Self], _: &mut [Self]) {
-                // SAFETY: as the caller promises; sum is this thread's own.
-                unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *sum).cast(), sum.len()) }
-            }
-
-            unsafe fn join(
-                from: NonNull<Self>,
-                sum: &mut [Self],
-                _: &mut [Self],
-                _: &mut [Self],
-                join: impl Fn(Self, Self) -> Self,
-            ) {
-                for (index, value) in sum.iter_mut().enumerate() {
-                    // SAFETY: index is below the length that the caller vouches for.
-                    *value = join(*value, unsafe { from.add(index).read() });
-                }
-            }
-
-            fn finish<'a>(sum: &'a [Self], _: &'a mut [Self]) -> &'a [Self] {
-                sum
-            }
-        }
-    };
+// SAFETY: `Wide` is the type itself.
+unsafe impl Stored for f32 {
+    type Wide = Self;
 }
 
-stored_as_computed!(f32);
-stored_as_computed!(f64);
-
-macro_rules! stored_in_half {
-    ($type:ty, $widen:path, $narrow:path) => {
-        impl Stored for $type {
-            type Wide = f32;
-
-            unsafe fn load(from: NonNull<Self>, sum: &mut [f32], stored: &mut [Self]) {
-                // SAFETY: as the caller promises; stored is this thread's own.
-                unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *stored).cast(), stored.len()) };
-                $widen(stored, sum);
-            }
-
-            unsafe fn join(
-                from: NonNull<Self>,
-                sum: &mut [f32],
-                wide: &mut [f32],
-                stored: &mut [Self],
-                join: impl Fn(f32, f32) -> f32,
-            ) {
-                // SAFETY: as the caller promises.
-                unsafe { Self::load(from, wide, stored) };
-                for (value, other) in sum.iter_mut().zip(wide.iter()) {
-                    *value = join(*value, *other);
-                }
-            }
-
-            fn finish<'a>(sum: &'a [f32], stored: &'a mut [Self]) -> &'a [Self] {
-                $narrow(sum, stored);
-                stored
-            }
-        }
-    };
+// SAFETY: `Wide` is the type itself.
+unsafe impl Stored for f64 {
+    type Wide = Self;
 }
 
-stored_in_half!(f16, widen_f16, narrow_f16);
-stored_in_half!(bf16, widen_bf16, narrow_bf16);
+// SAFETY: `IS_WIDE` is false.
+unsafe impl Stored for f16 {
+    type Wide = f32;
+    const IS_WIDE: bool = false;
 
-/// By the processor's own instructions where it has them.
-fn widen_f16(stored: &[f16], wide: &mut [f32]) {
-    stored.convert_to_f32_slice(wide);
-}
+    /// By the processor's own instructions where it has them.
+    fn widen(stored: &[Self], wide: &mut [f32]) {
+        stored.convert_to_f32_slice(wide);
+    }
 
-fn narrow_f16(wide: &[f32], stored: &mut [f16]) {
-    stored.convert_from_f32_slice(wide);
-}
-
-/// A loop that is vectorised, which `half`'s conversions of bfloat16 are not.
-fn widen_bf16(stored: &[bf16], wide: &mut [f32]) {
-    for (wide, stored) in wide.iter_mut().zip(stored) {
-        *wide = f32::from_bits(u32::from(stored.to_bits()) << 16);
+    fn narrow(wide: &[f32], stored: &mut [Self]) {
+        stored.convert_from_f32_slice(wide);
     }
 }
 
-/// Rounds to the nearest, ties to even; a NaN stays one.
-fn narrow_bf16(wide: &[f32], stored: &mut [bf16]) {
-    for (stored, wide) in stored.iter_mut().zip(wide) {
-        let bits = wide.to_bits();
-        // Adds just less than half of the last place that stays, or just half where that place is odd.
-        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-        let quiet = bits | 0x0040_0000;
-        let kept = if wide.is_nan() { quiet } else { rounded };
-        *stored = bf16::from_bits((kept >> 16) as u16);
+// SAFETY: `IS_WIDE` is false.
+unsafe impl Stored for bf16 {
+    type Wide = f32;
+    const IS_WIDE: bool = false;
+
+    /// A loop that is vectorised, which `half`'s conversions of bfloat16 are not.
+    fn widen(stored: &[Self], wide: &mut [f32]) {
+        for (wide, stored) in wide.iter_mut().zip(stored) {
+            *wide = f32::from_bits(u32::from(stored.to_bits()) << 16);
+        }
+    }
+
+    /// Rounds to the nearest, ties to even; a NaN stays one.
+    fn narrow(wide: &[f32], stored: &mut [Self]) {
+        for (stored, wide) in stored.iter_mut().zip(wide) {
+            let bits = wide.to_bits();
+            // Adds just less than half of the last place that stays, or just half where that place is odd.
+            let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+            let quiet = bits | 0x0040_0000;
+            let kept = if wide.is_nan() { quiet } else { rounded };
+            *stored = bf16::from_bits((kept >> 16) as u16);
+        }
     }
 }
 

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::control::Control;
 use crate::engine::Engine;
-use crate::error::{Fault, MemoryError};
-use crate::pending::{Outcome, Pending};
-use crate::queue::{Collective, Job, Operation, Shared, Stop};
+use crate::error::{Fault, MemoryError, failed};
+use crate::queue::{Collective, Job, Operation, Outcome, Pending, Shared, Stop};
 use crate::segment::Segment;
 
 /// A rank among the others of its machine. Its thread carries operations out in the order in which they were started; those
@@ -24,16 +23,13 @@ pub struct Member {
 impl Member {
     /// Takes the place, with a thread of its own named `shared-reduce`. Every rank must have opened the control memory
     /// before any of them starts an operation, or it will be taken for dead.
-    ///
-    /// # Errors
-    /// `System` where no thread can be started.
     pub fn new(control: Control) -> Result<Self, MemoryError> {
         let shared = Arc::new(Shared::new(control));
         let engine = Engine::new(Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("shared-reduce".into())
             .spawn(move || engine.run())
-            .map_err(|error| MemoryError::system("start a thread for communication", error))?;
+            .map_err(failed("start a thread for communication"))?;
         Ok(Self {
             shared,
             thread: Some(thread),
@@ -52,9 +48,6 @@ impl Member {
 
     /// Starts an operation: tells the other ranks at once that this rank's range is ready, and leaves the rest to the
     /// thread. Until the operation has ended, nothing else may touch the range. An operation after a failed one fails too.
-    ///
-    /// # Errors
-    /// `Range` where the range does not lie in the segment, or does not divide; nothing has begun then.
     pub fn start(
         &self,
         operation: Operation,
@@ -62,12 +55,11 @@ impl Member {
         timeout: Duration,
     ) -> Result<Pending, Fault> {
         self.check(&operation, segment)?;
-        let outcome = Arc::new(Outcome::default());
-        let now = Instant::now();
+        let (outcome, now) = (Arc::<Outcome>::default(), Instant::now());
         // Jobs enter the queue and are announced in the order of their numbers, whoever starts them.
         let mut queue = self.shared.queue();
         if queue.stop.is_some() {
-            outcome.set(Err(Fault::Stopped));
+            let outcome = Arc::new(Outcome::from(Err(Fault::Stopped)));
             return Ok(Pending { outcome });
         }
         queue.sequence = queue.sequence.wrapping_add(1);
@@ -89,23 +81,17 @@ impl Member {
     }
 
     fn check(&self, operation: &Operation, segment: &Segment) -> Result<(), Fault> {
-        let element = operation.element.bytes();
-        let end = operation
-            .count
+        let (element, offset, count) = (operation.element.bytes(), operation.offset, operation.count);
+        let end = count
             .checked_mul(element)
-            .and_then(|bytes| bytes.checked_add(operation.offset));
+            .and_then(|bytes| bytes.checked_add(offset));
         let inside = end.is_some_and(|end| end <= segment.region_bytes());
-        let divides = match operation.collective {
-            Collective::AllReduce(_) => true,
-            Collective::ReduceScatter(_) | Collective::AllGather => {
-                operation.count.is_multiple_of(self.size())
-            }
-        };
-        if inside && divides && operation.offset.is_multiple_of(element) && segment.regions() == self.size() {
-            Ok(())
-        } else {
-            Err(Fault::Range)
-        }
+        let whole = matches!(operation.collective, Collective::AllReduce(_));
+        let fits = inside
+            && (whole || count.is_multiple_of(self.size()))
+            && offset.is_multiple_of(element)
+            && segment.regions() == self.size();
+        fits.then_some(()).ok_or(Fault::Range)
     }
 
     /// Carries out what was started, then leaves. It ends also where a rank is gone, and at the time-outs of the operations.

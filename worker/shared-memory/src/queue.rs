@@ -1,13 +1,12 @@
 //! Operations, and those that wait for their turn.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::control::Control;
 use crate::element::{Element, Reduction};
 use crate::error::Fault;
-use crate::pending::Outcome;
 use crate::segment::Segment;
 
 /// A started operation.
@@ -22,10 +21,38 @@ pub(crate) struct Job {
     pub(crate) outcome: Arc<Outcome>,
 }
 
+/// How an operation has ended, once it has.
+pub(crate) type Outcome = OnceLock<Result<(), Fault>>;
+
+impl Job {
+    /// Ends it, where it has not ended before.
+    pub(crate) fn end(&self, result: Result<(), Fault>) {
+        let _ = self.outcome.set(result);
+    }
+}
+
 /// However the thread ends, nobody waits for a job for ever.
 impl Drop for Job {
     fn drop(&mut self) {
-        self.outcome.set(Err(Fault::Stopped));
+        self.end(Err(Fault::Stopped));
+    }
+}
+
+/// An operation under way; see [`crate::Member::start`]. Dropping it does not end the operation.
+#[derive(Debug)]
+pub struct Pending {
+    pub(crate) outcome: Arc<Outcome>,
+}
+
+impl Pending {
+    /// Whether the operation has ended, well or badly; never blocks.
+    pub fn is_finished(&self) -> bool {
+        self.outcome.get().is_some()
+    }
+
+    /// Sleeps until the operation has ended; a rank that dies or is late ends it with a fault, and the memory is undefined then.
+    pub fn wait(&self) -> Result<(), Fault> {
+        self.outcome.wait().clone()
     }
 }
 
@@ -54,7 +81,7 @@ pub struct Operation {
 }
 
 /// The operations that wait for their turn, shared by the ranks' callers and their one thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) waiting: VecDeque<Job>,
     pub(crate) stop: Option<Stop>,
@@ -78,14 +105,9 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(control: Control) -> Self {
-        let queue = Queue {
-            waiting: VecDeque::new(),
-            stop: None,
-            sequence: 0,
-        };
         Self {
             control,
-            queue: Mutex::new(queue),
+            queue: Mutex::default(),
         }
     }
 

@@ -10,7 +10,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::error::MemoryError;
+use crate::error::{MemoryError, failed};
 use crate::ticket::{HEADER_BYTES, Ticket};
 
 /// A mapping of the regions of all ranks. Regions are page-aligned, of one length and zero at first.
@@ -20,12 +20,8 @@ use crate::ticket::{HEADER_BYTES, Ticket};
 #[derive(Debug)]
 pub struct Segment {
     base: NonNull<u8>,
-    /// The whole mapping: the header page and all regions.
-    mapped_bytes: usize,
-    page_bytes: usize,
+    layout: Layout,
     ticket: Ticket,
-    /// The region bytes rounded up to pages.
-    stride: usize,
     file: File,
 }
 
@@ -37,35 +33,30 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// Makes a segment of `regions` regions with at least `region_bytes` bytes each, and the ticket with which the other
     /// ranks open it for as long as this value lives. Memory is taken by [`Segment::reserve`].
-    ///
-    /// # Errors
-    /// `System` where the kernel has no memfd, `Size` where the sizes cannot be addressed.
     pub fn create(regions: usize, region_bytes: usize) -> Result<(Self, Ticket), MemoryError> {
         let layout = Layout::new(regions, region_bytes)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = File::from(
-            rustix::fs::memfd_create("dtrain", flags)
-                .map_err(|error| MemoryError::system("make shared memory with memfd_create", error))?,
-        );
+        let file: File = rustix::fs::memfd_create("dtrain", flags)
+            .map_err(failed("make shared memory with memfd_create"))?
+            .into();
         let mut nonce = [0u8; 16];
         rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| MemoryError::system("draw a random number", error))?;
-        let (high, low) = nonce.split_at(8);
-        let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            .map_err(failed("draw a random number"))?;
+        let nonce = u128::from_ne_bytes(nonce);
         let ticket = Ticket {
             pid: std::process::id().cast_signed(),
             fd: file.as_raw_fd(),
-            nonce: [word(high), word(low)],
+            nonce: [(nonce >> 64) as u64, nonce as u64],
             regions,
             region_bytes,
         };
         file.set_len(layout.mapped_bytes as u64)
-            .map_err(|error| MemoryError::system("size shared memory", error))?;
+            .map_err(failed("size shared memory"))?;
         file.write_all_at(&ticket.header(), 0)
-            .map_err(|error| MemoryError::system("write to shared memory", error))?;
+            .map_err(failed("write to shared memory"))?;
         // No process can cut the file short under another's mapping, which would kill it with SIGBUS.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
-            .map_err(|error| MemoryError::system("seal shared memory", error))?;
+            .map_err(failed("seal shared memory"))?;
         Ok((Self::map(file, ticket, layout)?, ticket))
     }
 
@@ -87,12 +78,8 @@ impl Segment {
             .write(true)
             .custom_flags(libc::O_NONBLOCK)
             .open(&path)
-            .map_err(|error| {
-                MemoryError::system(format!("open the shared memory of rank 0 at {path}"), error)
-            })?;
-        let meta = file
-            .metadata()
-            .map_err(|error| MemoryError::system(format!("look at {path}"), error))?;
+            .map_err(failed(format!("open the shared memory of rank 0 at {path}")))?;
+        let meta = file.metadata().map_err(failed(format!("look at {path}")))?;
         if !meta.is_file() || meta.len() != layout.mapped_bytes as u64 {
             return Err(wrong("a file of another kind or size"));
         }
@@ -102,7 +89,7 @@ impl Segment {
         }
         let mut header = [0; HEADER_BYTES];
         file.read_exact_at(&mut header, 0)
-            .map_err(|error| MemoryError::system(format!("read {path}"), error))?;
+            .map_err(failed(format!("read {path}")))?;
         if header != ticket.header() {
             return Err(wrong("another run's memory"));
         }
@@ -121,44 +108,37 @@ impl Segment {
                 0,
             )
         }
-        .map_err(|error| MemoryError::system("map shared memory", error))?;
+        .map_err(failed("map shared memory"))?;
         let base = NonNull::new(base.cast())
-            .ok_or_else(|| MemoryError::system("map shared memory", Errno::NOMEM))?;
+            .ok_or(Errno::NOMEM)
+            .map_err(failed("map shared memory"))?;
         Ok(Self {
             base,
-            mapped_bytes: layout.mapped_bytes,
-            page_bytes: layout.page_bytes,
+            layout,
             ticket,
-            stride: layout.stride,
             file,
         })
     }
 
     /// Takes the memory of one region from the system, so that a lack of it is an error here and no signal later. Each
     /// rank reserves its own, which puts it near the processor that it runs on.
-    ///
-    /// # Errors
-    /// `NoMemory` where there is none, `Size` for a region that is none.
     pub fn reserve(&self, region: usize) -> Result<(), MemoryError> {
         if region >= self.regions() {
             return Err(MemoryError::Size {
                 regions: region,
-                bytes: self.stride,
+                bytes: self.layout.stride,
             });
         }
-        let offset = (self.page_bytes + region * self.stride) as u64;
-        loop {
-            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, self.stride as u64) {
-                Ok(()) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => {
-                    return Err(MemoryError::NoMemory {
-                        bytes: self.stride,
-                        source: error.into(),
-                    });
-                }
-            }
-        }
+        let (offset, stride) = (
+            self.layout.page_bytes + region * self.layout.stride,
+            self.layout.stride,
+        );
+        let reserve =
+            || rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset as u64, stride as u64);
+        rustix::io::retry_on_intr(reserve).map_err(|error| MemoryError::NoMemory {
+            bytes: stride,
+            source: error.into(),
+        })
     }
 
     /// The number of regions.
@@ -194,21 +174,26 @@ impl Segment {
     pub(crate) fn region(&self, region: usize) -> NonNull<u8> {
         debug_assert!(region < self.regions());
         // SAFETY: the mapping holds the header page and `regions` strides.
-        unsafe { self.base.add(self.page_bytes + region * self.stride) }
+        unsafe {
+            self.base
+                .add(self.layout.page_bytes + region * self.layout.stride)
+        }
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: base and length are those of the mapping, and nothing else unmaps it. A failure leaves it mapped: harmless.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.layout.mapped_bytes) };
     }
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     page_bytes: usize,
+    /// The region bytes rounded up to pages.
     stride: usize,
+    /// The header page and all regions.
     mapped_bytes: usize,
 }
 

@@ -170,7 +170,7 @@ impl Optimizer {
             (Rule::Adam { betas, eps, decay }, [exp_avg, exp_avg_sq]) => {
                 let figures = fused::Adam {
                     lr,
-                    betas,
+                    betas: betas.into(),
                     weight_decay,
                     decay,
                     eps,

@@ -105,6 +105,7 @@ pub(crate) fn anywhere(error: &(dyn Error + 'static)) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::collectives::Operation;
     use crate::engine::{ReduceError, TrainError};
     use crate::optim::OptimError;
     use crate::state::{AverageError, StateError};
@@ -127,16 +128,11 @@ mod tests {
     }
 
     fn collective(error: TchError) -> CollectiveError {
-        let (op, rank, refused) = ("all_reduce", 0, error.is_out_of_memory());
+        let (operation, refused) = (Operation::new("all_reduce", 0), error.is_out_of_memory());
         let message = error.to_string();
         match refused {
-            true => CollectiveError::OutOfMemory { op, rank, message },
-            false => CollectiveError::Backend {
-                op,
-                rank,
-                sequence: 1,
-                message,
-            },
+            true => CollectiveError::OutOfMemory { operation, message },
+            false => CollectiveError::Backend { operation, message },
         }
     }
 

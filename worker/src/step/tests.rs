@@ -16,7 +16,7 @@ use tch::Device;
 use super::decide::tests::AS_ON_A_GPU;
 use super::reading::tests::WAITS;
 use super::*;
-use crate::collectives::{CollectiveError, ProcessGroup, Ranks, ReduceOp, Work};
+use crate::collectives::{Collective, CollectiveError, ProcessGroup, Ranks, Work};
 use crate::engine::ReduceOptions;
 use crate::memory::{Books, rehearsal};
 use crate::setup::{Opening, Setup};
@@ -50,18 +50,11 @@ impl ProcessGroup for Watching {
         "watching"
     }
     fn set_timeout(&mut self, _: Duration) {}
-    fn all_reduce(&self, _: &Tensor, _: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
-        self.0.lock().unwrap().push(WAITS.get());
+    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        if let Collective::AllReduce(..) | Collective::ReduceScatter { .. } = one {
+            self.0.lock().unwrap().push(WAITS.get());
+        }
         self.barrier()
-    }
-    fn broadcast(&self, _: &Tensor, _: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        self.barrier()
-    }
-    fn all_gather(&self, _: &Tensor, _: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-        self.barrier()
-    }
-    fn reduce_scatter(&self, _: &Tensor, _: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
-        self.all_reduce(&Tensor::new(), op)
     }
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
         Ok(Box::new(Waited(Arc::clone(&self.1))))

@@ -44,7 +44,6 @@ int32_t dt_tensor_over(void* data, int64_t count, int32_t dtype, void* owner, vo
   });
 }
 
-// *out is a new, flat tensor with `count` elements of `data`, in memory of the host from which a GPU copies without the host.
 int32_t dt_tensor_pinned(const void* data, int64_t count, int32_t dtype, void** out, DtError* error) {
   return guard(error, [&] {
     const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(dtype)).device(at::kCPU).pinned_memory(true);
@@ -54,12 +53,10 @@ int32_t dt_tensor_pinned(const void* data, int64_t count, int32_t dtype, void** 
   });
 }
 
-// Copies the values of a tensor, in row-major order, to `to`, which has room for them, on the current stream of the tensor's device.
-// Where `to` is pinned the host goes on, and `to` has them when the stream has come so far.
 int32_t dt_tensor_copy_to(const void* tensor, void* to, int64_t bytes, DtError* error) {
   return guard(error, [&] {
     const at::NoGradGuard no_grad;
-    const auto& from = *static_cast<const at::Tensor*>(tensor);
+    const auto from = dtrain::tensor(tensor);
     TORCH_CHECK_VALUE(static_cast<int64_t>(from.nbytes()) == bytes, "a tensor of ", from.nbytes(), " bytes and room for ", bytes);
     if (bytes == 0) return;
     auto out = at::from_blob(to, from.sizes(), at::TensorOptions().dtype(from.scalar_type()).device(at::kCPU));
@@ -67,7 +64,6 @@ int32_t dt_tensor_copy_to(const void* tensor, void* to, int64_t bytes, DtError* 
   });
 }
 
-// Pins memory of the host's where it lies, for every device.
 int32_t dt_host_register(void* data, uint64_t bytes, DtError* error) {
   return guard(error, [&] {
     constexpr unsigned kPortable = 1;

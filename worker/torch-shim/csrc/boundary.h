@@ -2,6 +2,7 @@
 // DtError. No exception crosses into Rust.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <vector>
 
 extern "C" {
 // Keep in step with `ErrorKind` in src/error.rs.
@@ -28,14 +30,50 @@ enum DtErrorKind : int32_t {
   DT_DRIVER_TOO_OLD = 11,
 };
 
-// Filled on failure. `message` is malloc'ed, UTF-8 as far as libtorch's messages are, and freed by dt_string_free.
+// The types below are those of src/ffi.rs and src/ffi/types.rs.
+
+// Bytes that live during a call.
+struct DtText {
+  const char* data;
+  size_t size;
+  std::string string() const { return {data, size}; }
+};
+
+// Bytes for Rust, allocated with malloc.
+struct DtBytes {
+  char* data;
+  size_t size;
+  bool set(const void* from, size_t count) {
+    data = static_cast<char*>(std::malloc(count + 1));
+    if (data == nullptr) return false;
+    if (count > 0) std::memcpy(data, from, count);
+    size = count;
+    return true;
+  }
+};
+
+// Filled on failure.
 struct DtError {
   int32_t kind;
-  char* message;
+  DtBytes message;
+};
+
+// tch's pointers to at::Tensors.
+struct DtTensors {
+  const void* const* data;
+  size_t count;
+  std::vector<at::Tensor> list() const {
+    std::vector<at::Tensor> tensors;
+    tensors.reserve(count);
+    for (size_t index = 0; index < count; ++index) tensors.push_back(*static_cast<const at::Tensor*>(data[index]));
+    return tensors;
+  }
 };
 }
 
 namespace dtrain {
+
+inline at::Tensor tensor(const void* pointer) { return *static_cast<const at::Tensor*>(pointer); }
 
 // A failure whose kind is known where it is thrown.
 struct Failure : std::runtime_error {
@@ -47,48 +85,13 @@ inline bool mentions(const std::string& text, const char* word) {
   return text.find(word) != std::string::npos;
 }
 
-// c10d and Gloo throw several classes for a time-out, some of them plain runtime errors: their words are the only common mark.
-inline bool is_timeout(const std::string& text) {
-  return mentions(text, "timed out") || mentions(text, "Timed out") || mentions(text, "timeout") ||
-      mentions(text, "Timeout");
-}
-
-inline bool is_network(const std::string& text) {
-  return mentions(text, "Connection closed by peer") || mentions(text, "Connection reset") ||
-      mentions(text, "Broken pipe") || mentions(text, "onnection refused") || mentions(text, "Connect timeout") ||
-      mentions(text, "Failed to recv") || mentions(text, "Socket closed") || mentions(text, "unexpected pos");
-}
-
-// Allocators of the host report exhaustion as a plain c10::Error, and CUDA's libraries by the names of their statuses.
-inline bool is_out_of_memory(const std::string& text) {
-  return mentions(text, "out of memory") || mentions(text, "allocate memory") || mentions(text, "not enough memory") ||
-      mentions(text, "CUBLAS_STATUS_ALLOC_FAILED") || mentions(text, "CUDNN_STATUS_ALLOC_FAILED") ||
-      mentions(text, "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED") ||
-      mentions(text, "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED");
-}
-
-inline bool is_device(const std::string& text) {
-  return mentions(text, "CUDA error") || mentions(text, "CUDA driver error") || mentions(text, "CUBLAS_STATUS") ||
-      mentions(text, "CUDNN_STATUS");
-}
-
 inline int32_t fail(DtError* error, DtErrorKind kind, const char* message) {
-  if (error != nullptr) {
-    error->kind = kind;
-    error->message = ::strdup(message == nullptr ? "" : message);
-  }
+  error->kind = kind;
+  error->message.set(message, std::strlen(message));
   return kind;
 }
 
-// What a GPU says of itself comes first: a kernel that ran too long "timed out", and no peer is to blame.
-inline DtErrorKind kind_of(const std::string& text, DtErrorKind otherwise) {
-  if (is_out_of_memory(text)) return DT_OUT_OF_MEMORY;
-  if (is_device(text)) return DT_DEVICE;
-  if (is_timeout(text)) return DT_TIMEOUT;
-  if (is_network(text)) return DT_NETWORK;
-  return otherwise;
-}
-
+// Of DT_NETWORK, DT_STORE and DT_OTHER the words tell more: see src/error.rs.
 template <typename Body>
 int32_t guard(DtError* error, Body&& body) noexcept {
   try {
@@ -99,9 +102,9 @@ int32_t guard(DtError* error, Body&& body) noexcept {
   } catch (const std::bad_alloc& e) {
     return fail(error, DT_OUT_OF_MEMORY, e.what());
   } catch (const c10::DistNetworkError& e) {
-    return fail(error, kind_of(e.msg(), DT_NETWORK), e.what_without_backtrace());
+    return fail(error, DT_NETWORK, e.what_without_backtrace());
   } catch (const c10::DistStoreError& e) {
-    return fail(error, kind_of(e.msg(), DT_STORE), e.what_without_backtrace());
+    return fail(error, DT_STORE, e.what_without_backtrace());
   } catch (const c10::NotImplementedError& e) {
     return fail(error, DT_NOT_IMPLEMENTED, e.what_without_backtrace());
   } catch (const c10::ValueError& e) {
@@ -111,12 +114,11 @@ int32_t guard(DtError* error, Body&& body) noexcept {
   } catch (const c10::IndexError& e) {
     return fail(error, DT_INVALID_ARGUMENT, e.what_without_backtrace());
   } catch (const c10::Error& e) {
-    const auto text = std::string(e.what_without_backtrace());
-    return fail(error, kind_of(text, DT_OTHER), text.c_str());
+    return fail(error, DT_OTHER, e.what_without_backtrace());
   } catch (const Failure& e) {
     return fail(error, e.kind, e.what());
   } catch (const std::exception& e) {
-    return fail(error, kind_of(e.what(), DT_OTHER), e.what());
+    return fail(error, DT_OTHER, e.what());
   } catch (...) {
     return fail(error, DT_OTHER, "an exception of unknown type");
   }

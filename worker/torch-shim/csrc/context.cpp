@@ -3,8 +3,8 @@
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
-#include <c10/core/GradMode.h>
 #include <ATen/core/Generator.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Logging.h>
 #include <torch/version.h>
@@ -24,7 +24,15 @@ at::Device device(int32_t index) {
   return index < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
 }
 
-at::DeviceType device_type(int32_t index) { return index < 0 ? at::kCPU : at::kCUDA; }
+struct DtAutocast {
+  bool enabled;
+  int32_t dtype;
+};
+
+void set_autocast(int32_t index, DtAutocast to) {
+  at::autocast::set_autocast_dtype(device(index).type(), static_cast<at::ScalarType>(to.dtype));
+  at::autocast::set_autocast_enabled(device(index).type(), to.enabled);
+}
 
 // The folder of the libtorch_cpu.so that this process runs on.
 std::string library_folder() {
@@ -36,16 +44,6 @@ std::string library_folder() {
   return slash == std::string::npos ? std::string(".") : path.substr(0, slash);
 }
 
-char* copy(const std::string& text) {
-  char* out = ::strdup(text.c_str());
-  if (out == nullptr) throw std::bad_alloc();
-  return out;
-}
-
-} // namespace
-
-namespace {
-
 // Calls a function of the driver, which has been loaded.
 template <typename Function, typename... Arguments>
 void driver(const char* name, Arguments... arguments) {
@@ -55,7 +53,6 @@ void driver(const char* name, Arguments... arguments) {
   TORCH_CHECK(code == 0, "CUDA driver error: ", name, " failed with code ", code);
 }
 
-// The driver's own number of a device.
 int driver_device(int32_t index) {
   int device = 0;
   driver<int(unsigned)>("cuInit", 0u);
@@ -77,15 +74,15 @@ int32_t dt_keep_freed_memory(DtError* error) {
   });
 }
 
-const char* dt_libtorch_version() { return TORCH_VERSION; }
+DtText dt_libtorch_version() { return {TORCH_VERSION, sizeof(TORCH_VERSION) - 1}; }
 
-// libtorch's own log lines (0 info ... 3 fatal only) go to standard error beside the program's.
-int32_t dt_set_log_level(int32_t level, DtError* error) {
-  return guard(error, [&] { FLAGS_caffe2_log_level = level; });
-}
+void dt_set_log_level(int32_t level) { FLAGS_caffe2_log_level = level; }
 
-int32_t dt_library_folder(char** out, DtError* error) {
-  return guard(error, [&] { *out = copy(library_folder()); });
+int32_t dt_library_folder(DtBytes* out, DtError* error) {
+  return guard(error, [&] {
+    const auto folder = library_folder();
+    if (!out->set(folder.data(), folder.size())) throw std::bad_alloc();
+  });
 }
 
 // Loads the driver, then libtorch_cuda.so from beside libtorch_cpu.so, so that its registrations reach this process.
@@ -106,9 +103,8 @@ int32_t dt_cuda_load(DtError* error) {
 
 // libtorch's own count is 0 where CUDA fails, and the reason is lost; making CUDA ready throws it. It makes no context on any
 // device. The hooks are not touched before libtorch_cuda.so is there: those found first stay for good.
-int32_t dt_cuda_device_count(int64_t* out, DtError* error) {
+int32_t dt_cuda_device_count(uint64_t* out, DtError* error) {
   return guard(error, [&] {
-    *out = 0;
     if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) return;
     try {
       at::globalContext().lazyInitDevice(at::kCUDA);
@@ -119,11 +115,10 @@ int32_t dt_cuda_device_count(int64_t* out, DtError* error) {
       if (dtrain::mentions(text, "driver on your system is too old")) throw dtrain::Failure(DT_DRIVER_TOO_OLD, text);
       throw;
     }
-    *out = static_cast<int64_t>(at::detail::getCUDAHooks().deviceCount());
+    *out = static_cast<uint64_t>(at::detail::getCUDAHooks().deviceCount());
   });
 }
 
-// All memory of a device, as the driver counts it: neither CUDA's runtime nor libtorch's allocator is made ready by it.
 int32_t dt_cuda_total_memory(int32_t index, uint64_t* out, DtError* error) {
   return guard(error, [&] {
     size_t bytes = 0;
@@ -155,7 +150,6 @@ int32_t dt_cuda_blas_workspace(uint64_t* out, DtError* error) {
   });
 }
 
-// What this thread does on CUDA without naming a device is done on this one, which has its context from here on.
 int32_t dt_cuda_set_device(int32_t index, DtError* error) {
   return guard(error, [&] { c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device(index)); });
 }
@@ -168,10 +162,10 @@ int32_t dt_cuda_set_tf32(bool on, DtError* error) {
   });
 }
 
-int32_t dt_cuda_tf32(bool* products, bool* convolutions, DtError* error) {
+int32_t dt_cuda_tf32(bool products_and_convolutions[2], DtError* error) {
   return guard(error, [&] {
-    *products = at::globalContext().allowTF32CuBLAS();
-    *convolutions = at::globalContext().allowTF32CuDNN();
+    products_and_convolutions[0] = at::globalContext().allowTF32CuBLAS();
+    products_and_convolutions[1] = at::globalContext().allowTF32CuDNN();
   });
 }
 
@@ -183,7 +177,6 @@ int32_t dt_cuda_cudnn_benchmark(bool* out, DtError* error) {
   return guard(error, [&] { *out = at::globalContext().benchmarkCuDNN(); });
 }
 
-// device -1 is the CPU, otherwise a CUDA device index. *out is a new at::Tensor (uint8) that the caller owns.
 int32_t dt_rng_get_state(int32_t index, void** out, DtError* error) {
   return guard(error, [&] {
     auto generator = at::globalContext().defaultGenerator(device(index));
@@ -196,53 +189,34 @@ int32_t dt_rng_set_state(int32_t index, const void* state, DtError* error) {
   return guard(error, [&] {
     auto generator = at::globalContext().defaultGenerator(device(index));
     const std::lock_guard<std::mutex> held(generator.mutex());
-    generator.set_state(*static_cast<const at::Tensor*>(state));
+    generator.set_state(dtrain::tensor(state));
   });
 }
 
-int32_t dt_autocast_get(int32_t index, bool* enabled, int32_t* dtype, DtError* error) {
-  return guard(error, [&] {
-    *enabled = at::autocast::is_autocast_enabled(device_type(index));
-    *dtype = static_cast<int32_t>(at::autocast::get_autocast_dtype(device_type(index)));
-  });
-}
-
-int32_t dt_autocast_set(int32_t index, bool enabled, int32_t dtype, DtError* error) {
-  return guard(error, [&] {
-    at::autocast::set_autocast_dtype(device_type(index), static_cast<at::ScalarType>(dtype));
-    at::autocast::set_autocast_enabled(device_type(index), enabled);
-  });
+int32_t dt_autocast_is_enabled(int32_t index, bool* out, DtError* error) {
+  return guard(error, [&] { *out = at::autocast::is_autocast_enabled(device(index).type()); });
 }
 
 // The cache of cast weights lives as long as the outermost autocast region.
-int32_t dt_autocast_enter(DtError* error) {
-  return guard(error, [&] { at::autocast::increment_nesting(); });
+int32_t dt_autocast_enter(int32_t index, bool enabled, int32_t dtype, DtAutocast* before, DtError* error) {
+  return guard(error, [&] {
+    const auto type = device(index).type();
+    *before = {at::autocast::is_autocast_enabled(type), static_cast<int32_t>(at::autocast::get_autocast_dtype(type))};
+    set_autocast(index, {enabled, dtype});
+    at::autocast::increment_nesting();
+  });
 }
 
-int32_t dt_autocast_leave(DtError* error) {
+int32_t dt_autocast_leave(int32_t index, const DtAutocast* before, DtError* error) {
   return guard(error, [&] {
+    set_autocast(index, *before);
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   });
 }
 
-// Whether operations of this thread are recorded for backward; returns what was set before.
-bool dt_grad_mode_set(bool enabled) {
-  const bool before = c10::GradMode::is_enabled();
-  c10::GradMode::set_enabled(enabled);
-  return before;
-}
+void dt_grad_mode_set(bool enabled) { c10::GradMode::set_enabled(enabled); }
 
-// What a failure's words say of memory and devices, for errors that lost their type on the way: DT_OTHER where nothing.
-int32_t dt_kind_of_words(const char* words) {
-  const std::string text(words);
-  if (dtrain::is_out_of_memory(text)) return DT_OUT_OF_MEMORY;
-  return dtrain::is_device(text) ? DT_DEVICE : DT_OTHER;
-}
-
-// A plain error of libtorch with these words; only the tests of the boundary call it.
-int32_t dt_throw_words(const char* words, DtError* error) {
-  return guard(error, [&] { TORCH_CHECK(false, words); });
-}
+bool dt_grad_mode() { return c10::GradMode::is_enabled(); }
 
 // Throws what the tests of the boundary ask for; nothing else calls it.
 int32_t dt_throw(int32_t what, DtError* error) {

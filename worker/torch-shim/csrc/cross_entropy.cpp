@@ -1,7 +1,6 @@
 // The head of a language model and its loss in one node of the graph, a chunk of rows at a time (Hsu et al. 2024, arXiv 2410.10989).
 // The gradients are known as soon as the loss is, so nothing of a chunk's logits outlives it.
 #include "boundary.h"
-#include "tensors.h"
 
 #include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>

@@ -25,6 +25,11 @@ namespace {
 // In c10 this is MempoolId_t.
 using Pool = std::pair<unsigned long long, unsigned long long>;
 
+struct DtPool {
+  uint64_t first, second;
+  operator Pool() const { return {first, second}; }
+};
+
 // Of enum cudaStreamCaptureMode: what other threads do on the GPU meanwhile, such as asking for an event, is none of the capture's.
 constexpr int kThreadLocal = 1;
 
@@ -102,12 +107,10 @@ struct GraphHandle {
 
 extern "C" {
 
-// Two numbers that name memory which graphs share.
-int32_t dt_graph_pool(uint64_t* first, uint64_t* second, DtError* error) {
+int32_t dt_graph_pool(DtPool* out, DtError* error) {
   return guard(error, [&] {
     const auto pool = functions().new_pool();
-    *first = pool.first;
-    *second = pool.second;
+    *out = {pool.first, pool.second};
   });
 }
 
@@ -115,9 +118,8 @@ int32_t dt_graph_new(GraphHandle** out, DtError* error) {
   return guard(error, [&] { *out = new GraphHandle; });
 }
 
-// From here on the work of the current stream, which is not the default one, is written down and not done.
-int32_t dt_graph_begin(GraphHandle* graph, uint64_t first, uint64_t second, DtError* error) {
-  return guard(error, [&] { functions().capture_begin(graph->storage, Pool{first, second}, kThreadLocal); });
+int32_t dt_graph_begin(GraphHandle* graph, DtPool pool, DtError* error) {
+  return guard(error, [&] { functions().capture_begin(graph->storage, pool, kThreadLocal); });
 }
 
 int32_t dt_graph_end(GraphHandle* graph, DtError* error) {
@@ -136,11 +138,8 @@ int32_t dt_graph_has_ended(const GraphHandle* graph, bool* out, DtError* error) 
   });
 }
 
-// The allocator of the device, or of the host's pinned memory, gives memory of the pool's to no capture any more. An error where it
-// did not.
-int32_t dt_graph_stop_pool(bool host, int32_t device, uint64_t first, uint64_t second, DtError* error) {
+int32_t dt_graph_stop_pool(bool host, int32_t device, DtPool pool, DtError* error) {
   return guard(error, [&] {
-    const Pool pool{first, second};
     if (host)
       at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool);
     else
@@ -148,10 +147,8 @@ int32_t dt_graph_stop_pool(bool host, int32_t device, uint64_t first, uint64_t s
   });
 }
 
-// One capture less uses the pool; with the last, its memory can be given back.
-int32_t dt_graph_release_pool(bool host, int32_t device, uint64_t first, uint64_t second, DtError* error) {
+int32_t dt_graph_release_pool(bool host, int32_t device, DtPool pool, DtError* error) {
   return guard(error, [&] {
-    const Pool pool{first, second};
     if (host)
       at::getHostAllocator(at::kCUDA)->release_pool(pool);
     else
@@ -163,9 +160,6 @@ int32_t dt_graph_replay(GraphHandle* graph, DtError* error) {
   return guard(error, [&] { functions().replay(graph->storage); });
 }
 
-// Its memory goes back to the allocator.
-int32_t dt_graph_free(GraphHandle* graph, DtError* error) {
-  return guard(error, [&] { delete graph; });
-}
+void dt_graph_free(GraphHandle* graph) { delete graph; }
 
 } // extern "C"

@@ -20,22 +20,6 @@ namespace {
 
 torch::jit::Module& module(void* handle) { return *static_cast<torch::jit::Module*>(handle); }
 
-// The interpreter rethrows whatever failed inside a module as a plain runtime error; only its words tell memory apart.
-template <typename Body>
-void naming_memory(Body&& body) {
-  try {
-    body();
-  } catch (const c10::Error&) {
-    throw;
-  } catch (const std::exception& e) {
-    const std::string text = e.what();
-    if (dtrain::mentions(text, "out of memory") || dtrain::mentions(text, "allocate memory") ||
-        dtrain::mentions(text, "not enough memory"))
-      TORCH_CHECK_WITH(OutOfMemoryError, false, text);
-    throw;
-  }
-}
-
 // Operations that draw random numbers, by the beginnings of their names.
 constexpr std::array kRandom = {"aten::dropout", "aten::feature_dropout", "aten::alpha_dropout", "aten::native_dropout",
                                 "aten::feature_alpha_dropout", "aten::bernoulli", "aten::rand", "aten::normal", "aten::rrelu",
@@ -52,8 +36,8 @@ bool draws(const torch::jit::Block* block) {
   return false;
 }
 
-// An operation that does something else in training than in evaluation: by which argument it is told, and by which it does nothing
-// in either where that is 0 (`size`) or no tensor (`statistics`).
+// An operation that does something else in training than in evaluation, in place or not: by which argument it is told, and by which it
+// does nothing in either where that is 0 (`size`) or no tensor (`statistics`).
 struct Moody {
   const char* name;
   const char* flag;
@@ -65,19 +49,13 @@ constexpr std::array kMoody = {
     Moody{"aten::batch_norm", "training", nullptr, "running_mean"},
     Moody{"aten::native_batch_norm", "training", nullptr, "running_mean"},
     Moody{"aten::cudnn_batch_norm", "training", nullptr, "running_mean"},
-    Moody{"aten::miopen_batch_norm", "training", nullptr, "running_mean"},
     Moody{"aten::instance_norm", "use_input_stats", nullptr, "running_mean"},
     Moody{"aten::dropout", "train", "p", nullptr},
-    Moody{"aten::dropout_", "train", "p", nullptr},
     Moody{"aten::native_dropout", "train", "p", nullptr},
     Moody{"aten::feature_dropout", "train", "p", nullptr},
-    Moody{"aten::feature_dropout_", "train", "p", nullptr},
     Moody{"aten::alpha_dropout", "train", "p", nullptr},
-    Moody{"aten::alpha_dropout_", "train", "p", nullptr},
     Moody{"aten::feature_alpha_dropout", "train", "p", nullptr},
-    Moody{"aten::feature_alpha_dropout_", "train", "p", nullptr},
     Moody{"aten::rrelu", "training", nullptr, nullptr},
-    Moody{"aten::rrelu_", "training", nullptr, nullptr},
     Moody{"aten::lstm", "train", "dropout", nullptr},
     Moody{"aten::gru", "train", "dropout", nullptr},
     Moody{"aten::rnn_tanh", "train", "dropout", nullptr},
@@ -89,7 +67,7 @@ constexpr std::array kMoody = {
 constexpr std::array kEvaluating = {"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"};
 
 using Graphs = std::set<const torch::jit::Graph*>;
-using EachFixed = void (*)(void* context, const char* operation, bool training);
+using EachFixed = void (*)(void* context, DtText operation, bool training);
 
 // The argument of a node with that name, if it is a constant.
 std::optional<c10::IValue> constant(const torch::jit::Node* node, const char* name) {
@@ -109,20 +87,22 @@ bool is_scripted(const torch::jit::Node* node) {
 // Tells of an operation whose mode is a constant of the graph. In a script it is what its author wrote.
 void tell_fixed(const torch::jit::Node* node, void* context, EachFixed each) {
   const std::string name = node->kind().toQualString();
+  const std::string plain = name.back() == '_' ? name.substr(0, name.size() - 1) : name;
+  const auto tell = [&](bool training) {
+    constexpr size_t kPrefix = sizeof("aten::") - 1;
+    each(context, {name.data() + kPrefix, name.size() - kPrefix}, training);
+  };
   const torch::jit::Node* around = node->owningBlock()->owningNode();
   const bool branches = around != nullptr && around->kind() == c10::prim::If;
   for (const char* evaluating : kEvaluating)
-    if (name == evaluating && !branches) each(context, evaluating + sizeof("aten::") - 1, false);
+    if (name == evaluating && !branches) tell(false);
   for (const Moody& moody : kMoody) {
-    if (name != moody.name) continue;
+    if (plain != moody.name) continue;
     const auto mode = constant(node, moody.flag);
     const auto size = constant(node, moody.size);
     const auto statistics = constant(node, moody.statistics);
-    if (!mode || (size && size->isDouble() && size->toDouble() == 0.0) || (statistics && statistics->isNone()) ||
-        is_scripted(node))
-      return;
-    const bool training = mode->isBool() ? mode->toBool() : mode->isDouble();
-    each(context, moody.name + sizeof("aten::") - 1, training);
+    const bool idle = (size && size->isDouble() && size->toDouble() == 0.0) || (statistics && statistics->isNone());
+    if (mode && !idle && !is_scripted(node)) tell(mode->isBool() ? mode->toBool() : mode->isDouble());
   }
 }
 
@@ -147,21 +127,21 @@ void walk(const torch::jit::Block* block, Graphs& seen, void* context, EachFixed
 extern "C" {
 
 // Tensors are moved to `device` (-1 is the CPU) wherever they were when the module was saved.
-int32_t dt_module_load(const char* path, int32_t device, void** out, DtError* error) {
+int32_t dt_module_load(DtText path, int32_t device, void** out, DtError* error) {
   return guard(error, [&] {
     const c10::Device to = device < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device));
-    *out = new torch::jit::Module(torch::jit::load(path, to));
+    *out = new torch::jit::Module(torch::jit::load(path.string(), to));
   });
 }
 
 // Calls `each` with the name, an owned at::Tensor* and the identity of every parameter, or of every buffer. A tensor that the
 // module holds under two names comes twice with one identity.
 int32_t dt_module_tensors(void* handle, bool parameters, void* context,
-                          void (*each)(void* context, const char* name, void* tensor, uint64_t identity), DtError* error) {
+                          void (*each)(void* context, DtText name, void* tensor, uint64_t identity), DtError* error) {
   return guard(error, [&] {
     const auto give = [&](const std::string& name, const at::Tensor& tensor) {
       if (!tensor.defined()) return;
-      each(context, name.c_str(), new at::Tensor(tensor), reinterpret_cast<uint64_t>(tensor.unsafeGetTensorImpl()));
+      each(context, {name.data(), name.size()}, new at::Tensor(tensor), reinterpret_cast<uint64_t>(tensor.unsafeGetTensorImpl()));
     };
     if (parameters)
       for (const auto& item : module(handle).named_parameters()) give(item.name, item.value);
@@ -176,17 +156,13 @@ int32_t dt_module_train(void* handle, bool on, DtError* error) {
 
 // Calls forward. Graphs run as they are written: the optimising executor changes a module's arithmetic after its first calls,
 // so that a run that was resumed would not end where one ends that was not.
-int32_t dt_module_forward(void* handle, const void* const* inputs, size_t count, void** out, DtError* error) {
+int32_t dt_module_forward(void* handle, DtTensors inputs, void** out, DtError* error) {
   return guard(error, [&] {
-    std::vector<c10::IValue> stack;
-    stack.reserve(count);
-    for (size_t index = 0; index < count; ++index) stack.emplace_back(*static_cast<const at::Tensor*>(inputs[index]));
-    naming_memory([&] {
-      const torch::jit::GraphOptimizerEnabledGuard as_written(false);
-      const c10::IValue result = module(handle).forward(std::move(stack));
-      TORCH_CHECK_TYPE(result.isTensor(), "forward returned ", result.type()->annotation_str(), ", not a Tensor");
-      *out = new at::Tensor(result.toTensor());
-    });
+    const auto tensors = inputs.list();
+    const torch::jit::GraphOptimizerEnabledGuard as_written(false);
+    const c10::IValue result = module(handle).forward(std::vector<c10::IValue>(tensors.begin(), tensors.end()));
+    TORCH_CHECK_TYPE(result.isTensor(), "forward returned ", result.type()->annotation_str(), ", not a Tensor");
+    *out = new at::Tensor(result.toTensor());
   });
 }
 
@@ -201,8 +177,7 @@ int32_t dt_module_draws(void* handle, bool* out, DtError* error) {
 
 // Calls `each` with the name of every operation of forward that differs between training and evaluation and whose mode is fixed
 // in the graph, and with that mode. One that is there several times comes several times.
-int32_t dt_module_fixed(void* handle, void* context, void (*each)(void* context, const char* operation, bool training),
-                        DtError* error) {
+int32_t dt_module_fixed(void* handle, void* context, EachFixed each, DtError* error) {
   return guard(error, [&] {
     Graphs seen;
     walk(module(handle).get_method("forward").graph()->block(), seen, context, each);

@@ -140,7 +140,6 @@ Symbolic& symbolic_here() {
 
 extern "C" {
 
-// Once, before the first tensor: blocks that are there already are not in the books.
 int32_t dt_memory_account(DtError* error) {
   return guard(error, [] {
     static std::once_flag once;
@@ -190,23 +189,20 @@ int32_t dt_memory_empty_cache(int32_t device, DtError* error) {
   });
 }
 
-// What is free on the device, and all that it has.
-int32_t dt_memory_info(int32_t device, uint64_t* free_bytes, uint64_t* total_bytes, DtError* error) {
+int32_t dt_memory_info(int32_t device, uint64_t free_and_total[2], DtError* error) {
   return guard(error, [&] {
     const auto info = at::accelerator::getMemoryInfo(static_cast<c10::DeviceIndex>(device));
-    *free_bytes = info.first;
-    *total_bytes = info.second;
+    free_and_total[0] = info.first;
+    free_and_total[1] = info.second;
   });
 }
 
-// Settings of the device's caching allocator, as in PYTORCH_ALLOC_CONF; before the first tensor there.
-int32_t dt_memory_configure(const char* settings, DtError* error) {
-  return guard(error, [&] { c10::CachingAllocator::setAllocatorSettings(settings); });
+int32_t dt_memory_configure(DtText settings, DtError* error) {
+  return guard(error, [&] { c10::CachingAllocator::setAllocatorSettings(settings.string()); });
 }
 
 void dt_memory_set_budget(int64_t bytes) { budget.store(bytes); }
 
-// Memory that tensors use and the allocator has not given, such as what ranks share; negative where it is given back.
 int32_t dt_memory_charge(int64_t bytes, DtError* error) {
   return guard(error, [&] {
     if (bytes >= 0)

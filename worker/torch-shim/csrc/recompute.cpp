@@ -1,6 +1,7 @@
 // A node of the graph that keeps the inputs of a piece of the forward pass and computes the rest of it again in backward
 // (Chen et al. 2016, arXiv 1604.06174; torch.utils.checkpoint in its reentrant form).
 #include "boundary.h"
+#include "callback.h"
 #include "memory.h"
 
 #include <ATen/Context.h>
@@ -9,7 +10,6 @@
 #include <ATen/core/Generator.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <array>
@@ -17,17 +17,6 @@
 using dtrain::guard;
 using torch::autograd::AutogradContext;
 using torch::autograd::Edge;
-using torch::autograd::variable_list;
-
-extern "C" {
-// `call` appends what it computes of the inputs to `outputs` by dt_output_push and returns DT_OK, or says why not by
-// dt_reason_set and returns the kind of the error. `release` is called once, when libtorch drops the node.
-struct DtSegment {
-  void* context;
-  int32_t (*call)(void* context, const void* const* inputs, size_t count, bool again, void* outputs, void* reason);
-  void (*release)(void* context);
-};
-}
 
 namespace {
 
@@ -112,38 +101,16 @@ struct Return {
   Surroundings now;
 };
 
-[[noreturn]] void raise(int32_t kind, const std::string& reason) {
-  switch (kind) {
-    case DT_OUT_OF_MEMORY:
-      // By these words it is known again where only the text of an error is left.
-      C10_THROW_ERROR(OutOfMemoryError, dtrain::mentions(reason, "out of memory") ? reason : "out of memory: " + reason);
-    case DT_TIMEOUT:
-    case DT_NETWORK: C10_THROW_ERROR(DistNetworkError, reason);
-    case DT_NOT_IMPLEMENTED: C10_THROW_ERROR(NotImplementedError, reason);
-    default: C10_THROW_ERROR(Error, reason);
-  }
-}
-
 struct Segment : torch::CustomClassHolder {
-  explicit Segment(DtSegment callback) : callback(callback) {}
-  Segment(const Segment&) = delete;
-  Segment& operator=(const Segment&) = delete;
-  ~Segment() override { callback.release(callback.context); }
+  explicit Segment(DtCallback call) : call(call) {}
 
   variable_list operator()(const variable_list& inputs, bool again) const {
-    std::vector<const void*> pointers;
     std::vector<uint32_t> versions;
-    for (const auto& input : inputs) {
-      pointers.push_back(&input);
-      versions.push_back(input._version());
-    }
+    for (const auto& input : inputs) versions.push_back(input._version());
     variable_list outputs;
-    std::string reason;
     {
       const Region region;
-      const int32_t kind =
-          callback.call(callback.context, pointers.data(), pointers.size(), again, &outputs, &reason);
-      if (kind != DT_OK) raise(kind, reason);
+      outputs = call(inputs, again);
     }
     for (size_t index = 0; index < inputs.size(); ++index)
       TORCH_CHECK(inputs[index]._version() == versions[index], "a segment that is computed again has changed its input ",
@@ -151,7 +118,7 @@ struct Segment : torch::CustomClassHolder {
     return outputs;
   }
 
-  DtSegment callback;
+  dtrain::Callback call;
   Surroundings surroundings;
 };
 
@@ -237,30 +204,20 @@ at::ScalarType bits(const at::Tensor& x) {
   }
 }
 
-uint64_t host_fingerprint(const at::Tensor& dense) {
-  const auto* data = static_cast<const char*>(dense.const_data_ptr());
-  const size_t bytes = dense.nbytes(), words = bytes / sizeof(uint32_t);
-  uint64_t sum = 0;
-  uint32_t word = 0;
-  for (size_t index = 0; index < words; ++index) {
-    std::memcpy(&word, data + index * sizeof word, sizeof word);
-    sum += static_cast<uint64_t>(word) * static_cast<uint32_t>(2 * index + 1);
-  }
-  word = 0;
-  std::memcpy(&word, data + words * sizeof word, bytes % sizeof word);
-  return sum + static_cast<uint64_t>(word) * static_cast<uint32_t>(2 * words + 1);
-}
-
-// In pieces, since an accelerator adds integers up in a copy of eight bytes each.
-uint64_t device_fingerprint(const at::Tensor& dense) {
-  constexpr int64_t kPiece = 1 << 20;
-  const auto count = dense.numel();
+// In pieces, since the integers are added up in a copy of eight bytes each.
+uint64_t fingerprint(const at::Tensor& tensor) {
+  // Tensors without storage have no bits.
+  if (dtrain::symbolic_here() != dtrain::Symbolic::kNone || tensor.numel() == 0) return 0;
+  const at::NoGradGuard no_grad;
+  const auto x = tensor.detach();
+  const auto dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
+  const int64_t count = dense.numel(), longest = dense.is_cpu() ? 1 << 16 : 1 << 20;
   const auto flat = dense.as_strided({count}, {1}).view(bits(dense));
   const auto options = flat.options().dtype(at::kLong);
-  const auto weights = at::arange(1, 2 * std::min(count, kPiece), 2, options);
+  const auto weights = at::arange(1, 2 * std::min(count, longest), 2, options);
   auto sum = at::zeros({}, options);
-  for (int64_t begin = 0; begin < count; begin += kPiece) {
-    const auto length = std::min(kPiece, count - begin);
+  for (int64_t begin = 0; begin < count; begin += longest) {
+    const auto length = std::min(longest, count - begin);
     // A new tensor, since one of eight bytes each is not copied by `to`.
     const auto weighted = flat.narrow(0, begin, length).to(at::kLong).mul(weights.narrow(0, 0, length));
     // The factor keeps two pieces from being exchanged unseen.
@@ -269,43 +226,23 @@ uint64_t device_fingerprint(const at::Tensor& dense) {
   return static_cast<uint64_t>(sum.item<int64_t>());
 }
 
-uint64_t fingerprint(const at::Tensor& tensor, bool by_loop) {
-  // Tensors without storage have no bits.
-  if (dtrain::symbolic_here() != dtrain::Symbolic::kNone || tensor.numel() == 0) return 0;
-  const at::NoGradGuard no_grad;
-  const auto x = tensor.detach();
-  const auto dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
-  return by_loop && dense.is_cpu() ? host_fingerprint(dense) : device_fingerprint(dense);
-}
-
 } // namespace
 
 extern "C" {
 
 // Takes `callback` over, also where it fails. `sink` gets the outputs by `each`, as new at::Tensors that it owns.
-int32_t dt_recompute(const void* const* inputs, size_t count, DtSegment callback, void* sink,
-                     void (*each)(void* sink, void* output), DtError* error) {
+int32_t dt_recompute(DtTensors inputs, DtCallback callback, void* sink, void (*each)(void* sink, void* output), DtError* error) {
   return guard(error, [&] {
     auto segment = c10::make_intrusive<Segment>(callback);
-    variable_list list;
-    for (size_t index = 0; index < count; ++index) list.push_back(*static_cast<const at::Tensor*>(inputs[index]));
     auto anchor = at::empty({0}, at::kFloat);
     anchor.requires_grad_(true);
-    auto outputs = Recomputed::apply(anchor, at::TensorList(list), std::move(segment));
+    auto outputs = Recomputed::apply(anchor, at::TensorList(inputs.list()), std::move(segment));
     for (auto& output : outputs) each(sink, new at::Tensor(std::move(output)));
   });
 }
 
-// `outputs` is what DtSegment's call was given.
-void dt_output_push(void* outputs, const void* tensor) {
-  static_cast<variable_list*>(outputs)->push_back(*static_cast<const at::Tensor*>(tensor));
-}
-
-bool dt_grad_enabled(void) { return at::GradMode::is_enabled(); }
-
-// Without `by_loop` a tensor of the host is treated as one of a GPU, for the tests.
-int32_t dt_fingerprint(const void* tensor, bool by_loop, uint64_t* out, DtError* error) {
-  return guard(error, [&] { *out = fingerprint(*static_cast<const at::Tensor*>(tensor), by_loop); });
+int32_t dt_fingerprint(const void* tensor, uint64_t* out, DtError* error) {
+  return guard(error, [&] { *out = fingerprint(dtrain::tensor(tensor)); });
 }
 
 } // extern "C"

@@ -1,7 +1,6 @@
 // Streams and events of an accelerator, through c10's table of devices: no header and no library of CUDA is needed.
 #include "boundary.h"
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -10,7 +9,6 @@ using dtrain::guard;
 
 namespace {
 
-// Keep in step with `DtStream` in src/ffi.rs.
 struct DtStream {
   int64_t id;
   int32_t device;
@@ -55,12 +53,10 @@ int32_t dt_stream_from_pool(int32_t device, bool high_priority, DtStream* out, D
   return guard(error, [&] { *out = plain(devices().getStreamFromGlobalPool(gpu(device), high_priority)); });
 }
 
-// Makes it this thread's current stream of its device; *before is what it was.
 int32_t dt_stream_exchange(DtStream s, DtStream* before, DtError* error) {
   return guard(error, [&] { *before = plain(devices().exchangeStream(stream(s))); });
 }
 
-// The cudaStream_t.
 int32_t dt_stream_native(DtStream s, void** out, DtError* error) {
   return guard(error, [&] { *out = devices().getStreamNativeHandle(stream(s)); });
 }
@@ -72,25 +68,20 @@ int32_t dt_stream_synchronize(DtStream s, DtError* error) {
   });
 }
 
-// The caching allocator gives the tensor's memory to nobody else before what the stream has been given so far is done.
 int32_t dt_stream_keep(DtStream s, const void* tensor, DtError* error) {
   return guard(error, [&] {
-    const auto& storage = static_cast<const at::Tensor*>(tensor)->storage();
-    devices().recordDataPtrOnStream(storage.data_ptr(), stream(s));
+    devices().recordDataPtrOnStream(dtrain::tensor(tensor).storage().data_ptr(), stream(s));
   });
 }
 
-// `timed`: dt_event_elapsed can be asked for.
 int32_t dt_event_new(bool timed, EventHandle** out, DtError* error) {
   return guard(error, [&] { *out = new EventHandle(timed); });
 }
 
-// Milliseconds of the device between two marks that were reached, of events that are timed.
 int32_t dt_event_elapsed(const EventHandle* from, const EventHandle* to, double* out, DtError* error) {
   return guard(error, [&] { *out = from->event.elapsedTime(to->event); });
 }
 
-// Marks this place in the stream; a mark made before is forgotten.
 int32_t dt_event_record(EventHandle* event, DtStream s, DtError* error) {
   return guard(error, [&] {
     const OnDevice on(s.device);
@@ -98,7 +89,6 @@ int32_t dt_event_record(EventHandle* event, DtStream s, DtError* error) {
   });
 }
 
-// What the stream is given from now on begins when the marked place has been reached. The host goes on.
 int32_t dt_event_block(const EventHandle* event, DtStream s, DtError* error) {
   return guard(error, [&] {
     const OnDevice on(s.device);

@@ -181,13 +181,19 @@ void write_in_place(const c10::OperatorHandle& op, Stack* stack) {
     for (size_t from = 0; from < count; ++from) {
       const auto* given = schema.arguments()[from].alias_info();
       if (given != nullptr && *given == *result.alias_info()) {
-        results.push_back(argument(stack, count, from));
+        results.push_back(Call{stack, count}[from]);
         break;
       }
     }
   }
   torch::jit::drop(*stack, count);
   for (auto& result : results) stack->push_back(std::move(result));
+}
+
+void apply(Rule rule, const Call& call) {
+  auto results = rule(call);
+  torch::jit::drop(*call.stack, call.count);
+  for (auto& result : results) call.stack->push_back(std::move(result));
 }
 
 void symbolic(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
@@ -211,7 +217,7 @@ void symbolic(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) 
   // What rules and inference allocate is meant as it is.
   c10::impl::ExcludeDispatchKeyGuard plain(kKey);
   if (kind.way == Way::Rule)
-    kind.rule(stack, op.schema().arguments().size());
+    apply(kind.rule, {stack, op.schema().arguments().size()});
   else if (kind.way == Way::Computed)
     op.redispatchBoxed(keys & kBelow, stack);
   else

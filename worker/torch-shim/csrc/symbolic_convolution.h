@@ -19,6 +19,13 @@ std::vector<int64_t> convolved(const Tensor& x, const Tensor& weight, at::IntArr
   return sizes;
 }
 
+// The values that an output is made of.
+int64_t patch_of(const Tensor& weight) { return product(weight.sizes()) / weight.size(0); }
+
+double convolution_work(at::IntArrayRef places, const Tensor& weight) {
+  return 2.0 * static_cast<double>(product(places)) * static_cast<double>(patch_of(weight));
+}
+
 // oneDNN works on channels in blocks: what lies plainly is copied into that form, and the result out of it. Images of few
 // channels, unless each is convolved by itself, and what lies channels-last are taken as they are.
 bool is_blocked(const Tensor& x, bool depthwise) { return !is_channels_last(x) && (depthwise || x.size(1) >= 16); }
@@ -70,20 +77,13 @@ Tensor cudnn_convolution(const Tensor& x, const Tensor& weight, at::IntArrayRef 
 }
 
 // mkldnn_convolution(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] stride, SymInt[] dilation, SymInt groups)
-void mkldnn_convolution(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 0).toTensor();
-  const auto weight = argument(stack, count, 1).toTensor();
-  const auto sizes =
-      convolved(x, weight, argument(stack, count, 3).toDimVector(), argument(stack, count, 4).toDimVector(),
-                argument(stack, count, 5).toDimVector());
-  flops += 2.0 * static_cast<double>(product(sizes)) * static_cast<double>(product(weight.sizes()) / weight.size(0));
-  if (on_gpu()) {
-    auto convolved = cudnn_convolution(x, weight, sizes);
-    finish(stack, count, std::move(convolved));
-    return;
-  }
+Results mkldnn_convolution(const Call& call) {
+  const auto x = call.tensor(0), weight = call.tensor(1);
+  const auto sizes = convolved(x, weight, call.sizes(3), call.sizes(4), call.sizes(5));
+  flops += convolution_work(sizes, weight);
+  if (on_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
-  const bool depthwise = is_depthwise(weight, argument(stack, count, 6).toInt());
+  const bool depthwise = is_depthwise(weight, call[6].toInt());
   Tensor blocked_x, own, y;
   if (last && !is_channels_last(x)) blocked_x = empty_as(x.sizes(), x);
   if (!last && is_blocked(x, depthwise)) blocked_x = in_blocks(x.sizes(), x);
@@ -96,28 +96,23 @@ void mkldnn_convolution(Stack* stack, size_t count) {
     blocked_x = blocked_weight = scratch = Tensor();
     y = depthwise ? empty_as(sizes, x) : copied_out(sizes, x);
   }
-  finish(stack, count, std::move(y));
+  return {y};
 }
 
 // mkldnn_convolution_transpose(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] output_padding, SymInt[] stride,
 // SymInt[] dilation, SymInt groups)
-void mkldnn_transposed(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 0).toTensor();
-  const auto weight = argument(stack, count, 1).toTensor();
-  std::vector<int64_t> sizes{x.size(0), weight.size(1) * argument(stack, count, 7).toInt()};
+Results mkldnn_transposed(const Call& call) {
+  const auto x = call.tensor(0), weight = call.tensor(1);
+  std::vector<int64_t> sizes{x.size(0), weight.size(1) * call[7].toInt()};
   for (int64_t dim = 2; dim < x.dim(); ++dim) {
     const auto at = [&](size_t index) {
-      const auto list = argument(stack, count, index).toDimVector();
+      const auto list = call.sizes(index);
       return list[list.size() == 1 ? 0 : dim - 2];
     };
     sizes.push_back((x.size(dim) - 1) * at(5) - 2 * at(3) + at(6) * (weight.size(dim) - 1) + at(4) + 1);
   }
-  flops += 2.0 * static_cast<double>(product(x.sizes())) * static_cast<double>(product(weight.sizes()) / weight.size(0));
-  if (on_gpu()) {
-    auto convolved = cudnn_convolution(x, weight, sizes);
-    finish(stack, count, std::move(convolved));
-    return;
-  }
+  flops += convolution_work(x.sizes(), weight);
+  if (on_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = is_channels_last(x) || is_channels_last(weight);
   Tensor own;
   {
@@ -127,26 +122,20 @@ void mkldnn_transposed(Stack* stack, size_t count) {
   Tensor first;
   if (!last) first = empty_as(sizes, x);
   auto y = last ? own : empty_as(sizes, x);
-  finish(stack, count, std::move(y));
+  return {y};
 }
 
 // _slow_conv2d_forward(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, SymInt[2] stride, SymInt[2] padding)
-void slow_convolution(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 0).toTensor();
-  const auto weight = argument(stack, count, 1).toTensor();
-  const auto stride = argument(stack, count, 4).toDimVector(), padding = argument(stack, count, 5).toDimVector();
+Results slow_convolution(const Call& call) {
+  const auto x = call.tensor(0), weight = call.tensor(1);
+  const auto stride = call.sizes(4), padding = call.sizes(5);
   const auto sizes = convolved(x, weight, padding, stride, at::IntArrayRef{1});
-  const int64_t patch = product(weight.sizes()) / weight.size(0);
-  flops += 2.0 * static_cast<double>(product(sizes)) * static_cast<double>(patch);
-  if (on_gpu()) {
-    auto convolved = cudnn_convolution(x, weight, sizes);
-    finish(stack, count, std::move(convolved));
-    return;
-  }
+  flops += convolution_work(sizes, weight);
+  if (on_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = is_channels_last(x) || is_channels_last(weight);
   auto y = empty_in(sizes, x, last);
-  if (weight.size(2) != 1 || weight.size(3) != 1) pass_through({x.size(0), patch, sizes[2] * sizes[3]}, x.options());
-  finish(stack, count, std::move(y));
+  if (weight.size(2) != 1 || weight.size(3) != 1) pass_through({x.size(0), patch_of(weight), sizes[2] * sizes[3]}, x.options());
+  return {y};
 }
 
 // What oneDNN takes beside that while it adds up a weight's gradient.
@@ -188,8 +177,8 @@ Gradients slow_gradients(const Tensor& grad, const Tensor& x, const Tensor& weig
   Gradients out;
   if (for_x) out.x = empty_in(x.sizes(), x, last);
   if (for_weight) out.weight = empty_in(weight.sizes(), weight, is_channels_last(weight));
-  const int64_t patch = product(weight.sizes()) / weight.size(0), places = product(grad.sizes()) / grad.size(0) / grad.size(1);
-  if (weight.size(2) != 1 || weight.size(3) != 1) pass_through({x.size(0), patch, places}, x.options());
+  const int64_t places = product(grad.sizes()) / grad.size(0) / grad.size(1);
+  if (weight.size(2) != 1 || weight.size(3) != 1) pass_through({x.size(0), patch_of(weight), places}, x.options());
   return out;
 }
 
@@ -232,22 +221,17 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
 
 // convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding,
 // SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask)
-void convolution_backward(Stack* stack, size_t count) {
-  const auto grad = argument(stack, count, 0).toTensor();
-  const auto x = argument(stack, count, 1).toTensor();
-  const auto weight = argument(stack, count, 2).toTensor();
-  const bool transposed = argument(stack, count, 7).toBool();
-  const auto groups = argument(stack, count, 9).toInt();
-  const auto wanted = argument(stack, count, 10).toBoolList();
+Results convolution_backward(const Call& call) {
+  const auto grad = call.tensor(0), x = call.tensor(1), weight = call.tensor(2);
+  const bool transposed = call[7].toBool();
+  const auto groups = call[9].toInt();
+  const auto wanted = call[10].toBoolList();
   const auto symbols = [&](size_t index) {
     std::vector<c10::SymInt> list;
-    for (const auto size : argument(stack, count, index).toDimVector()) list.emplace_back(size);
+    for (const auto size : call.sizes(index)) list.emplace_back(size);
     return list;
   };
-  const auto& inner = transposed ? x : grad;
-  const double work =
-      2.0 * static_cast<double>(product(inner.sizes())) * static_cast<double>(product(weight.sizes()) / weight.size(0));
-  flops += work * (int{wanted[0]} + int{wanted[1]});
+  flops += convolution_work((transposed ? x : grad).sizes(), weight) * (int{wanted[0]} + int{wanted[1]});
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
   Tensor held;
   // The kernels want the gradient in the layout of the input.
@@ -266,7 +250,7 @@ void convolution_backward(Stack* stack, size_t count) {
   }
   Tensor grad_bias;
   if (wanted[2]) grad_bias = empty_as({transposed ? weight.size(1) * groups : weight.size(0)}, x);
-  finish(stack, count, out.x, out.weight, grad_bias);
+  return {out.x, out.weight, grad_bias};
 }
 
 } // namespace

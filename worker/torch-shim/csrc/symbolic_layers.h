@@ -16,72 +16,59 @@ Tensor accumulated(const Tensor& x) {
 }
 
 // native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, ...)
-void batch_norm(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 0).toTensor();
-  const bool training = argument(stack, count, 5).toBool();
-  auto y = at::empty_like(x, x.suggest_memory_format());
-  if (!training) {
-    auto none = [&] { return at::empty({0}, x.options()); };
-    finish(stack, count, std::move(y), none(), none());
-    return;
-  }
-  auto mean = accumulated(x), deviation = accumulated(x);
-  finish(stack, count, std::move(y), std::move(mean), std::move(deviation));
+Results batch_norm(const Call& call) {
+  const auto x = call.tensor(0);
+  const bool training = call[5].toBool();
+  const auto statistic = [&] { return training ? accumulated(x) : at::empty({0}, x.options()); };
+  return {at::empty_like(x, x.suggest_memory_format()), statistic(), statistic()};
 }
 
 // native_batch_norm_backward(Tensor grad_out, Tensor input, Tensor? weight, ..., bool train, float eps, bool[3] output_mask)
-void batch_norm_backward(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 1).toTensor();
-  const auto weight = argument(stack, count, 2).toOptional<Tensor>();
-  const auto wanted = argument(stack, count, 9).toBoolList();
-  const auto parameter = [&] {
-    return at::empty({x.size(1)}, weight.has_value() && weight->defined() ? weight->options() : x.options());
-  };
+Results batch_norm_backward(const Call& call) {
+  const auto x = call.tensor(1);
+  const auto wanted = call[9].toBoolList();
+  const auto parameter = [&] { return at::empty({x.size(1)}, call.options(2, x)); };
   Tensor grad_x, grad_weight, grad_bias;
   // The CPU's kernel for one layout makes the result twice, and that for two in half precision a third time.
-  const bool alike = is_channels_last(x) == is_channels_last(argument(stack, count, 0).toTensor());
+  const bool alike = is_channels_last(x) == is_channels_last(call.tensor(0));
   const int64_t more = on_gpu() ? 0 : alike ? 1 : is_half(x) && is_channels_last(x) ? 2 : 0;
   if (more > 0 && wanted[0]) pass_through({1 + more, x.numel()}, x.options());
   if (wanted[0]) grad_x = at::empty_like(x, x.suggest_memory_format());
   if (wanted[1]) grad_weight = parameter();
   if (wanted[2]) grad_bias = parameter();
-  finish(stack, count, grad_x, grad_weight, grad_bias);
+  return {grad_x, grad_weight, grad_bias};
 }
 
 // native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps)
-void layer_norm(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 0).toTensor();
-  const auto over = argument(stack, count, 1).toDimVector().size();
+Results layer_norm(const Call& call) {
+  const auto x = call.tensor(0);
+  const auto over = call.sizes(1).size();
   std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
   for (size_t dim = sizes.size() - over; dim < sizes.size(); ++dim) sizes[dim] = 1;
-  const auto weight = argument(stack, count, 2).toOptional<Tensor>();
   // Statistics have the parameters' type where they differ from the input's.
-  const auto kind = weight.has_value() && weight->defined() ? weight->scalar_type() : x.scalar_type();
+  const auto options = call.options(2, x);
   Tensor in_order;
   if (!x.is_contiguous()) in_order = empty_as(x.sizes(), x);
-  auto y = at::empty_like(x, at::MemoryFormat::Contiguous);
-  auto mean = at::empty(sizes, x.options().dtype(kind)), deviation = at::empty(sizes, x.options().dtype(kind));
-  finish(stack, count, std::move(y), std::move(mean), std::move(deviation));
+  return {at::empty_like(x, at::MemoryFormat::Contiguous), at::empty(sizes, options), at::empty(sizes, options)};
 }
 
 // native_layer_norm_backward(Tensor grad_out, Tensor input, SymInt[] normalized_shape, Tensor mean, Tensor rstd, Tensor? weight,
 // Tensor? bias, bool[3] output_mask)
-void layer_norm_backward(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 1).toTensor();
-  const auto shape = argument(stack, count, 2).toDimVector();
-  const auto weight = argument(stack, count, 5).toOptional<Tensor>();
-  const auto wanted = argument(stack, count, 7).toBoolList();
-  const auto options = weight.has_value() && weight->defined() ? weight->options() : x.options();
+Results layer_norm_backward(const Call& call) {
+  const auto x = call.tensor(1);
+  const auto shape = call.sizes(2);
+  const auto wanted = call[7].toBoolList();
+  const auto options = call.options(5, x);
   Tensor x_in_order, grad_in_order, grad_x, grad_weight, grad_bias;
   if (!x.is_contiguous()) x_in_order = empty_as(x.sizes(), x);
-  if (!argument(stack, count, 0).toTensor().is_contiguous()) grad_in_order = empty_as(x.sizes(), x);
+  if (!call.tensor(0).is_contiguous()) grad_in_order = empty_as(x.sizes(), x);
   if (wanted[0]) grad_x = at::empty_like(x, at::MemoryFormat::Contiguous);
   if (wanted[1]) grad_weight = at::empty(shape, options);
   if (wanted[2]) grad_bias = at::empty(shape, options);
   // A GPU adds the parameters' gradients up in this many parts (kPartSize of aten/src/ATen/native/cuda/layer_norm_kernel.cu).
   const int64_t parts = on_gpu() ? 16 : at::get_num_threads();
   pass_through({2, parts, product(shape)}, x.options().dtype(at::kFloat));
-  finish(stack, count, grad_x, grad_weight, grad_bias);
+  return {grad_x, grad_weight, grad_bias};
 }
 
 // Whether cuDNN computes attention on that GPU (can_use_cudnn_attention of ATen/native/transformers/cuda/sdp_utils.cpp in libtorch
@@ -132,60 +119,55 @@ double attention_work(const Tensor& q, const Tensor& k, bool causal) {
 }
 
 // _scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0.0, bool is_causal=False, ...)
-void attention(Stack* stack, size_t count) {
-  const auto q = argument(stack, count, 0).toTensor(), k = argument(stack, count, 1).toTensor();
-  const auto v = argument(stack, count, 2).toTensor();
-  flops += attention_work(q, k, argument(stack, count, 4).toBool());
+Results attention(const Call& call) {
+  const auto q = call.tensor(0), k = call.tensor(1), v = call.tensor(2);
+  flops += attention_work(q, k, call[4].toBool());
   auto y = heads_last(q);
   auto sums = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
   attention_scratch(q, k, v, false);
-  finish(stack, count, std::move(y), std::move(sums));
+  return {y, sums};
 }
 
 // _scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out,
 // Tensor logsumexp, float dropout_p, bool is_causal, ...)
-void attention_backward(Stack* stack, size_t count) {
-  const auto q = argument(stack, count, 1).toTensor(), k = argument(stack, count, 2).toTensor();
-  const auto v = argument(stack, count, 3).toTensor();
-  flops += 2.5 * attention_work(q, k, argument(stack, count, 7).toBool());
+Results attention_backward(const Call& call) {
+  const auto q = call.tensor(1), k = call.tensor(2), v = call.tensor(3);
+  flops += 2.5 * attention_work(q, k, call[7].toBool());
   const auto grad = empty_as(q.sizes(), q);
   auto grad_q = heads_last(q), grad_k = heads_last(k), grad_v = heads_last(v);
   attention_scratch(q, k, v, true);
-  finish(stack, count, std::move(grad_q), std::move(grad_k), std::move(grad_v));
+  return {grad_q, grad_k, grad_v};
 }
 
 // copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) and others that change their first argument alone.
-void in_place(Stack* stack, size_t count) {
-  auto self = argument(stack, count, 0).toTensor();
-  finish(stack, count, std::move(self));
-}
+Results in_place(const Call& call) { return {call[0]}; }
 
 // A scalar that nobody has computed.
-void scalar(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 0).toTensor();
-  finish(stack, count, at::isFloatingType(x.scalar_type()) ? c10::Scalar(0.0) : c10::Scalar(int64_t{0}));
+Results scalar(const Call& call) {
+  const bool real = at::isFloatingType(call.tensor(0).scalar_type());
+  return {real ? c10::Scalar(0.0) : c10::Scalar(int64_t{0})};
 }
 
 // _adaptive_avg_pool2d(Tensor self, SymInt[2] output_size)
-void average_pool(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 0).toTensor();
+Results average_pool(const Call& call) {
+  const auto x = call.tensor(0);
   std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end() - 2);
-  for (const auto size : argument(stack, count, 1).toDimVector()) sizes.push_back(size);
-  finish(stack, count, empty_in(sizes, x, is_channels_last(x)));
+  for (const auto size : call.sizes(1)) sizes.push_back(size);
+  return {empty_in(sizes, x, is_channels_last(x))};
 }
 
 // index_select(Tensor self, int dim, Tensor index)
-void index_select(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 0).toTensor(), index = argument(stack, count, 2).toTensor();
+Results index_select(const Call& call) {
+  const auto x = call.tensor(0), index = call.tensor(2);
   std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
-  sizes[at::maybe_wrap_dim(argument(stack, count, 1).toInt(), x.dim())] = index.numel();
-  finish(stack, count, empty_as(sizes, x));
+  sizes[at::maybe_wrap_dim(call[1].toInt(), x.dim())] = index.numel();
+  return {empty_as(sizes, x)};
 }
 
 // upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, ...)
-void upsample(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 0).toTensor();
-  const auto size = argument(stack, count, 1).toDimVector();
+Results upsample(const Call& call) {
+  const auto x = call.tensor(0);
+  const auto size = call.sizes(1);
   const std::vector<int64_t> sizes{x.size(0), x.size(1), size[0], size[1]};
   auto y = empty_in(sizes, x, is_channels_last(x));
   if (!on_gpu() && !is_channels_last(x)) {
@@ -193,56 +175,47 @@ void upsample(Stack* stack, size_t count) {
     const auto turned = empty_as(x.sizes(), x);
     pass_through(sizes, x.options());
   }
-  finish(stack, count, std::move(y));
+  return {y};
 }
 
 // The result is like the second argument: gradients with respect to it.
-void like_second(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 1).toTensor();
-  finish(stack, count, at::empty_like(x));
-}
+Results like_second(const Call& call) { return {at::empty_like(call.tensor(1))}; }
 
 // _log_softmax(Tensor self, int dim, bool half_to_float): a GPU's autocast has it computed in float32, of a copy.
-void log_softmax(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 0).toTensor();
+Results log_softmax(const Call& call) {
+  const auto x = call.tensor(0);
   const bool in_float = on_gpu() && is_half(x);
   Tensor copy;
   if (in_float) copy = at::empty_like(x, x.options().dtype(at::kFloat));
-  auto y = at::empty_like(x, x.options().dtype(in_float ? at::kFloat : x.scalar_type()));
-  finish(stack, count, std::move(y));
+  return {at::empty_like(x, x.options().dtype(in_float ? at::kFloat : x.scalar_type()))};
 }
 
 // _log_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype)
-void log_softmax_backward(Stack* stack, size_t count) {
-  const auto output = argument(stack, count, 1).toTensor();
-  const auto kind = argument(stack, count, 3).toScalarType();
+Results log_softmax_backward(const Call& call) {
+  const auto output = call.tensor(1);
+  const auto kind = call[3].toScalarType();
   Tensor in_float;
   if (kind != output.scalar_type()) in_float = at::empty_like(output);
-  auto y = at::empty_like(output, output.options().dtype(kind));
-  finish(stack, count, std::move(y));
+  return {at::empty_like(output, output.options().dtype(kind))};
 }
 
 // nll_loss2d_forward(Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index)
-void pixel_loss(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 0).toTensor(), target = argument(stack, count, 1).toTensor();
-  const bool each = argument(stack, count, 3).toInt() == 0;
-  auto y = at::empty(each ? target.sizes() : at::IntArrayRef{}, x.options());
-  auto weight = at::empty({}, x.options());
-  finish(stack, count, std::move(y), std::move(weight));
+Results pixel_loss(const Call& call) {
+  const auto x = call.tensor(0), target = call.tensor(1);
+  const bool each = call[3].toInt() == 0;
+  return {empty_as(each ? target.sizes() : at::IntArrayRef{}, x), empty_as({}, x)};
 }
 
 // embedding_dense_backward(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, bool scale_grad_by_freq)
-void embedding_backward(Stack* stack, size_t count) {
-  const auto grad = argument(stack, count, 0).toTensor();
-  finish(stack, count, empty_as({argument(stack, count, 2).toInt(), grad.size(-1)}, grad));
+Results embedding_backward(const Call& call) {
+  const auto grad = call.tensor(0);
+  return {empty_as({call[2].toInt(), grad.size(-1)}, grad)};
 }
 
 // native_dropout(Tensor input, float p, bool? train)
-void dropout(Stack* stack, size_t count) {
-  const auto x = argument(stack, count, 0).toTensor();
-  auto y = at::empty_like(x);
-  auto mask = at::empty_like(x, x.options().dtype(at::kBool));
-  finish(stack, count, std::move(y), std::move(mask));
+Results dropout(const Call& call) {
+  const auto x = call.tensor(0);
+  return {at::empty_like(x), at::empty_like(x, x.options().dtype(at::kBool))};
 }
 
 const std::unordered_map<std::string, Rule>& rules() {

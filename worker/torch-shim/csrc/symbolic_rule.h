@@ -23,16 +23,23 @@ int64_t product(at::IntArrayRef sizes) {
   return all;
 }
 
-// A rule takes its arguments from the stack's top and leaves its results there.
-using Rule = void (*)(Stack*, size_t count);
+// The arguments of an operation, on the stack's top.
+struct Call {
+  Stack* stack;
+  size_t count;
 
-const IValue& argument(Stack* stack, size_t count, size_t index) { return (*stack)[stack->size() - count + index]; }
+  const IValue& operator[](size_t index) const { return (*stack)[stack->size() - count + index]; }
+  Tensor tensor(size_t index) const { return (*this)[index].toTensor(); }
+  c10::DimVector sizes(size_t index) const { return (*this)[index].toDimVector(); }
+  // Of a tensor that may be none.
+  at::TensorOptions options(size_t index, const Tensor& otherwise) const {
+    const auto given = (*this)[index].toOptional<Tensor>();
+    return given.has_value() && given->defined() ? given->options() : otherwise.options();
+  }
+};
 
-template <typename... Results>
-void finish(Stack* stack, size_t count, Results&&... results) {
-  torch::jit::drop(*stack, count);
-  (stack->emplace_back(std::forward<Results>(results)), ...);
-}
+using Results = std::vector<IValue>;
+using Rule = Results (*)(const Call&);
 
 Tensor empty_as(at::IntArrayRef sizes, const Tensor& like) { return at::empty(sizes, like.options()); }
 

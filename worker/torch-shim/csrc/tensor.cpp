@@ -1,7 +1,5 @@
-// What tch does not offer on tensors: data and gradients as views, the fused optimizer kernels, and the unscaling of
-// gradients.
+// Data and gradients as views, the fused optimizer kernels, and the unscaling of gradients.
 #include "boundary.h"
-#include "tensors.h"
 
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_fused_adam.h>
@@ -24,7 +22,6 @@ int32_t dt_tensor_set_data(const void* target, const void* source, DtError* erro
   return guard(error, [&] { tensor(target).set_data(tensor(source)); });
 }
 
-// source may be null: the gradient is dropped.
 int32_t dt_tensor_set_grad(const void* target, const void* source, DtError* error) {
   return guard(error, [&] {
     const at::Tensor parameter = tensor(target);
@@ -42,20 +39,17 @@ int32_t dt_tensor_set_grad(const void* target, const void* source, DtError* erro
 }
 
 struct DtAdam {
-  double lr, beta1, beta2, weight_decay, eps;
+  double lr, betas[2], weight_decay, eps;
   bool decoupled;
 };
 
-// Adam, or AdamW where the decay is decoupled. All tensors are of one shape and updated in place; `step` is a float32 scalar
-// tensor that already counts this step. `grad_scale` and `found_inf` may be null: the gradient is divided by the one, and nothing
-// is changed where the other is 1.
 int32_t dt_fused_adam(const void* parameter, const void* grad, const void* exp_avg, const void* exp_avg_sq,
                       const void* step, const void* grad_scale, const void* found_inf, DtAdam options, DtError* error) {
   return guard(error, [&] {
     std::vector<at::Tensor> parameters{tensor(parameter)}, grads{tensor(grad)}, first{tensor(exp_avg)},
         second{tensor(exp_avg_sq)}, steps{tensor(step)};
     const auto update = [&](auto&& kernel) {
-      kernel(parameters, grads, first, second, at::TensorList{}, steps, options.lr, options.beta1, options.beta2,
+      kernel(parameters, grads, first, second, at::TensorList{}, steps, options.lr, options.betas[0], options.betas[1],
              options.weight_decay, options.eps, /*amsgrad=*/false, /*maximize=*/false, given(grad_scale), given(found_inf));
     };
     if (options.decoupled)
@@ -70,7 +64,6 @@ struct DtSgd {
   bool nesterov, first_step;
 };
 
-// `momentum_buffer` may be null where momentum is 0; `grad_scale` and `found_inf` as for Adam.
 int32_t dt_fused_sgd(const void* parameter, const void* grad, const void* momentum_buffer, const void* grad_scale,
                      const void* found_inf, DtSgd options, DtError* error) {
   return guard(error, [&] {
@@ -82,16 +75,10 @@ int32_t dt_fused_sgd(const void* parameter, const void* grad, const void* moment
   });
 }
 
-// Multiplies the gradients by `inv_scale` and sets `found_inf` to 1 where one of them is not finite, else leaves it; both
-// are float32 with one element.
-int32_t dt_unscale(const void* const* grads, size_t count, const void* found_inf, const void* inv_scale,
-                   DtError* error) {
+int32_t dt_unscale(DtTensors grads, const void* found_inf, const void* inv_scale, DtError* error) {
   return guard(error, [&] {
-    std::vector<at::Tensor> list;
-    list.reserve(count);
-    for (size_t index = 0; index < count; ++index) list.push_back(tensor(grads[index]));
     at::Tensor found = tensor(found_inf);
-    at::_amp_foreach_non_finite_check_and_unscale_(list, found, tensor(inv_scale));
+    at::_amp_foreach_non_finite_check_and_unscale_(grads.list(), found, tensor(inv_scale));
   });
 }
 

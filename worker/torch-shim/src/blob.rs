@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use dtrain_shared_memory::Region;
 use tch::{Kind, Tensor};
 
-use crate::error::{ErrorKind, ShimError, checked};
+use crate::error::{ShimError, tensor};
 use crate::ffi;
 use crate::memory::Charge;
 use crate::tensor::scalar_type;
@@ -17,42 +17,23 @@ use crate::tensor::scalar_type;
 /// `InvalidArgument` where the elements do not fit into the region, and for dtypes other than Float, Double, Half and BFloat16.
 pub fn over(region: Region, count: usize, kind: Kind) -> Result<Tensor, ShimError> {
     let op = "make a tensor over shared memory";
-    let refuse = |message: String| ShimError::new(op, ErrorKind::InvalidArgument, message);
     let dtype = match kind {
         Kind::Half | Kind::Float | Kind::Double | Kind::BFloat16 => scalar_type(kind),
         _ => None,
     };
-    let dtype = dtype.ok_or_else(|| refuse(format!("shared memory holds no {kind:?}")))?;
-    let fits = count
-        .checked_mul(kind.elt_size_in_bytes())
-        .is_some_and(|bytes| bytes <= region.bytes());
-    if !fits {
-        return Err(refuse(format!(
-            "{count} elements of {kind:?} do not fit into a region of {} bytes",
-            region.bytes()
-        )));
-    }
-    let data = region.as_ptr();
-    let charge = Charge::new(count * kind.elt_size_in_bytes())?;
-    let owner = Box::into_raw(Box::new((region, charge)));
-    let mut out = std::ptr::null_mut();
-    checked(op, |error| {
+    let dtype = dtype.ok_or_else(|| ShimError::invalid(op, format!("shared memory holds no {kind:?}")))?;
+    let (data, room) = (region.as_ptr(), region.bytes());
+    let bytes = count.checked_mul(kind.elt_size_in_bytes());
+    let bytes = bytes.filter(|bytes| *bytes <= room).ok_or_else(|| {
+        let message = format!("{count} elements of {kind:?} do not fit into a region of {room} bytes");
+        ShimError::invalid(op, message)
+    })?;
+    let owner = Box::into_raw(Box::new((region, Charge::new(bytes)?))).cast();
+    tensor(op, |out, error| {
         // SAFETY: data is page-aligned and valid for `count` elements as long as the owner lives; the owner is a leaked Box
         // that let_go takes back, and the call promises to hand it there once, also where it fails.
-        unsafe {
-            ffi::dt_tensor_over(
-                data.cast(),
-                count as i64,
-                dtype,
-                owner.cast(),
-                let_go,
-                &mut out,
-                error,
-            )
-        }
-    })?;
-    // SAFETY: on success out is a new at::Tensor, which is what tch's C_tensor stands for; tch frees it.
-    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+        unsafe { ffi::dt_tensor_over(data, count as i64, dtype, owner, let_go, out, error) }
+    })
 }
 
 /// Takes back the region that [`over`] leaked. Called by libtorch, from whatever thread drops the last tensor.
@@ -65,6 +46,7 @@ extern "C" fn let_go(owner: *mut c_void) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::ErrorKind;
     use dtrain_shared_memory::Segment;
     use std::sync::Arc;
 

@@ -5,9 +5,6 @@ use tch::{Device, TchError, Tensor};
 /// Copies the values of a dense tensor, in row-major order, into `to`, which has as many bytes as they. From the host's memory they go past
 /// the processor's caches: a cache line that is overwritten whole need not be read before, which makes half a gigabyte take a
 /// third less time, and what the training has in the caches stays there. Nobody may write to the tensor meanwhile.
-///
-/// # Errors
-/// Where a tensor on a GPU cannot be read, memory for its contiguous copy runs out, or `to` is too short.
 pub fn copy_out(tensor: &Tensor, to: &mut [u8]) -> Result<(), TchError> {
     let bytes = tensor.numel() * tensor.f_kind()?.elt_size_in_bytes();
     if tensor.device() != Device::Cpu || !tensor.is_contiguous() || to.len() != bytes || bytes == 0 {

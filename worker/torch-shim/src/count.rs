@@ -1,14 +1,14 @@
 //! How many operations a piece of work is made of: on a GPU each of them is a kernel that the host has to start.
 
 use std::cell::Cell;
-use std::ffi::c_void;
 use std::rc::Rc;
 
-use crate::error::{ShimError, checked};
+use crate::error::{ShimError, made};
 use crate::ffi;
 
 /// Operations of a thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Operations {
     /// Those that compute: views, fresh memory and what is composed of others are not among them.
     pub kernels: u64,
@@ -19,38 +19,27 @@ pub struct Operations {
 /// Counts the operations of this thread while it lives, those of backward passes on the CPU among them.
 #[derive(Debug)]
 pub struct Counting {
-    mode: *mut c_void,
+    /// Before what is counted into.
+    _mode: ffi::Owned<ffi::CountingMode>,
     /// libtorch writes to it too, on this thread alone. A box would claim it for Rust.
-    counted: Rc<Cell<ffi::DtOperations>>,
+    counted: Rc<Cell<Operations>>,
 }
 
 impl Counting {
-    /// Begins to count.
-    ///
-    /// # Errors
-    /// Where this thread counts already, or is within [`crate::symbolic`].
+    /// Begins to count. An error where this thread counts already, or is within [`crate::symbolic`].
     pub fn begin() -> Result<Self, ShimError> {
-        let counted = Rc::<Cell<ffi::DtOperations>>::default();
-        let mut mode = std::ptr::null_mut();
-        checked("count operations", |error| {
-            // SAFETY: mode is a valid place. What is counted into lives until dt_count_leave, keeps its place when this value is moved, and
-            // is read and written through shared cells alone, on this thread.
-            unsafe { ffi::dt_count_enter(counted.as_ptr(), &mut mode, error) }
+        let counted = Rc::<Cell<Operations>>::default();
+        let mode = made("count operations", |out, error| {
+            // SAFETY: what is counted into lives until the mode is freed, keeps its place when this value is moved, and is read and
+            // written through shared cells alone, on this thread.
+            unsafe { ffi::dt_count_enter(counted.as_ptr(), out, error) }
         })?;
-        Ok(Self { mode, counted })
+        Ok(Self { _mode: mode, counted })
     }
 
     /// What was counted so far.
     pub fn so_far(&self) -> Operations {
-        let ffi::DtOperations { kernels, reads } = self.counted.get();
-        Operations { kernels, reads }
-    }
-}
-
-impl Drop for Counting {
-    fn drop(&mut self) {
-        // SAFETY: the mode was made by begin on this thread, and is freed once.
-        unsafe { ffi::dt_count_leave(self.mode) }
+        self.counted.get()
     }
 }
 

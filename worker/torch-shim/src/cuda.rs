@@ -1,15 +1,13 @@
 //! CUDA loaded at run time: no binary links it, so one build serves laptop, CI and GPU node. And how its kernels compute.
 
-use std::ffi::CStr;
 use std::path::PathBuf;
 
 use tch::kind::Element;
 use tch::{Device, Tensor};
 
-use crate::error::{ErrorKind, ShimError, checked};
+use crate::error::{ShimError, checked, fetched, tensor};
 use crate::ffi;
-use crate::rng::device_index;
-use crate::tensor::scalar_type;
+use crate::tensor::{device_index, scalar_type};
 
 /// Loads the NVIDIA driver and libtorch's CUDA libraries into this process, once; later calls do nothing.
 ///
@@ -19,10 +17,7 @@ use crate::tensor::scalar_type;
 /// With the loader's own words, `DriverMissing` where there is no driver, and `LibraryMissing` where there is one and libtorch's
 /// CUDA set is not installed.
 pub fn load() -> Result<(), ShimError> {
-    checked("load CUDA", |error| {
-        // SAFETY: error is a valid place; the C++ side serialises callers.
-        unsafe { ffi::dt_cuda_load(error) }
-    })
+    checked("load CUDA", |error| ffi::dt_cuda_load(error))
 }
 
 /// How many CUDA devices this process sees; 0 before [`load`]. No context is made on any of them.
@@ -30,12 +25,10 @@ pub fn load() -> Result<(), ShimError> {
 /// # Errors
 /// What the CUDA runtime reports: `DriverMissing`, `DriverTooOld`, or whatever keeps it from starting.
 pub fn device_count() -> Result<usize, ShimError> {
-    let mut out = 0;
-    checked("count CUDA devices", |error| {
-        // SAFETY: out is a valid place.
-        unsafe { ffi::dt_cuda_device_count(&mut out, error) }
+    let count = fetched("count CUDA devices", |out, error| {
+        ffi::dt_cuda_device_count(out, error)
     })?;
-    Ok(usize::try_from(out).unwrap_or(0))
+    Ok(count as usize)
 }
 
 /// Makes GPU `index` the one on which the calling thread does what names no device. Every thread that uses tensors on a GPU calls
@@ -47,159 +40,85 @@ pub fn device_count() -> Result<usize, ShimError> {
 pub fn set_device(index: usize) -> Result<(), ShimError> {
     let op = "make a GPU the current one";
     let index = device_index(op, Device::Cuda(index))?;
-    checked(op, |error| {
-        // SAFETY: no pointers beside the error's.
-        unsafe { ffi::dt_cuda_set_device(index, error) }
-    })
+    checked(op, |error| ffi::dt_cuda_set_device(index, error))
 }
 
 /// Whether matrix products and convolutions of float32 tensors on GPUs compute in TF32, which has 10 bits of mantissa instead of 23
 /// and is faster where the GPU has it; others ignore it. It holds for the process, and for what is computed from
 /// then on.
-///
-/// # Errors
-/// None known.
 pub fn set_tf32(on: bool) -> Result<(), ShimError> {
-    checked("set TF32", |error| {
-        // SAFETY: no pointers beside the error's; sets integers that kernels read.
-        unsafe { ffi::dt_cuda_set_tf32(on, error) }
-    })
+    checked("set TF32", |error| ffi::dt_cuda_set_tf32(on, error))
 }
 
 /// Whether matrix products, and whether convolutions, may compute in TF32.
-///
-/// # Errors
-/// None known.
 pub fn tf32() -> Result<(bool, bool), ShimError> {
-    let (mut products, mut convolutions) = (false, false);
-    checked("read TF32", |error| {
-        // SAFETY: both places are valid.
-        unsafe { ffi::dt_cuda_tf32(&mut products, &mut convolutions, error) }
-    })?;
+    let [products, convolutions] = fetched("read TF32", |out, error| ffi::dt_cuda_tf32(out, error))?;
     Ok((products, convolutions))
 }
 
 /// Whether cuDNN tries several algorithms for each convolution when it first meets its shapes, and keeps the fastest. It holds for
 /// the process.
-///
-/// # Errors
-/// None known.
 pub fn set_cudnn_benchmark(on: bool) -> Result<(), ShimError> {
     checked("set cuDNN's benchmark", |error| {
-        // SAFETY: no pointers beside the error's; sets an integer that kernels read.
-        unsafe { ffi::dt_cuda_set_cudnn_benchmark(on, error) }
+        ffi::dt_cuda_set_cudnn_benchmark(on, error)
     })
 }
 
 /// What [`set_cudnn_benchmark`] has set.
-///
-/// # Errors
-/// None known.
 pub fn cudnn_benchmark() -> Result<bool, ShimError> {
-    let mut out = false;
-    checked("read cuDNN's benchmark", |error| {
-        // SAFETY: out is a valid place.
-        unsafe { ffi::dt_cuda_cudnn_benchmark(&mut out, error) }
-    })?;
-    Ok(out)
+    fetched("read cuDNN's benchmark", |out, error| {
+        ffi::dt_cuda_cudnn_benchmark(out, error)
+    })
 }
 
 /// The folder of the libtorch that this process runs on.
-///
-/// # Errors
-/// `LibraryMissing` where the loader does not tell.
 pub fn library_folder() -> Result<PathBuf, ShimError> {
-    let mut out = std::ptr::null_mut();
-    checked("find libtorch", |error| {
-        // SAFETY: out is a valid place.
-        unsafe { ffi::dt_library_folder(&mut out, error) }
-    })?;
-    // SAFETY: on success out is a malloc'ed, NUL-terminated string that is ours to free, once.
-    Ok(unsafe {
-        let folder = PathBuf::from(CStr::from_ptr(out).to_string_lossy().into_owned());
-        ffi::dt_string_free(out);
-        folder
-    })
+    let folder = fetched("find libtorch", |out, error| ffi::dt_library_folder(out, error))?;
+    Ok(String::from_utf8_lossy(&folder).into_owned().into())
 }
 
 /// A flat tensor of `values` in pinned memory of the host, from which a GPU copies while the host goes on. libtorch holds on to a
 /// block of it that was freed until the copies out of it are done.
-///
-/// # Errors
-/// Where CUDA is not loaded, or memory runs out.
 pub fn pinned<T: Element>(values: &[T]) -> Result<Tensor, ShimError> {
     let op = "copy to pinned memory";
-    let dtype = scalar_type(T::KIND).ok_or_else(|| {
-        let message = format!("{:?} is not among the dtypes of batches", T::KIND);
-        ShimError::new(op, ErrorKind::InvalidArgument, message)
-    })?;
-    let mut out = std::ptr::null_mut();
-    checked(op, |error| {
-        // SAFETY: `values` holds as many elements of that dtype, and is only read, during the call; out is a valid place.
-        unsafe {
-            ffi::dt_tensor_pinned(
-                values.as_ptr().cast(),
-                values.len() as i64,
-                dtype,
-                &mut out,
-                error,
-            )
-        }
-    })?;
-    // SAFETY: on success out is a new at::Tensor, which is what tch's C_tensor stands for; tch frees it.
-    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+    let dtype = scalar_type(T::KIND)
+        .ok_or_else(|| ShimError::invalid(op, format!("{:?} is not among the dtypes of batches", T::KIND)))?;
+    let (data, count) = (values.as_ptr().cast(), values.len() as i64);
+    tensor(op, |out, error| {
+        // SAFETY: `values` holds as many elements of that dtype, and is only read, during the call.
+        unsafe { ffi::dt_tensor_pinned(data, count, dtype, out, error) }
+    })
 }
 
 /// All bytes of GPU number `index`, as the driver counts them. Can be asked for between [`load`] and the first use of CUDA, for
-/// settings that have to be made before it.
-///
-/// # Errors
-/// `DriverMissing` before [`load`] has succeeded; what the driver reports, such as that there is no such GPU.
+/// settings that have to be made before it; before [`load`] it is the error `DriverMissing`.
 pub fn total_memory(index: usize) -> Result<u64, ShimError> {
     let op = "ask for a GPU's memory";
-    let index = i32::try_from(index)
-        .map_err(|_| ShimError::new(op, ErrorKind::InvalidArgument, format!("there is no GPU {index}")))?;
-    let mut out = 0;
-    checked(op, |error| {
-        // SAFETY: out is a valid place.
-        unsafe { ffi::dt_cuda_total_memory(index, &mut out, error) }
-    })?;
-    Ok(out)
+    let index = device_index(op, Device::Cuda(index))?;
+    fetched(op, |out, error| ffi::dt_cuda_total_memory(index, out, error))
 }
 
 /// Whether libtorch computes attention in half precision by cuDNN on GPU number `index` where it can, before its own flash kernel.
-///
-/// # Errors
-/// `DriverMissing` before [`load`] has succeeded; what the driver reports, such as that there is no such GPU.
 pub fn prefers_cudnn_attention(index: usize) -> Result<bool, ShimError> {
     let op = "ask for a GPU's compute capability";
-    let index = i32::try_from(index)
-        .map_err(|_| ShimError::new(op, ErrorKind::InvalidArgument, format!("there is no GPU {index}")))?;
-    let mut out = false;
-    checked(op, |error| {
-        // SAFETY: out is a valid place.
-        unsafe { ffi::dt_cuda_prefers_cudnn_attention(index, &mut out, error) }
-    })?;
-    Ok(out)
+    let index = device_index(op, Device::Cuda(index))?;
+    fetched(op, |out, error| {
+        ffi::dt_cuda_prefers_cudnn_attention(index, out, error)
+    })
 }
 
 /// The bytes that libtorch gives cuBLAS on the current GPU to work in, once for every thread that multiplies.
-///
-/// # Errors
-/// `LibraryMissing` before [`load`] has succeeded.
 pub fn blas_workspace() -> Result<u64, ShimError> {
-    let mut out = 0;
-    checked("ask for cuBLAS's workspace", |error| {
-        // SAFETY: out is a valid place.
-        unsafe { ffi::dt_cuda_blas_workspace(&mut out, error) }
-    })?;
-    Ok(out)
+    fetched("ask for cuBLAS's workspace", |out, error| {
+        ffi::dt_cuda_blas_workspace(out, error)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::ErrorKind;
 
     #[test]
     fn without_cuda_there_is_no_pinned_memory() {

@@ -1,37 +1,106 @@
 //! Errors that crossed the boundary.
 
-use std::ffi::CStr;
-
 use thiserror::Error;
 
-use crate::ffi;
+use crate::ffi::{DtError, NewTensor};
 
-/// What kind of failure libtorch reported.
+/// What kind of failure libtorch reported. The numbers are those of `DtErrorKind` in csrc/boundary.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
 pub enum ErrorKind {
     /// An allocation was refused, on the device or on the host.
-    OutOfMemory,
+    OutOfMemory = 1,
     /// An operation or a connection waited past its time-out.
-    Timeout,
+    Timeout = 2,
     /// A connection could not be made or was closed by the peer.
-    Network,
+    Network = 3,
     /// The key-value store failed.
-    Store,
+    Store = 4,
     /// A shape, dtype, index or value that the operation does not take.
-    InvalidArgument,
+    InvalidArgument = 5,
     /// libtorch has no implementation for this operation on this device or dtype.
-    NotImplemented,
+    NotImplemented = 6,
     /// A shared library, such as libtorch's CUDA set, is not on this machine.
-    LibraryMissing,
+    LibraryMissing = 7,
     /// Anything else; the message is all there is.
-    Other,
-    /// A GPU, or one of CUDA's libraries on it, failed. What the process computed there since then is lost, and most such
-    /// failures stay: nothing on this GPU succeeds any more before the process ends.
-    Device,
+    Other = 8,
+    /// A GPU, or one of CUDA's libraries on it, failed. What the process computed there is lost, and after most such failures nothing
+    /// on this GPU succeeds any more before the process ends.
+    Device = 9,
     /// There is no NVIDIA driver on this machine.
-    DriverMissing,
+    DriverMissing = 10,
     /// The NVIDIA driver is older than the CUDA that libtorch was built with.
-    DriverTooOld,
+    DriverTooOld = 11,
+}
+
+impl ErrorKind {
+    fn of(code: i32) -> Self {
+        use ErrorKind::*;
+        let all = [
+            OutOfMemory,
+            Timeout,
+            Network,
+            Store,
+            InvalidArgument,
+            NotImplemented,
+            LibraryMissing,
+            Device,
+            DriverMissing,
+            DriverTooOld,
+        ];
+        all.into_iter().find(|kind| *kind as i32 == code).unwrap_or(Other)
+    }
+}
+
+/// Where the type of an exception tells no more than that it is one of c10d's or libtorch's, its words do; the first kind that fits. What
+/// a GPU says of itself comes before time-outs: a kernel that ran too long "timed out", and no peer is to blame.
+const WORDS: [(ErrorKind, &[&str]); 4] = [
+    (
+        ErrorKind::OutOfMemory,
+        &[
+            "out of memory",
+            "allocate memory",
+            "not enough memory",
+            "CUBLAS_STATUS_ALLOC_FAILED",
+            "CUDNN_STATUS_ALLOC_FAILED",
+            "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
+            "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        ],
+    ),
+    (
+        ErrorKind::Device,
+        &["CUDA error", "CUDA driver error", "CUBLAS_STATUS", "CUDNN_STATUS"],
+    ),
+    (
+        ErrorKind::Timeout,
+        &["timed out", "Timed out", "timeout", "Timeout"],
+    ),
+    (
+        ErrorKind::Network,
+        &[
+            "Connection closed by peer",
+            "Connection reset",
+            "Broken pipe",
+            "onnection refused",
+            "Failed to recv",
+            "Socket closed",
+            "unexpected pos",
+        ],
+    ),
+];
+
+fn by_words(message: &str) -> Option<ErrorKind> {
+    let fits = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    WORDS.iter().find(|(_, words)| fits(words)).map(|(kind, _)| *kind)
+}
+
+/// What kind of failure an error of tch's own is: `OutOfMemory`, `Device` or `Other`. tch keeps nothing of the C++ exception
+/// but its words.
+pub fn kind_of(error: &tch::TchError) -> ErrorKind {
+    match by_words(&error.to_string()) {
+        Some(kind @ (ErrorKind::OutOfMemory | ErrorKind::Device)) => kind,
+        _ => ErrorKind::Other,
+    }
 }
 
 /// A C++ exception, caught and described.
@@ -55,6 +124,10 @@ impl ShimError {
         }
     }
 
+    pub(crate) fn invalid(op: &'static str, message: impl Into<String>) -> Self {
+        Self::new(op, ErrorKind::InvalidArgument, message)
+    }
+
     /// Whether an allocation was refused.
     pub fn is_out_of_memory(&self) -> bool {
         self.kind == ErrorKind::OutOfMemory
@@ -67,92 +140,46 @@ impl From<tch::TchError> for ShimError {
     }
 }
 
-/// Calls `body` with a place for the error and turns what it left there into a `Result`.
-pub(crate) fn checked(
-    op: &'static str,
-    body: impl FnOnce(*mut ffi::DtError) -> i32,
-) -> Result<(), ShimError> {
-    let mut error = ffi::DtError {
-        kind: 0,
-        message: std::ptr::null_mut(),
-    };
-    if body(&mut error) == 0 {
+/// Makes a call that may leave an error.
+pub(crate) fn checked(op: &'static str, call: impl FnOnce(&mut DtError) -> i32) -> Result<(), ShimError> {
+    let mut error = DtError::default();
+    if call(&mut error) == 0 {
         return Ok(());
     }
-    let message = if error.message.is_null() {
-        String::from("no message")
-    } else {
-        // SAFETY: a failed call leaves a malloc'ed, NUL-terminated string that is ours to free, once.
-        unsafe {
-            let text = CStr::from_ptr(error.message)
-                .to_string_lossy()
-                .trim_end()
-                .to_owned();
-            ffi::dt_string_free(error.message);
-            text
+    let message = String::from_utf8_lossy(&error.message).trim_end().to_owned();
+    let kind = match ErrorKind::of(error.kind) {
+        kind @ (ErrorKind::Network | ErrorKind::Store | ErrorKind::Other) => {
+            by_words(&message).unwrap_or(kind)
         }
+        kind => kind,
     };
-    Err(ShimError {
-        op,
-        kind: kind(error.kind),
-        message,
-    })
+    Err(ShimError { op, kind, message })
 }
 
-/// Keep in step with `DtErrorKind` in csrc/boundary.h, whose numbers begin with 1.
-const KINDS: [ErrorKind; 11] = [
-    ErrorKind::OutOfMemory,
-    ErrorKind::Timeout,
-    ErrorKind::Network,
-    ErrorKind::Store,
-    ErrorKind::InvalidArgument,
-    ErrorKind::NotImplemented,
-    ErrorKind::LibraryMissing,
-    ErrorKind::Other,
-    ErrorKind::Device,
-    ErrorKind::DriverMissing,
-    ErrorKind::DriverTooOld,
-];
-
-fn kind(code: i32) -> ErrorKind {
-    let index = usize::try_from(code - 1).ok();
-    let known = index.and_then(|index| KINDS.get(index));
-    known.copied().unwrap_or(ErrorKind::Other)
+/// What a call writes to its last argument before the error.
+pub(crate) fn fetched<T: Default>(
+    op: &'static str,
+    call: impl FnOnce(&mut T, &mut DtError) -> i32,
+) -> Result<T, ShimError> {
+    let mut out = T::default();
+    checked(op, |error| call(&mut out, error))?;
+    Ok(out)
 }
 
-/// The inverse of [`kind`].
-pub(crate) fn code(kind: ErrorKind) -> i32 {
-    (1..)
-        .zip(KINDS)
-        .find(|(_, known)| *known == kind)
-        .map_or(8, |(code, _)| code)
+/// The object that a call makes.
+pub(crate) fn made<T>(
+    op: &'static str,
+    call: impl FnOnce(&mut Option<T>, &mut DtError) -> i32,
+) -> Result<T, ShimError> {
+    fetched(op, call)?.ok_or_else(|| ShimError::new(op, ErrorKind::Other, "nothing was made"))
 }
 
-/// A C string for the boundary; a NUL inside is an invalid argument.
-pub(crate) fn c_string(op: &'static str, text: &str) -> Result<std::ffi::CString, ShimError> {
-    std::ffi::CString::new(text).map_err(|_| {
-        ShimError::new(
-            op,
-            ErrorKind::InvalidArgument,
-            format!("{text:?} holds a NUL byte"),
-        )
-    })
-}
-
-/// What kind of failure an error of tch's own is: `OutOfMemory`, `Device` or `Other`. tch keeps nothing of the C++ exception
-/// but its words.
-pub fn kind_of(error: &tch::TchError) -> ErrorKind {
-    kind_of_words(&error.to_string())
-}
-
-/// As [`kind_of`], for words alone.
-fn kind_of_words(words: &str) -> ErrorKind {
-    // Behind a NUL byte, which no message of libtorch holds, nothing is looked at.
-    let words = words.split('\0').next().unwrap_or_default();
-    std::ffi::CString::new(words).map_or(ErrorKind::Other, |words| {
-        // SAFETY: the text is NUL-terminated and read during the call.
-        kind(unsafe { ffi::dt_kind_of_words(words.as_ptr()) })
-    })
+/// The tensor that a call makes.
+pub(crate) fn tensor(
+    op: &'static str,
+    call: impl FnOnce(&mut Option<NewTensor>, &mut DtError) -> i32,
+) -> Result<tch::Tensor, ShimError> {
+    made(op, call).map(NewTensor::take)
 }
 
 #[cfg(test)]
@@ -161,8 +188,7 @@ mod tests {
     use super::*;
 
     fn thrown(what: i32) -> ShimError {
-        // SAFETY: the function takes any number and only fills the error.
-        checked("throw", |error| unsafe { ffi::dt_throw(what, error) }).unwrap_err()
+        checked("throw", |error| crate::ffi::dt_throw(what, error)).unwrap_err()
     }
 
     #[test]
@@ -186,7 +212,7 @@ mod tests {
             assert_eq!(thrown(what).kind, kind, "exception {what}: {}", thrown(what));
         }
         for number in 1..=11 {
-            assert_eq!(code(kind(number)), number);
+            assert_eq!(ErrorKind::of(number) as i32, number);
         }
         assert!(thrown(0).is_out_of_memory());
         assert_eq!(thrown(10).to_string(), "throw: a plain error");
@@ -232,15 +258,8 @@ mod tests {
         ];
         for (texts, kind) in all {
             for text in texts {
-                let words = std::ffi::CString::new(*text).unwrap();
-                // SAFETY: the text is NUL-terminated.
-                let thrown = checked("throw", |error| unsafe {
-                    ffi::dt_throw_words(words.as_ptr(), error)
-                });
-                assert_eq!(thrown.unwrap_err().kind, kind, "{text}");
                 assert_eq!(kind_of(&tch::TchError::Torch((*text).to_owned())), kind, "{text}");
             }
         }
-        assert_eq!(kind_of_words("CUDA\0 error"), ErrorKind::Other);
     }
 }

@@ -1,351 +1,279 @@
 //! The C functions of `csrc`, by file.
+//!
+//! Their parameters are types that say what C++ needs of them, so most functions are safe to call: [`Lent`] is a live tensor, [`Text`]
+//! bytes that live during the call, a reference a valid place.
 
-use std::ffi::{c_char, c_void};
+mod types;
 
-#[repr(C)]
-pub(crate) struct DtError {
-    pub(crate) kind: i32,
-    pub(crate) message: *mut c_char,
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+pub(crate) use self::types::{Bytes, DtError, Lent, LentList, NewTensor, Object, Owned, Text};
+
+macro_rules! objects {
+    ($($(#[$doc:meta])* $name:ident, $free:ident;)*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            pub(crate) struct $name {
+                _private: [u8; 0],
+            }
+
+            impl Object for $name {
+                const FREE: unsafe extern "C" fn(NonNull<Self>) = $free;
+            }
+        )*
+        unsafe extern "C" {
+            $(fn $free(object: NonNull<$name>);)*
+        }
+    };
 }
 
-/// c10d::Store behind a reference count.
-#[repr(C)]
-pub(crate) struct StoreHandle {
-    _private: [u8; 0],
-}
-
-/// c10d::ProcessGroupGloo behind a reference count.
-#[repr(C)]
-pub(crate) struct GlooHandle {
-    _private: [u8; 0],
-}
-
-/// c10d::Work behind a reference count.
-#[repr(C)]
-pub(crate) struct WorkHandle {
-    _private: [u8; 0],
-}
-
-/// c10::Event.
-#[repr(C)]
-pub(crate) struct EventHandle {
-    _private: [u8; 0],
+objects! {
+    /// c10d::Store behind a reference count.
+    StoreHandle, dt_store_free;
+    /// c10d::ProcessGroupGloo behind a reference count.
+    GlooHandle, dt_gloo_free;
+    /// c10d::Work behind a reference count.
+    WorkHandle, dt_work_free;
+    /// c10::Event.
+    EventHandle, dt_event_free;
+    /// A graph of a GPU's work.
+    GraphHandle, dt_graph_free;
+    /// torch::jit::Module.
+    ModuleHandle, dt_module_free;
+    /// A region of symbolic tensors, of the thread that entered it.
+    SymbolicMode, dt_symbolic_leave;
+    /// A thread's counting of its operations.
+    CountingMode, dt_count_leave;
 }
 
 /// c10::Stream of a CUDA device.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DtStream {
     pub(crate) id: i64,
     pub(crate) device: i32,
 }
 
+/// Which memory graphs share.
 #[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct DtAdam {
-    pub(crate) lr: f64,
-    pub(crate) beta1: f64,
-    pub(crate) beta2: f64,
-    pub(crate) weight_decay: f64,
-    pub(crate) eps: f64,
-    pub(crate) decoupled: bool,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DtPool {
+    pub(crate) first: u64,
+    pub(crate) second: u64,
 }
 
+/// A Rust closure, whose owner is C++; see `callback`.
 #[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct DtSgd {
-    pub(crate) lr: f64,
-    pub(crate) momentum: f64,
-    pub(crate) weight_decay: f64,
-    pub(crate) nesterov: bool,
-    pub(crate) first_step: bool,
+pub(crate) struct DtCallback {
+    pub(crate) context: *mut c_void,
+    pub(crate) call: extern "C" fn(*mut c_void, LentList<'_>, bool, &mut Outputs, &mut Reason) -> i32,
+    pub(crate) release: extern "C" fn(*mut c_void),
+}
+
+/// std::vector<at::Tensor>.
+#[repr(C)]
+pub(crate) struct Outputs {
+    _private: [u8; 0],
+}
+
+/// std::string.
+#[repr(C)]
+pub(crate) struct Reason {
+    _private: [u8; 0],
 }
 
 /// Declares functions that return 0, or a kind and a filled `error`, which is their last argument.
 macro_rules! fallible {
-    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
+    ($($safety:tt fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
         unsafe extern "C" {
-            $($(#[$attribute])* pub(crate) fn $name($($argument: $type,)* error: *mut DtError) -> i32;)*
+            $(pub(crate) $safety fn $name($($argument: $type,)* error: &mut DtError) -> i32;)*
         }
     };
 }
 
-/// A borrowed `at::Tensor*`, as `tch::Tensor::as_ptr` gives it.
-pub(crate) type TensorPtr = *const c_void;
-
-// store.cpp
+// c10d.cpp
 fallible! {
-    fn dt_tcp_store_new(
-        host: *const c_char, port: u16, is_server: bool, timeout_ms: u64, out: *mut *mut StoreHandle
+    safe fn dt_tcp_store_new(host: Text<'_>, port: u16, server: bool, timeout_ms: u64, out: &mut Option<Owned<StoreHandle>>);
+    safe fn dt_store_prefix(store: &StoreHandle, prefix: Text<'_>, out: &mut Option<Owned<StoreHandle>>);
+    safe fn dt_store_set(store: &StoreHandle, key: Text<'_>, value: Text<'_>);
+    safe fn dt_store_get(store: &StoreHandle, key: Text<'_>, out: &mut Bytes);
+    safe fn dt_store_add(store: &StoreHandle, key: Text<'_>, amount: i64, out: &mut i64);
+    safe fn dt_gloo_new(
+        store: &StoreHandle, rank: i32, size: i32, timeout_ms: u64, by_interface: bool, name: Text<'_>,
+        out: &mut Option<Owned<GlooHandle>>
     );
-    fn dt_store_prefix(store: *mut StoreHandle, prefix: *const c_char, out: *mut *mut StoreHandle);
-    fn dt_store_set_timeout(store: *mut StoreHandle, timeout_ms: u64);
-    fn dt_store_set(store: *mut StoreHandle, key: *const c_char, value: *const u8, length: usize);
-    fn dt_store_get(store: *mut StoreHandle, key: *const c_char, out: *mut *mut u8, length: *mut usize);
-    fn dt_store_add(store: *mut StoreHandle, key: *const c_char, amount: i64, out: *mut i64);
-    fn dt_store_wait(store: *mut StoreHandle, key: *const c_char, timeout_ms: u64);
-    fn dt_store_delete(store: *mut StoreHandle, key: *const c_char, out: *mut bool);
-}
-unsafe extern "C" {
-    pub(crate) fn dt_store_port(store: *const StoreHandle) -> u16;
-    pub(crate) fn dt_store_free(store: *mut StoreHandle);
-    pub(crate) fn dt_string_free(text: *mut c_char);
-    pub(crate) fn dt_bytes_free(bytes: *mut u8);
-}
-
-// gloo.cpp
-fallible! {
-    fn dt_gloo_new(
-        store: *mut StoreHandle, rank: i32, size: i32, timeout_ms: u64, hostname: *const c_char,
-        interface: *const c_char, out: *mut *mut GlooHandle
+    safe fn dt_gloo_all_reduce(
+        group: &GlooHandle, in_out: Lent<'_>, op: i32, timeout_ms: u64, out: &mut Option<Owned<WorkHandle>>
     );
-    fn dt_gloo_all_reduce(
-        group: *mut GlooHandle, in_out: TensorPtr, op: i32, timeout_ms: u64, out: *mut *mut WorkHandle
+    safe fn dt_gloo_broadcast(
+        group: &GlooHandle, in_out: Lent<'_>, root: i32, timeout_ms: u64, out: &mut Option<Owned<WorkHandle>>
     );
-    fn dt_gloo_broadcast(
-        group: *mut GlooHandle, in_out: TensorPtr, root: i32, timeout_ms: u64, out: *mut *mut WorkHandle
+    safe fn dt_gloo_all_gather(
+        group: &GlooHandle, outputs: LentList<'_>, input: Lent<'_>, timeout_ms: u64, out: &mut Option<Owned<WorkHandle>>
     );
-    fn dt_gloo_all_gather(
-        group: *mut GlooHandle, outputs: *const TensorPtr, size: usize, input: TensorPtr, timeout_ms: u64,
-        out: *mut *mut WorkHandle
+    safe fn dt_gloo_reduce_scatter(
+        group: &GlooHandle, output: Lent<'_>, input: Lent<'_>, op: i32, timeout_ms: u64, out: &mut Option<Owned<WorkHandle>>
     );
-    fn dt_gloo_reduce_scatter(
-        group: *mut GlooHandle, output: TensorPtr, input: TensorPtr, op: i32, timeout_ms: u64,
-        out: *mut *mut WorkHandle
-    );
-    fn dt_gloo_barrier(group: *mut GlooHandle, timeout_ms: u64, out: *mut *mut WorkHandle);
-    fn dt_gloo_free(group: *mut GlooHandle);
-    fn dt_work_wait(work: *mut WorkHandle, timeout_ms: u64);
-    fn dt_work_is_completed(work: *mut WorkHandle, out: *mut bool);
-}
-unsafe extern "C" {
-    pub(crate) fn dt_work_free(work: *mut WorkHandle);
+    safe fn dt_gloo_barrier(group: &GlooHandle, timeout_ms: u64, out: &mut Option<Owned<WorkHandle>>);
+    safe fn dt_work_wait(work: &WorkHandle);
+    safe fn dt_work_is_completed(work: &WorkHandle, out: &mut bool);
 }
 
 // context.cpp
 fallible! {
-    fn dt_keep_freed_memory();
-    fn dt_set_log_level(level: i32);
-    fn dt_library_folder(out: *mut *mut c_char);
-    fn dt_cuda_load();
-    fn dt_cuda_device_count(out: *mut i64);
-    fn dt_cuda_total_memory(index: i32, out: *mut u64);
-    fn dt_cuda_prefers_cudnn_attention(index: i32, out: *mut bool);
-    fn dt_cuda_blas_workspace(out: *mut u64);
-    fn dt_cuda_set_device(index: i32);
-    fn dt_cuda_set_tf32(on: bool);
-    fn dt_cuda_tf32(products: *mut bool, convolutions: *mut bool);
-    fn dt_cuda_set_cudnn_benchmark(on: bool);
-    fn dt_cuda_cudnn_benchmark(out: *mut bool);
-    fn dt_rng_get_state(device: i32, out: *mut *mut c_void);
-    fn dt_rng_set_state(device: i32, state: TensorPtr);
-    fn dt_autocast_get(device: i32, enabled: *mut bool, dtype: *mut i32);
-    fn dt_autocast_set(device: i32, enabled: bool, dtype: i32);
-    fn dt_autocast_enter();
-    fn dt_autocast_leave();
-    #[cfg(test)]
-    fn dt_throw_words(words: *const c_char);
-    #[cfg(test)]
-    fn dt_throw(what: i32);
+    safe fn dt_keep_freed_memory();
+    safe fn dt_library_folder(out: &mut Bytes);
+    safe fn dt_cuda_load();
+    safe fn dt_cuda_device_count(out: &mut u64);
+    safe fn dt_cuda_total_memory(index: i32, out: &mut u64);
+    safe fn dt_cuda_prefers_cudnn_attention(index: i32, out: &mut bool);
+    safe fn dt_cuda_blas_workspace(out: &mut u64);
+    safe fn dt_cuda_set_device(index: i32);
+    safe fn dt_cuda_set_tf32(on: bool);
+    safe fn dt_cuda_tf32(products_and_convolutions: &mut [bool; 2]);
+    safe fn dt_cuda_set_cudnn_benchmark(on: bool);
+    safe fn dt_cuda_cudnn_benchmark(out: &mut bool);
+    safe fn dt_rng_get_state(device: i32, out: &mut Option<NewTensor>);
+    safe fn dt_rng_set_state(device: i32, state: Lent<'_>);
+    safe fn dt_autocast_is_enabled(device: i32, out: &mut bool);
+    safe fn dt_autocast_enter(device: i32, enabled: bool, dtype: i32, before: &mut DtAutocast);
+    safe fn dt_autocast_leave(device: i32, before: &DtAutocast);
 }
+
+#[cfg(test)]
+fallible! {
+    safe fn dt_throw(what: i32);
+}
+
+/// Autocast of a thread and a device.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct DtAutocast {
+    enabled: bool,
+    dtype: i32,
+}
+
 unsafe extern "C" {
-    pub(crate) fn dt_libtorch_version() -> *const c_char;
-    pub(crate) fn dt_grad_mode_set(enabled: bool) -> bool;
-    pub(crate) fn dt_kind_of_words(words: *const c_char) -> i32;
+    pub(crate) safe fn dt_set_log_level(level: i32);
+    pub(crate) safe fn dt_libtorch_version() -> Text<'static>;
+    pub(crate) safe fn dt_grad_mode_set(enabled: bool) -> bool;
+    pub(crate) safe fn dt_grad_mode() -> bool;
 }
 
 // stream.cpp
 fallible! {
-    fn dt_stream_current(device: i32, out: *mut DtStream);
-    fn dt_stream_from_pool(device: i32, high_priority: bool, out: *mut DtStream);
-    fn dt_stream_exchange(stream: DtStream, before: *mut DtStream);
-    fn dt_stream_native(stream: DtStream, out: *mut *mut c_void);
-    fn dt_stream_synchronize(stream: DtStream);
-    fn dt_stream_keep(stream: DtStream, tensor: TensorPtr);
-    fn dt_event_new(timed: bool, out: *mut *mut EventHandle);
-    fn dt_event_elapsed(from: *const EventHandle, to: *const EventHandle, out: *mut f64);
-    fn dt_event_record(event: *mut EventHandle, stream: DtStream);
-    fn dt_event_block(event: *const EventHandle, stream: DtStream);
-    fn dt_event_query(event: *const EventHandle, out: *mut bool);
-    fn dt_event_synchronize(event: *const EventHandle);
-}
-unsafe extern "C" {
-    pub(crate) fn dt_event_free(event: *mut EventHandle);
+    safe fn dt_stream_current(device: i32, out: &mut DtStream);
+    safe fn dt_stream_from_pool(device: i32, high_priority: bool, out: &mut DtStream);
+    safe fn dt_stream_exchange(stream: DtStream, before: &mut DtStream);
+    safe fn dt_stream_native(stream: DtStream, out: &mut usize);
+    safe fn dt_stream_synchronize(stream: DtStream);
+    safe fn dt_stream_keep(stream: DtStream, tensor: Lent<'_>);
+    safe fn dt_event_new(timed: bool, out: &mut Option<Owned<EventHandle>>);
+    safe fn dt_event_elapsed(from: &EventHandle, to: &EventHandle, out: &mut f64);
+    safe fn dt_event_record(event: &mut EventHandle, stream: DtStream);
+    safe fn dt_event_block(event: &EventHandle, stream: DtStream);
+    safe fn dt_event_query(event: &EventHandle, out: &mut bool);
+    safe fn dt_event_synchronize(event: &EventHandle);
 }
 
 // blob.cpp
 fallible! {
-    fn dt_tensor_copy_to(tensor: TensorPtr, to: *mut c_void, bytes: i64);
-    fn dt_host_register(data: *mut c_void, bytes: u64);
-    fn dt_host_unregister(data: *mut c_void);
-    fn dt_tensor_pinned(data: *const c_void, count: i64, dtype: i32, out: *mut *mut c_void);
-    fn dt_tensor_over(
-        data: *mut c_void, count: i64, dtype: i32, owner: *mut c_void, drop: extern "C" fn(*mut c_void),
-        out: *mut *mut c_void
+    unsafe fn dt_tensor_copy_to(tensor: Lent<'_>, to: *mut u8, bytes: i64);
+    unsafe fn dt_host_register(data: *mut c_void, bytes: u64);
+    unsafe fn dt_host_unregister(data: *mut c_void);
+    unsafe fn dt_tensor_pinned(data: *const c_void, count: i64, dtype: i32, out: &mut Option<NewTensor>);
+    unsafe fn dt_tensor_over(
+        data: *mut u8, count: i64, dtype: i32, owner: *mut c_void, drop: extern "C" fn(*mut c_void), out: &mut Option<NewTensor>
     );
 }
 
 // tensor.cpp
 fallible! {
-    fn dt_tensor_set_data(target: TensorPtr, source: TensorPtr);
-    fn dt_tensor_set_grad(target: TensorPtr, source: TensorPtr);
-    fn dt_fused_adam(
-        parameter: TensorPtr, grad: TensorPtr, exp_avg: TensorPtr, exp_avg_sq: TensorPtr, step: TensorPtr,
-        grad_scale: TensorPtr, found_inf: TensorPtr, options: DtAdam
+    safe fn dt_tensor_set_data(target: Lent<'_>, source: Lent<'_>);
+    safe fn dt_tensor_set_grad(target: Lent<'_>, source: Option<Lent<'_>>);
+    safe fn dt_fused_adam(
+        parameter: Lent<'_>, grad: Lent<'_>, exp_avg: Lent<'_>, exp_avg_sq: Lent<'_>, step: Lent<'_>,
+        grad_scale: Option<Lent<'_>>, found_inf: Option<Lent<'_>>, options: crate::fused::Adam
     );
-    fn dt_fused_sgd(
-        parameter: TensorPtr, grad: TensorPtr, momentum_buffer: TensorPtr, grad_scale: TensorPtr,
-        found_inf: TensorPtr, options: DtSgd
+    safe fn dt_fused_sgd(
+        parameter: Lent<'_>, grad: Lent<'_>, momentum_buffer: Option<Lent<'_>>, grad_scale: Option<Lent<'_>>,
+        found_inf: Option<Lent<'_>>, options: crate::fused::Sgd
     );
-    fn dt_unscale(grads: *const TensorPtr, count: usize, found_inf: TensorPtr, inv_scale: TensorPtr);
-}
-
-/// A Rust closure for the boundary: `call` returns 0, or anything else to make the operation fail; `release` frees it, once.
-#[repr(C)]
-pub(crate) struct DtCallback {
-    pub(crate) context: *mut c_void,
-    pub(crate) call: extern "C" fn(*mut c_void) -> i32,
-    pub(crate) release: extern "C" fn(*mut c_void),
-}
-
-/// As [`DtCallback`], with an `at::Tensor*` to change in place.
-#[repr(C)]
-pub(crate) struct DtTensorCallback {
-    pub(crate) context: *mut c_void,
-    pub(crate) call: extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> i32,
-    pub(crate) release: extern "C" fn(*mut c_void),
+    safe fn dt_unscale(grads: LentList<'_>, found_inf: Lent<'_>, inv_scale: Lent<'_>);
 }
 
 // jit.cpp
 fallible! {
-    fn dt_module_load(path: *const c_char, device: i32, out: *mut *mut c_void);
-    fn dt_module_tensors(
-        module: *mut c_void, parameters: bool, context: *mut c_void,
-        each: extern "C" fn(*mut c_void, *const c_char, *mut c_void, u64)
+    safe fn dt_module_load(path: Text<'_>, device: i32, out: &mut Option<Owned<ModuleHandle>>);
+    unsafe fn dt_module_tensors(
+        module: &ModuleHandle, parameters: bool, context: *mut c_void,
+        each: extern "C" fn(*mut c_void, Text<'_>, NewTensor, u64)
     );
-    fn dt_module_train(module: *mut c_void, on: bool);
-    fn dt_module_forward(module: *mut c_void, inputs: *const TensorPtr, count: usize, out: *mut *mut c_void);
-    fn dt_module_draws(module: *mut c_void, out: *mut bool);
-    fn dt_module_fixed(
-        module: *mut c_void, context: *mut c_void, each: extern "C" fn(*mut c_void, *const c_char, bool)
-    );
-}
-unsafe extern "C" {
-    pub(crate) fn dt_module_free(module: *mut c_void);
+    safe fn dt_module_train(module: &mut ModuleHandle, on: bool);
+    safe fn dt_module_forward(module: &ModuleHandle, inputs: LentList<'_>, out: &mut Option<NewTensor>);
+    safe fn dt_module_draws(module: &ModuleHandle, out: &mut bool);
+    unsafe fn dt_module_fixed(module: &ModuleHandle, context: *mut c_void, each: extern "C" fn(*mut c_void, Text<'_>, bool));
 }
 
 // hooks.cpp
 fallible! {
-    fn dt_gradient_hook_set(parameter: TensorPtr, callback: DtCallback);
-    fn dt_gradient_hook_clear(parameter: TensorPtr);
-    fn dt_self_adjoint(x: TensorPtr, callback: DtTensorCallback, out: *mut *mut c_void);
+    safe fn dt_gradient_hook_set(parameter: Lent<'_>, callback: DtCallback);
+    safe fn dt_gradient_hook_clear(parameter: Lent<'_>);
+    safe fn dt_self_adjoint(x: Lent<'_>, callback: DtCallback, out: &mut Option<NewTensor>);
 }
 unsafe extern "C" {
-    pub(crate) fn dt_reason_set(reason: *mut c_void, text: *const c_char, length: usize);
-}
-
-/// Keep in step with `DtUsage` in csrc/memory.cpp.
-#[repr(C)]
-pub(crate) struct DtUsage {
-    pub(crate) allocated: i64,
-    pub(crate) reserved: i64,
-    pub(crate) peak: i64,
+    pub(crate) safe fn dt_reason_set(reason: &mut Reason, text: Text<'_>);
+    pub(crate) safe fn dt_output_push(outputs: &mut Outputs, tensor: Lent<'_>);
 }
 
 // memory.cpp
 fallible! {
-    fn dt_memory_account();
-    fn dt_memory_usage(device: i32, out: *mut DtUsage);
-    fn dt_memory_reset_peak(device: i32);
-    fn dt_memory_empty_cache(device: i32);
-    fn dt_memory_info(device: i32, free: *mut u64, total: *mut u64);
-    fn dt_memory_configure(settings: *const c_char);
-    fn dt_memory_charge(bytes: i64);
+    safe fn dt_memory_account();
+    safe fn dt_memory_usage(device: i32, out: &mut crate::memory::Usage);
+    safe fn dt_memory_reset_peak(device: i32);
+    safe fn dt_memory_empty_cache(device: i32);
+    safe fn dt_memory_info(device: i32, free_and_total: &mut [u64; 2]);
+    safe fn dt_memory_configure(settings: Text<'_>);
+    safe fn dt_memory_charge(bytes: i64);
 }
 unsafe extern "C" {
-    pub(crate) fn dt_memory_set_budget(bytes: i64);
-    pub(crate) fn dt_memory_refuse(allocation: i64);
-    pub(crate) fn dt_memory_refusal() -> i64;
-}
-
-/// A graph of a GPU's work; see csrc/graph.cpp.
-#[repr(C)]
-pub(crate) struct GraphHandle {
-    _private: [u8; 0],
+    pub(crate) safe fn dt_memory_set_budget(bytes: i64);
+    pub(crate) safe fn dt_memory_refuse(allocation: i64);
+    pub(crate) safe fn dt_memory_refusal() -> i64;
 }
 
 // graph.cpp
 fallible! {
-    fn dt_graph_pool(first: *mut u64, second: *mut u64);
-    fn dt_graph_new(out: *mut *mut GraphHandle);
-    fn dt_graph_begin(graph: *mut GraphHandle, first: u64, second: u64);
-    fn dt_graph_end(graph: *mut GraphHandle);
-    fn dt_graph_has_ended(graph: *const GraphHandle, out: *mut bool);
-    fn dt_graph_stop_pool(host: bool, device: i32, first: u64, second: u64);
-    fn dt_graph_release_pool(host: bool, device: i32, first: u64, second: u64);
-    fn dt_graph_replay(graph: *mut GraphHandle);
-    fn dt_graph_free(graph: *mut GraphHandle);
-}
-
-/// Keep in step with `DtOperations` in csrc/symbolic.cpp.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct DtOperations {
-    pub(crate) kernels: u64,
-    pub(crate) reads: u64,
+    safe fn dt_graph_pool(out: &mut DtPool);
+    safe fn dt_graph_new(out: &mut Option<Owned<GraphHandle>>);
+    safe fn dt_graph_begin(graph: &mut GraphHandle, pool: DtPool);
+    safe fn dt_graph_end(graph: &mut GraphHandle);
+    safe fn dt_graph_has_ended(graph: &GraphHandle, out: &mut bool);
+    safe fn dt_graph_stop_pool(host: bool, device: i32, pool: DtPool);
+    safe fn dt_graph_release_pool(host: bool, device: i32, pool: DtPool);
+    safe fn dt_graph_replay(graph: &mut GraphHandle);
 }
 
 // symbolic.cpp
 fallible! {
-    fn dt_count_enter(into: *mut DtOperations, out: *mut *mut c_void);
-    fn dt_symbolic_enter(gpu: bool, cudnn_attention: bool, out: *mut *mut c_void);
+    unsafe fn dt_count_enter(into: *mut crate::count::Operations, out: &mut Option<Owned<CountingMode>>);
+    safe fn dt_symbolic_enter(gpu: bool, cudnn_attention: bool, out: &mut Option<Owned<SymbolicMode>>);
 }
 unsafe extern "C" {
-    pub(crate) fn dt_count_leave(mode: *mut c_void);
-    pub(crate) fn dt_symbolic_leave(mode: *mut c_void);
-    pub(crate) fn dt_symbolic_flops() -> f64;
-}
-
-/// A piece of a forward pass for the boundary; see csrc/recompute.cpp.
-#[repr(C)]
-pub(crate) struct DtSegment {
-    pub(crate) context: *mut c_void,
-    pub(crate) call: extern "C" fn(
-        *mut c_void,
-        inputs: *const TensorPtr,
-        count: usize,
-        again: bool,
-        outputs: *mut c_void,
-        reason: *mut c_void,
-    ) -> i32,
-    pub(crate) release: extern "C" fn(*mut c_void),
-}
-
-/// Keep in step with csrc/cross_entropy.cpp.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct DtHead {
-    pub(crate) ignored: i64,
-    pub(crate) rows: i64,
-    pub(crate) multiple: i64,
+    pub(crate) safe fn dt_symbolic_flops() -> f64;
 }
 
 // cross_entropy.cpp
 fallible! {
-    fn dt_head_loss(
-        hidden: TensorPtr, table: TensorPtr, targets: TensorPtr, head: DtHead, out: *mut *mut c_void
-    );
+    safe fn dt_head_loss(hidden: Lent<'_>, table: Lent<'_>, targets: Lent<'_>, head: crate::head::Head, out: &mut Option<NewTensor>);
 }
 
 // recompute.cpp
 fallible! {
-    fn dt_recompute(
-        inputs: *const TensorPtr, count: usize, segment: DtSegment, sink: *mut c_void,
-        each: extern "C" fn(*mut c_void, *mut c_void)
+    unsafe fn dt_recompute(
+        inputs: LentList<'_>, segment: DtCallback, sink: *mut c_void, each: extern "C" fn(*mut c_void, NewTensor)
     );
-    fn dt_fingerprint(tensor: TensorPtr, by_loop: bool, out: *mut u64);
-}
-unsafe extern "C" {
-    pub(crate) fn dt_output_push(outputs: *mut c_void, tensor: TensorPtr);
-    pub(crate) fn dt_grad_enabled() -> bool;
+    safe fn dt_fingerprint(tensor: Lent<'_>, out: &mut u64);
 }

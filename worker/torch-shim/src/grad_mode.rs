@@ -16,10 +16,8 @@ pub struct GradMode {
 impl GradMode {
     /// Keeps the mode as it is now.
     pub fn keep() -> Self {
-        let before = set(true);
-        set(before);
         Self {
-            before,
+            before: ffi::dt_grad_mode(),
             _not_send: PhantomData,
         }
     }
@@ -27,13 +25,8 @@ impl GradMode {
 
 impl Drop for GradMode {
     fn drop(&mut self) {
-        set(self.before);
+        ffi::dt_grad_mode_set(self.before);
     }
-}
-
-fn set(enabled: bool) -> bool {
-    // SAFETY: sets a flag of the thread; nothing in it can fail.
-    unsafe { ffi::dt_grad_mode_set(enabled) }
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use tch::Tensor;
 
-use crate::error::{ShimError, checked};
+use crate::error::{ShimError, tensor};
 use crate::ffi;
 
 /// How the loss of a head is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 pub struct Head {
     /// The target that counts for nothing.
     pub ignored: i64,
@@ -27,19 +28,9 @@ impl Head {
     /// # Errors
     /// `InvalidArgument` for chunks of no rows, and on the CPU for targets beyond the vocabulary; what libtorch refuses, such as memory.
     pub fn loss(self, hidden: &Tensor, table: &Tensor, targets: &Tensor) -> Result<Tensor, ShimError> {
-        let head = ffi::DtHead {
-            ignored: self.ignored,
-            rows: self.rows,
-            multiple: self.multiple,
-        };
-        let mut out = std::ptr::null_mut();
-        checked("the loss of a head", |error| {
-            let (hidden, table, targets) = (hidden.as_ptr(), table.as_ptr(), targets.as_ptr());
-            // SAFETY: the three tensors are live during the call, and out is a valid place.
-            unsafe { ffi::dt_head_loss(hidden.cast(), table.cast(), targets.cast(), head, &mut out, error) }
-        })?;
-        // SAFETY: on success out is a new at::Tensor, which is what tch's C_tensor stands for; tch frees it.
-        Ok(unsafe { Tensor::from_ptr(out.cast()) })
+        tensor("the loss of a head", |out, error| {
+            ffi::dt_head_loss(hidden.into(), table.into(), targets.into(), self, out, error)
+        })
     }
 }
 

@@ -1,18 +1,17 @@
 //! Modules of TorchScript that `save()` wrote.
 
 use std::collections::BTreeSet;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 
 use tch::{Device, Tensor};
 use thiserror::Error;
 
-use crate::error::{ErrorKind, ShimError, c_string, checked};
-use crate::ffi;
-use crate::rng::device_index;
+use crate::error::{ErrorKind, ShimError, checked, fetched, made, tensor};
+use crate::ffi::{self, Lent, LentList, NewTensor, Text};
+use crate::tensor::device_index;
 
 /// A file from which no module can be made.
 #[derive(Debug, Error)]
@@ -60,16 +59,11 @@ pub struct NamedTensor {
 
 /// A module in memory. Not for use by several threads.
 #[derive(Debug)]
-pub struct Module {
-    handle: NonNull<c_void>,
-}
+pub struct Module(ffi::Owned<ffi::ModuleHandle>);
 
 impl Module {
     /// Loads a module, its tensors onto `device`, wherever they were when it was saved. It is in training mode or not as it
     /// was saved.
-    ///
-    /// # Errors
-    /// [`LoadError`], which names the file and the remedy.
     pub fn load(path: &Path, device: Device) -> Result<Self, LoadError> {
         let op = "load a TorchScript module";
         let read = |source| LoadError::Read {
@@ -90,35 +84,24 @@ impl Module {
             let error = io::Error::new(io::ErrorKind::InvalidFilename, "the path is not UTF-8; rename it");
             read(error)
         })?;
-        let c_path = c_string(op, text).map_err(failed)?;
-        let mut out = std::ptr::null_mut();
-        let loaded = checked(op, |error| {
-            // SAFETY: the path is NUL-terminated and out a valid place.
-            unsafe { ffi::dt_module_load(c_path.as_ptr(), index, &mut out, error) }
+        let loaded = made(op, |out, error| {
+            ffi::dt_module_load(text.into(), index, out, error)
         });
-        match (loaded, NonNull::new(out)) {
-            (Ok(()), Some(handle)) => Ok(Self { handle }),
-            (Err(error), _) if error.kind != ErrorKind::OutOfMemory => Err(LoadError::NotTorchScript {
+        loaded.map(Self).map_err(|error| match error.kind {
+            ErrorKind::OutOfMemory => failed(error),
+            _ => LoadError::NotTorchScript {
                 path: path.to_owned(),
                 reason: first_sentence(&error.message),
-            }),
-            (Err(error), _) => Err(failed(error)),
-            (Ok(()), None) => Err(failed(ShimError::new(op, ErrorKind::Other, "no module"))),
-        }
+            },
+        })
     }
 
     /// The parameters, in the order of the module's `state_dict`.
-    ///
-    /// # Errors
-    /// Where memory runs out.
     pub fn named_parameters(&self) -> Result<Vec<NamedTensor>, ShimError> {
         self.tensors(true)
     }
 
     /// The buffers, in the order of the module's `state_dict`; other tensors that it holds as attributes count as buffers.
-    ///
-    /// # Errors
-    /// Where memory runs out.
     pub fn named_buffers(&self) -> Result<Vec<NamedTensor>, ShimError> {
         self.tensors(false)
     }
@@ -127,20 +110,16 @@ impl Module {
         let mut found: Vec<(NamedTensor, u64)> = Vec::new();
         checked("list a module's tensors", |error| {
             let context = (&raw mut found).cast();
-            // SAFETY: the module is live; take_tensor is called during the call only, with this context.
-            unsafe { ffi::dt_module_tensors(self.handle.as_ptr(), parameters, context, take_tensor, error) }
+            // SAFETY: take_tensor is called during the call only, with this context.
+            unsafe { ffi::dt_module_tensors(&self.0, parameters, context, take_tensor, error) }
         })?;
         Ok(found.into_iter().map(|(tensor, _)| tensor).collect())
     }
 
     /// Sets training or evaluation mode, on the module and all within it.
-    ///
-    /// # Errors
-    /// None known.
     pub fn train(&mut self, on: bool) -> Result<(), ShimError> {
         checked("set a module's mode", |error| {
-            // SAFETY: the module is live.
-            unsafe { ffi::dt_module_train(self.handle.as_ptr(), on, error) }
+            ffi::dt_module_train(&mut self.0, on, error)
         })
     }
 
@@ -151,48 +130,27 @@ impl Module {
     /// What the module or libtorch refuses, with the interpreter's traceback of the module's source; `InvalidArgument` where
     /// it returns anything but a tensor.
     pub fn forward(&self, inputs: &[&Tensor]) -> Result<Tensor, ShimError> {
-        let inputs: Vec<ffi::TensorPtr> = inputs.iter().map(|tensor| tensor.as_ptr().cast()).collect();
-        let mut out = std::ptr::null_mut();
-        checked("call the module", |error| {
-            // SAFETY: the module and the tensors are live during the call; out is a valid place.
-            unsafe {
-                ffi::dt_module_forward(
-                    self.handle.as_ptr(),
-                    inputs.as_ptr(),
-                    inputs.len(),
-                    &mut out,
-                    error,
-                )
-            }
-        })?;
-        // SAFETY: on success out is a new at::Tensor, which is what tch's C_tensor stands for; tch frees it.
-        Ok(unsafe { Tensor::from_ptr(out.cast()) })
+        let inputs: Vec<Lent<'_>> = inputs.iter().map(|input| Lent::from(*input)).collect();
+        tensor("call the module", |out, error| {
+            ffi::dt_module_forward(&self.0, LentList::new(&inputs), out, error)
+        })
     }
 
     /// Whether the module draws random numbers somewhere: dropout, for example, which does so in training.
-    ///
-    /// # Errors
-    /// `Other` where it has no `forward`.
     pub fn draws_random_numbers(&self) -> Result<bool, ShimError> {
-        let mut out = false;
-        checked("read a module's graph", |error| {
-            // SAFETY: the module is live and out a valid place.
-            unsafe { ffi::dt_module_draws(self.handle.as_ptr(), &mut out, error) }
-        })?;
-        Ok(out)
+        fetched("read a module's graph", |out, error| {
+            ffi::dt_module_draws(&self.0, out, error)
+        })
     }
 
     /// The operations whose mode is a constant of the module's graph, each once: those of `torch.jit.trace`, which writes down what
     /// a module did in the mode that it was in.
-    ///
-    /// # Errors
-    /// `Other` where it has no `forward`.
     pub fn fixed_modes(&self) -> Result<BTreeSet<Fixed>, ShimError> {
         let mut found: BTreeSet<Fixed> = BTreeSet::new();
         checked("read a module's graph", |error| {
             let context = (&raw mut found).cast();
-            // SAFETY: the module is live; take_fixed is called during the call only, with this context.
-            unsafe { ffi::dt_module_fixed(self.handle.as_ptr(), context, take_fixed, error) }
+            // SAFETY: take_fixed is called during the call only, with this context.
+            unsafe { ffi::dt_module_fixed(&self.0, context, take_fixed, error) }
         })?;
         Ok(found)
     }
@@ -207,13 +165,6 @@ pub struct Fixed {
     pub training: bool,
 }
 
-impl Drop for Module {
-    fn drop(&mut self) {
-        // SAFETY: the handle is live and not used again; tensors that were taken from the module live on.
-        unsafe { ffi::dt_module_free(self.handle.as_ptr()) }
-    }
-}
-
 /// libtorch's messages go on with advice, traces and lists of operators.
 fn first_sentence(message: &str) -> String {
     let line = message.lines().map(str::trim).find(|line| !line.is_empty());
@@ -222,15 +173,12 @@ fn first_sentence(message: &str) -> String {
     sentence.trim_end_matches(['.', ':']).to_owned()
 }
 
-extern "C" fn take_tensor(context: *mut c_void, name: *const c_char, tensor: *mut c_void, identity: u64) {
+extern "C" fn take_tensor(context: *mut c_void, name: Text<'_>, tensor: NewTensor, identity: u64) {
     // SAFETY: the context is the Vec of Module::tensors, which nothing else touches during the call.
     let found = unsafe { &mut *context.cast::<Vec<(NamedTensor, u64)>>() };
-    // SAFETY: the name is NUL-terminated and lives during the call.
-    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-    // SAFETY: tensor is a new at::Tensor, which is what tch's C_tensor stands for; tch frees it.
-    let tensor = unsafe { Tensor::from_ptr(tensor.cast()) };
     let same = found.iter().find(|(_, known)| *known == identity);
     let same_as = same.map(|(first, _)| first.same_as.clone().unwrap_or_else(|| first.name.clone()));
+    let (name, tensor) = (name.to_owned(), tensor.take());
     found.push((
         NamedTensor {
             name,
@@ -241,15 +189,11 @@ extern "C" fn take_tensor(context: *mut c_void, name: *const c_char, tensor: *mu
     ));
 }
 
-extern "C" fn take_fixed(context: *mut c_void, operation: *const c_char, training: bool) {
+extern "C" fn take_fixed(context: *mut c_void, operation: Text<'_>, training: bool) {
     // SAFETY: the context is the set of Module::fixed_modes, which nothing else touches during the call.
     let found = unsafe { &mut *context.cast::<BTreeSet<Fixed>>() };
-    // SAFETY: the name is NUL-terminated and lives during the call.
-    let operation = unsafe { CStr::from_ptr(operation) };
-    found.insert(Fixed {
-        operation: operation.to_string_lossy().into_owned(),
-        training,
-    });
+    let operation = operation.to_owned();
+    found.insert(Fixed { operation, training });
 }
 
 #[cfg(test)]

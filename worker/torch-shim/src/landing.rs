@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::ops::DerefMut;
 use std::sync::Arc;
 
-use tch::{Device, TchError, Tensor};
+use tch::{Device, Tensor};
 
 use crate::copy::copy_out;
 use crate::error::{ErrorKind, ShimError, checked};
@@ -15,18 +15,18 @@ use crate::{cuda, ffi};
 /// Tensors, and where the values of each go.
 pub type Pairs<'m> = Vec<(Tensor, &'m mut [u8])>;
 
-/// Where a device copies beside what it computes: on a GPU a stream, which is kept. libtorch has 32 of them and gives them out in turn, so
-/// that one taken for each copy would soon be the stream that computes.
+/// Where a device copies beside what it computes: on a GPU a stream, which is kept. libtorch gives out 32 in turn: one taken for each copy
+/// would soon be the stream that computes.
 pub struct Beside(Box<dyn Lane>);
 
 impl Beside {
     /// For tensors on `device`. What is not on a GPU is copied at once, by the calling thread.
-    ///
-    /// # Errors
-    /// Before [`cuda::load`]; what CUDA reports.
     pub fn of(device: Device) -> Result<Self, ShimError> {
         Ok(Self(match device {
-            Device::Cuda(gpu) => Box::new(Gpu::new(gpu)?),
+            Device::Cuda(gpu) => Box::new(Gpu {
+                gpu,
+                stream: Stream::from_pool(gpu, false)?,
+            }),
             _ => Box::new(Host),
         }))
     }
@@ -46,23 +46,17 @@ pub struct Landing<M> {
 pub struct Landed(Arc<dyn Mark>);
 
 impl Landed {
-    /// What the calling thread computes from now on begins when all is copied. The host waits only where it computes itself.
-    ///
-    /// # Errors
-    /// What CUDA reports.
+    /// Work of the calling thread from now on waits until all is copied; the host waits only where it computes itself.
     pub fn hold(&self) -> Result<(), ShimError> {
         self.0.hold()
     }
 }
 
 impl<M: DerefMut<Target = [u8]> + Send> Landing<M> {
-    /// Begins to copy tensors of the device that `beside` is of, as they are when what the calling thread has computed is done. `pairs` says what goes where
-    /// in the memory: first what the calling thread may change from now on, which it does not before that is copied; and then what
-    /// it changes only behind [`Landed::hold`]. The memory is taken where this succeeds, and is as good as new where it does not. A copy to
-    /// memory that is not [`Pinned`] makes the host wait.
-    ///
-    /// # Errors
-    /// Those of `pairs`; where memory runs out; what CUDA reports.
+    /// Begins to copy tensors of the device that `beside` is of, as they are when what the calling thread has computed is done. `pairs`
+    /// says what goes where in the memory: first what the calling thread may change from now on, which waits until that is copied; then
+    /// what it changes only behind [`Landed::hold`]. The memory is taken where this succeeds. A copy to memory that is not [`Pinned`] makes
+    /// the host wait.
     pub fn start<E: From<ShimError>>(
         beside: &mut Beside,
         memory: &mut Option<Box<M>>,
@@ -78,9 +72,7 @@ impl<M: DerefMut<Target = [u8]> + Send> Landing<M> {
     ) -> Result<Self, E> {
         let op = "copy beside the training";
         let Some(whole) = memory.as_mut() else {
-            return Err(
-                ShimError::new(op, ErrorKind::InvalidArgument, "there is no memory to copy to").into(),
-            );
+            return Err(ShimError::invalid(op, "there is no memory to copy to").into());
         };
         let bounds = whole.as_mut_ptr_range();
         let [changing, lasting] = pairs(whole)?;
@@ -90,24 +82,18 @@ impl<M: DerefMut<Target = [u8]> + Send> Landing<M> {
                 || (bounds.start.cast_const() <= range.start && range.end <= bounds.end.cast_const())
         };
         if !changing.iter().chain(&lasting).all(|(_, to)| inside(to)) {
-            return Err(
-                ShimError::new(op, ErrorKind::InvalidArgument, "a place outside of the memory").into(),
-            );
+            return Err(ShimError::invalid(op, "a place outside of the memory").into());
         }
         let mut tensors = Vec::new();
-        let given = give(lane, [changing, lasting], &mut tensors);
-        match given {
-            Ok(done) => Ok(Self {
-                memory: memory.take(),
-                tensors,
-                done,
-            }),
-            Err(error) => {
-                // Nothing is written to the memory any more when its owner has it back.
-                lane.drain();
-                Err(error.into())
-            }
-        }
+        let done = give(lane, [changing, lasting], &mut tensors).inspect_err(|_| {
+            // Nothing is written to the memory any more when its owner has it back.
+            lane.drain();
+        })?;
+        Ok(Self {
+            memory: memory.take(),
+            tensors,
+            done,
+        })
     }
 
     /// When all is copied.
@@ -116,9 +102,6 @@ impl<M: DerefMut<Target = [u8]> + Send> Landing<M> {
     }
 
     /// Waits until all is copied, on any thread, and gives the memory back.
-    ///
-    /// # Errors
-    /// What went wrong on the device.
     pub fn wait(mut self) -> Result<Box<M>, ShimError> {
         self.end()?;
         let gone = || ShimError::new("wait for a copy", ErrorKind::Other, "the memory was given back");
@@ -171,9 +154,9 @@ fn copy(lane: &mut dyn Lane, pairs: Pairs<'_>, tensors: &mut Vec<Tensor>) -> Res
 
 /// Where copies are made, one after the other.
 trait Lane {
-    /// What is copied from now on begins when what the calling thread has computed is done.
+    /// Later copies wait for what the calling thread has computed.
     fn fork(&mut self) -> Result<(), ShimError>;
-    /// Begins to copy. `to` may be written to until a later mark is reached: its memory lives, and is not used, until then.
+    /// Begins to copy. The memory of `to` lives, and is not used, until a later mark is reached.
     fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError>;
     /// The place up to which copies were begun.
     fn mark(&mut self) -> Result<Arc<dyn Mark>, ShimError>;
@@ -183,7 +166,7 @@ trait Lane {
 
 /// A place in a lane.
 trait Mark: Send + Sync {
-    /// What the calling thread computes from now on begins when it is reached.
+    /// Later work of the calling thread waits for it.
     fn hold(&self) -> Result<(), ShimError>;
     /// The host waits for it.
     fn wait(&self) -> Result<(), ShimError>;
@@ -195,13 +178,6 @@ struct Gpu {
     stream: Stream,
 }
 
-impl Gpu {
-    fn new(gpu: usize) -> Result<Self, ShimError> {
-        let stream = Stream::from_pool(gpu, false)?;
-        Ok(Self { gpu, stream })
-    }
-}
-
 impl Lane for Gpu {
     fn fork(&mut self) -> Result<(), ShimError> {
         let mut computed = Event::new()?;
@@ -210,17 +186,11 @@ impl Lane for Gpu {
     }
 
     fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError> {
+        let (place, bytes) = (to.as_mut_ptr(), to.len() as i64);
         self.stream.run(|| {
             checked("copy a tensor to the host", |error| {
-                // SAFETY: the tensor is live; `to` is as long as the call is told, and the caller keeps it until a later mark.
-                unsafe {
-                    ffi::dt_tensor_copy_to(
-                        tensor.as_ptr().cast(),
-                        to.as_mut_ptr().cast(),
-                        to.len() as i64,
-                        error,
-                    )
-                }
+                // SAFETY: `place` has as many bytes as the call is told, and the caller keeps it until a later mark.
+                unsafe { ffi::dt_tensor_copy_to(tensor.into(), place, bytes, error) }
             })
         })?
     }
@@ -254,7 +224,7 @@ impl Mark for GpuMark {
     }
 }
 
-/// The calling thread, which copies at once.
+/// The calling thread, which copies at once: its marks are reached.
 struct Host;
 
 impl Lane for Host {
@@ -263,21 +233,17 @@ impl Lane for Host {
     }
 
     fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError> {
-        let failed =
-            |error: TchError| ShimError::new("copy a tensor", crate::kind_of(&error), error.to_string());
-        copy_out(tensor, to).map_err(failed)
+        Ok(copy_out(tensor, to)?)
     }
 
     fn mark(&mut self) -> Result<Arc<dyn Mark>, ShimError> {
-        Ok(Arc::new(Reached))
+        Ok(Arc::new(Host))
     }
 
     fn drain(&mut self) {}
 }
 
-struct Reached;
-
-impl Mark for Reached {
+impl Mark for Host {
     fn hold(&self) -> Result<(), ShimError> {
         Ok(())
     }
@@ -299,9 +265,6 @@ unsafe impl Sync for Pinned {}
 
 impl Pinned {
     /// Pins `memory`, which takes about as long as to write it once. The thread is on its GPU: see [`cuda::set_device`].
-    ///
-    /// # Errors
-    /// Before [`cuda::load`]; where the system has no more to pin.
     pub fn over(memory: &mut [u8]) -> Result<Self, ShimError> {
         let data = memory.as_mut_ptr().cast();
         checked("pin memory", |error| {

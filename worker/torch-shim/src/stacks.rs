@@ -11,9 +11,6 @@ const PATIENCE_S: u32 = 30;
 
 /// From now on the thread that gets SIGABRT prints its stack to standard error before the process ends by the signal. The kernel
 /// prefers the main thread, which is the one that trains.
-///
-/// # Errors
-/// Where the handler cannot be installed.
 pub fn print_on_abort() -> io::Result<()> {
     // SAFETY: the handler does what a signal handler may not: it allocates and takes locks. The process ends with it in any case,
     // and it cannot wait for ever: an alarm, set first and by a call that is allowed, ends the process should the interrupted

@@ -2,48 +2,34 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::error::{ErrorKind, ShimError, checked};
+use crate::error::{ShimError, checked};
 use crate::ffi;
 
 /// Makes `target` use `source`'s storage, shape and strides; `target` stays the same leaf of the autograd graph, so
 /// every layer that holds it sees the new data.
-///
-/// # Errors
-/// `Other` where the two are of incompatible kinds (a different device type or layout).
 pub fn set_data(target: &Tensor, source: &Tensor) -> Result<(), ShimError> {
     checked("set a parameter's data", |error| {
-        // SAFETY: both tensors are live; libtorch takes its own reference to the storage.
-        unsafe { ffi::dt_tensor_set_data(target.as_ptr().cast(), source.as_ptr().cast(), error) }
+        ffi::dt_tensor_set_data(target.into(), source.into(), error)
     })
 }
 
-/// Makes `grad` the gradient of the leaf `target`. Backward adds to it in place, so a view stays a view.
-///
-/// # Errors
-/// `InvalidArgument` where shape, dtype or device differ.
+/// Makes `grad`, of the same shape, dtype and device, the gradient of the leaf `target`. Backward adds to it in place, so a view stays
+/// a view.
 pub fn set_grad(target: &Tensor, grad: &Tensor) -> Result<(), ShimError> {
     checked("set a parameter's gradient", |error| {
-        // SAFETY: both tensors are live; libtorch takes its own reference.
-        unsafe { ffi::dt_tensor_set_grad(target.as_ptr().cast(), grad.as_ptr().cast(), error) }
+        ffi::dt_tensor_set_grad(target.into(), Some(grad.into()), error)
     })
 }
 
 /// Drops the gradient of `target`.
-///
-/// # Errors
-/// None known.
 pub fn clear_grad(target: &Tensor) -> Result<(), ShimError> {
     checked("drop a parameter's gradient", |error| {
-        // SAFETY: null stands for no gradient.
-        unsafe { ffi::dt_tensor_set_grad(target.as_ptr().cast(), std::ptr::null(), error) }
+        ffi::dt_tensor_set_grad(target.into(), None, error)
     })
 }
 
 /// Writes `values` into `target`, a contiguous Double tensor on the CPU of as many elements. Unlike a copy from another tensor
 /// this takes no memory, so it cannot run out of it. Nothing else may use the tensor meanwhile.
-///
-/// # Errors
-/// `InvalidArgument` for any other tensor.
 pub fn write(target: &Tensor, values: &[f64]) -> Result<(), ShimError> {
     let fits = target.defined()
         && target.device() == Device::Cpu
@@ -51,14 +37,9 @@ pub fn write(target: &Tensor, values: &[f64]) -> Result<(), ShimError> {
         && target.f_kind().is_ok_and(|kind| kind == Kind::Double)
         && target.numel() == values.len();
     if !fits {
-        return Err(ShimError::new(
-            "write figures into a tensor",
-            ErrorKind::InvalidArgument,
-            format!(
-                "{} figures need as many float64 on the CPU, one after the other",
-                values.len()
-            ),
-        ));
+        let count = values.len();
+        let message = format!("{count} figures need as many float64 on the CPU, one after the other");
+        return Err(ShimError::invalid("write figures into a tensor", message));
     }
     // SAFETY: the tensor is contiguous and holds as many float64 as the slice, on the host; a Rust slice cannot lie in it, as
     // libtorch's memory is never lent out as one.
@@ -76,6 +57,18 @@ pub(crate) fn scalar_type(kind: Kind) -> Option<i32> {
         Kind::Double => Some(7),
         Kind::BFloat16 => Some(15),
         _ => None,
+    }
+}
+
+/// A device as the boundary numbers it: -1 is the CPU.
+pub(crate) fn device_index(op: &'static str, device: Device) -> Result<i32, ShimError> {
+    match device {
+        Device::Cpu => Ok(-1),
+        // libtorch counts devices in 8 bits.
+        Device::Cuda(index) => i8::try_from(index)
+            .map(i32::from)
+            .map_err(|_| ShimError::invalid(op, format!("there is no GPU {index}"))),
+        other => Err(ShimError::invalid(op, format!("{other:?} is not supported"))),
     }
 }
 

@@ -50,11 +50,9 @@ pub(crate) fn peer_dies(group: Group, shared: bool) -> Result<(), Failure> {
     let begun = Instant::now();
     // With three ranks the first survivor to notice leaves too, and the other may see that as its loss.
     let lost = match outcome(g, &tensor) {
-        Err(CollectiveError::PeerLost {
-            op: "all_reduce",
-            sequence,
-            ..
-        }) => sequence > 0,
+        Err(CollectiveError::PeerLost { operation, .. }) if operation.op == "all_reduce" => {
+            operation.sequence > 0
+        }
         // Who watches a group of GPUs has no operation in mind.
         Err(CollectiveError::PeerLost { .. }) => device() != Device::Cpu,
         other => return Err(format!("expected a lost peer, got {other:?}").into()),
@@ -136,13 +134,9 @@ pub(crate) fn time_out(mut group: Group, shared: bool) -> Result<(), Failure> {
     let waited = begun.elapsed();
     // A survivor whose neighbour timed out first sees that neighbour leave.
     match outcome {
-        Err(CollectiveError::TimedOut {
-            op: "all_reduce",
-            bytes: 4000,
-            after,
-            late,
-            ..
-        }) if after == limit && (!shared || late == Some(group.size() - 1)) => {}
+        Err(CollectiveError::TimedOut { operation, late })
+            if (operation.op, operation.bytes, operation.timeout) == ("all_reduce", 4000, limit)
+                && (!shared || late == Some(group.size() - 1)) => {}
         Err(CollectiveError::PeerLost { .. }) if group.size() > 2 => {}
         other => return Err(format!("expected a time-out, got {other:?}").into()),
     }
@@ -254,7 +248,7 @@ pub(crate) fn fallback(env: WorkerEnv, wish: Transport) -> Result<(), Failure> {
             all_reduce(group.as_ref(), Kind::Float, 1000)?;
             group.shutdown()?;
         }
-        (Transport::Shared, Err(RendezvousError::NoSharedMemory { reason }))
+        (Transport::Shared, Err(RendezvousError::NoSharedMemory(reason)))
             if reason.starts_with("rank 0: cannot size shared memory") => {}
         (_, Ok(group)) => return Err(format!("connected by {}", group.backend()).into()),
         (_, Err(error)) => return Err(error.into()),

@@ -121,9 +121,6 @@ impl std::fmt::Debug for Api {
 impl Api {
     /// That of this process. Call it after `dtrain_torch_shim::cuda::load`: libtorch has then loaded its own, and this is the
     /// same one, with the same settings and the same state.
-    ///
-    /// # Errors
-    /// Where there is none, or it is too old.
     pub(super) fn load() -> Result<Self, NcclError> {
         // SAFETY: nothing is loaded, and no initialiser runs.
         let loaded = unsafe { Library::open(Some(NAME), RTLD_NOW | RTLD_NOLOAD) };
@@ -140,9 +137,6 @@ impl Api {
     }
 
     /// The library at `path`, or of a name that the loader knows.
-    ///
-    /// # Errors
-    /// As [`Api::load`].
     pub(super) fn open(path: &Path) -> Result<Self, NcclError> {
         // SAFETY: NCCL's initialisers have no conditions; whether it is an NCCL is seen by its functions.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
@@ -170,9 +164,6 @@ impl Api {
     }
 
     /// Over functions that are NCCL's, or behave like them.
-    ///
-    /// # Errors
-    /// Where it does not tell its version.
     pub(super) fn new(functions: Functions) -> Result<Self, NcclError> {
         let mut api = Self {
             functions,
@@ -184,19 +175,6 @@ impl Api {
         match code {
             SUCCESS => Ok(api),
             code => Err(NcclError::Failing(api.words(code, std::ptr::null_mut()))),
-        }
-    }
-
-    /// A new name for a group of ranks: rank 0 makes it and tells the others.
-    ///
-    /// # Errors
-    /// NCCL's words, for example where it finds no network interface.
-    pub(super) fn unique_id(&self) -> Result<ncclUniqueId, String> {
-        let mut id = ncclUniqueId { internal: [0; 128] };
-        // SAFETY: id is a valid place.
-        match unsafe { (self.functions.get_unique_id)(&mut id) } {
-            SUCCESS => Ok(id),
-            code => Err(self.words(code, std::ptr::null_mut())),
         }
     }
 

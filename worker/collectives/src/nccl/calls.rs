@@ -8,29 +8,12 @@ use tch::{Kind, Tensor};
 use super::super::{Collective, ReduceOp};
 use super::api::{self, Api, Code, CudaStream, SUCCESS};
 
-pub(super) fn name(one: &Collective<'_>) -> &'static str {
-    match one {
-        Collective::AllReduce(..) => "all_reduce",
-        Collective::Broadcast(..) => "broadcast",
-        Collective::AllGather { .. } => "all_gather",
-        Collective::ReduceScatter { .. } => "reduce_scatter",
-    }
-}
-
-pub(super) fn tensors<'a>(one: &Collective<'a>) -> Vec<&'a Tensor> {
-    match *one {
-        Collective::AllReduce(tensor, _) | Collective::Broadcast(tensor, _) => vec![tensor],
-        Collective::AllGather { output, input } => vec![input, output],
-        Collective::ReduceScatter { output, input, .. } => vec![output, input],
-    }
-}
-
 /// Gives an operation to NCCL.
-pub(super) fn give(api: &Api, one: &Collective<'_>, comm: ncclComm_t, stream: CudaStream) -> Code {
+pub(super) fn give(api: &Api, one: Collective<'_>, comm: ncclComm_t, stream: CudaStream) -> Code {
     let functions = &api.functions;
     // SAFETY, of all: the communicator is live; the memory is that of tensors which live until the operation has ended, and was
     // checked to have room for every rank's part.
-    match *one {
+    match one {
         Collective::AllReduce(tensor, op) => {
             let (data, count, kind) = parts(tensor);
             // SAFETY: see above.

@@ -6,9 +6,8 @@ use std::time::Instant;
 use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclUniqueId};
 
 use super::api::{self, Api, Code, IN_PROGRESS, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR};
-use super::pause::Pause;
-use crate::CollectiveError;
-use crate::error::Operation;
+use super::pause::pause;
+use crate::{CollectiveError, Operation};
 
 /// This rank's end of a group of ranks.
 ///
@@ -34,9 +33,6 @@ unsafe impl Send for State {}
 impl Communicator {
     /// Connects the ranks that hold `id`; `connecting` says who this is and how long it waits for the others. The current device
     /// of the calling thread becomes the communicator's.
-    ///
-    /// # Errors
-    /// `TimedOut` where a rank does not come; NCCL's words otherwise.
     pub(super) fn connect(
         api: Arc<Api>,
         id: ncclUniqueId,
@@ -53,9 +49,6 @@ impl Communicator {
     }
 
     /// A communicator of the same ranks whose operations are independent of this one's. Every rank calls it.
-    ///
-    /// # Errors
-    /// As [`Communicator::connect`]. This communicator has ended then.
     pub(super) fn split(&self, connecting: Operation) -> Result<Self, CollectiveError> {
         let mut state = self.state();
         live(&state, connecting)?;
@@ -98,13 +91,10 @@ impl Communicator {
             state: Mutex::new(State { raw, failure: None }),
         };
         let mut state = made.state();
-        match state.raw.is_null() && (code == SUCCESS || code == IN_PROGRESS) {
-            true => {
-                let words = "no communicator was made".into();
-                return Err(Fault { code: SUCCESS, words }.of(connecting));
-            }
-            false => made.settle(&mut state, code, connecting)?,
+        if state.raw.is_null() && (code == SUCCESS || code == IN_PROGRESS) {
+            return Err(connecting.failed("NCCL: no communicator was made".into()));
         }
+        made.settle(&mut state, code, connecting)?;
         drop(state);
         Ok(made)
     }
@@ -114,9 +104,6 @@ impl Communicator {
     }
 
     /// Gives NCCL something to do. `start` is called with a live communicator.
-    ///
-    /// # Errors
-    /// What NCCL says; what has ended the communicator before.
     pub(super) fn call(
         &self,
         operation: Operation,
@@ -129,42 +116,37 @@ impl Communicator {
     }
 
     /// Whether it still works.
-    ///
-    /// # Errors
-    /// What has ended it.
     pub(super) fn health(&self) -> Result<(), CollectiveError> {
-        match &self.state().failure {
-            Some(failure) => Err(failure.clone()),
-            None => Ok(()),
-        }
+        self.state().failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Asks whether something has gone wrong that no call has said, such as the death of a peer: what it is.
-    pub(super) fn asynchronous(&self) -> Option<Fault> {
+    /// Asks whether something has gone wrong that no call has said, such as the death of a peer: what it is, in `operation`.
+    pub(super) fn asynchronous(&self, operation: Operation) -> Option<CollectiveError> {
         let state = self.state();
         if state.raw.is_null() {
             return None;
         }
         match self.progress(&state) {
             SUCCESS | IN_PROGRESS => None,
-            code => Some(Fault {
-                code,
-                words: self.api.words(code, state.raw),
-            }),
+            code => Some(self.error(code, state.raw, operation)),
+        }
+    }
+
+    fn error(&self, code: Code, raw: ncclComm_t, operation: Operation) -> CollectiveError {
+        let message = format!("NCCL: {}", self.api.words(code, raw));
+        match code {
+            SYSTEM_ERROR | REMOTE_ERROR => CollectiveError::PeerLost { operation, message },
+            _ => operation.failed(message),
         }
     }
 
     /// Ends it at once, also on the device, where kernels that wait for peers stop waiting; what they leave is garbage. `reason`
     /// is what everybody is told from now on.
     pub(super) fn abort(&self, reason: CollectiveError) {
-        let mut state = self.state();
-        self.end(&mut state, reason);
+        self.end(&mut self.state(), reason);
     }
 
     /// Ends it in good order: no operation is in flight, and every rank calls it.
-    ///
-    /// # Errors
-    /// As [`Communicator::call`].
     pub(super) fn close(&self, closing: Operation) -> Result<(), CollectiveError> {
         // SAFETY: comm is live, by the lock.
         self.call(closing, |api, comm| unsafe {
@@ -175,11 +157,7 @@ impl Communicator {
         // SAFETY: raw was live and, since it is taken out, is destroyed once.
         match unsafe { (self.api.functions.comm_destroy)(raw) } {
             SUCCESS | IN_PROGRESS => Ok(()),
-            code => Err(Fault {
-                code,
-                words: self.api.words(code, std::ptr::null_mut()),
-            }
-            .of(closing)),
+            code => Err(self.error(code, std::ptr::null_mut(), closing)),
         }
     }
 
@@ -201,13 +179,12 @@ impl Communicator {
                 self.end(state, late.clone());
                 return Err(late);
             }
-            Pause::after(waited).take(self.api.sleep);
+            pause(waited, self.api.sleep);
         };
         if code == SUCCESS {
             return Ok(());
         }
-        let words = self.api.words(code, state.raw);
-        let error = Fault { code, words }.of(operation);
+        let error = self.error(code, state.raw, operation);
         self.end(state, error.clone());
         Err(error)
     }
@@ -241,11 +218,7 @@ impl Communicator {
 fn live(state: &State, operation: Operation) -> Result<(), CollectiveError> {
     match &state.failure {
         Some(failure) => Err(failure.clone()),
-        None if state.raw.is_null() => Err(Fault {
-            code: SUCCESS,
-            words: "the group was closed before".into(),
-        }
-        .of(operation)),
+        None if state.raw.is_null() => Err(operation.failed("NCCL: the group was closed before".into())),
         None => Ok(()),
     }
 }
@@ -254,33 +227,4 @@ fn live(state: &State, operation: Operation) -> Result<(), CollectiveError> {
 struct SplitPlaces {
     made: ncclComm_t,
     config: ncclConfig_t,
-}
-
-/// What NCCL says has gone wrong.
-pub(super) struct Fault {
-    code: Code,
-    words: String,
-}
-
-impl Fault {
-    pub(super) fn of(self, operation: Operation) -> CollectiveError {
-        let Operation {
-            op, rank, sequence, ..
-        } = operation;
-        let message = format!("NCCL: {}", self.words);
-        match self.code {
-            SYSTEM_ERROR | REMOTE_ERROR => CollectiveError::PeerLost {
-                op,
-                rank,
-                sequence,
-                message,
-            },
-            _ => CollectiveError::Backend {
-                op,
-                rank,
-                sequence,
-                message,
-            },
-        }
-    }
 }

@@ -25,16 +25,15 @@ use std::time::Duration;
 use cudarc::nccl::sys::ncclUniqueId;
 use tch::{Device, Kind, Tensor};
 
-use self::api::Api;
+use self::api::{Api, SUCCESS};
 pub use self::api::{NcclError, Version};
-use self::calls::{give, grouped, name, tensors};
+use self::calls::{give, grouped};
 use self::communicator::Communicator;
 use self::timeline::{GpuTimeline, Timeline};
 use self::watchdog::Watchdog;
 use self::work::{Barrier, InFlight};
-use super::caller::{Caller, bytes_of};
-use super::error::Operation;
-use super::{Collective, CollectiveError, Done, ProcessGroup, ReduceOp, Work};
+use super::caller::Caller;
+use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, ReduceOp, Work};
 
 /// How a group of NCCL's is called among its ranks: rank 0 makes it, see [`Nccl::invite`].
 pub type Invitation = [u8; 128];
@@ -45,9 +44,6 @@ pub struct Nccl(Arc<Api>);
 
 impl Nccl {
     /// The NCCL that libtorch uses in this process. Call it after `dtrain_torch_shim::cuda::load`.
-    ///
-    /// # Errors
-    /// See [`NcclError`].
     pub fn load() -> Result<Self, NcclError> {
         Ok(Self(Arc::new(Api::load()?)))
     }
@@ -58,12 +54,13 @@ impl Nccl {
     }
 
     /// A name for a new group, on rank 0, for all ranks.
-    ///
-    /// # Errors
-    /// NCCL's words.
     pub fn invite(&self) -> Result<Invitation, NcclError> {
-        let id = self.0.unique_id().map_err(NcclError::Failing)?;
-        Ok(id.internal.map(|byte| byte as u8))
+        let mut id = ncclUniqueId { internal: [0; 128] };
+        // SAFETY: id is a valid place.
+        match unsafe { (self.0.functions.get_unique_id)(&mut id) } {
+            SUCCESS => Ok(id.internal.map(|byte| byte as u8)),
+            code => Err(NcclError::Failing(self.0.words(code, std::ptr::null_mut()))),
+        }
     }
 }
 
@@ -144,11 +141,9 @@ impl NcclGroup {
     ) -> Result<Self, CollectiveError> {
         let communicator = Arc::new(communicator);
         let watchdog = Watchdog::start(Arc::clone(&communicator), Arc::clone(&timeline), seat.rank);
-        let watchdog = watchdog.map_err(|error| CollectiveError::Backend {
-            op: "connect",
-            rank: seat.rank,
-            sequence: 0,
-            message: format!("no thread can be started to watch over NCCL: {error}"),
+        let watchdog = watchdog.map_err(|error| {
+            let message = format!("no thread can be started to watch over NCCL: {error}");
+            Operation::new("connect", seat.rank).failed(message)
         })?;
         Ok(Self {
             device,
@@ -161,9 +156,6 @@ impl NcclGroup {
 
     /// A second group of the same ranks, on a stream of its own: its operations have an order of their own. Every rank calls it,
     /// in the order of this group's operations.
-    ///
-    /// # Errors
-    /// As [`NcclGroup::connect`].
     pub fn split(&self) -> Result<Self, CollectiveError> {
         let seat = Seat {
             rank: self.caller.rank,
@@ -181,42 +173,29 @@ impl NcclGroup {
         Ok(group)
     }
 
-    /// NCCL reads memory of its own GPU.
-    fn here(&self, op: &'static str, tensors: &[&Tensor]) -> Result<(), CollectiveError> {
-        match tensors.iter().find(|tensor| tensor.device() != self.device) {
-            None => Ok(()),
-            Some(elsewhere) => Err(CollectiveError::InvalidTensor {
-                op,
-                rank: self.caller.rank,
-                reason: format!(
-                    "the tensor is on {:?}, and this rank's group on {:?}",
-                    elsewhere.device(),
-                    self.device
-                ),
-            }),
-        }
-    }
-
     /// Gives operations to the stream that communicates, several as one.
-    fn start(&self, op: &'static str, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
-        all.iter().try_for_each(|one| self.check(one))?;
-        let all: Vec<_> = all.iter().filter(|one| one.tensor().numel() > 0).collect();
+    fn give(&self, op: &'static str, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
+        all.iter().try_for_each(|one| self.check(*one))?;
+        let all: Vec<_> = all
+            .iter()
+            .copied()
+            .filter(|one| one.input().numel() > 0)
+            .collect();
         if all.is_empty() {
             return Ok(Box::new(Done));
         }
-        let tensors: Vec<&Tensor> = all.iter().flat_map(|one| tensors(one)).collect();
-        let bytes = tensors.iter().map(|tensor| bytes_of(tensor)).sum();
-        let operation = self.caller.operation(op, bytes);
+        let operation = self.caller.operation(op, all.iter().map(|one| one.bytes()).sum());
         self.timeline.fork().map_err(|error| operation.error(error))?;
         let stream = self.timeline.stream();
         self.communicator
             .call(operation, |api, comm| match all.as_slice() {
-                [one] => give(api, one, comm, stream),
-                several => grouped(api, several.iter(), |one| give(api, one, comm, stream)),
+                [one] => give(api, *one, comm, stream),
+                several => grouped(api, several.iter(), |one| give(api, *one, comm, stream)),
             })?;
         let mark = self.timeline.mark().map_err(|error| operation.error(error))?;
         self.watchdog.watch(operation, Arc::clone(&mark));
-        let kept = tensors.into_iter().map(Tensor::shallow_clone).collect();
+        let tensors = all.iter().flat_map(|one| [one.input(), one.output()]);
+        let kept = tensors.map(Tensor::shallow_clone).collect();
         let (communicator, timeline) = (Arc::clone(&self.communicator), Arc::clone(&self.timeline));
         Ok(Box::new(InFlight::new(
             operation,
@@ -227,19 +206,17 @@ impl NcclGroup {
         )))
     }
 
-    /// What does not fit is refused before anything is sent.
-    fn check(&self, one: &Collective<'_>) -> Result<(), CollectiveError> {
-        let check = self.caller.check(name(one));
-        match *one {
-            Collective::AllReduce(tensor, _) => check.tensor(tensor)?,
-            Collective::Broadcast(tensor, root) => {
-                check.root(root)?;
-                check.tensor(tensor)?;
-            }
-            Collective::AllGather { output, input } => check.parts(output, input)?,
-            Collective::ReduceScatter { output, input, .. } => check.parts(input, output)?,
+    /// What does not fit is refused before anything is sent; NCCL reads memory of its own GPU.
+    fn check(&self, one: Collective<'_>) -> Result<(), CollectiveError> {
+        self.caller.check(one)?;
+        let (place, own) = (one.input().device(), self.device);
+        match place == own {
+            true => Ok(()),
+            false => Err(CollectiveError::InvalidTensor {
+                operation: Operation::new(one.name(), self.caller.rank),
+                reason: format!("the tensor is on {place:?}, and this rank's group on {own:?}"),
+            }),
         }
-        self.here(name(one), &tensors(one))
     }
 }
 
@@ -260,30 +237,13 @@ impl ProcessGroup for NcclGroup {
         self.caller.timeout = timeout;
     }
 
-    fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
-        self.start_all(&[Collective::AllReduce(tensor, op)])
-    }
-
-    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        self.start_all(&[Collective::Broadcast(tensor, root)])
-    }
-
-    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-        self.start_all(&[Collective::AllGather { output, input }])
-    }
-
-    fn reduce_scatter(
-        &self,
-        output: &Tensor,
-        input: &Tensor,
-        op: ReduceOp,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        self.start_all(&[Collective::ReduceScatter { output, input, op }])
+    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        self.give(one.name(), &[one])
     }
 
     fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
         match all.first() {
-            Some(first) => self.start(name(first), all),
+            Some(first) => self.give(first.name(), all),
             None => Ok(Box::new(Done)),
         }
     }
@@ -291,7 +251,7 @@ impl ProcessGroup for NcclGroup {
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
         let torch = |error: tch::TchError| self.caller.operation("barrier", 0).torch(error);
         let token = Tensor::f_zeros([1], (Kind::Float, self.device)).map_err(torch)?;
-        let work = self.start("barrier", &[Collective::AllReduce(&token, ReduceOp::Sum)])?;
+        let work = self.give("barrier", &[Collective::AllReduce(&token, ReduceOp::Sum)])?;
         Ok(Box::new(Barrier(work)))
     }
 
@@ -305,18 +265,5 @@ impl ProcessGroup for NcclGroup {
         // It is not looked after any more: a peer that has closed already is no fault.
         drop(self.watchdog);
         self.communicator.close(closing)
-    }
-}
-
-impl Operation {
-    /// Nothing is in flight.
-    fn watching(rank: usize) -> Self {
-        Self {
-            op: "watch",
-            rank,
-            sequence: 0,
-            bytes: 0,
-            timeout: Duration::ZERO,
-        }
     }
 }

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::communicator::Communicator;
 use super::timeline::{Mark, Timeline};
-use crate::CollectiveError;
-use crate::error::Operation;
+use crate::{CollectiveError, Operation};
 
 /// How often it looks.
 const TICK: Duration = Duration::from_millis(100);
@@ -46,9 +45,6 @@ impl Shared {
 
 impl Watchdog {
     /// Looks after `communicator`, whose operations run on `timeline`, until dropped.
-    ///
-    /// # Errors
-    /// Where no thread can be had.
     pub(super) fn start(
         communicator: Arc<Communicator>,
         timeline: Arc<dyn Timeline>,
@@ -64,7 +60,7 @@ impl Watchdog {
                 .name("nccl-watchdog".into())
                 .spawn(move || match timeline.adopt_thread() {
                     Ok(()) => watch(&watched, &communicator, rank),
-                    Err(error) => communicator.abort(Operation::watching(rank).error(error)),
+                    Err(error) => communicator.abort(Operation::new("watch", rank).error(error)),
                 })?;
         Ok(Self {
             shared,
@@ -99,11 +95,8 @@ fn watch(shared: &Shared, communicator: &Communicator, rank: usize) {
         let late = look(&mut pending);
         let operation = pending.operations.front().map(|watched| watched.operation);
         drop(pending);
-        let fault = late.or_else(|| {
-            let fault = communicator.asynchronous()?;
-            Some(fault.of(operation.unwrap_or(Operation::watching(rank))))
-        });
-        if let Some(fault) = fault {
+        let operation = operation.unwrap_or(Operation::new("watch", rank));
+        if let Some(fault) = late.or_else(|| communicator.asynchronous(operation)) {
             // What the others see of it is that this rank is gone; here is the reason.
             tracing::error!("{fault}; the GPU stops waiting");
             communicator.abort(fault);

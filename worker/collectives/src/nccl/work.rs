@@ -6,10 +6,9 @@ use std::time::Instant;
 use dtrain_torch_shim::ShimError;
 use tch::Tensor;
 
-use super::super::error::Operation;
-use super::super::{CollectiveError, Work};
+use super::super::{CollectiveError, Operation, Work};
 use super::communicator::Communicator;
-use super::pause::Pause;
+use super::pause::pause;
 use super::timeline::{Mark, Timeline};
 
 /// An operation that the device has been given.
@@ -95,7 +94,7 @@ impl Work for Barrier {
         let begun = Instant::now();
         // The watchdog ends what does not end: then this is an error.
         while !self.0.is_completed()? {
-            Pause::after(begun.elapsed()).take(std::thread::sleep);
+            pause(begun.elapsed(), std::thread::sleep);
         }
         self.0.wait()
     }

@@ -1,18 +1,16 @@
 //! How the ranks make something together that any of them may fail to make: all of them know in the end.
 
 use dtrain_shared_memory::Ticket;
-use tch::{Device, Kind, Tensor};
+use tch::kind::Element;
+use tch::{TchError, Tensor};
 
-use crate::{CollectiveError, GlooGroup, ProcessGroup};
+use crate::{CollectiveError, GlooGroup, Operation, ProcessGroup};
 
 /// Enough for a sentence.
 const REASON_BYTES: usize = 400;
 
 /// Rank 0 makes a thing and sends its ticket; the others open it. Every rank gets its own, or all get the reason of the first
-/// rank that has none. What was made is still held by all ranks when the first of them returns.
-///
-/// # Errors
-/// Those of Gloo.
+/// rank that has none. What was made is still held by all ranks when the first of them returns. The outer error is Gloo's.
 pub(super) fn make<T>(
     gloo: &GlooGroup,
     create: impl FnOnce() -> Result<(T, Ticket), String>,
@@ -23,7 +21,7 @@ pub(super) fn make<T>(
     if let Some(Ok((_, ticket))) = &created {
         words = ticket.to_words();
     }
-    let words = broadcast(gloo, words)?;
+    broadcast(gloo, &mut words)?;
     let own = match created {
         Some(created) => created.map(|(thing, _)| thing),
         // No ticket is all zeros: rank 0 has failed, and says why itself.
@@ -33,40 +31,29 @@ pub(super) fn make<T>(
             None => Err("rank 0 sent a ticket that is none".into()),
         },
     };
-    Ok(
-        match first_reason(gloo, own.as_ref().err().map(String::as_str))? {
-            Some(reason) => Err(reason),
-            None => own,
-        },
-    )
+    let reason = first_reason(gloo, own.as_ref().err().map(String::as_str))?;
+    Ok(reason.map_or(own, Err))
 }
 
-fn broadcast(gloo: &GlooGroup, words: [i64; Ticket::WORDS]) -> Result<[i64; Ticket::WORDS], CollectiveError> {
-    let mut words = words;
-    let tensor = Tensor::from_slice(&words);
+/// Rank 0's values on every rank.
+pub(crate) fn broadcast<T: Element>(gloo: &GlooGroup, values: &mut [T]) -> Result<(), CollectiveError> {
+    let tensor = Tensor::from_slice(values);
     gloo.broadcast(&tensor, 0)?.wait()?;
-    let length = words.len();
-    tensor.f_copy_data(&mut words, length).map_err(local(gloo))?;
-    Ok(words)
+    let length = values.len();
+    tensor.f_copy_data(values, length).map_err(local(gloo))
 }
 
-/// Every rank's words, in the order of ranks.
-///
-/// # Errors
-/// Those of Gloo.
-pub(super) fn gather<const N: usize>(
+/// Every rank's values, as many as this rank's, in the order of ranks.
+pub(super) fn gather<T: Element + Default + Clone>(
     gloo: &GlooGroup,
-    own: [i64; N],
-) -> Result<Vec<[i64; N]>, CollectiveError> {
-    let all = zeros(gloo, N, Kind::Int64)?;
-    gloo.all_gather(&all, &Tensor::from_slice(&own))?.wait()?;
-    let mut flat = vec![0; N * gloo.size()];
+    own: &[T],
+) -> Result<Vec<T>, CollectiveError> {
+    let mut flat = vec![T::default(); own.len() * gloo.size()];
+    let all = Tensor::f_from_slice(&flat).map_err(local(gloo))?;
+    gloo.all_gather(&all, &Tensor::from_slice(own))?.wait()?;
     let length = flat.len();
     all.f_copy_data(&mut flat, length).map_err(local(gloo))?;
-    Ok(flat
-        .chunks_exact(N)
-        .filter_map(|words| words.try_into().ok())
-        .collect())
+    Ok(flat)
 }
 
 /// The first rank's reason, or `None` where no rank has one.
@@ -79,36 +66,22 @@ fn first_reason(gloo: &GlooGroup, own: Option<&str>) -> Result<Option<String>, C
             *place = byte;
         }
     }
-    let all = zeros(gloo, REASON_BYTES, Kind::Uint8)?;
-    gloo.all_gather(&all, &Tensor::from_slice(&bytes))?.wait()?;
-    let mut flat = vec![0u8; REASON_BYTES * gloo.size()];
-    let length = flat.len();
-    all.f_copy_data_u8(&mut flat, length).map_err(local(gloo))?;
-    let ranks = flat.chunks_exact(REASON_BYTES).enumerate();
+    let all = gather(gloo, &bytes)?;
+    let ranks = all.chunks_exact(REASON_BYTES).enumerate();
     let failed: Vec<_> = ranks.filter(|(_, said)| said[0] != 0).collect();
     // A rank without words only follows another.
     let told = failed.iter().find(|(_, said)| said[1] != 0).or(failed.first());
     Ok(told.map(|(rank, said)| {
-        let end = said[1..]
-            .iter()
-            .position(|byte| *byte == 0)
-            .map_or(said.len(), |end| end + 1);
-        format!("rank {rank}: {}", String::from_utf8_lossy(&said[1..end]))
+        let words = String::from_utf8_lossy(&said[1..]);
+        format!("rank {rank}: {}", words.trim_end_matches('\0'))
     }))
 }
 
-/// Room for `each` elements of every rank.
-fn zeros(gloo: &GlooGroup, each: usize, kind: Kind) -> Result<Tensor, CollectiveError> {
-    let count = (each * gloo.size()) as i64;
-    Tensor::f_zeros([count], (kind, Device::Cpu)).map_err(local(gloo))
-}
-
 /// A failure on this rank, of what only needs a little memory.
-fn local(gloo: &GlooGroup) -> impl Fn(tch::TchError) -> CollectiveError {
-    let rank = gloo.rank();
+fn local(gloo: &GlooGroup) -> impl Fn(TchError) -> CollectiveError {
+    let operation = Operation::new("share memory", gloo.rank());
     move |error| CollectiveError::OutOfMemory {
-        op: "share memory",
-        rank,
+        operation,
         message: error.to_string(),
     }
 }

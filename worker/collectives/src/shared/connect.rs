@@ -1,43 +1,8 @@
-//! Whether the ranks share memory: what each of them knows, what follows from it, and the attempt.
+//! Whether the ranks share memory: what each of them knows, and what follows from it.
 
+use super::agree;
 use crate::transport::Transport;
-use dtrain_shared_memory::{Control, Member};
-
-use super::{SharedGroup, agree};
-use crate::{CollectiveError, GlooGroup, ProcessGroup};
-
-/// What came of an attempt to share memory; the same on all ranks.
-#[derive(Debug)]
-pub enum Sharing {
-    /// All ranks have it.
-    Shared(SharedGroup),
-    /// A rank does not, and so none does.
-    Refused {
-        /// The group as it was.
-        gloo: GlooGroup,
-        /// Which rank, and why.
-        reason: String,
-    },
-}
-
-pub(super) fn over(gloo: GlooGroup) -> Result<Sharing, CollectiveError> {
-    let (rank, size) = (gloo.rank(), gloo.size());
-    let made = agree::make(
-        &gloo,
-        || {
-            let (control, ticket) = Control::create(size).map_err(|error| error.to_string())?;
-            Ok((Member::new(control).map_err(|error| error.to_string())?, ticket))
-        },
-        |ticket| {
-            let control = Control::open(ticket, rank).map_err(|error| error.to_string())?;
-            Member::new(control).map_err(|error| error.to_string())
-        },
-    )?;
-    Ok(match made {
-        Ok(member) => Sharing::Shared(SharedGroup::new(member, gloo)),
-        Err(reason) => Sharing::Refused { gloo, reason },
-    })
-}
+use crate::{CollectiveError, GlooGroup};
 
 /// What a rank knows of its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,13 +34,14 @@ impl Facts {
     }
 
     fn to_words(self) -> [i64; 6] {
+        let [high, low] = self.boot;
         [
             self.wish as i64,
-            i64::from(self.local),
-            self.boot[0],
-            self.boot[1],
-            i64::from(self.gpu),
-            i64::from(self.nccl),
+            self.local.into(),
+            high,
+            low,
+            self.gpu.into(),
+            self.nccl.into(),
         ]
     }
 
@@ -95,12 +61,10 @@ impl Facts {
 }
 
 /// Every rank's facts, in the order of ranks.
-///
-/// # Errors
-/// Those of Gloo.
 pub(crate) fn gather_facts(gloo: &GlooGroup, own: Facts) -> Result<Vec<Facts>, CollectiveError> {
-    let all = agree::gather(gloo, own.to_words())?;
-    Ok(all.into_iter().map(Facts::from_words).collect())
+    let all = agree::gather(gloo, &own.to_words())?;
+    let (ranks, _) = all.as_chunks();
+    Ok(ranks.iter().map(|words| Facts::from_words(*words)).collect())
 }
 
 /// What follows from the facts; the same on all ranks.

@@ -15,17 +15,30 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dtrain_shared_memory::{
-    Collective, Element, Fault, Member, Operation, Pending, Reduction, Region, Segment,
+    Collective as Kernel, Control, Element, Fault, Member, Operation as Reduce, Pending, Region, Segment,
 };
 use dtrain_torch_shim::blob;
 use tch::{Device, Kind, Tensor};
 
 use super::caller::Caller;
-use super::error::Operation as Call;
-use super::{CollectiveError, GlooGroup, ProcessGroup, ReduceOp, Work};
+use super::{Collective, CollectiveError, GlooGroup, Operation, ProcessGroup, Work};
 
-pub use connect::Sharing;
+pub(super) use agree::broadcast;
 pub(super) use connect::{Decision, Facts, decide, gather_facts};
+
+/// What came of an attempt to share memory; the same on all ranks.
+#[derive(Debug)]
+pub enum Sharing {
+    /// All ranks have it.
+    Shared(SharedGroup),
+    /// A rank does not, and so none does.
+    Refused {
+        /// The group as it was.
+        gloo: GlooGroup,
+        /// Which rank, and why.
+        reason: String,
+    },
+}
 
 /// A group of CPU processes on one machine.
 #[derive(Debug)]
@@ -49,20 +62,28 @@ struct Place {
 impl SharedGroup {
     /// Makes shared memory for the ranks of `gloo` and agrees with them on whether all have it; blocks until all have
     /// come. Where a rank cannot have it, all get `gloo` back and the reason.
-    ///
-    /// # Errors
-    /// Those of Gloo, by which the ranks agree.
     pub fn over(gloo: GlooGroup) -> Result<Sharing, CollectiveError> {
-        connect::over(gloo)
-    }
-
-    fn new(member: Member, gloo: GlooGroup) -> Self {
-        Self {
-            caller: Caller::new(member.rank(), member.size()),
-            member,
-            gloo,
-            segments: RefCell::default(),
-        }
+        let (rank, size) = (gloo.rank(), gloo.size());
+        let made = agree::make(
+            &gloo,
+            || {
+                let (control, ticket) = Control::create(size).map_err(|error| error.to_string())?;
+                Ok((Member::new(control).map_err(|error| error.to_string())?, ticket))
+            },
+            |ticket| {
+                let control = Control::open(ticket, rank).map_err(|error| error.to_string())?;
+                Member::new(control).map_err(|error| error.to_string())
+            },
+        )?;
+        Ok(match made {
+            Ok(member) => Sharing::Shared(Self {
+                member,
+                gloo,
+                segments: RefCell::default(),
+                caller: Caller::new(rank, size),
+            }),
+            Err(reason) => Sharing::Refused { gloo, reason },
+        })
     }
 
     /// Where a contiguous, non-empty tensor lies, if it lies in shared memory and can be reduced there.
@@ -86,24 +107,20 @@ impl SharedGroup {
         })
     }
 
-    fn start(
-        &self,
-        op: &'static str,
-        collective: Collective,
-        place: &Place,
-        count: usize,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        let call = self.caller.operation(op, count * place.element.bytes());
-        let operation = Operation {
-            collective,
-            element: place.element,
-            offset: place.offset,
-            count,
+    /// The operation in shared memory, where its tensors lie there as they must.
+    fn place(&self, one: Collective<'_>) -> Option<(Place, Kernel, usize)> {
+        let (whole, kernel) = match one {
+            Collective::AllReduce(tensor, op) => (tensor, Kernel::AllReduce(op)),
+            Collective::Broadcast(..) => return None,
+            Collective::AllGather { output, input } => {
+                is_own_part(input, output, self.rank()).then_some((output, Kernel::AllGather))?
+            }
+            Collective::ReduceScatter { output, input, op } => {
+                let kernel = Kernel::ReduceScatter(op);
+                is_own_part(output, input, self.rank()).then_some((input, kernel))?
+            }
         };
-        match self.member.start(operation, &place.segment, self.caller.timeout) {
-            Ok(pending) => Ok(Box::new(Reducing { pending, call })),
-            Err(fault) => Err(failed(call, fault)),
-        }
+        Some((self.locate(whole)?, kernel, whole.numel()))
     }
 }
 
@@ -124,17 +141,9 @@ fn element(kind: Kind) -> Option<Element> {
     }
 }
 
-fn reduction(op: ReduceOp) -> Reduction {
-    match op {
-        ReduceOp::Sum => Reduction::Sum,
-        ReduceOp::Min => Reduction::Min,
-        ReduceOp::Max => Reduction::Max,
-    }
-}
-
 struct Reducing {
     pending: Pending,
-    call: Call,
+    operation: Operation,
 }
 
 impl Work for Reducing {
@@ -143,45 +152,24 @@ impl Work for Reducing {
     }
 
     fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
-        self.pending.wait().map_err(|fault| failed(self.call, fault))
+        self.pending.wait().map_err(|fault| failed(self.operation, fault))
     }
 }
 
 /// A fault in the words of the group.
-fn failed(call: Call, fault: Fault) -> CollectiveError {
-    let Call {
-        op,
-        rank,
-        sequence,
-        bytes,
-        ..
-    } = call;
+fn failed(operation: Operation, fault: Fault) -> CollectiveError {
+    let message = fault.to_string();
     match fault {
-        Fault::TimedOut { rank: late, after } => CollectiveError::TimedOut {
-            op,
-            rank,
-            sequence,
-            bytes,
-            after,
-            late: Some(late),
+        Fault::TimedOut { rank, .. } => CollectiveError::TimedOut {
+            operation,
+            late: Some(rank),
         },
-        Fault::PeerLost { .. } => CollectiveError::PeerLost {
-            op,
-            rank,
-            sequence,
-            message: fault.to_string(),
-        },
+        Fault::PeerLost { .. } => CollectiveError::PeerLost { operation, message },
         Fault::Range => CollectiveError::InvalidTensor {
-            op,
-            rank,
-            reason: fault.to_string(),
+            operation,
+            reason: message,
         },
-        Fault::Mismatch { .. } | Fault::Stopped => CollectiveError::Backend {
-            op,
-            rank,
-            sequence,
-            message: fault.to_string(),
-        },
+        Fault::Mismatch { .. } | Fault::Stopped => operation.failed(message),
     }
 }
 
@@ -210,8 +198,7 @@ impl ProcessGroup for SharedGroup {
         let bytes = numel
             .checked_mul(element.bytes())
             .ok_or_else(|| CollectiveError::InvalidTensor {
-                op: "allocate",
-                rank: self.rank(),
+                operation: Operation::new("allocate", self.rank()),
                 reason: format!("{numel} elements of {kind:?} cannot be addressed"),
             })?;
         let lay = |segment: Segment| -> Result<(Arc<Segment>, Tensor), String> {
@@ -252,49 +239,23 @@ impl ProcessGroup for SharedGroup {
         }
     }
 
-    fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
-        self.caller.check("all_reduce").tensor(tensor)?;
-        match self.locate(tensor) {
-            Some(place) => {
-                let collective = Collective::AllReduce(reduction(op));
-                self.start("all_reduce", collective, &place, tensor.numel())
-            }
-            None => self.gloo.all_reduce(tensor, op),
-        }
-    }
-
-    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        self.gloo.broadcast(tensor, root)
-    }
-
-    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-        self.caller.check("all_gather").parts(output, input)?;
-        match self
-            .locate(output)
-            .filter(|_| is_own_part(input, output, self.rank()))
-        {
-            Some(place) => self.start("all_gather", Collective::AllGather, &place, output.numel()),
-            None => self.gloo.all_gather(output, input),
-        }
-    }
-
-    fn reduce_scatter(
-        &self,
-        output: &Tensor,
-        input: &Tensor,
-        op: ReduceOp,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        self.caller.check("reduce_scatter").parts(input, output)?;
-        match self
-            .locate(input)
-            .filter(|_| is_own_part(output, input, self.rank()))
-        {
-            Some(place) => {
-                let collective = Collective::ReduceScatter(reduction(op));
-                self.start("reduce_scatter", collective, &place, input.numel())
-            }
-            None => self.gloo.reduce_scatter(output, input, op),
-        }
+    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        self.caller.check(one)?;
+        let Some((place, collective, count)) = self.place(one) else {
+            return self.gloo.start(one);
+        };
+        let operation = self.caller.operation(one.name(), count * place.element.bytes());
+        let reduction = Reduce {
+            collective,
+            element: place.element,
+            offset: place.offset,
+            count,
+        };
+        let pending = self.member.start(reduction, &place.segment, self.caller.timeout);
+        Ok(Box::new(Reducing {
+            pending: pending.map_err(|fault| failed(operation, fault))?,
+            operation,
+        }))
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {

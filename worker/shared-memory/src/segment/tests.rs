@@ -90,7 +90,7 @@ fn what_is_no_segment_of_the_ticket_is_refused() {
 fn a_file_that_could_shrink_is_refused() {
     let (segment, ticket) = Segment::create(1, 4096).unwrap();
     let file = File::from(rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap());
-    file.set_len(segment.mapped_bytes as u64).unwrap();
+    file.set_len(segment.layout.mapped_bytes as u64).unwrap();
     file.write_all_at(&ticket.header(), 0).unwrap();
     let unsealed = Ticket {
         fd: file.as_raw_fd(),

@@ -26,7 +26,7 @@ pub(super) fn manifest(
     Manifest {
         format: FORMAT,
         dtrain: env!("CARGO_PKG_VERSION").to_owned(),
-        libtorch: dtrain_torch_shim::libtorch_version().to_owned(),
+        libtorch: dtrain_torch_shim::libtorch_version(),
         task: recipe.task.to_string(),
         model: recipe.model_name().into(),
         classes: model.task.classes(),

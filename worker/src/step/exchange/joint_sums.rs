@@ -191,7 +191,7 @@ mod tests {
     use std::time::Duration;
 
     use super::super::{Exchange, ReduceOptions};
-    use crate::collectives::{ProcessGroup, Work};
+    use crate::collectives::{Collective, Operation, ProcessGroup, Work};
     use crate::state::Table;
 
     fn sum(elements: usize) -> JointSum {
@@ -216,22 +216,10 @@ mod tests {
             "counting"
         }
         fn set_timeout(&mut self, _: Duration) {}
-        fn all_reduce(&self, tensor: &Tensor, _: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
-            self.0.lock().unwrap().push(tensor.numel());
-            self.barrier()
-        }
-        fn broadcast(&self, _: &Tensor, _: usize) -> Result<Box<dyn Work>, CollectiveError> {
-            self.barrier()
-        }
-        fn all_gather(&self, _: &Tensor, _: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-            self.barrier()
-        }
-        fn reduce_scatter(
-            &self,
-            _: &Tensor,
-            _: &Tensor,
-            _: ReduceOp,
-        ) -> Result<Box<dyn Work>, CollectiveError> {
+        fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+            if let Collective::AllReduce(tensor, _) = one {
+                self.0.lock().unwrap().push(tensor.numel());
+            }
             self.barrier()
         }
         fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
@@ -241,9 +229,7 @@ mod tests {
             match self.1 {
                 false => Ok(()),
                 true => Err(CollectiveError::PeerLost {
-                    op: "all_reduce",
-                    rank: 0,
-                    sequence: 7,
+                    operation: Operation::new("all_reduce", 0),
                     message: "made to fail".to_owned(),
                 }),
             }

@@ -93,30 +93,16 @@ impl ProcessGroup for Together {
 
     fn set_timeout(&mut self, _timeout: Duration) {}
 
-    fn all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Box<dyn Work>, CollectiveError> {
-        self.start_all(&[Collective::AllReduce(tensor, op)])
-    }
-
-    fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        SingleGroup.broadcast(tensor, root)
+    fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
+        match one {
+            Collective::AllReduce(..) => self.start_all(&[one]),
+            _ => SingleGroup.start(one),
+        }
     }
 
     fn start_all(&self, all: &[Collective<'_>]) -> Result<Box<dyn Work>, CollectiveError> {
         self.0.lock().unwrap().push(all.len());
         SingleGroup.start_all(all)
-    }
-
-    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>, CollectiveError> {
-        SingleGroup.all_gather(output, input)
-    }
-
-    fn reduce_scatter(
-        &self,
-        output: &Tensor,
-        input: &Tensor,
-        op: ReduceOp,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        SingleGroup.reduce_scatter(output, input, op)
     }
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {

@@ -15,10 +15,6 @@ pub(super) enum Memory {
     Pinned,
 }
 
-impl Memory {
-    const ALL: [Self; 2] = [Self::Device, Self::Pinned];
-}
-
 /// What is done to libtorch for one capture.
 pub(super) trait Recorder {
     /// From here on work is written down. Where it fails it may have done any part of that.
@@ -75,7 +71,7 @@ impl<R: Recorder> Drop for Unfinished<'_, R> {
 
 /// `begun` says that the capture had begun, and so had both allocators.
 fn clean_up(recorder: &mut impl Recorder, begun: bool) {
-    for memory in Memory::ALL {
+    for memory in [Memory::Device, Memory::Pinned] {
         // Each takes part from its beginning to its end, and counts the pool's captures from the former.
         let took_part = recorder.stop(memory).is_ok();
         if took_part || begun {

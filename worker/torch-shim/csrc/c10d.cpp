@@ -1,0 +1,154 @@
+// c10d: TCPStore, the key-value store by which ranks find each other, and the Gloo process group, whose operations are asynchronous.
+#include "boundary.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <chrono>
+
+using dtrain::guard;
+using dtrain::tensor;
+
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+struct StoreHandle {
+  c10::intrusive_ptr<c10d::Store> store;
+};
+
+struct GlooHandle {
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group;
+};
+
+struct WorkHandle {
+  c10::intrusive_ptr<c10d::Work> work;
+};
+
+c10d::ReduceOp reduce_op(int32_t op) {
+  // As `Reduction` of dtrain-shared-memory counts them.
+  constexpr c10d::ReduceOp::RedOpType kOps[] = {c10d::ReduceOp::SUM, c10d::ReduceOp::MIN, c10d::ReduceOp::MAX};
+  return kOps[op];
+}
+
+} // namespace
+
+extern "C" {
+
+int32_t dt_tcp_store_new(DtText host, uint16_t port, bool is_server, uint64_t timeout_ms, StoreHandle** out, DtError* error) {
+  return guard(error, [&] {
+    c10d::TCPStoreOptions options;
+    options.port = port;
+    options.isServer = is_server;
+    // The trainer waits for its peers where it needs them; a store that waits for a number of clients would hide who is missing.
+    options.waitWorkers = false;
+    options.timeout = Milliseconds(timeout_ms);
+    *out = new StoreHandle{c10::make_intrusive<c10d::TCPStore>(host.string(), options)};
+  });
+}
+
+int32_t dt_store_prefix(StoreHandle* store, DtText prefix, StoreHandle** out, DtError* error) {
+  return guard(error, [&] { *out = new StoreHandle{c10::make_intrusive<c10d::PrefixStore>(prefix.string(), store->store)}; });
+}
+
+int32_t dt_store_set(StoreHandle* store, DtText key, DtText value, DtError* error) {
+  return guard(error, [&] {
+    store->store->set(key.string(), std::vector<uint8_t>(value.data, value.data + value.size));
+  });
+}
+
+int32_t dt_store_get(StoreHandle* store, DtText key, DtBytes* out, DtError* error) {
+  return guard(error, [&] {
+    const auto value = store->store->get(key.string());
+    if (!out->set(value.data(), value.size())) throw std::bad_alloc();
+  });
+}
+
+int32_t dt_store_add(StoreHandle* store, DtText key, int64_t amount, int64_t* out, DtError* error) {
+  return guard(error, [&] { *out = store->store->add(key.string(), amount); });
+}
+
+// A server's destructor joins its thread, which cannot throw past the store's own handling.
+void dt_store_free(StoreHandle* store) { delete store; }
+
+// `name` is an interface or a host; empty lets Gloo resolve this machine's name.
+int32_t dt_gloo_new(StoreHandle* store, int32_t rank, int32_t size, uint64_t timeout_ms, bool by_interface, DtText name,
+                    GlooHandle** out, DtError* error) {
+  return guard(error, [&] {
+    using Group = c10d::ProcessGroupGloo;
+    auto options = Group::Options::create(Milliseconds(timeout_ms));
+    options->devices.push_back(by_interface         ? Group::createDeviceForInterface(name.string())
+                                   : name.size > 0 ? Group::createDeviceForHostname(name.string())
+                                                   : Group::createDefaultDevice());
+    *out = new GlooHandle{c10::make_intrusive<Group>(store->store, rank, size, options)};
+  });
+}
+
+int32_t dt_gloo_all_reduce(GlooHandle* group, const void* in_out, int32_t op, uint64_t timeout_ms, WorkHandle** out,
+                           DtError* error) {
+  return guard(error, [&] {
+    c10d::AllreduceOptions options;
+    options.reduceOp = reduce_op(op);
+    options.timeout = Milliseconds(timeout_ms);
+    std::vector<at::Tensor> tensors{tensor(in_out)};
+    *out = new WorkHandle{group->group->allreduce(tensors, options)};
+  });
+}
+
+int32_t dt_gloo_broadcast(GlooHandle* group, const void* in_out, int32_t root, uint64_t timeout_ms, WorkHandle** out,
+                          DtError* error) {
+  return guard(error, [&] {
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    options.rootTensor = 0;
+    options.timeout = Milliseconds(timeout_ms);
+    std::vector<at::Tensor> tensors{tensor(in_out)};
+    *out = new WorkHandle{group->group->broadcast(tensors, options)};
+  });
+}
+
+int32_t dt_gloo_all_gather(GlooHandle* group, DtTensors outputs, const void* input, uint64_t timeout_ms, WorkHandle** out,
+                           DtError* error) {
+  return guard(error, [&] {
+    c10d::AllgatherOptions options;
+    options.timeout = Milliseconds(timeout_ms);
+    std::vector<std::vector<at::Tensor>> output_lists{outputs.list()};
+    std::vector<at::Tensor> inputs{tensor(input)};
+    *out = new WorkHandle{group->group->allgather(output_lists, inputs, options)};
+  });
+}
+
+int32_t dt_gloo_reduce_scatter(GlooHandle* group, const void* output, const void* input, int32_t op, uint64_t timeout_ms,
+                               WorkHandle** out, DtError* error) {
+  return guard(error, [&] {
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = reduce_op(op);
+    options.timeout = Milliseconds(timeout_ms);
+    at::Tensor to = tensor(output), from = tensor(input);
+    *out = new WorkHandle{group->group->_reduce_scatter_base(to, from, options)};
+  });
+}
+
+int32_t dt_gloo_barrier(GlooHandle* group, uint64_t timeout_ms, WorkHandle** out, DtError* error) {
+  return guard(error, [&] {
+    c10d::BarrierOptions options;
+    options.timeout = Milliseconds(timeout_ms);
+    *out = new WorkHandle{group->group->barrier(options)};
+  });
+}
+
+// Joins the group's threads: call only when no operation is in flight.
+void dt_gloo_free(GlooHandle* group) { delete group; }
+
+int32_t dt_work_wait(WorkHandle* work, DtError* error) {
+  return guard(error, [&] { work->work->wait(); });
+}
+
+int32_t dt_work_is_completed(WorkHandle* work, bool* out, DtError* error) {
+  return guard(error, [&] { *out = work->work->isCompleted(); });
+}
+
+void dt_work_free(WorkHandle* work) { delete work; }
+
+} // extern "C"

@@ -1,0 +1,56 @@
+// Rust closures that libtorch calls and drops.
+#pragma once
+
+#include "boundary.h"
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <string>
+
+using torch::autograd::variable_list;
+
+extern "C" {
+// `call` appends what it computes of the inputs to `outputs` by dt_output_push and returns DT_OK, or says why not by
+// dt_reason_set and returns the kind of the error. `release` is called once.
+struct DtCallback {
+  void* context;
+  int32_t (*call)(void* context, DtTensors inputs, bool again, variable_list* outputs, std::string* reason);
+  void (*release)(void* context);
+};
+}
+
+namespace dtrain {
+
+[[noreturn]] inline void raise(int32_t kind, const std::string& reason) {
+  switch (kind) {
+    case DT_OUT_OF_MEMORY:
+      // By these words it is known again where only the text of an error is left.
+      C10_THROW_ERROR(OutOfMemoryError, mentions(reason, "out of memory") ? reason : "out of memory: " + reason);
+    case DT_TIMEOUT:
+    case DT_NETWORK: C10_THROW_ERROR(DistNetworkError, reason);
+    case DT_NOT_IMPLEMENTED: C10_THROW_ERROR(NotImplementedError, reason);
+    default: C10_THROW_ERROR(Error, reason);
+  }
+}
+
+// Owns the closure.
+struct Callback {
+  explicit Callback(DtCallback callback) : callback(callback) {}
+  Callback(const Callback&) = delete;
+  Callback& operator=(const Callback&) = delete;
+  ~Callback() { callback.release(callback.context); }
+
+  variable_list operator()(const variable_list& inputs, bool again) const {
+    std::vector<const void*> pointers;
+    for (const auto& input : inputs) pointers.push_back(&input);
+    variable_list outputs;
+    std::string reason;
+    const int32_t kind = callback.call(callback.context, {pointers.data(), pointers.size()}, again, &outputs, &reason);
+    if (kind != DT_OK) raise(kind, reason);
+    return outputs;
+  }
+
+  DtCallback callback;
+};
+
+} // namespace dtrain

@@ -1,0 +1,63 @@
+//! Rust closures that libtorch calls and drops, on whichever thread that happens.
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tch::Tensor;
+
+use crate::error::{ErrorKind, ShimError};
+use crate::ffi::{self, DtCallback, LentList, Outputs, Reason};
+
+/// For which time a segment is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    /// In the forward pass, without a graph.
+    First,
+    /// In the backward pass, with one: the same result is expected, and no other effect.
+    Again,
+}
+
+type Call = Box<dyn Fn(&[Tensor], Pass) -> Result<Vec<Tensor>, ShimError> + Send + Sync>;
+
+/// The closure for the boundary. Who gets it owns it, also where it fails. A panic in the closure is an error of the kind `Other`.
+pub(crate) fn callback(
+    call: impl Fn(&[Tensor], Pass) -> Result<Vec<Tensor>, ShimError> + Send + Sync + 'static,
+) -> DtCallback {
+    let call: Box<Call> = Box::new(Box::new(call));
+    DtCallback {
+        context: Box::into_raw(call).cast(),
+        call: run,
+        release,
+    }
+}
+
+extern "C" fn run(
+    context: *mut c_void,
+    inputs: LentList<'_>,
+    again: bool,
+    outputs: &mut Outputs,
+    reason: &mut Reason,
+) -> i32 {
+    // SAFETY: the context is the box of `callback`, not yet released; Fn and Sync allow calls at any time.
+    let call = unsafe { &*context.cast::<Call>() };
+    let pass = if again { Pass::Again } else { Pass::First };
+    let outcome = catch_unwind(AssertUnwindSafe(|| call(&inputs.to_owned(), pass)));
+    let panicked = || ShimError::new("call Rust", ErrorKind::Other, "a call out of the graph panicked");
+    match outcome.unwrap_or_else(|_| Err(panicked())) {
+        Ok(computed) => {
+            for tensor in &computed {
+                ffi::dt_output_push(outputs, tensor.into());
+            }
+            0
+        }
+        Err(error) => {
+            ffi::dt_reason_set(reason, (&error.message).into());
+            error.kind as i32
+        }
+    }
+}
+
+extern "C" fn release(context: *mut c_void) {
+    // SAFETY: the context came from Box::into_raw in `callback` and is released once.
+    drop(unsafe { Box::from_raw(context.cast::<Call>()) });
+}
