@@ -11,76 +11,30 @@ use crate::memory::budget;
 /// A rank that was to train on a GPU and cannot.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    /// A GPU was asked for on a machine without a driver.
-    #[error(
-        "CUDA_VISIBLE_DEVICES={list} asks for a GPU, and there is no NVIDIA driver here ({reason}); install driver R580 or newer, \
-         which CUDA 13.0 needs, and in a container pass it through (`--gpus all`), or train on the CPU with --gpu-ids none"
-    )]
-    NoDriver {
-        /// What asks for it.
-        list: String,
-        /// The loader's words.
-        reason: String,
-    },
-    /// A GPU was asked for, and libtorch is the one for CPUs.
-    #[error(
-        "CUDA_VISIBLE_DEVICES={list} asks for a GPU, and libtorch's CUDA set is not here ({reason}); fetch it with `cargo xtask \
-         setup --cuda`, or train on the CPU with --gpu-ids none"
-    )]
-    NoCudaSet {
-        /// What asks for it.
-        list: String,
-        /// The loader's words.
-        reason: String,
-    },
-    /// The driver knows only an older CUDA than libtorch's.
-    #[error(
-        "CUDA_VISIBLE_DEVICES={list} asks for a GPU, and the NVIDIA driver is too old for CUDA 13.0: {reason} Install driver R580 \
-         or newer, or train on the CPU with --gpu-ids none"
-    )]
-    OldDriver {
-        /// What asks for it.
-        list: String,
-        /// CUDA's words, a sentence.
-        reason: String,
-    },
-    /// None of the GPUs that were asked for is there.
+    #[error("CUDA_VISIBLE_DEVICES={list} asks for a GPU, and {why}, or train on the CPU with --gpu-ids none")]
+    Unusable { list: String, why: String },
     #[error(
         "CUDA_VISIBLE_DEVICES={list} asks for a GPU, and CUDA finds none of these here; `dtrain gpu info` lists what there is, a \
          container must be given its GPUs (`--gpus all`), and --gpu-ids none trains on the CPU"
     )]
-    NoneVisible {
-        /// What asks for them.
-        list: String,
-    },
-    /// Fewer GPUs than workers.
+    NoneVisible { list: String },
     #[error(
         "rank {rank} is worker {local_rank} of its machine, which shows it {visible} GPU(s); start at most {visible} worker(s) \
          there, or train on the CPU with --gpu-ids none"
     )]
     TooFew {
-        /// This rank.
         rank: usize,
-        /// Its number on its machine.
         local_rank: usize,
-        /// GPUs that it sees.
         visible: usize,
     },
-    /// CUDA does not start, or not on this GPU.
     #[error(
         "rank {rank} cannot use its GPU: {source}; check it with `nvidia-smi`: another process may have it for itself, or it needs \
          a reset"
     )]
-    Failed {
-        /// This rank.
-        rank: usize,
-        /// CUDA's words.
-        source: ShimError,
-    },
+    Failed { rank: usize, source: ShimError },
 }
 
 impl DeviceError {
-    /// Whether the GPU has no memory left for a context.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Failed { source, .. } if source.is_out_of_memory())
     }
@@ -89,10 +43,6 @@ impl DeviceError {
 /// The GPU with the rank's local number among those visible, which becomes the current one of the calling thread; or the CPU
 /// where GPUs are hidden, or where none was asked for and none can be used. Its tensors are entered into the books from here on, and a
 /// GPU gives them no more than `limit` bytes, where there is one. Called once, on the main thread, before anything else uses libtorch.
-///
-/// # Errors
-/// Where a GPU was asked for (CUDA_VISIBLE_DEVICES names one, as the launcher has it do for `--gpu-ids`) and cannot be used,
-/// and where there are fewer than workers.
 pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, DeviceError> {
     memory::account().map_err(|source| failed(env, source))?;
     let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
@@ -113,9 +63,6 @@ pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, Devi
 
 /// Makes the device the current one of the calling thread: nothing that this thread does may touch another GPU. Every thread that
 /// uses tensors on the device begins with it.
-///
-/// # Errors
-/// Where the GPU cannot be used.
 pub(crate) fn enter(device: Device) -> Result<(), ShimError> {
     match device {
         Device::Cuda(index) => cuda::set_device(index),
@@ -141,13 +88,21 @@ fn decide(
         }),
         (Err(error), None) => Ok((Device::Cpu, Some(error))),
         (Err(error), Some(list)) => {
-            let reason = error.message.clone();
-            Err(match error.kind {
-                ErrorKind::DriverMissing => DeviceError::NoDriver { list, reason },
-                ErrorKind::LibraryMissing => DeviceError::NoCudaSet { list, reason },
-                ErrorKind::DriverTooOld => DeviceError::OldDriver { list, reason },
-                _ => failed(env, error),
-            })
+            let reason = &error.message;
+            let why = match error.kind {
+                ErrorKind::DriverMissing => format!(
+                    "there is no NVIDIA driver here ({reason}); install driver R580 or newer, which CUDA 13.0 needs, and in a \
+                     container pass it through (`--gpus all`)"
+                ),
+                ErrorKind::LibraryMissing => format!(
+                    "libtorch's CUDA set is not here ({reason}); fetch it with `cargo xtask setup --cuda`"
+                ),
+                ErrorKind::DriverTooOld => format!(
+                    "the NVIDIA driver is too old for CUDA 13.0: {reason} Install driver R580 or newer"
+                ),
+                _ => return Err(failed(env, error)),
+            };
+            Err(DeviceError::Unusable { list, why })
         }
     }
 }

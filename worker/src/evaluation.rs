@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use crate::memory_report::Owners;
 use crate::plan::{EvalJob, EvalWeights};
-use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::Manifest;
@@ -18,11 +17,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
+use crate::TrainError;
 use crate::checkpoint;
 use crate::collectives::{Ranks, Rendezvous};
 use crate::data_mark::{same_data, unnamed_classes};
 use crate::device;
-use crate::engine::TrainError;
 use crate::error::WorkerError;
 use crate::heartbeat::Heartbeat;
 use crate::memory::{self, budget};
@@ -31,7 +30,7 @@ use crate::run::evaluate::{Evaluated, Evaluator};
 use crate::run::followers::{Followers, figures_of};
 use crate::run::{StopFlag, peak_memory};
 use crate::setup::{loader_options, registry};
-use crate::step::recover::{Limits, shielded};
+use crate::step::recover::Limits;
 use crate::step::{Fault, Kernels, Precision};
 use crate::tasks::{BuildTask, Console, Site, build_to_fill};
 
@@ -43,17 +42,16 @@ struct Opening {
 }
 
 /// Which model is evaluated.
-pub(crate) struct Subject<'a> {
-    pub(crate) recipe: &'a Recipe,
-    pub(crate) survey: &'a Value,
+struct Subject<'a> {
+    recipe: &'a Recipe,
+    survey: &'a Value,
     /// The checkpoint, which rank 0 has verified or written.
-    pub(crate) folder: &'a Path,
-    pub(crate) weights: EvalWeights,
+    folder: &'a Path,
+    weights: EvalWeights,
     /// Samples of a batch; without it what the recipe's training takes.
-    pub(crate) batch: Option<usize>,
+    batch: Option<usize>,
 }
 
-/// Where it is.
 pub(crate) struct Place<'a> {
     pub(crate) env: &'a WorkerEnv,
     pub(crate) ranks: &'a Ranks,
@@ -62,7 +60,7 @@ pub(crate) struct Place<'a> {
 }
 
 /// Who hears of it.
-pub(crate) fn audience(surface: Surface) -> Followers<'static> {
+fn audience(surface: Surface) -> Followers<'static> {
     Followers::new(vec![
         Box::new(Heartbeat::from_env()),
         Box::new(Progress::new(surface, 0, 0, 1, 0)),
@@ -70,18 +68,7 @@ pub(crate) fn audience(surface: Surface) -> Followers<'static> {
 }
 
 /// Does the job of `dtrain eval`; the answer goes to standard output. Every rank calls it.
-///
-/// # Errors
-/// A recipe, data or a checkpoint that is wrong or does not go with the others; memory that does not suffice for one sample.
 pub(crate) fn run<T: BuildTask + 'static>(
-    recipe: &Recipe,
-    env: &WorkerEnv,
-    job: &EvalJob,
-) -> Result<ExitStatus, WorkerError> {
-    shielded(|| run_shielded::<T>(recipe, env, job))?
-}
-
-fn run_shielded<T: BuildTask + 'static>(
     recipe: &Recipe,
     env: &WorkerEnv,
     job: &EvalJob,
@@ -122,7 +109,6 @@ fn run_shielded<T: BuildTask + 'static>(
     Ok(ExitStatus::Success)
 }
 
-/// Rank 0 before the others: the checkpoint and the data.
 fn lead<T: BuildTask>(recipe: &Recipe, job: &EvalJob) -> Result<Opening, WorkerError> {
     let checkpoint = choose(&job.checkpoint)?;
     let survey = serde_json::to_value(Console::with_log(|console| T::survey(recipe, console))?)?;
@@ -143,7 +129,7 @@ fn choose(named: &Path) -> Result<PathBuf, WorkerError> {
 
 /// Builds the model, fills it from the checkpoint, and evaluates the whole test set. None where some rank was asked to stop. Every rank
 /// calls it.
-pub(crate) fn evaluate<T: BuildTask + 'static>(
+fn evaluate<T: BuildTask + 'static>(
     subject: &Subject<'_>,
     place: &Place<'_>,
     followers: &mut Followers<'_>,
@@ -164,11 +150,9 @@ pub(crate) fn evaluate<T: BuildTask + 'static>(
         limits,
         stop: place.stop,
     };
-    let limit = recipe.memory.micro_batch.limit();
-    let cut = Partition::new(recipe.train.effective_batch, place.ranks.size(), limit);
-    let batch = subject
-        .batch
-        .unwrap_or_else(|| cut.map_or(1, |cut| cut.micro_batch()));
+    let cut = recipe.partition(place.ranks.size(), recipe.memory.micro_batch.limit());
+    let usual = || cut.map_or(1, |cut| cut.micro_batch());
+    let batch = subject.batch.unwrap_or_else(usual);
     // Steps of an epoch that were taken belong to it.
     let epoch = manifest.epoch + u64::from(manifest.step_in_epoch > 0);
     let (step, mut fault) = (manifest.step, Fault::from_env(place.env.rank)?);
@@ -216,23 +200,30 @@ fn fill<T: BuildTask + 'static>(
     Ok((task, manifest, average))
 }
 
-/// The test at the end of a run, with the memory of its training free. Rank 0 names the run directory, and writes the result there. Its
-/// figures by name; None where some rank was asked to stop. Every rank calls it.
+/// The test at the end of a run, of its checkpoint after `step`, with the memory of the training free. Rank 0 writes the result into the
+/// run directory. Its figures by name; None where some rank was asked to stop. Every rank calls it.
 pub(crate) fn test<T: BuildTask + 'static>(
-    subject: &Subject<'_>,
+    (recipe, survey, step): (&Recipe, &Value, u64),
     place: &Place<'_>,
-    run_dir: Option<&RunDir>,
+    run_dir: &RunDir,
     surface: Surface,
 ) -> Result<Option<BTreeMap<String, f64>>, WorkerError> {
+    let subject = Subject {
+        recipe,
+        survey,
+        folder: &run_dir.checkpoint(step),
+        weights: EvalWeights::Auto,
+        batch: None,
+    };
     // Neither failure would change what follows.
     let _ = dtrain_torch_shim::memory::empty_cache(place.device);
     let _ = dtrain_torch_shim::memory::reset_peak(place.device);
     let free = memory::report(place.device).map_err(TrainError::from)?;
     let mut followers = audience(surface);
-    let Some(record) = evaluate::<T>(subject, place, &mut followers)? else {
+    let Some(record) = evaluate::<T>(&subject, place, &mut followers)? else {
         return Ok(None);
     };
-    if let Some(run_dir) = run_dir {
+    if place.env.rank == 0 {
         let path = run_dir.metrics();
         MetricsLog::open(&path, u64::MAX)
             .and_then(|mut log| log.append(&Line::Test(&record)))

@@ -4,9 +4,9 @@ use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::Recipe;
 use tch::Device;
 
+use crate::TrainError;
 use crate::control::Control;
 use crate::device;
-use crate::engine::TrainError;
 use crate::error::WorkerError;
 use crate::memory::budget;
 use crate::metrics::Surface;

@@ -9,13 +9,14 @@ use dtrain_common::run_dir::RunDir;
 use dtrain_common::units::ByteSize;
 use tch::Device;
 
+use crate::TrainError;
 use crate::device;
-use crate::engine::{PlanFile, TrainError};
 use crate::error::WorkerError;
 use crate::lead::memory_copies;
 use crate::memory;
 use crate::memory::start::{Chosen, Fits, Settled};
 use crate::run::Followers;
+use crate::run::plan::PlanFile;
 use crate::setup::Setup;
 
 /// Parameters are float32.

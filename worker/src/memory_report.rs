@@ -84,7 +84,7 @@ pub(crate) struct PhasePeaks {
 
 /// The bytes of a model's persistent state, without activations.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct StateBytes {
+pub(crate) struct StateBytes {
     /// Weights, trainable and frozen.
     pub parameters: u64,
     /// Gradients of the trainable weights.

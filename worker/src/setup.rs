@@ -15,36 +15,31 @@ use tch::Device;
 use super::data_mark::{self, same_data, unnamed_classes};
 use super::error::WorkerError;
 use super::{recompute, trained};
+use crate::TrainError;
 use crate::checkpoint;
 use crate::cores::share_of_cores;
 use crate::data::LoaderOptions;
-use crate::engine::{BatchNorms, Needs, Place, RankSync, RunPlan, TrainError};
 use crate::models::{self, BatchSync, Registry, Renames};
 use crate::run::followers::BestKeeper;
+use crate::run::plan::{BatchNorms, Needs, Place, RunPlan};
 use crate::run::{Course, Under};
 use crate::state::{LayoutOptions, Model, Stage, Stages, Trained};
+use crate::step::exchange::RankSync;
 use crate::step::{Kernels, Precision, Replica};
 use crate::tasks::{BATCH_NORM, BuildTask, Site, Task, Totals, build_to_fill, has_batch_norm};
 
 /// What rank 0 tells the others before the run begins.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Opening {
-    /// Where the run writes.
     pub(crate) run_dir: PathBuf,
-    /// The checkpoint to resume from.
     pub(crate) resume: Option<PathBuf>,
     /// Whether it is a copy in memory.
-    #[serde(default)]
     pub(crate) from_memory: bool,
     /// Whether it lies in another run's folder, and stays there.
-    #[serde(default)]
     pub(crate) is_anothers: bool,
     /// The best checkpoint by then, which this run has.
-    #[serde(default)]
     pub(crate) best: Option<BestSoFar>,
-    /// The task's survey of the data.
     pub(crate) survey: serde_json::Value,
-    /// The survey's digest.
     pub(crate) data: String,
 }
 
@@ -52,13 +47,8 @@ impl Opening {
     /// That of a run that only sees what it takes: it writes nothing and begins with nothing.
     pub(crate) fn rehearsed(survey: serde_json::Value) -> Self {
         Self {
-            run_dir: PathBuf::new(),
-            resume: None,
-            from_memory: false,
-            is_anothers: false,
-            best: None,
             survey,
-            data: String::new(),
+            ..Self::default()
         }
     }
 }
@@ -79,7 +69,6 @@ pub(crate) struct Setup {
 pub(crate) struct Resumed {
     /// Whether the run has the best checkpoint that it names is for rank 0 to see.
     pub(crate) manifest: Manifest,
-    /// How long it took to read.
     pub(crate) took: Duration,
 }
 
@@ -123,10 +112,8 @@ impl Setup {
         let step = folder.map(check).transpose()?.unwrap_or(0);
         // At a boundary the state is still that of the step before.
         let place = plan.nearest(only.unwrap_or_else(|| plan.place(step.saturating_sub(1))));
-        let mut replica = Replica {
-            model: Model::new(task, registry, recompute, &stages, place)?,
-            precision: Precision::new(&recipe.precision, device)?,
-        };
+        let model = Model::new(task, registry, recompute, &stages, place)?;
+        let mut replica = Replica::new(model, Precision::new(&recipe.precision, device)?)?;
         if let Some(kernels) = Kernels::new(recipe, device)? {
             kernels.apply().map_err(TrainError::from)?;
         }
@@ -153,7 +140,6 @@ impl Setup {
     }
 }
 
-/// An empty registry for the recipe's model.
 pub(crate) fn registry(recipe: &Recipe, device: Device) -> Registry {
     let mut registry = Registry::new(device);
     registry.channels_last(recipe.model.memory_format == MemoryFormat::ChannelsLast);
@@ -197,7 +183,6 @@ fn check_resume(
     Ok(manifest.step)
 }
 
-/// Puts the checkpoint in `folder` into what is to be trained.
 fn resume(folder: &Path, replica: &mut Replica) -> Result<Resumed, WorkerError> {
     let begun = Instant::now();
     let manifest = checkpoint::restore(folder, &mut replica.model).map_err(WorkerError::Resume)?;
@@ -264,12 +249,11 @@ fn has_figure(task: &dyn Task, wanted: &str) -> Result<(), WorkerError> {
         weight: 1.0,
         sums: vec![0.0; task.sums()],
     };
-    let mut known = vec!["loss".to_owned()];
-    known.extend(
-        task.metrics(&nothing)
-            .into_iter()
-            .map(|(name, _)| name.to_owned()),
-    );
+    let figures = task.metrics(&nothing).into_iter().map(|(name, _)| name);
+    let known: Vec<String> = std::iter::once("loss")
+        .chain(figures)
+        .map(str::to_owned)
+        .collect();
     if known.iter().any(|name| name == wanted) {
         return Ok(());
     }
@@ -277,7 +261,6 @@ fn has_figure(task: &dyn Task, wanted: &str) -> Result<(), WorkerError> {
     Err(WorkerError::NoFigure { wanted, known })
 }
 
-/// What the plan must know of the model.
 fn needs(task: &dyn Task, registry: &Registry) -> Needs {
     let batch_norms = match (registry.is_batch_grouped(), registry.is_batch_synced()) {
         _ if !has_batch_norm(registry) => BatchNorms::None,

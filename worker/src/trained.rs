@@ -4,22 +4,19 @@
 use dtrain_common::recipe::{Decay, OptimGroup, Recipe, Stage};
 
 use super::error::WorkerError;
-use crate::engine::RunPlan;
 use crate::models::{Entry, Registry};
-use crate::optim::{DecayOn, GroupError, GroupOptions, GroupRule, ParameterInfo, group, matching, owners};
+use crate::optim::{GroupError, ParameterInfo, group, matching, owners};
+use crate::run::plan::RunPlan;
 use crate::state::Trained;
 
 /// What is trained in every phase of every stage of `plan`, as the recipe's globs say.
-///
-/// # Errors
-/// Globs that match nothing, contradict each other or have no effect, and a stage that begins with nothing to train.
 pub(crate) fn phases(
     recipe: &Recipe,
     registry: &Registry,
     plan: &RunPlan,
 ) -> Result<Vec<Vec<Trained>>, WorkerError> {
     let globs = Globs::new(recipe, registry);
-    let common = owners(&globs.infos, &globs.rules).map_err(at("optim.group"))?;
+    let common = owners(&globs.infos, globs.rules).map_err(at("optim.group"))?;
     let base = globs.matching("model.freeze", &recipe.model.freeze)?;
     if base.iter().all(|&frozen| frozen) && recipe.stage.is_empty() {
         return Err(WorkerError::AllFrozen);
@@ -30,9 +27,9 @@ pub(crate) fn phases(
     for (number, of) in plan.stages().iter().enumerate() {
         let stage = recipe.stage.get(number);
         let frozen = globs.frozen(number, stage, &base, &end)?;
-        let rules = rules(stage.map_or(&[], |stage| &stage.group));
-        let own = owners(&globs.infos, &rules).map_err(at(format!("stage[{number}].group")))?;
-        let rule_of: Vec<Option<&GroupRule>> = std::iter::zip(&own, &common)
+        let rules: &[OptimGroup] = stage.map_or(&[], |stage| &stage.group);
+        let own = owners(&globs.infos, rules).map_err(at(format!("stage[{number}].group")))?;
+        let rule_of: Vec<Option<&OptimGroup>> = std::iter::zip(&own, &common)
             .map(|(own, common)| match (own, common) {
                 (Some(own), _) => Some(&rules[*own]),
                 (None, common) => common.map(|common| &globs.rules[common]),
@@ -70,26 +67,17 @@ fn at(key: impl Into<String>) -> impl FnOnce(GroupError) -> WorkerError {
     move |source| WorkerError::Globs { key, source }
 }
 
-fn rules(groups: &[OptimGroup]) -> Vec<GroupRule> {
-    let rule = |group: &OptimGroup| GroupRule {
-        patterns: group.patterns.clone(),
-        lr_factor: group.lr_factor,
-        weight_decay: group.weight_decay,
-    };
-    groups.iter().map(rule).collect()
-}
-
 /// The model's parameters, and what the recipe's globs make of them.
 struct Globs<'a> {
     names: Vec<&'a str>,
     infos: Vec<ParameterInfo<'a>>,
-    rules: Vec<GroupRule>,
+    rules: &'a [OptimGroup],
     weight_decay: f64,
-    decay_on: DecayOn,
+    decay_on: Decay,
 }
 
 impl<'a> Globs<'a> {
-    fn new(recipe: &Recipe, registry: &'a Registry) -> Self {
+    fn new(recipe: &'a Recipe, registry: &'a Registry) -> Self {
         let entries: Vec<&Entry> = registry.parameters().collect();
         Self {
             names: entries.iter().map(|entry| entry.name()).collect(),
@@ -100,12 +88,9 @@ impl<'a> Globs<'a> {
                     dims: entry.tensor().dim(),
                 })
                 .collect(),
-            rules: rules(&recipe.optim.group),
+            rules: &recipe.optim.group,
             weight_decay: recipe.optim.weight_decay.unwrap_or(0.0),
-            decay_on: match recipe.optim.decay {
-                Decay::All => DecayOn::All,
-                Decay::Weights => DecayOn::Weights,
-            },
+            decay_on: recipe.optim.decay,
         }
     }
 
@@ -174,28 +159,8 @@ impl<'a> Globs<'a> {
         Ok(all)
     }
 
-    /// The groups of what is not frozen.
-    fn trained(&self, rule_of: &[Option<&GroupRule>], frozen: &[bool]) -> Trained {
-        let mut group_of = vec![None; frozen.len()];
-        let mut groups = Vec::new();
-        for group in group(&self.infos, rule_of, self.weight_decay, self.decay_on) {
-            let trained: Vec<usize> = group
-                .members
-                .iter()
-                .copied()
-                .filter(|&member| !frozen[member])
-                .collect();
-            if trained.is_empty() {
-                continue;
-            }
-            for member in trained {
-                group_of[member] = Some(groups.len());
-            }
-            groups.push(GroupOptions {
-                lr_factor: group.lr_factor,
-                weight_decay: group.weight_decay,
-            });
-        }
+    fn trained(&self, rule_of: &[Option<&OptimGroup>], frozen: &[bool]) -> Trained {
+        let (group_of, groups) = group(&self.infos, rule_of, frozen, self.weight_decay, self.decay_on);
         Trained { group_of, groups }
     }
 }

@@ -2,20 +2,20 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::plan::EvalWeights;
 use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::recipe::{self, Recipe, Task, TestWeights};
+use dtrain_common::recipe::{Recipe, Task, TestWeights};
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::{Resume, RunDir, RunLock};
 use tch::Device;
 
 use super::error::WorkerError;
 use super::setup::{Opening, Setup, loader_options};
+use crate::TrainError;
+use crate::checkpoint::{Checkpoints, MemoryCopies};
 use crate::collectives::{Collective, Ranks, Rendezvous};
 use crate::cores::share_of_cores;
-use crate::engine::TrainError;
-use crate::evaluation::{self, Subject};
+use crate::evaluation::{self, Place};
 use crate::heartbeat::Heartbeat;
 use crate::host::Host;
 use crate::introduce::introduce;
@@ -23,10 +23,9 @@ use crate::job;
 use crate::lead::{lead, memory_copies};
 use crate::memory::{Books, start};
 use crate::metrics::{MetricsLog, Progress};
-use crate::models::Recompute;
 use crate::request::Request;
-use crate::run::followers::{Archive, Copies, Figures, Follower, Health, Origin, Saver};
-use crate::run::{Again, Followers, SaveMore, Training, peak_memory, run as run_training};
+use crate::run::followers::{Archive, Copies, Figures, Follower, Health, Origin};
+use crate::run::{Again, Followers, Training, peak_memory, run as run_training};
 use crate::step::exchange::Exchange;
 use crate::step::recover::{Limits, shielded};
 use crate::step::{Fault, Loading, Phases, Stepper, executor};
@@ -60,27 +59,19 @@ pub fn run_task<T: BuildTask + 'static>(
     begin::<T>(&recipe, request, env)
 }
 
+/// A worker that runs out of memory where nothing can be taken again ends with an error that says so, in whatever way it is told.
 fn begin<T: BuildTask + 'static>(
     recipe: &Recipe,
     request: &Request,
     env: &WorkerEnv,
 ) -> Result<ExitStatus, WorkerError> {
-    match &request.job {
+    shielded(|| match &request.job {
         Some(job) => job::run::<T>(recipe, request, env, job),
         None => train::<T>(recipe, request, env),
-    }
+    })?
 }
 
-/// A worker that runs out of memory where nothing can be taken again ends with an error that says so, in whatever way it is told.
 fn train<T: BuildTask + 'static>(
-    recipe: &Recipe,
-    request: &Request,
-    env: &WorkerEnv,
-) -> Result<ExitStatus, WorkerError> {
-    shielded(|| train_shielded::<T>(recipe, request, env))?
-}
-
-fn train_shielded<T: BuildTask + 'static>(
     recipe: &Recipe,
     request: &Request,
     env: &WorkerEnv,
@@ -88,12 +79,8 @@ fn train_shielded<T: BuildTask + 'static>(
     let began = Instant::now();
     let host = Host::enter(recipe, env)?;
     let fault = Fault::from_env(env.rank)?;
-    let Met {
-        opening,
-        mut setup,
-        ranks,
-        claims: _claims,
-    } = meet::<T>(request, recipe, env, &host)?;
+    // Rank 0 holds its claims as long as the run lasts.
+    let (opening, mut setup, _claims, ranks) = meet::<T>(request, recipe, env, &host)?;
     host.stop.be_patient().map_err(WorkerError::Signals)?;
     begin_alike(&ranks, &mut setup)?;
     let chosen = start::settle::<T>(&ranks, &mut setup, request, recipe, &opening.survey, &host)?;
@@ -115,8 +102,16 @@ fn train_shielded<T: BuildTask + 'static>(
     let peak = result.peak_memory_bytes.first().copied().unwrap_or_default();
     result.peak_memory_bytes = peak_memory(&ranks, peak)?;
     if let (Some(test), ExitStatus::Success) = (recipe.test, status) {
-        let of = (&opening, &run_dir, test.weights);
-        match test_at_end::<T>(recipe, of, &result, env, &ranks, &host)? {
+        let place = Place {
+            env,
+            ranks: &ranks,
+            device: host.device,
+            stop: &host.stop,
+        };
+        let best = result.best.as_ref().filter(|_| test.weights == TestWeights::Best);
+        let step = best.map(|best| best.step).or(result.steps).unwrap_or_default();
+        let of = (recipe, &opening.survey, step);
+        match evaluation::test::<T>(of, &place, &run_dir, host.surface)? {
             Some(figures) => result.test = figures,
             None => status = ExitStatus::Requeue,
         }
@@ -129,22 +124,13 @@ fn train_shielded<T: BuildTask + 'static>(
     Ok(status)
 }
 
-/// What a rank has when it has met the others.
-struct Met {
-    opening: Opening,
-    setup: Setup,
-    ranks: Ranks,
-    /// On rank 0, as long as the run lasts.
-    claims: Vec<RunLock>,
-}
-
 /// Rank 0 decides how the run begins, or refuses it; the others follow.
 fn meet<T: BuildTask + 'static>(
     request: &Request,
     recipe: &Recipe,
     env: &WorkerEnv,
     host: &Host,
-) -> Result<Met, WorkerError> {
+) -> Result<(Opening, Setup, Vec<RunLock>, Ranks), WorkerError> {
     let rendezvous = Rendezvous::open(env.clone())?;
     let (opening, setup, claims) = if env.rank == 0 {
         let led = lead::<T>(request, recipe, env, host)
@@ -160,12 +146,7 @@ fn meet<T: BuildTask + 'static>(
     if let Some(sync) = &setup.batch_sync {
         sync.connect(rendezvous.connect_beside("batch-norm", &ranks)?);
     }
-    Ok(Met {
-        opening,
-        setup,
-        ranks,
-        claims,
-    })
+    Ok((opening, setup, claims, ranks))
 }
 
 /// Sends rank 0's parameters and buffers to all: whatever the ranks read or drew, they begin alike.
@@ -213,28 +194,25 @@ fn followers<'a>(
         done,
     )));
     if let Some(place) = memory_copies(recipe, env) {
-        let (beats, device) = (heartbeat.clone(), host.device);
-        list.push(Box::new(
-            Copies::new(&place, ranks, device, cores, beats)?.after(done),
-        ));
+        let copies =
+            MemoryCopies::new(&place, ranks, host.device, cores).map_err(TrainError::unwritten(done))?;
+        list.push(Box::new(Copies::new(copies, heartbeat.clone(), done)));
     }
     list.push(Box::new(host.stop.clone()));
-    list.push(Box::new(Archive {
-        saver: Saver::new(run_dir, ranks, host.device, cores, heartbeat)?.after(done),
-        stop: host.stop.clone(),
-        every: recipe.checkpoint.every.time(),
-        origin: Origin {
-            run_dir,
-            from_memory: opening.from_memory,
-            is_anothers: opening.is_anothers,
-        },
+    let checkpoints =
+        Checkpoints::new(run_dir, ranks, host.device, cores).map_err(TrainError::unwritten(done))?;
+    let origin = Origin {
+        run_dir,
+        from_memory: opening.from_memory,
+        is_anothers: opening.is_anothers,
         owes_evaluation: manifest.is_some_and(|manifest| manifest.evaluation_owed),
-        best: course.best.clone(),
-    }));
+    };
+    let (stop, every) = (host.stop.clone(), recipe.checkpoint.every.time());
+    let archive = Archive::new(checkpoints, heartbeat, stop, course, every, origin);
+    list.push(Box::new(archive));
     Ok(Followers::new(list))
 }
 
-/// The training, whose first step can be taken.
 fn training<'a>(
     recipe: &'a Recipe,
     setup: Setup,
@@ -260,54 +238,12 @@ fn training<'a>(
     let executor = executor(recipe.model.compile, device);
     Ok(Training {
         stepper: Stepper::new(model, feed, executor, phases, limits)?,
-        again: Again::new(loader, &course.plan, save_more(recipe, &model.recompute)),
+        again: Again::new(loader, &course.plan),
         recipe,
         course,
         replica,
         exchange,
         began: Instant::now(),
-    })
-}
-
-/// The test at the end of a run: its figures; None where some rank was asked to stop.
-fn test_at_end<T: BuildTask + 'static>(
-    recipe: &Recipe,
-    (opening, run_dir, weights): (&Opening, &RunDir, TestWeights),
-    result: &RunResult,
-    env: &WorkerEnv,
-    ranks: &Ranks,
-    host: &Host,
-) -> Result<Option<std::collections::BTreeMap<String, f64>>, WorkerError> {
-    let best = match weights {
-        TestWeights::Best => result.best.as_ref().map(|best| best.step),
-        TestWeights::Last => None,
-    };
-    let subject = Subject {
-        recipe,
-        survey: &opening.survey,
-        folder: &run_dir.checkpoint(best.or(result.steps).unwrap_or_default()),
-        weights: EvalWeights::Auto,
-        batch: None,
-    };
-    let place = evaluation::Place {
-        env,
-        ranks,
-        device: host.device,
-        stop: &host.stop,
-    };
-    evaluation::test::<T>(&subject, &place, (env.rank == 0).then_some(run_dir), host.surface)
-}
-
-/// When memory is short at the smallest micro-batch: all segments, unless the recipe forbids it.
-fn save_more(recipe: &Recipe, recompute: &Recompute) -> SaveMore {
-    let allowed = recipe.memory.recompute != recipe::Recompute::Off;
-    let recompute = recompute.clone();
-    Box::new(move || {
-        let more = allowed && recompute.count() < recompute.segments();
-        if more {
-            recompute.all();
-        }
-        more
     })
 }
 

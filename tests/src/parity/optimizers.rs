@@ -108,7 +108,7 @@ pub fn the_moving_average_follows_torch() {
         let parameter = live.get(0).copy().set_requires_grad(true);
         let mut table = Table::of([("parameter", &parameter)]).unwrap();
         table.add(AVERAGE).unwrap();
-        let mut average = Average::new(decay, false).unwrap();
+        let mut average = Average::new(decay, false);
         for step in 0..20 {
             if step > 0 {
                 tch::no_grad(|| parameter.shallow_clone().copy_(&live.get(step)));

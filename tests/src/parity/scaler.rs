@@ -4,7 +4,7 @@
 use super::device;
 use crate::reference::{cases, expand, pairs};
 use dtrain_torch_shim::fused;
-use dtrain_worker::engine::{GradScaler, ScalerOptions};
+use dtrain_worker::{GradScaler, ScalerOptions};
 use serde_json::Value;
 use tch::Tensor;
 
@@ -89,7 +89,7 @@ pub fn ten_thousand_steps_are_torchs() {
             // Bit by bit: both are float32 numbers.
             assert_eq!(scaler.scale(), scales[step], "{name}, step {step}: scale");
             assert_eq!(
-                scaler.state().growth_tracker,
+                scaler.state().clean_steps,
                 tracker,
                 "{name}, step {step}: tracker"
             );

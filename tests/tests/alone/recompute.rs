@@ -13,12 +13,10 @@ use dtrain_tests::programs::{launch, own_trainer};
 use dtrain_tests::runs::{Sandbox, TINY};
 use dtrain_tests::segments::dropout_draws_the_same;
 use dtrain_torch_shim::memory;
-use dtrain_worker::OutOfMemory as _;
 use dtrain_worker::data::{Dataset, Generated, Split};
-use dtrain_worker::engine::TrainError;
 use dtrain_worker::models::{Gpt, GptConfig, LayerNorm, Linear, Recompute, Registry, Segment};
 use dtrain_worker::tasks::{Batch, BuildTask, Console, Loss, Mode, Site, Task, TaskError};
-use dtrain_worker::{Request, run_task};
+use dtrain_worker::{OutOfMemory as _, Request, run_task};
 use tch::{Device, Kind, Tensor};
 
 const ON: &str = "memory.recompute=\"on\"";
@@ -245,7 +243,7 @@ fn memory_that_runs_out_the_second_time_is_known_as_that() {
         let outcome = registry.recompute().backward(&loss);
         let left = memory::refusal_in();
         memory::refuse_next(0);
-        let error = TrainError::from(outcome.unwrap_err());
+        let error = outcome.unwrap_err();
         assert!(left == 0 && error.is_out_of_memory(), "{allocation}: {error}");
     }
     let loss = model.forward(&tokens).unwrap().sum(Kind::Float);

@@ -36,8 +36,8 @@ pub use error::{ModelError, WeightsError, WeightsProblem};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{
     BatchGroups, BatchNorm2d, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions,
-    ConvTranspose2d, Embedding, Gelu, Init, LayerNorm, Linear, Mlp, SelfAttention, channels_last,
-    is_channels_last, without_drawing,
+    ConvTranspose2d, Embedding, Gelu, Init, LayerNorm, Linear, Mlp, SelfAttention, Shadow, Weight,
+    channels_last, is_channels_last, without_drawing,
 };
 pub use mismatch::{Mismatch, ShapeDifference};
 pub use recompute::{Recompute, Segment, is_recomputing};

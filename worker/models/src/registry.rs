@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 use super::error::ModelError;
-use super::layers::{BatchGroups, BatchSync, SyncHandle, channels_last};
+use super::layers::{BatchGroups, BatchSync, Shadow, SyncHandle, Weight, channels_last};
 use super::recompute::{Recompute, Segment};
 
 /// Whether a tensor is trained or only carried along.
@@ -27,6 +27,7 @@ pub struct Entry {
     name: String,
     tensor: Tensor,
     role: Role,
+    shadow: Shadow,
 }
 
 impl Entry {
@@ -43,6 +44,11 @@ impl Entry {
     /// Parameter or buffer.
     pub fn role(&self) -> Role {
         self.role
+    }
+
+    /// Where its values in autocast's dtype go, which the layer computes with then.
+    pub fn shadow(&self) -> &Shadow {
+        &self.shadow
     }
 
     /// The number of elements.
@@ -182,6 +188,7 @@ impl Registry {
             name,
             tensor: tensor.shallow_clone(),
             role,
+            shadow: Shadow::default(),
         });
         Ok(())
     }
@@ -262,6 +269,17 @@ impl Scope<'_> {
         self.registry
             .add(self.full_name(name), &tensor, Role::Parameter)?;
         Ok(tensor)
+    }
+
+    /// As [`Scope::parameter`], for a layer that computes products with it.
+    ///
+    /// # Errors
+    /// As [`Scope::parameter`].
+    pub fn weight(&mut self, name: &str, init: &Tensor) -> Result<Weight, ModelError> {
+        let leaf = self.parameter(name, init)?;
+        let shadow = self.registry.entries.last().map(|entry| entry.shadow.clone());
+        let shadow = shadow.unwrap_or_default();
+        Ok(Weight { leaf, shadow })
     }
 
     /// Registers a buffer of any type and returns the tensor to compute with, which requires no gradient.

@@ -7,7 +7,7 @@ use super::error::CheckpointError;
 use super::items::{Source, item};
 use super::layout::Held;
 use crate::collectives::{Collective, Ranks, ReduceOp};
-use crate::engine::patiently;
+use crate::out_of_memory::patiently;
 use crate::state::{ColumnSpec, Part, Role, Slot, Table, pieces};
 
 /// Sources, by their place in a list, that no rank can write in ranges, with their types and the places of their elements.
@@ -17,7 +17,7 @@ type Scattered<'a> = Vec<(usize, Kind, &'a Slot)>;
 pub(super) fn name(spec: ColumnSpec, slot: &Slot) -> String {
     match spec.role {
         Role::Moment => format!("{}.{}", spec.name, slot.name),
-        Role::Average => slot.name.clone(),
+        _ => slot.name.clone(),
     }
 }
 
@@ -29,7 +29,7 @@ pub(super) fn sources<'a>(
 ) -> Result<(Vec<Source>, Scattered<'a>), CheckpointError> {
     let holders: Vec<Vec<Part>> = match spec.role {
         Role::Moment => (0..table.shards()).map(|shard| table.parts_of(shard)).collect(),
-        Role::Average => vec![table.parts(spec.role)],
+        _ => vec![table.parts(spec.role)],
     };
     let parts = table.parts(spec.role);
     let (mut sources, mut scattered) = (Vec::new(), Vec::new());

@@ -16,7 +16,7 @@ use super::error::CheckpointError;
 use super::items::{self, Snapshot, Source};
 use super::layout::{Content, FileLayout, Held, layout};
 use crate::collectives::Ranks;
-use crate::engine::patiently;
+use crate::out_of_memory::patiently;
 
 /// Bytes of a page, and of what a disk writes at once: no machine has smaller pages, and hardly a disk larger blocks.
 pub(super) const PAGE: usize = 4096;

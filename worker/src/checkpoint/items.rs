@@ -10,8 +10,8 @@ use super::error::CheckpointError;
 use super::layout::{Held, Item};
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS, columns};
 use crate::collectives::Ranks;
-use crate::engine::patiently;
 use crate::models::{Registry, dtype_of};
+use crate::out_of_memory::patiently;
 use crate::state::{AVERAGE, Role, Table};
 
 /// What a checkpoint is made of.
@@ -101,7 +101,7 @@ pub(super) fn files(
         columns::assemble(&mut sources, &scattered, ranks, device)?;
         match spec.role {
             Role::Moment => state.extend(sources),
-            Role::Average => average.extend(sources),
+            _ => average.extend(sources),
         }
     }
     let mut files = vec![(MODEL_FILE, model), (OPTIMIZER_FILE, state)];

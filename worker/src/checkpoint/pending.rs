@@ -21,8 +21,8 @@ use super::layout::FileLayout;
 use super::remove::remove;
 use super::writer::{self, Digest};
 use crate::collectives::{Ranks, ReduceOp};
-use crate::engine::patiently;
 use crate::metrics::CheckpointRecord;
+use crate::out_of_memory::patiently;
 
 /// The checkpoints of a run, on one of its ranks. At most one is pending.
 pub(crate) struct Checkpoints {

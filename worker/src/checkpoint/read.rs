@@ -80,7 +80,7 @@ pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, Chec
     let average = table.column(AVERAGE.name).map(|_| open(EMA_FILE)).transpose()?;
     let file = |role: Role| match role {
         Role::Moment => Some(&moments),
-        Role::Average => average.as_ref(),
+        _ => average.as_ref(),
     };
     let columns = || {
         table

@@ -23,29 +23,21 @@ pub(crate) struct Attempt {
     /// The cut.
     #[serde(rename = "try")]
     pub(crate) cut: Cut,
-    /// Of which stage, counted from 0.
     pub(crate) stage: usize,
-    /// How many steps.
     pub(crate) steps: usize,
-    /// What tensors may take, in bytes.
     pub(crate) limit: u64,
 }
 
 impl Attempt {
-    /// The limit, where there is one.
     pub(super) fn limit(&self) -> Option<u64> {
         (self.limit < LIMITLESS).then_some(self.limit)
     }
 }
 
-/// What came of it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Came {
-    /// The steps ran.
     Ran(Box<Measured>),
-    /// Memory ran out.
     OutOfMemory,
-    /// The process died, and how.
     Died(String),
 }
 
@@ -75,9 +67,6 @@ pub(super) fn run<T: BuildTask + 'static>(
 }
 
 /// Starts the process for the same recipe with `overrides` on top, and waits for it.
-///
-/// # Errors
-/// [`WorkerError::Attempt`] where it cannot be started, or says something else than that memory ran out.
 pub(super) fn start(request: &Request, overrides: &[String], attempt: &Attempt) -> Result<Came, WorkerError> {
     let failed = |error: &dyn std::fmt::Display| WorkerError::Attempt(error.to_string());
     let program = std::env::current_exe().map_err(|error| failed(&error))?;

@@ -17,7 +17,6 @@ use crate::evaluation;
 use crate::request::Request;
 use crate::tasks::{BuildTask, Console};
 
-/// What a job works on.
 struct Subject<'a> {
     request: &'a Request,
     recipe: &'a Recipe,
@@ -25,19 +24,16 @@ struct Subject<'a> {
 }
 
 /// Does the job `text` for the task `T`: its answer goes to standard output.
-///
-/// # Errors
-/// A recipe or data that is wrong; a step that fails otherwise than for want of memory.
 pub(crate) fn run<T: BuildTask + 'static>(
     recipe: &Recipe,
     request: &Request,
     env: &WorkerEnv,
     text: &str,
 ) -> Result<ExitStatus, WorkerError> {
-    let job = serde_json::from_str::<Job>(text);
-    if let Ok(Job::Eval(job)) = &job {
-        return evaluation::run::<T>(recipe, env, job);
-    }
+    let job = match serde_json::from_str::<Job>(text) {
+        Ok(Job::Eval(job)) => return evaluation::run::<T>(recipe, env, &job),
+        job => job,
+    };
     let survey = serde_json::to_value(Console::with_log(|console| T::survey(recipe, console))?)?;
     let subject = Subject {
         request,
@@ -56,9 +52,6 @@ pub(crate) fn run<T: BuildTask + 'static>(
 }
 
 /// The numbers of the stages that a job is about, counted from 0: the one of this name, all, or the first where none is named.
-///
-/// # Errors
-/// A name that no stage has.
 fn stages(recipe: &Recipe, asked: Option<&str>) -> Result<Vec<usize>, WorkerError> {
     let named = |name: &str| recipe.stage.iter().position(|stage| stage.name == name);
     match asked {

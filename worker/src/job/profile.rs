@@ -10,10 +10,11 @@ use tch::Device;
 
 use super::attempt::{Attempt, Came, LIMITLESS, start};
 use super::{Subject, answer};
+use crate::TrainError;
 use crate::device;
-use crate::engine::{Precision, TrainError};
 use crate::error::WorkerError;
 use crate::memory::{SymbolicPredictor, Target, budget};
+use crate::step::Precision;
 use crate::tasks::BuildTask;
 
 /// Steps that are measured; the first is not timed.

@@ -69,7 +69,7 @@ fn of(usage: Usage) -> MemoryReport {
 
 /// The parts of a step that may run out of memory, and the evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Placing a micro-batch, and the model's forward pass.
     Forward,
     /// Backward, with the reductions that start in it and what is done for every micro-batch after it.
@@ -86,7 +86,7 @@ pub enum Phase {
 
 impl Phase {
     /// All of them, in the order of a step.
-    pub const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Forward,
         Self::Backward,
         Self::Reduce,
@@ -96,7 +96,7 @@ impl Phase {
     ];
 
     /// Its name in messages, metrics and DTRAIN_FAULT.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Forward => "forward",
             Self::Backward => "backward",

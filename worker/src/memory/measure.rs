@@ -8,8 +8,8 @@ use tch::Device;
 
 use super::rehearsal::Rehearsal;
 use super::{Books, StepMemory, budget};
+use crate::TrainError;
 use crate::data::MicroBatch as Work;
-use crate::engine::TrainError;
 use crate::error::WorkerError;
 use crate::setup::loader_options;
 use crate::step::{Loading, Precision};
@@ -34,6 +34,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     let mut rehearsal = Rehearsal::build::<T>(&recipe, survey, stage, cut.ranks, device)?;
     rehearsal.setup.replica.model.recompute.set(cut.recompute);
     rehearsal.setup.replica.precision = Precision::rehearsed(cut.amp, device)?;
+    rehearsal.setup.replica.shadow().map_err(TrainError::from)?;
 
     let alone = &rehearsal.recipe;
     let partition = alone.partition(cut.ranks, Some(cut.micro_batch))?;

@@ -10,8 +10,9 @@ use tch::Device;
 
 use super::rehearsal::Rehearsal;
 use super::{Books, StepMemory};
-use crate::engine::{JointSum, TrainError};
+use crate::TrainError;
 use crate::error::WorkerError;
+use crate::step::exchange::JointSum;
 use crate::step::{Blank, Precision};
 use crate::tasks::{Batch, BuildTask};
 
@@ -206,6 +207,7 @@ impl Rehearsal {
         let replica = &mut self.setup.replica;
         replica.model.recompute.set(cut.recompute);
         replica.precision = Precision::rehearsed(cut.amp, DEVICE)?;
+        replica.shadow()?;
         let data = replica.model.task.train_set();
         region.take_flops();
         let books = Books::Symbolic(&region);

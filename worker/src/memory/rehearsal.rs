@@ -6,9 +6,10 @@ use serde_json::Value;
 use tch::Device;
 
 use super::Books;
+use crate::TrainError;
 use crate::collectives::{PhantomGroup, Ranks};
-use crate::engine::{Place, TrainError};
 use crate::error::WorkerError;
+use crate::run::plan::Place;
 use crate::setup::{Opening, Setup};
 use crate::step::exchange::Exchange;
 use crate::step::recover::Limits;

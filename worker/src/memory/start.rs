@@ -8,13 +8,15 @@ use serde_json::Value;
 use tch::{Device, Tensor};
 
 use super::{SymbolicPredictor, Target, elsewhere};
+use crate::TrainError;
 use crate::collectives::{Ranks, ReduceOp};
-use crate::engine::{Exhausted, JointSum, RankSync, TrainError};
 use crate::error::WorkerError;
 use crate::host::Host;
 use crate::out_of_memory::bytes_refused;
 use crate::request::Request;
 use crate::setup::Setup;
+use crate::step::exchange::{JointSum, RankSync};
+use crate::step::recover::Exhausted;
 use crate::tasks::BuildTask;
 
 /// One part in so many of what tensors may take is left to what a prediction does not know of, such as a kernel's scratch.

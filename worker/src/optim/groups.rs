@@ -5,160 +5,97 @@
 
 use std::collections::BTreeSet;
 
-use globset::{Glob, GlobMatcher};
+use dtrain_common::recipe::{Decay, OptimGroup};
+use globset::Glob;
 use thiserror::Error;
+
+use super::GroupOptions;
 
 #[cfg(test)]
 mod tests;
 
-/// How many names an error suggests.
 const SUGGESTIONS: usize = 3;
 
 /// What must be known of a parameter to assign it to a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ParameterInfo<'a> {
-    /// Its dotted name, such as `layer1.0.conv1.weight`.
-    pub name: &'a str,
-    /// The number of its dimensions.
-    pub dims: usize,
-}
-
-/// One `[[optim.group]]` of a recipe.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GroupRule {
-    /// Globs; the rule is for the parameters that any of them matches.
-    pub patterns: Vec<String>,
-    /// The group's learning rate as a multiple of the schedule's.
-    pub lr_factor: f64,
-    /// The group's weight decay where it is not the optimizer's. A decay that is stated here is meant for every parameter
-    /// that the rule matches, norms and biases included, also under [`DecayOn::Weights`].
-    pub weight_decay: Option<f64>,
-}
-
-/// Which parameters decay where no rule states it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DecayOn {
-    /// All of them, as torch's optimizers.
-    #[default]
-    All,
-    /// Those of at least 2 dimensions: matrices and convolutions, but no norm and no bias (Goyal et al. 2017, arXiv
-    /// 1706.02677, section 5.1; He et al. 2019, arXiv 1812.01187, section 3.1).
-    Weights,
-}
-
-/// Parameters that are updated with the same settings.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Group {
-    /// The learning rate as a multiple of the schedule's.
-    pub lr_factor: f64,
-    /// Weight decay.
-    pub weight_decay: f64,
-    /// Indices into the parameters, rising; at least one.
-    pub members: Vec<usize>,
+pub(crate) struct ParameterInfo<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) dims: usize,
 }
 
 /// Globs or rules that are certainly a mistake. None of them names the recipe's key: the caller knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GroupError {
-    /// A glob cannot be read.
     #[error("{glob:?} is not a pattern for parameter names: {reason}")]
-    Glob {
-        /// The glob.
-        glob: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A glob matches nothing.
+    Glob { glob: String, reason: String },
     #[error("{glob:?} matches no parameter{}", suggestion(.nearest))]
-    NoMatch {
-        /// The glob.
-        glob: String,
-        /// The nearest parameter names, and prefixes of them as globs, nearest first; none where there is no parameter.
-        nearest: Vec<String>,
-    },
-    /// A rule has no glob.
+    NoMatch { glob: String, nearest: Vec<String> },
     #[error("optimizer group {rule} has no pattern; give it one, or remove the group")]
-    Empty {
-        /// The rule, counted from 1.
-        rule: usize,
-    },
-    /// All that a rule matches belongs to earlier rules.
+    Empty { rule: usize },
     #[error(
         "optimizer group {rule} ({}) has no parameter left: group {earlier} comes before it and takes {example} first. Move the \
          narrower group up, or remove it",
         quoted(.globs)
     )]
     Shadowed {
-        /// The rule, counted from 1.
         rule: usize,
-        /// Its globs.
         globs: Vec<String>,
-        /// The earlier rule that takes `example`, counted from 1.
         earlier: usize,
-        /// A parameter that it matches.
         example: String,
     },
 }
 
-/// Assigns every parameter to exactly one group. The first rule that matches a parameter has it; what no rule matches has
-/// the factor 1 and the decay `weight_decay`. Rules of equal settings share a group, and groups without a member do not
-/// exist. The groups come in the order of their first members: the same on every rank.
-///
-/// `parameters` are all of the model, also those that are frozen for now, so that a rule may name them.
-///
-/// # Errors
-/// Where a glob or a rule is without effect; see [`GroupError`].
-pub fn assign(
+/// The number of the group of every parameter that is not `frozen`, by its rule of [`owners`], and what the groups have of their own.
+/// What has no rule has the factor 1 and the decay `weight_decay`, which with [`Decay::Weights`] is for at least 2 dimensions: matrices
+/// and convolutions, but no norm and no bias (Goyal et al. 2017, arXiv 1706.02677, section 5.1). A decay that a rule states is for all
+/// that it matches. Rules of equal settings share a group.
+pub(crate) fn group(
     parameters: &[ParameterInfo<'_>],
-    rules: &[GroupRule],
+    rule_of: &[Option<&OptimGroup>],
+    frozen: &[bool],
     weight_decay: f64,
-    decay_on: DecayOn,
-) -> Result<Vec<Group>, GroupError> {
-    let owners = owners(parameters, rules)?;
-    let rule_of: Vec<Option<&GroupRule>> = owners
-        .into_iter()
-        .map(|owner| owner.map(|owner| &rules[owner]))
-        .collect();
-    Ok(group(parameters, &rule_of, weight_decay, decay_on))
-}
-
-/// As [`assign`], where the rule of every parameter is known, as from [`owners`].
-pub fn group(
-    parameters: &[ParameterInfo<'_>],
-    rule_of: &[Option<&GroupRule>],
-    weight_decay: f64,
-    decay_on: DecayOn,
-) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
-    for (index, (parameter, rule)) in parameters.iter().zip(rule_of).enumerate() {
+    decay_on: Decay,
+) -> (Vec<Option<usize>>, Vec<GroupOptions>) {
+    let mut groups: Vec<GroupOptions> = Vec::new();
+    let mut number = |((parameter, rule), frozen): ((&ParameterInfo<'_>, &Option<&OptimGroup>), &bool)| {
         let inherited = match decay_on {
-            DecayOn::Weights if parameter.dims < 2 => 0.0,
-            DecayOn::All | DecayOn::Weights => weight_decay,
+            Decay::Weights if parameter.dims < 2 => 0.0,
+            Decay::All | Decay::Weights => weight_decay,
         };
-        let lr_factor = rule.map_or(1.0, |rule| rule.lr_factor);
-        let weight_decay = rule.and_then(|rule| rule.weight_decay).unwrap_or(inherited);
-        let same = |group: &&mut Group| group.lr_factor == lr_factor && group.weight_decay == weight_decay;
-        match groups.iter_mut().find(same) {
-            Some(group) => group.members.push(index),
-            None => groups.push(Group {
-                lr_factor,
-                weight_decay,
-                members: vec![index],
-            }),
-        }
-    }
-    groups
+        let options = GroupOptions {
+            lr_factor: rule.map_or(1.0, |rule| rule.lr_factor),
+            weight_decay: rule.and_then(|rule| rule.weight_decay).unwrap_or(inherited),
+        };
+        (!frozen).then(|| {
+            let known = groups.iter().position(|group| *group == options);
+            known.unwrap_or_else(|| {
+                groups.push(options);
+                groups.len() - 1
+            })
+        })
+    };
+    let group_of = parameters
+        .iter()
+        .zip(rule_of)
+        .zip(frozen)
+        .map(&mut number)
+        .collect();
+    (group_of, groups)
 }
 
 /// For each of `names`, whether any of `patterns` matches it: what a list of globs freezes or unfreezes.
-///
-/// # Errors
-/// Where a pattern is no glob or matches none of the names.
-pub fn matching<N: AsRef<str>, P: AsRef<str>>(names: &[N], patterns: &[P]) -> Result<Vec<bool>, GroupError> {
+pub(crate) fn matching<N: AsRef<str>, P: AsRef<str>>(
+    names: &[N],
+    patterns: &[P],
+) -> Result<Vec<bool>, GroupError> {
     let mut matched = vec![false; names.len()];
     for pattern in patterns {
         let pattern = pattern.as_ref();
-        let matcher = compile(pattern)?;
+        let glob = Glob::new(pattern).map_err(|error| GroupError::Glob {
+            glob: pattern.to_owned(),
+            reason: error.kind().to_string(),
+        })?;
+        let matcher = glob.compile_matcher();
         let mut any = false;
         for (name, matched) in names.iter().zip(&mut matched) {
             let matches = matcher.is_match(name.as_ref());
@@ -176,12 +113,9 @@ pub fn matching<N: AsRef<str>, P: AsRef<str>>(names: &[N], patterns: &[P]) -> Re
 }
 
 /// For each parameter the first rule that matches it.
-///
-/// # Errors
-/// As [`assign`].
-pub fn owners(
+pub(crate) fn owners(
     parameters: &[ParameterInfo<'_>],
-    rules: &[GroupRule],
+    rules: &[OptimGroup],
 ) -> Result<Vec<Option<usize>>, GroupError> {
     let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
     let mut owners: Vec<Option<usize>> = vec![None; names.len()];
@@ -211,15 +145,6 @@ pub fn owners(
         }
     }
     Ok(owners)
-}
-
-fn compile(pattern: &str) -> Result<GlobMatcher, GroupError> {
-    Glob::new(pattern)
-        .map(|glob| glob.compile_matcher())
-        .map_err(|error| GroupError::Glob {
-            glob: pattern.to_owned(),
-            reason: error.kind().to_string(),
-        })
 }
 
 /// The names, and prefixes of names as globs (`layer1.*`), that look most like `pattern`.

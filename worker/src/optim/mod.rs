@@ -1,22 +1,19 @@
 //! The optimizers: one fused update for each range of the table.
 
 mod groups;
-mod recipe;
 mod runs;
 
-use dtrain_torch_shim::ShimError;
+use dtrain_common::recipe::{OptimName, Recipe};
 use dtrain_torch_shim::fused;
 use tch::{Kind, TchError, Tensor};
-use thiserror::Error;
 
 pub use dtrain_torch_shim::fused::{Found, WeightDecay};
-pub use groups::{DecayOn, Group, GroupError, GroupRule, ParameterInfo, assign, group, matching, owners};
-pub use recipe::of_recipe;
+pub(crate) use groups::{GroupError, ParameterInfo, group, matching, owners};
 
 use self::runs::runs;
-use crate::engine::patiently;
-use crate::out_of_memory::of_variants;
+use crate::out_of_memory::patiently;
 use crate::state::{ColumnSpec, Role, Table, narrow};
+use crate::train_error::Result;
 
 /// What the parameters of one optimizer group have of their own.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -69,6 +66,27 @@ impl Rule {
     }
 }
 
+/// The rule of a recipe. A loaded recipe has its defaults filled in; the values here are those of torch.
+pub(crate) fn of_recipe(recipe: &Recipe) -> Rule {
+    let optim = &recipe.optim;
+    let adam = |decay| {
+        let [beta1, beta2] = optim.betas.unwrap_or([0.9, 0.999]);
+        Rule::Adam {
+            betas: (beta1, beta2),
+            eps: optim.eps.unwrap_or(1e-8),
+            decay,
+        }
+    };
+    match optim.name {
+        OptimName::AdamW => adam(WeightDecay::Decoupled),
+        OptimName::Adam => adam(WeightDecay::L2),
+        OptimName::Sgd => Rule::Sgd {
+            momentum: optim.momentum.unwrap_or(0.0),
+            nesterov: optim.nesterov.unwrap_or(false),
+        },
+    }
+}
+
 /// An optimizer over the rows of a table that this rank updates. Its state is columns of the table.
 #[derive(Debug)]
 pub struct Optimizer {
@@ -79,22 +97,17 @@ pub struct Optimizer {
     number: Tensor,
 }
 
-/// An update that failed.
-#[derive(Debug, Error)]
-pub enum OptimError {
-    /// In the fused kernel.
-    #[error(transparent)]
-    Kernel(#[from] ShimError),
-    /// In a tensor operation.
-    #[error(transparent)]
-    Torch(#[from] TchError),
+/// What an update of some elements has of its own.
+#[derive(Clone, Copy)]
+struct Figures {
+    lr: f64,
+    weight_decay: f64,
+    /// They have had none before.
+    is_first: bool,
 }
 
 impl Optimizer {
     /// Takes up the state that `table` has for it, or adds it, zero.
-    ///
-    /// # Errors
-    /// Where memory runs out.
     pub fn new(rule: Rule, groups: Vec<GroupOptions>, table: &mut Table) -> Result<Self, TchError> {
         for name in rule.moments() {
             if table.column(name).is_none() {
@@ -111,16 +124,13 @@ impl Optimizer {
     ///
     /// With `found` the gradients are divided by what the device has found, and nothing is changed where it says so: the host does not
     /// know of it, counts the update, and calls `Table::discount` when it learns that there was none.
-    ///
-    /// # Errors
-    /// Where memory runs out.
     pub fn step(
         &mut self,
         table: &mut Table,
         lr: f64,
         used: &[bool],
         found: Option<Found<'_>>,
-    ) -> Result<(), OptimError> {
+    ) -> Result<()> {
         let device = table.device();
         for (index, part) in table.parts(Role::Moment).iter().enumerate() {
             let block = &table.blocks()[part.block];
@@ -136,36 +146,29 @@ impl Optimizer {
                     .map(|(_, held)| part.within(&held[index], &run.range));
                 let moments: Vec<Tensor> = moments.collect::<Result<_, _>>()?;
                 let _ = tch::no_grad(|| self.number.f_fill_((run.updates + 1) as f64))?;
-                let lr = lr * options.lr_factor;
-                patiently(device, || {
-                    self.update(
-                        &data,
-                        &grad,
-                        &moments,
-                        lr,
-                        options.weight_decay,
-                        run.updates,
-                        found,
-                    )
-                })?;
+                let figures = Figures {
+                    lr: lr * options.lr_factor,
+                    weight_decay: options.weight_decay,
+                    is_first: run.updates == 0,
+                };
+                patiently(device, || self.update([&data, &grad], &moments, figures, found))?;
             }
         }
         table.count(used);
         Ok(())
     }
 
-    /// Updates elements that have all had `updates` updates.
-    #[allow(clippy::too_many_arguments)]
     fn update(
         &self,
-        data: &Tensor,
-        grad: &Tensor,
+        [data, grad]: [&Tensor; 2],
         moments: &[Tensor],
-        lr: f64,
-        weight_decay: f64,
-        updates: u64,
+        Figures {
+            lr,
+            weight_decay,
+            is_first,
+        }: Figures,
         found: Option<Found<'_>>,
-    ) -> Result<(), OptimError> {
+    ) -> Result<()> {
         match (self.rule, moments) {
             (Rule::Adam { betas, eps, decay }, [exp_avg, exp_avg_sq]) => {
                 let figures = fused::Adam {
@@ -183,7 +186,7 @@ impl Optimizer {
                     momentum,
                     nesterov,
                     weight_decay,
-                    first_step: updates == 0,
+                    first_step: is_first,
                 };
                 fused::sgd(data, grad, moments.first(), found, figures)?;
             }
@@ -192,5 +195,3 @@ impl Optimizer {
         Ok(())
     }
 }
-
-of_variants!(OptimError: Kernel, Torch);

@@ -8,7 +8,6 @@ use crate::state::{Part, Slot};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) range: Range<i64>,
-    /// Updates before this one.
     pub(super) updates: u64,
 }
 

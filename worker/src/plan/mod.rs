@@ -28,7 +28,7 @@ pub(crate) use solve::{Asked, Choice, Solver};
 
 /// How a step is cut up: what the machine may choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Cut {
+pub(crate) struct Cut {
     /// Ranks.
     pub ranks: usize,
     /// The largest micro-batch.
@@ -43,7 +43,7 @@ pub struct Cut {
 
 /// What a cut is predicted to take of a rank with the largest share.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Prediction {
+pub(crate) struct Prediction {
     /// The cut.
     pub cut: Cut,
     /// How it came about.

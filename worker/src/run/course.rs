@@ -6,8 +6,8 @@ use dtrain_common::manifest::DataMark;
 use dtrain_common::recipe::Recipe;
 
 use super::followers::BestKeeper;
-use crate::engine::{Place, RunPlan, StagePlan};
 use crate::metrics::{StepRecord, WaitMs};
+use crate::run::plan::{Place, RunPlan, StagePlan};
 use crate::state::Stages;
 use crate::step::{Cut, Replica, Taken};
 
@@ -18,25 +18,21 @@ pub(crate) struct Course {
     pub(crate) stages: Stages,
     /// Steps taken since the beginning of the run.
     pub(crate) done: u64,
-    /// The phase under way.
     pub(crate) under: Under,
     /// What is trained on, for the checkpoints' manifests.
     pub(crate) data: DataMark,
-    /// The best checkpoint so far.
     pub(crate) best: BestKeeper,
 }
 
 /// The phase that the model is laid out for: that of the last step before, or the first one.
 pub(crate) struct Under {
     pub(crate) place: Place,
-    /// Whether it was told of.
     pub(crate) is_announced: bool,
     /// Whether the parameters lie in the order in which backward reaches them.
     pub(crate) is_laid_out: bool,
 }
 
 impl Under {
-    /// That of `place`, of which nothing is known yet.
     pub(crate) fn new(place: Place) -> Self {
         Self {
             place,
@@ -47,12 +43,10 @@ impl Under {
 }
 
 impl Course {
-    /// The stage under way.
     pub(crate) fn stage(&self) -> &StagePlan {
         &self.plan.stages()[self.under.place.stage]
     }
 
-    /// The next step, as `rank` takes it.
     pub(crate) fn cut(&self, recipe: &Recipe, replica: &Replica, rank: usize) -> Cut {
         let position = self.plan.position(self.done);
         let samples = self.plan.step_samples(position);

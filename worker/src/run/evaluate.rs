@@ -10,12 +10,12 @@ use super::followers::Followers;
 use super::{StopFlag, Training};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::{Loader, LoaderOptions, MicroBatch};
-use crate::engine::TrainError;
 use crate::memory::Phase;
 use crate::metrics::{EvalRecord, Figures, MicroBatches};
-use crate::step::recover::{Limits, Shortage, patiently, place, shielded};
+use crate::step::recover::{Limits, Shortage, patiently, shielded};
 use crate::step::{Fault, Precision, Status, Tally, place_batch};
 use crate::tasks::{Mode, Task, Totals};
+use crate::train_error::{Result, TrainError};
 
 /// What an evaluation needs: a model without its training.
 pub(crate) struct Evaluator<'a> {
@@ -31,7 +31,6 @@ pub(crate) struct Evaluator<'a> {
 pub(crate) enum Evaluated {
     /// What was found, in batches of so many samples.
     Whole(Box<EvalRecord>, usize),
-    /// Some rank was asked to stop.
     Stopped,
     /// Some ranks had no memory for a batch of one sample.
     Exhausted(Vec<Option<Shortage>>),
@@ -40,16 +39,13 @@ pub(crate) enum Evaluated {
 impl Evaluator<'_> {
     /// Evaluates the whole test set in batches of at most so many samples: each rank its share, then one reduction of the sums. Where
     /// memory runs out on a rank, all ranks say so and begin again with half the batch. Every rank calls it.
-    ///
-    /// # Errors
-    /// `NothingTested`; where a sample cannot be loaded or a peer is lost.
     pub(crate) fn run(
         &self,
         mut batch: usize,
         (step, epoch): (u64, u64),
         fault: &mut Fault,
         followers: &mut Followers<'_>,
-    ) -> Result<Evaluated, TrainError> {
+    ) -> Result<Evaluated> {
         let begun = Instant::now();
         loop {
             let status = self.attempt(batch, fault, step, followers)?;
@@ -71,15 +67,18 @@ impl Evaluator<'_> {
                 from: batch,
                 to: batch / 2,
             };
-            if let Some((place, _, first)) = place(&status.shortages) {
-                followers.note(format!(
-                    "out of memory {place} after step {step}: {}; the test set is begun again in batches of {} instead of {}",
-                    first.bytes(),
-                    sizes.to,
-                    sizes.from
-                ));
-            }
-            tell(followers, &status.shortages, step, sizes, |record| record)?;
+            let consequence = format!(
+                "the test set is begun again in batches of {} instead of {}",
+                sizes.to, sizes.from
+            );
+            tell(
+                followers,
+                &status.shortages,
+                ("after", step),
+                &consequence,
+                sizes,
+                (1, false),
+            )?;
             batch = sizes.to;
         }
     }
@@ -91,7 +90,7 @@ impl Evaluator<'_> {
         fault: &mut Fault,
         step: u64,
         followers: &mut Followers<'_>,
-    ) -> Result<Status, TrainError> {
+    ) -> Result<Status> {
         let mut status = Status::blank(self.task.sums(), self.ranks.size());
         fault.begin(Phase::Evaluate, step, 1);
         let sums = shielded(|| self.sum_up(batch, followers))
@@ -112,22 +111,21 @@ impl Evaluator<'_> {
     }
 
     /// This rank's share of the test set; none where a request to stop comes before its end.
-    fn sum_up(&self, batch: usize, followers: &mut Followers<'_>) -> Result<Option<Totals>, TrainError> {
+    fn sum_up(&self, batch: usize, followers: &mut Followers<'_>) -> Result<Option<Totals>> {
         let test_set = self.task.test_set();
         let own = share(test_set.len(), self.ranks.size(), self.ranks.rank());
-        let indices: Vec<u32> = own.map(|index| index as u32).collect();
-        let work: Vec<MicroBatch> = indices
-            .chunks(batch)
-            .map(|part| MicroBatch {
-                epoch: 0,
-                indices: part.to_vec(),
-            })
-            .collect();
+        let end = own.end;
+        let work = own.step_by(batch).map(move |first| MicroBatch {
+            epoch: 0,
+            indices: (first..end.min(first + batch))
+                .map(|index| index as u32)
+                .collect(),
+        });
         let options = LoaderOptions {
             augment: false,
             ..self.loader
         };
-        let mut loader = Loader::start(test_set, options, work.into_iter())?;
+        let mut loader = Loader::start(test_set, options, work)?;
         let mut tally = Tally::new(self.task.sums(), self.limits.device())?;
         while let Some(decoded) = loader.next() {
             if self.stop.is_asked() {
@@ -143,7 +141,6 @@ impl Evaluator<'_> {
         Ok(Some(tally.totals()?))
     }
 
-    /// The evaluation as it is written down.
     fn record(&self, totals: &Totals, step: u64, epoch: u64, begun: Instant) -> EvalRecord {
         let metrics = self.task.metrics(totals).into_iter();
         EvalRecord {
@@ -160,14 +157,11 @@ impl Evaluator<'_> {
 
 /// Evaluates the whole test set, with the moving average of the parameters where there is one. None where some rank was asked to
 /// stop meanwhile.
-///
-/// # Errors
-/// As [`Evaluator::run`]; `OutOfMemory` where there is none for a batch of one sample.
 pub(super) fn evaluate(
     training: &mut Training<'_>,
     stop: &StopFlag,
     followers: &mut Followers<'_>,
-) -> Result<Option<EvalRecord>, TrainError> {
+) -> Result<Option<EvalRecord>> {
     // An evaluation has the memory for itself.
     training.stepper.executor.forget();
     training.replica.model.swap_average()?;
@@ -180,7 +174,7 @@ fn evaluate_live(
     training: &mut Training<'_>,
     stop: &StopFlag,
     followers: &mut Followers<'_>,
-) -> Result<Option<EvalRecord>, TrainError> {
+) -> Result<Option<EvalRecord>> {
     let Training {
         course,
         replica,

@@ -5,6 +5,7 @@ mod course;
 pub(crate) mod evaluate;
 pub(crate) mod followers;
 mod phases;
+pub(crate) mod plan;
 mod stop;
 
 use std::time::{Instant, SystemTime};
@@ -13,20 +14,18 @@ use dtrain_common::recipe::Recipe;
 use dtrain_common::result::RunResult;
 use tch::{Device, Kind, Tensor};
 
-pub(crate) use self::again::{Again, SaveMore};
+pub(crate) use self::again::Again;
 pub(crate) use self::course::{Course, Under};
 pub(crate) use self::followers::{Flow, Followers};
 pub(crate) use self::stop::StopFlag;
 use crate::collectives::Ranks;
-use crate::engine::TrainError;
 use crate::memory::Phase;
 use crate::metrics::{Line, StepRecord};
-use crate::state::Group;
 use crate::step::exchange::Exchange;
 use crate::step::recover::patiently;
 use crate::step::{Attempt, Loading, Replica, Stepper, Taken};
+use crate::train_error::Result;
 
-/// A training under way.
 pub(crate) struct Training<'a> {
     pub(crate) recipe: &'a Recipe,
     pub(crate) course: Course,
@@ -34,20 +33,16 @@ pub(crate) struct Training<'a> {
     pub(crate) exchange: Exchange,
     pub(crate) stepper: Stepper<'static, Loading>,
     pub(crate) again: Again,
-    /// When it began in this process.
     pub(crate) began: Instant,
 }
 
 /// Trains to the end of the run or to the first request to stop. `launched` is when the launch command was given, if that is known.
 /// Returns whether nothing is left to do, and what result.json is to have; of memory it has what this rank's tensors took at most.
-///
-/// # Errors
-/// See [`TrainError`]; where memory runs out, [`crate::OutOfMemory::is_out_of_memory`] says so.
 pub(crate) fn run(
     mut training: Training<'_>,
     followers: &mut Followers<'_>,
     launched: Option<SystemTime>,
-) -> Result<(bool, RunResult), TrainError> {
+) -> Result<(bool, RunResult)> {
     training.begin(followers)?;
     let first = training.course.done;
     let startup = launched.and_then(|launched| launched.elapsed().ok());
@@ -86,7 +81,7 @@ pub(crate) fn run(
 
 impl Training<'_> {
     /// The task takes up the stage that the run begins in.
-    fn begin(&mut self, followers: &mut Followers<'_>) -> Result<(), TrainError> {
+    fn begin(&mut self, followers: &mut Followers<'_>) -> Result<()> {
         self.replica.model.recompute.set(self.course.stage().recompute);
         phases::begin_stage(self, self.course.under.place)?;
         if let Some(reason) = self.stepper.executor.take_reason() {
@@ -99,7 +94,7 @@ impl Training<'_> {
     }
 
     /// Takes the next step, and says how it went. Where memory runs out on a rank, all ranks take it again in smaller micro-batches.
-    fn step(&mut self, followers: &mut Followers<'_>) -> Result<(StepRecord, Box<Taken>), TrainError> {
+    fn step(&mut self, followers: &mut Followers<'_>) -> Result<(StepRecord, Box<Taken>)> {
         loop {
             let cut = self.course.cut(self.recipe, &self.replica, self.exchange.rank());
             let (replica, exchange) = (&mut self.replica, &mut self.exchange);
@@ -120,7 +115,7 @@ impl Training<'_> {
 
     /// After the first step of a phase the parameters are laid out in the order in which rank 0 saw their gradients become ready, so
     /// that every bucket is complete as early as possible.
-    fn follow_backward(&mut self) -> Result<(), TrainError> {
+    fn follow_backward(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.course.under.is_laid_out, true) {
             return Ok(());
         }
@@ -128,33 +123,30 @@ impl Training<'_> {
         if self.has_room_to_rearrange()? {
             self.stepper.executor.forget();
             self.exchange.rearrange(&mut self.replica.model, &order)?;
+            self.replica.shadow()?;
         }
         self.stepper.executor.settle();
         Ok(())
     }
 
-    /// Whether every rank has memory for its parameters and moments once more, which a new order takes for a moment. One that has
-    /// not is no reason to end a run: the old order is only slower.
-    fn has_room_to_rearrange(&self) -> Result<bool, TrainError> {
-        let model = &self.replica.model;
-        let whole_moments = match model.table.shards() {
-            1 => 0,
-            _ => model.table.moments().count(),
-        };
-        let bytes = model.table.bytes(Group::is_trained) as i64 * (1 + whole_moments as i64);
+    /// Whether every rank has memory for what a new order takes for a moment: the parameters or one column once more, and where that is
+    /// sharded the whole of it beside the new part. One that has not is no reason to end a run: the old order is only slower.
+    fn has_room_to_rearrange(&self) -> Result<bool> {
+        let table = &self.replica.model.table;
+        let times = if table.shards() > 1 { 2 } else { 1 };
+        let bytes = table.bytes(|_| true) as i64 * times;
         let options = (Kind::Uint8, self.device());
         let room = patiently(self.device(), || Tensor::f_empty([bytes], options));
         let is_short = self.stepper.limits.survive(room, Phase::Prepare)?.is_err();
         Ok(!self.exchange.any(is_short)?)
     }
 
-    /// Where tensors lie.
     pub(crate) fn device(&self) -> Device {
         self.stepper.limits.device()
     }
 
     /// Loads the micro-batches of the plan from the next step on.
-    fn restart_loader(&mut self) -> Result<(), TrainError> {
+    fn restart_loader(&mut self) -> Result<()> {
         let work = self
             .course
             .plan
@@ -166,7 +158,7 @@ impl Training<'_> {
 }
 
 /// The greatest memory of every rank in bytes, by rank.
-pub(crate) fn peak_memory(ranks: &Ranks, own: u64) -> Result<Vec<u64>, TrainError> {
+pub(crate) fn peak_memory(ranks: &Ranks, own: u64) -> Result<Vec<u64>> {
     let own = own as i64;
     let all = Tensor::f_zeros([ranks.size() as i64], (Kind::Int64, Device::Cpu))?;
     ranks.all_gather(&all, &Tensor::f_from_slice(&[own])?)?.wait()?;

@@ -8,16 +8,17 @@ use super::Training;
 use super::course::Under;
 use super::followers::Followers;
 use crate::device;
-use crate::engine::{Place, TrainError};
 use crate::memory::report;
 use crate::metrics::{Line, StageRecord};
+use crate::run::plan::Place;
 use crate::state::Keep;
 use crate::step::Witness;
 use crate::tasks::StageView;
+use crate::train_error::Result;
 
 /// Before every step: the phase of the next one begins, where it is not under way. Every rank comes to it after the same
 /// number of steps. Does nothing in a run without stages.
-pub(super) fn enter(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<(), TrainError> {
+pub(super) fn enter(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<()> {
     let place = training.course.plan.place(training.course.done);
     if place != training.course.under.place {
         pass(training, followers, place)?;
@@ -29,7 +30,7 @@ pub(super) fn enter(training: &mut Training<'_>, followers: &mut Followers<'_>) 
 }
 
 /// From one phase to the next, in an order that needs little memory: what goes is freed before what comes is made.
-fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place) -> Result<(), TrainError> {
+fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place) -> Result<()> {
     followers.before_update()?;
     training.stepper.executor.restart();
     let is_new_stage = place.stage != training.course.under.place.stage;
@@ -50,13 +51,15 @@ fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place
     training.exchange.release();
     let device = training.device();
     let model = &mut training.replica.model;
-    model.leave(keep)?;
+    model.table.leave(keep)?;
     memory::empty_cache(device)?;
     if is_new_stage {
         note_memory(followers, device)?;
     }
     model.enter(&training.course.stages, place, training.exchange.ranks())?;
     training.exchange.follow(&model.table)?;
+    training.replica.shadow()?;
+    let model = &training.replica.model;
     // A status has an element for every parameter, and one for each figure that the stage's task counts.
     let sums = model.task.sums();
     training.exchange.expect(sums)?;
@@ -69,8 +72,7 @@ fn pass(training: &mut Training<'_>, followers: &mut Followers<'_>, place: Place
     Ok(())
 }
 
-/// The task takes up the stage of `place`.
-pub(super) fn begin_stage(training: &mut Training<'_>, place: Place) -> Result<(), TrainError> {
+pub(super) fn begin_stage(training: &mut Training<'_>, place: Place) -> Result<()> {
     let stages = training.course.plan.stages();
     let Some(name) = &stages[place.stage].name else {
         return Ok(());
@@ -84,12 +86,12 @@ pub(super) fn begin_stage(training: &mut Training<'_>, place: Place) -> Result<(
     Ok(training.replica.model.task.begin_stage(&view)?)
 }
 
-fn note_memory(followers: &mut Followers<'_>, device: Device) -> Result<(), TrainError> {
+fn note_memory(followers: &mut Followers<'_>, device: Device) -> Result<()> {
     followers.note(report(device)?.line(device::kind(device)));
     Ok(())
 }
 
-fn announce(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<(), TrainError> {
+fn announce(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Result<()> {
     let (course, model) = (&training.course, &training.replica.model);
     let (stage, place) = (course.stage(), course.under.place);
     let Some(name) = stage.name.clone() else {

@@ -21,9 +21,6 @@ pub(crate) struct StopFlag {
 
 impl StopFlag {
     /// Listens for USR1 from now on. Call it first of all: to others the signal means death.
-    ///
-    /// # Errors
-    /// Where the handler cannot be installed.
     pub(crate) fn listen() -> io::Result<Self> {
         let flag = Self::default();
         signal_hook::flag::register(SIGUSR1, Arc::clone(&flag.asked))?;
@@ -32,9 +29,6 @@ impl StopFlag {
 
     /// From now on TERM and INT ask to stop after the step under way as well, and a second one of them ends the process at once, as
     /// if nobody listened. Call it when there is something to lose.
-    ///
-    /// # Errors
-    /// Where the handlers cannot be installed or the system refuses a thread.
     pub(crate) fn be_patient(&self) -> io::Result<()> {
         let mut signals = Signals::new([SIGTERM, SIGINT])?;
         let flag = self.clone();
@@ -53,12 +47,10 @@ impl StopFlag {
         Ok(())
     }
 
-    /// Asks to stop, as a signal would.
     pub(crate) fn ask(&self) {
         self.asked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a stop was asked for.
     pub(crate) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }

@@ -2,11 +2,10 @@
 //! 2017, arXiv 1703.01780) and of the running statistics, moved after every committed step.
 
 use tch::{Kind, TchError, Tensor};
-use thiserror::Error;
 
-use super::table::{AVERAGE, Table};
-use crate::engine::patiently;
-use crate::out_of_memory::of_variants;
+use super::column::AVERAGE;
+use super::table::Table;
+use crate::out_of_memory::patiently;
 
 /// Elements that are exchanged at a time: the scratch space of [`Average::swap`], 4 MiB of float32.
 const CHUNK: i64 = 1 << 20;
@@ -20,21 +19,6 @@ pub struct Average {
     decay: f64,
     warmup: bool,
     updates: u64,
-    swapped: bool,
-}
-
-/// An average that could not be made or moved.
-#[derive(Debug, Error)]
-pub enum AverageError {
-    /// The decay is out of range.
-    #[error("ema.decay is {0}; it must be at least 0 and below 1, such as 0.9999")]
-    Decay(f64),
-    /// The data holds the average: an update would mix the two up.
-    #[error("the moving average is in use for an evaluation; swap it back before the next update")]
-    Swapped,
-    /// A tensor operation failed.
-    #[error(transparent)]
-    Torch(#[from] TchError),
 }
 
 impl Average {
@@ -42,18 +26,11 @@ impl Average {
     ///
     /// With `warmup` the decay of update t, counted from 0, is min(decay, (1 + t) / (10 + t)), as
     /// tf.train.ExponentialMovingAverage with `num_updates`: the random first weights do not linger.
-    ///
-    /// # Errors
-    /// [`AverageError::Decay`] for a decay outside of [0, 1).
-    pub fn new(decay: f64, warmup: bool) -> Result<Self, AverageError> {
-        match (0.0..1.0).contains(&decay) {
-            true => Ok(Self {
-                decay,
-                warmup,
-                updates: 0,
-                swapped: false,
-            }),
-            false => Err(AverageError::Decay(decay)),
+    pub fn new(decay: f64, warmup: bool) -> Self {
+        Self {
+            decay,
+            warmup,
+            updates: 0,
         }
     }
 
@@ -67,19 +44,13 @@ impl Average {
     }
 
     /// Moves the average towards the data.
-    ///
-    /// # Errors
-    /// [`AverageError::Swapped`] between two swaps; where memory runs out.
-    pub fn update(&mut self, table: &Table) -> Result<(), AverageError> {
-        if self.swapped {
-            return Err(AverageError::Swapped);
-        }
+    pub fn update(&mut self, table: &Table) -> Result<(), TchError> {
         let share = 1.0 - self.next_decay();
         let held = table.column(AVERAGE.name).unwrap_or_default();
         for (average, data) in held.iter().zip(table.data()) {
             let mut average = average.shallow_clone();
             patiently(data.device(), || {
-                tch::no_grad(|| match is_averaged(average.kind()) {
+                tch::no_grad(|| match is_floating(average.kind()) {
                     true => average.f_lerp_(data, share).map(drop),
                     false => average.f_copy_(data),
                 })
@@ -91,18 +62,10 @@ impl Average {
 
     /// Exchanges the average with the data, bit by bit, so that the model is evaluated with the average; a second call puts everything
     /// back. Goes chunk by chunk, without a third copy.
-    ///
-    /// # Errors
-    /// Where memory for one chunk is lacking.
-    pub fn swap(&mut self, table: &Table) -> Result<(), AverageError> {
+    pub fn swap(&self, table: &Table) -> Result<(), TchError> {
         let held = table.column(AVERAGE.name).unwrap_or_default();
-        tch::no_grad(|| {
-            held.iter()
-                .zip(table.data())
-                .try_for_each(|(average, data)| exchange(average, data))
-        })?;
-        self.swapped = !self.swapped;
-        Ok(())
+        let mut pairs = held.iter().zip(table.data());
+        tch::no_grad(|| pairs.try_for_each(|(average, data)| exchange(average, data)))
     }
 
     /// Updates so far.
@@ -116,7 +79,8 @@ impl Average {
     }
 }
 
-fn is_averaged(kind: Kind) -> bool {
+/// Whether values of this dtype can be averaged; of others, counters, the last or greatest counts.
+pub(crate) fn is_floating(kind: Kind) -> bool {
     matches!(kind, Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16)
 }
 
@@ -136,8 +100,6 @@ fn exchange(a: &Tensor, b: &Tensor) -> Result<(), TchError> {
     }
     Ok(())
 }
-
-of_variants!(AverageError: Torch);
 
 #[cfg(test)]
 mod tests {
@@ -188,7 +150,7 @@ mod tests {
             let double = values(0);
             let (single, counter) = (double.to_kind(Kind::Float), Tensor::from_slice(&[0i64]));
             let (table, averages) = table(&[&single, &double, &counter]);
-            let mut average = Average::new(decay, warmup).unwrap();
+            let mut average = Average::new(decay, warmup);
             let mut wanted: Vec<f64> = (0..13).map(|index| value(0, index)).collect();
             for step in 1..=200 {
                 double.shallow_clone().copy_(&values(step));
@@ -219,7 +181,7 @@ mod tests {
     fn warm_up_forgets_the_first_values() {
         let data = Tensor::from_slice(&[1000f64]);
         let (table, averages) = table(&[&data]);
-        let mut average = Average::new(0.9999, true).unwrap();
+        let mut average = Average::new(0.9999, true);
         assert_eq!(average.next_decay(), 0.1);
         let _ = data.shallow_clone().fill_(0.0);
         (0..50).for_each(|_| average.update(&table).unwrap());
@@ -244,20 +206,12 @@ mod tests {
         for row in &averages {
             let _ = row.shallow_clone().neg_();
         }
-        let mut average = Average::new(0.9, false).unwrap();
+        let mut average = Average::new(0.9, false);
         let (before, negative) = (live.map(bits), bits(&averages[0]));
         average.swap(&table).unwrap();
         assert_eq!((bits(live[0]), bits(&averages[0])), (negative, before[0].clone()));
-        assert!(matches!(average.update(&table), Err(AverageError::Swapped)));
         average.swap(&table).unwrap();
         assert_eq!(live.map(bits), before);
         assert!(average.update(&table).is_ok());
-    }
-
-    #[test]
-    fn decays_out_of_range_are_errors() {
-        for decay in [1.0, -0.1, f64::NAN] {
-            assert!(matches!(Average::new(decay, true), Err(AverageError::Decay(_))));
-        }
     }
 }

@@ -11,10 +11,12 @@
 
 use tch::{Kind, TchError, Tensor};
 
+use super::average::is_floating;
 use super::layout::Group;
-use super::table::Table;
+use super::table::{Table, bytes};
 use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp, Work};
-use crate::engine::{ReduceError, patiently};
+use crate::out_of_memory::patiently;
+use crate::train_error::Result;
 
 /// From here on values of 32 and 16 bits are counted from 0: a change that is counted from them would swallow a small new value, and
 /// without one float64 gives a constant back to the bit.
@@ -25,7 +27,7 @@ const CHUNK: i64 = 1 << 20;
 
 /// What a step needs of the blocks of statistics beside their data.
 #[derive(Debug, Default)]
-pub struct Buffers {
+pub(crate) struct Buffers {
     flats: Vec<Flat>,
 }
 
@@ -44,10 +46,7 @@ struct Flat {
 
 impl Flat {
     fn new(data: Tensor) -> Result<Self, TchError> {
-        let averaged = matches!(
-            data.kind(),
-            Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16
-        );
+        let averaged = is_floating(data.kind());
         let before = data.f_zeros_like()?;
         Ok(Self {
             base: averaged.then(|| before.f_zeros_like()).transpose()?,
@@ -69,10 +68,7 @@ impl Flat {
 
 impl Buffers {
     /// For the statistics in `table`, whose blocks stay where they are in every order and phase.
-    ///
-    /// # Errors
-    /// Where memory runs out.
-    pub fn new(table: &Table) -> Result<Self, TchError> {
+    pub(crate) fn new(table: &Table) -> Result<Self, TchError> {
         let statistics = table
             .blocks()
             .iter()
@@ -85,16 +81,12 @@ impl Buffers {
     }
 
     /// All bytes, with those of the copies that belong to the step under way.
-    pub fn bytes(&self) -> u64 {
-        let bytes = |tensor: &Tensor| tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64;
+    pub(crate) fn bytes(&self) -> u64 {
         self.flats.iter().flat_map(Flat::tensors).map(bytes).sum()
     }
 
     /// Moves the updates into memory that `allocate` (elements, dtype) gives, as [`Table::share`] does.
-    ///
-    /// # Errors
-    /// Where there is no memory.
-    pub fn share(
+    pub(crate) fn share(
         &mut self,
         mut allocate: impl FnMut(usize, Kind) -> Result<Option<Tensor>, CollectiveError>,
     ) -> Result<(), CollectiveError> {
@@ -148,8 +140,7 @@ impl Buffers {
         })
     }
 
-    /// Starts the reductions of what the step will leave.
-    pub(crate) fn start(&self, ranks: &Ranks) -> Result<Box<dyn Work>, ReduceError> {
+    pub(crate) fn start(&self, ranks: &Ranks) -> Result<Box<dyn Work>> {
         let all: Vec<_> = self
             .flats
             .iter()

@@ -112,25 +112,16 @@ impl Slot {
     }
 
     /// The row's elements of a flat tensor of the block, in the row's shape and strides.
-    ///
-    /// # Errors
-    /// Where `flat` is shorter than the block.
     pub fn view(&self, flat: &Tensor) -> Result<Tensor, TchError> {
         self.shaped(&narrow(flat, &self.range())?)
     }
 
     /// Elements in the order of memory as a tensor of the row's shape.
-    ///
-    /// # Errors
-    /// Where there are fewer than the row has.
     pub(crate) fn shaped(&self, elements: &Tensor) -> Result<Tensor, TchError> {
         elements.f_as_strided(self.shape.as_slice(), self.strides.as_slice(), None)
     }
 
     /// The elements of a tensor of the row's shape in the order in which the block holds them.
-    ///
-    /// # Errors
-    /// Where the shape differs.
     pub(crate) fn flat(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
         let flat = Tensor::f_empty([self.len()], (tensor.kind(), tensor.device()))?;
         let mut view = self.shaped(&flat)?;
@@ -168,9 +159,6 @@ impl Part {
     }
 
     /// A range of the block within `held`, the memory of this part.
-    ///
-    /// # Errors
-    /// Where the part does not have all of it.
     pub(crate) fn within(&self, held: &Tensor, range: &Range<i64>) -> Result<Tensor, TchError> {
         let start = range.start - self.range.start;
         held.f_narrow(0, start, range.end - range.start)
@@ -178,9 +166,6 @@ impl Part {
 }
 
 /// The elements of a flat tensor in `range`.
-///
-/// # Errors
-/// Where the tensor is shorter.
 pub(crate) fn narrow(flat: &Tensor, range: &Range<i64>) -> Result<Tensor, TchError> {
     flat.f_narrow(0, range.start, range.end - range.start)
 }
@@ -201,18 +186,12 @@ pub struct Block {
 impl Block {
     /// Whether the same rows lie at the same places in both.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        let place = |slot: &Slot| {
-            (
-                slot.name.clone(),
-                slot.offset,
-                slot.shape.clone(),
-                slot.strides.clone(),
-            )
+        let same = |(a, b): (&Slot, &Slot)| {
+            (&a.name, a.offset, &a.shape, &a.strides) == (&b.name, b.offset, &b.shape, &b.strides)
         };
-        self.kind == other.kind
-            && self.len == other.len
-            && self.group.class() == other.group.class()
-            && self.slots.iter().map(place).eq(other.slots.iter().map(place))
+        (self.kind, self.len, self.group.class()) == (other.kind, other.len, other.group.class())
+            && self.slots.len() == other.slots.len()
+            && self.slots.iter().zip(&other.slots).all(same)
     }
 }
 
@@ -236,7 +215,6 @@ impl Bucket {
     }
 }
 
-/// The layout of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
     /// The blocks: of trained rows, of resting rows, of statistics.
@@ -291,38 +269,46 @@ impl Layout {
         let element_bytes = kind.elt_size_in_bytes();
         let align = (ALIGNMENT_BYTES / element_bytes).max(1) as i64;
         let unit = align * self.options.shards.max(1) as i64;
+        let number = self.blocks.len();
         let mut slots = Vec::new();
-        let mut bucket = Bucket {
-            block: self.blocks.len(),
-            range: 0..0,
-            rows: Vec::new(),
-        };
+        let (mut range, mut bucket) = (0..0, Vec::new());
         let mut limit = self.options.first_bucket_bytes;
+        // A bucket ends on a multiple of `unit` elements, and the next begins there.
+        let mut close = |range: &mut Range<i64>, rows: &mut Vec<usize>| {
+            let end = range.start + up(range.end - range.start, unit);
+            let full = Bucket {
+                block: number,
+                range: range.start..end,
+                rows: std::mem::take(rows),
+            };
+            *range = end..end;
+            self.buckets.extend((!full.rows.is_empty()).then_some(full));
+        };
         for row in members {
-            let len: i64 = rows[row].shape.iter().product();
+            let of = &rows[row];
+            let len: i64 = of.shape.iter().product();
             // Whole rows only: a bucket is full when the next one would take it over its limit.
-            let end = up(bucket.range.end + len, align);
-            let bytes = (end - bucket.range.start) as usize * element_bytes;
-            if bytes > limit && !bucket.rows.is_empty() {
+            let bytes = (up(range.end + len, align) - range.start) as usize * element_bytes;
+            if bytes > limit && !bucket.is_empty() {
                 limit = self.options.bucket_bytes;
-                close(&mut bucket, unit, &mut self.buckets);
+                close(&mut range, &mut bucket);
             }
             slots.push(Slot {
                 row,
-                name: rows[row].name.clone(),
-                offset: bucket.range.end,
-                shape: rows[row].shape.clone(),
-                strides: rows[row].strides.clone(),
+                name: of.name.clone(),
+                offset: range.end,
+                shape: of.shape.clone(),
+                strides: of.strides.clone(),
             });
-            bucket.range.end = up(bucket.range.end + len, align);
-            bucket.rows.push(row);
+            range.end = up(range.end + len, align);
+            bucket.push(row);
         }
-        let len = close(&mut bucket, unit, &mut self.buckets);
+        close(&mut range, &mut bucket);
         self.blocks.push(Block {
             kind,
             group,
             slots,
-            len,
+            len: range.end,
         });
     }
 
@@ -338,10 +324,7 @@ impl Layout {
     /// What one of the shards updates of the trained blocks: all of them, or its part of every bucket.
     pub(super) fn shard(&self, shard: usize) -> Vec<Part> {
         match self.options.shards {
-            0 | 1 => self
-                .whole()
-                .filter(|part| self.blocks[part.block].group.is_trained())
-                .collect(),
+            0 | 1 => self.whole(Group::is_trained).collect(),
             shards => {
                 let part = |bucket: &Bucket| Part {
                     block: bucket.block,
@@ -352,12 +335,13 @@ impl Layout {
         }
     }
 
-    /// All of every block.
-    pub(super) fn whole(&self) -> impl Iterator<Item = Part> {
-        self.blocks.iter().enumerate().map(|(block, of)| Part {
-            block,
-            range: 0..of.len,
-        })
+    /// All of the blocks for which `of` holds.
+    pub(super) fn whole(&self, of: impl Fn(Group) -> bool) -> impl Iterator<Item = Part> {
+        let blocks = self.blocks.iter().enumerate();
+        let whole = |block, len| Part { block, range: 0..len };
+        blocks
+            .filter(move |(_, block)| of(block.group))
+            .map(move |(number, block)| whole(number, block.len))
     }
 }
 
@@ -366,106 +350,5 @@ fn up(elements: i64, unit: i64) -> i64 {
     (elements as u64).next_multiple_of(unit as u64) as i64
 }
 
-/// Ends a bucket on a multiple of `unit` elements, begins the next behind it, and returns where.
-fn close(bucket: &mut Bucket, unit: i64, buckets: &mut Vec<Bucket>) -> i64 {
-    let length = bucket.range.end - bucket.range.start;
-    let end = bucket.range.start + up(length, unit);
-    let next = Bucket {
-        block: bucket.block,
-        range: end..end,
-        rows: Vec::new(),
-    };
-    let mut full = std::mem::replace(bucket, next);
-    full.range.end = end;
-    if !full.rows.is_empty() {
-        buckets.push(full);
-    }
-    end
-}
-
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use proptest::prelude::*;
-
-    fn specs() -> impl Strategy<Value = Vec<Row>> {
-        let kind = prop::sample::select(vec![Kind::Float, Kind::Double]);
-        let spec = (1i64..3000, kind, 0usize..3).prop_map(|(len, kind, group)| Row {
-            name: String::new(),
-            shape: vec![len],
-            strides: vec![1],
-            kind,
-            group: Group::Trained(group),
-        });
-        prop::collection::vec(spec, 1..40)
-    }
-
-    proptest! {
-        #[test]
-        fn buckets_cover_every_block_and_row_once(
-            specs in specs(), shards in 1usize..9, first in 64usize..4000, next in 64usize..30_000, seed: u64
-        ) {
-            let options = LayoutOptions { first_bucket_bytes: first, bucket_bytes: next, shards };
-            let mut order: Vec<usize> = (0..specs.len()).collect();
-            order.sort_by_key(|&index| (index as u64 + 1).wrapping_mul(seed | 1));
-            let layout = Layout::new(&specs, &order, options);
-
-            for (number, block) in layout.blocks.iter().enumerate() {
-                let mut ranges: Vec<&Bucket> = layout.buckets.iter().filter(|b| b.block == number).collect();
-                ranges.sort_by_key(|bucket| bucket.range.start);
-                let mut next_start = 0;
-                for bucket in ranges {
-                    prop_assert_eq!(bucket.range.start, next_start);
-                    let len = bucket.range.end - bucket.range.start;
-                    prop_assert!(len > 0);
-                    let align = 64 / block.kind.elt_size_in_bytes() as i64;
-                    prop_assert_eq!(len % (align * shards as i64), 0);
-                    // Parts are in order, equal, and cover the bucket.
-                    let parts: Vec<_> = (0..shards).map(|shard| bucket.part(shard, shards)).collect();
-                    prop_assert_eq!(parts[0].start, bucket.range.start);
-                    prop_assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
-                    prop_assert_eq!(parts[shards - 1].end, bucket.range.end);
-                    next_start = bucket.range.end;
-                }
-                prop_assert_eq!(next_start, block.len);
-                prop_assert!(block.len <= layout.capacity(number));
-                let mut end = 0;
-                for slot in &block.slots {
-                    prop_assert!(slot.offset >= end);
-                    end = slot.range().end;
-                    let bucket = layout.buckets.iter().find(|b| b.rows.contains(&slot.row)).unwrap();
-                    prop_assert!(bucket.block == number && bucket.range.start <= slot.offset && end <= bucket.range.end);
-                    let row = &specs[slot.row];
-                    prop_assert_eq!((row.kind, row.group), (block.kind, block.group));
-                }
-            }
-            let mut all: Vec<usize> = layout.buckets.iter().flat_map(|b| b.rows.clone()).collect();
-            all.sort_unstable();
-            prop_assert_eq!(all, (0..specs.len()).collect::<Vec<_>>());
-            // Launched in the order in which they are complete.
-            let ready = |bucket: &Bucket| bucket.rows.iter().map(|p| order.iter().position(|o| o == p)).max();
-            prop_assert!(layout.buckets.windows(2).all(|pair| ready(&pair[0]) < ready(&pair[1])));
-        }
-    }
-
-    #[test]
-    fn only_a_row_larger_than_the_limit_exceeds_it() {
-        let spec = |len| Row {
-            name: String::new(),
-            shape: vec![len],
-            strides: vec![1],
-            kind: Kind::Float,
-            group: Group::Trained(0),
-        };
-        let specs: Vec<Row> = [100, 200, 5000, 16, 16].map(spec).into();
-        let options = LayoutOptions {
-            first_bucket_bytes: 1200,
-            bucket_bytes: 4000,
-            shards: 1,
-        };
-        let layout = Layout::new(&specs, &[0, 1, 2, 3, 4], options);
-        let rows: Vec<_> = layout.buckets.iter().map(|b| b.rows.clone()).collect();
-        assert_eq!(rows, [vec![0], vec![1], vec![2], vec![3, 4]]);
-    }
-}
+mod tests;

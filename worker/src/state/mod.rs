@@ -2,17 +2,23 @@
 
 mod average;
 mod buffers;
+mod column;
 mod layout;
 mod model;
 mod moves;
+mod shadow;
 mod stages;
 mod table;
 
-pub use average::{Average, AverageError};
-pub use buffers::Buffers;
+pub use average::Average;
+pub(crate) use average::is_floating;
+pub(crate) use buffers::Buffers;
+pub(crate) use column::Keep;
+pub use column::{AVERAGE, ColumnSpec, Role};
 pub(crate) use layout::narrow;
 pub use layout::{Block, Bucket, Group, LayoutOptions, Part, Slot};
-pub use model::Model;
-pub(crate) use moves::{Keep, pieces};
-pub use stages::{Stage, Stages, Trained};
-pub use table::{AVERAGE, ColumnSpec, Parameter, Role, StateError, Table};
+pub(crate) use model::Model;
+pub(crate) use moves::pieces;
+pub(crate) use stages::{Stage, Stages, Trained};
+pub(crate) use table::bytes;
+pub use table::{Parameter, Table};

@@ -1,56 +1,50 @@
 //! What is trained, with everything that lies beside its parameters.
 
 use crate::memory_report::Owners;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, TchError};
 
-use super::average::{Average, AverageError};
+use super::average::Average;
 use super::buffers::Buffers;
+use super::column::{AVERAGE, Role};
 use super::layout::Group;
-use super::moves::Keep;
 use super::stages::Stages;
-use super::table::{AVERAGE, Role, Table};
+use super::table::{Table, bytes};
 use crate::collectives::Ranks;
-use crate::engine::{Place, TrainError};
 use crate::models::{Recompute, Registry};
 use crate::optim::{self, Optimizer};
+use crate::run::plan::Place;
 use crate::tasks::Task;
+use crate::train_error::Result;
 
-/// A model under training.
-pub struct Model {
-    /// Data, forward pass and loss.
-    pub task: Box<dyn Task>,
-    /// The model's tensors by name.
-    pub registry: Registry,
+pub(crate) struct Model {
+    pub(crate) task: Box<dyn Task>,
+    pub(crate) registry: Registry,
     /// Which of the model's segments are computed again in backward.
-    pub recompute: Recompute,
+    pub(crate) recompute: Recompute,
     /// Parameters, gradients, the optimizer's state and the moving average.
-    pub table: Table,
+    pub(crate) table: Table,
     /// How running statistics move in a step.
-    pub buffers: Buffers,
-    /// The optimizer of the phase.
-    pub optimizer: Optimizer,
+    pub(crate) buffers: Buffers,
+    pub(crate) optimizer: Optimizer,
     /// The moving average, where the recipe asks for one.
-    pub average: Option<Average>,
+    pub(crate) average: Option<Average>,
 }
 
 impl Model {
     /// A model laid out for a phase: what is trained in it, and nothing else, asks for gradients from now on.
-    ///
-    /// # Errors
-    /// Where memory runs out.
     pub(crate) fn new(
         task: Box<dyn Task>,
         registry: Registry,
         recompute: Recompute,
         stages: &Stages,
         place: Place,
-    ) -> Result<Self, TrainError> {
+    ) -> Result<Self> {
         let mut table = Table::new(&stages.parameters(place, &registry)?, stages.layout, stages.shard)?;
         let optimizer = optimizer(stages, place, &mut table)?;
         let average = match stages.ema {
             Some(settings) => {
                 table.add(AVERAGE)?;
-                Some(Average::new(settings.decay, settings.warmup)?)
+                Some(Average::new(settings.decay, settings.warmup))
             }
             None => None,
         };
@@ -65,85 +59,69 @@ impl Model {
         })
     }
 
-    /// Moves what the ranks exchange into memory where they do so fastest: on a CPU. Every rank calls it once, before the reducer is
-    /// made.
-    ///
-    /// # Errors
-    /// Where a peer is lost or memory runs out.
-    pub(crate) fn share(&mut self, ranks: &Ranks) -> Result<(), TrainError> {
+    /// Moves what the ranks exchange into memory where they do so fastest: on a CPU. Every rank calls it once, before the exchange is
+    /// made; [`Model::enter`] does it for what comes.
+    pub(crate) fn share(&mut self, ranks: &Ranks) -> Result<()> {
         self.share_table(ranks)?;
-        if self.table.device() == Device::Cpu {
-            self.buffers
-                .share(|elements, kind| ranks.allocate(elements, kind))?;
+        match self.table.device() {
+            Device::Cpu => Ok(self
+                .buffers
+                .share(|elements, kind| ranks.allocate(elements, kind))?),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    fn share_table(&mut self, ranks: &Ranks) -> Result<(), TrainError> {
-        if self.table.device() == Device::Cpu {
-            self.table
-                .share(|elements, kind| ranks.allocate(elements, kind))?;
+    fn share_table(&mut self, ranks: &Ranks) -> Result<()> {
+        match self.table.device() {
+            Device::Cpu => self.table.share(|elements, kind| ranks.allocate(elements, kind)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    /// Ends a phase: gradients are freed, and the state that is not kept. Every rank calls it, after its reducer has let go of the
-    /// table, and then [`Model::enter`].
-    ///
-    /// # Errors
-    /// As tensor operations.
-    pub(crate) fn leave(&mut self, keep: Keep) -> Result<(), TrainError> {
-        Ok(self.table.leave(keep)?)
-    }
-
-    /// Begins the phase `place` with what was kept of the one before.
-    ///
-    /// # Errors
-    /// Where a peer is lost or memory runs out.
-    pub(crate) fn enter(&mut self, stages: &Stages, place: Place, ranks: &Ranks) -> Result<(), TrainError> {
+    /// Begins the phase `place` with what [`Table::leave`] has kept of the one before.
+    pub(crate) fn enter(&mut self, stages: &Stages, place: Place, ranks: &Ranks) -> Result<()> {
         self.table
             .enter(&stages.parameters(place, &self.registry)?, ranks)?;
         self.optimizer = optimizer(stages, place, &mut self.table)?;
         if let (Some(settings), None) = (stages.ema, self.table.column(AVERAGE.name)) {
             self.table.add(AVERAGE)?;
-            self.average = Some(Average::new(settings.decay, settings.warmup)?);
+            self.average = Some(Average::new(settings.decay, settings.warmup));
         }
         self.share_table(ranks)
     }
 
+    /// Products in autocast take their weights from a copy of them in this dtype from now on, or cast them by themselves.
+    pub(crate) fn shadow(&mut self, kind: Option<Kind>) -> Result<(), TchError> {
+        let places = self
+            .registry
+            .parameters()
+            .map(|entry| (entry.name(), entry.shadow()));
+        self.table.shadow(kind, places)
+    }
+
     /// Moves the average towards the parameters, after an update.
-    ///
-    /// # Errors
-    /// Where memory runs out.
-    pub(crate) fn update_average(&mut self) -> Result<(), AverageError> {
+    pub(crate) fn update_average(&mut self) -> Result<(), TchError> {
         self.average
             .as_mut()
             .map_or(Ok(()), |average| average.update(&self.table))
     }
 
     /// Exchanges the parameters with their average, where there is one: before an evaluation, and again after it.
-    ///
-    /// # Errors
-    /// Where memory runs out.
-    pub(crate) fn swap_average(&mut self) -> Result<(), AverageError> {
+    pub(crate) fn swap_average(&self) -> Result<(), TchError> {
         self.average
-            .as_mut()
+            .as_ref()
             .map_or(Ok(()), |average| average.swap(&self.table))
     }
 
     /// What the model takes whether or not a step is under way.
-    pub fn owners(&self) -> Owners {
-        let parameters = self.registry.parameters().map(|entry| entry.tensor());
-        // Those that are frozen have storage of their own, without gaps.
-        let all: u64 = parameters.map(bytes).sum();
-        let parameters_in_table = |group| group != Group::Statistics;
-        let column = |role: Role| -> u64 {
-            let of_role = self.table.columns().filter(|(spec, _)| spec.role == role);
-            of_role.flat_map(|(_, held)| held.iter().map(bytes)).sum()
-        };
+    pub(crate) fn owners(&self) -> Owners {
+        let parameters = self.registry.parameters().map(|entry| bytes(entry.tensor()));
+        let column = |role| self.table.column_bytes(|of| of == role);
+        let shadow = self.table.column_bytes(|role| matches!(role, Role::Shadow(_)));
         Owners {
-            parameters: self.table.bytes(parameters_in_table) + all
-                - self.table.elements_bytes(parameters_in_table),
+            parameters: parameters.sum::<u64>()
+                + self.table.gaps(|group| group != Group::Statistics)
+                + shadow,
             gradients: self.table.bytes(Group::is_trained),
             optimizer: column(Role::Moment),
             ema: column(Role::Average),
@@ -153,12 +131,7 @@ impl Model {
     }
 }
 
-fn optimizer(stages: &Stages, place: Place, table: &mut Table) -> Result<Optimizer, TrainError> {
+fn optimizer(stages: &Stages, place: Place, table: &mut Table) -> Result<Optimizer> {
     let rule = optim::of_recipe(&stages.stage(place).recipe);
     Ok(Optimizer::new(rule, stages.trained(place).groups.clone(), table)?)
-}
-
-/// Bytes of a tensor's elements.
-fn bytes(tensor: &Tensor) -> u64 {
-    tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64
 }

@@ -7,46 +7,37 @@ use std::ops::Range;
 use dtrain_torch_shim::tensor;
 use tch::{TchError, Tensor};
 
+use super::column::{Keep, Role};
 use super::layout::{Block, Bucket, Layout, Part, Slot, narrow};
-use super::table::{Flat, Parameter, Role, StateError, Table, moving, row};
+use super::table::{Flat, Parameter, Table, row};
 use crate::collectives::{Collective, Ranks};
-use crate::engine::patiently;
-
-/// What goes on from one phase to the next, beside the data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Keep {
-    /// The optimizer's state of what stays trained.
-    pub(crate) moments: bool,
-    /// The moving average.
-    pub(crate) average: bool,
-}
+use crate::out_of_memory::patiently;
+use crate::train_error::Result;
 
 /// A layout that is left: where its rows were, and which of its blocks a new one has too.
 struct Old {
     layout: Layout,
     shard: usize,
-    /// By name: block and place.
     slots: HashMap<String, (usize, Slot)>,
 }
 
 impl Old {
     fn new(layout: Layout, shard: usize) -> Self {
-        let of_block = |(number, block): (usize, &Block)| {
-            let slots = block.slots.iter();
-            slots
-                .map(|slot| (slot.name.clone(), (number, slot.clone())))
-                .collect::<Vec<_>>()
-        };
-        let slots = layout.blocks.iter().enumerate().flat_map(of_block).collect();
+        let mut slots = HashMap::new();
+        for (number, block) in layout.blocks.iter().enumerate() {
+            let named = block
+                .slots
+                .iter()
+                .map(|slot| (slot.name.clone(), (number, slot.clone())));
+            slots.extend(named);
+        }
         Self { layout, shard, slots }
     }
 
-    /// The old block with the same rows at the same places.
     fn same(&self, block: &Block) -> Option<usize> {
         self.layout.blocks.iter().position(|old| old.is_like(block))
     }
 
-    /// The old block with rows of this kind.
     fn of_kind(&self, block: &Block) -> Option<usize> {
         let is = |old: &Block| (old.kind, old.group) == (block.kind, block.group);
         self.layout.blocks.iter().position(is)
@@ -63,18 +54,12 @@ impl Old {
 impl Table {
     /// Frees what the next phase does not need: gradients, and the columns that are not kept. Until [`Table::enter`] the table can
     /// only be asked for its data and these columns.
-    ///
-    /// # Errors
-    /// As tensor operations.
-    pub(crate) fn leave(&mut self, keep: Keep) -> Result<(), StateError> {
+    pub(crate) fn leave(&mut self, keep: Keep) -> Result<()> {
         for leaf in self.leaves() {
-            tensor::clear_grad(leaf).map_err(moving("gradients"))?;
+            tensor::clear_grad(leaf)?;
         }
         self.grad.clear();
-        self.columns.retain(|column| match column.spec.role {
-            Role::Moment => keep.moments,
-            Role::Average => keep.average,
-        });
+        self.columns.retain(|column| column.spec.role.stays(keep));
         if !keep.moments {
             self.updates.fill(0);
         }
@@ -84,10 +69,7 @@ impl Table {
     /// The table is of these parameters now: trained ones first, each kind in the order of construction. A row that stays keeps its
     /// values in every column; one that comes has the column's first values. What leaves the table gets storage of its own. Every
     /// rank calls it, behind [`Table::leave`], and [`Table::share`] afterwards.
-    ///
-    /// # Errors
-    /// Where a peer is lost or memory runs out.
-    pub(crate) fn enter(&mut self, parameters: &[Parameter<'_>], ranks: &Ranks) -> Result<(), StateError> {
+    pub(crate) fn enter(&mut self, parameters: &[Parameter<'_>], ranks: &Ranks) -> Result<()> {
         let rows = parameters.iter().map(row).collect();
         let old_rows = std::mem::replace(&mut self.rows, rows);
         let leaves = parameters
@@ -99,7 +81,7 @@ impl Table {
             if !self.rows.iter().any(|row| row.name == old.name) {
                 let mut own = leaf.f_empty_like()?;
                 tch::no_grad(|| own.f_copy_(leaf))?;
-                tensor::set_data(leaf, &own).map_err(moving(&old.name))?;
+                tensor::set_data(leaf, &own)?;
             }
         }
         let updates: HashMap<&str, u64> = old_rows
@@ -118,10 +100,7 @@ impl Table {
     /// Lays the trained rows out in `order`, in which their gradients were seen to become ready; it names each of them once, by its
     /// number in the order of construction, and is the same on every rank. Gradients are zero afterwards. False where the layout is
     /// that already.
-    ///
-    /// # Errors
-    /// Where a peer is lost or memory runs out.
-    pub fn rearrange(&mut self, order: &[usize], ranks: &Ranks) -> Result<bool, StateError> {
+    pub fn rearrange(&mut self, order: &[usize], ranks: &Ranks) -> Result<bool> {
         let layout = self.layout_of(order);
         let moves = layout != self.layout;
         if moves {
@@ -138,7 +117,7 @@ impl Table {
 
     /// `same_rows` says that only their order is new: then memory of the group is used again. What takes memory is tried again where
     /// it is refused, as the other ranks wait for this one in what follows.
-    fn lay_out(&mut self, layout: Layout, same_rows: bool, ranks: &Ranks) -> Result<(), StateError> {
+    fn lay_out(&mut self, layout: Layout, same_rows: bool, ranks: &Ranks) -> Result<()> {
         let device = self.device();
         let data = patiently(device, || self.new_data(&layout))?;
         let old = Old::new(std::mem::replace(&mut self.layout, layout), self.shard);
@@ -148,9 +127,9 @@ impl Table {
         (0..self.layout.blocks.len()).try_for_each(|block| self.point(block))?;
         for number in 0..self.columns.len() {
             let column = &self.columns[number];
-            let whole = match column.spec.role {
-                Role::Moment => old.whole(&column.held, ranks)?,
-                Role::Average => column.held.iter().map(Tensor::shallow_clone).collect(),
+            let whole = match column.spec.role.is_sharded() {
+                true => old.whole(&column.held, ranks)?,
+                false => column.held.iter().map(Tensor::shallow_clone).collect(),
             };
             let held = patiently(device, || self.new_column(column.spec.role, &whole, &old))?;
             self.columns[number].held = held;
@@ -173,12 +152,7 @@ impl Table {
         layout.blocks.iter().map(data).collect()
     }
 
-    fn place_data(
-        &mut self,
-        data: Vec<Option<Tensor>>,
-        same_rows: bool,
-        old: &Old,
-    ) -> Result<(), StateError> {
+    fn place_data(&mut self, data: Vec<Option<Tensor>>, same_rows: bool, old: &Old) -> Result<()> {
         let mut before: Vec<Option<Flat>> = self.data.drain(..).map(Some).collect();
         let mut take = |at: Option<usize>| at.and_then(|at| before[at].take());
         for (block, new) in self.layout.blocks.iter().zip(data) {
@@ -196,7 +170,7 @@ impl Table {
     }
 
     /// In the same phase the gradients' memory is used again.
-    fn place_grad(&mut self, old: &Old) -> Result<(), StateError> {
+    fn place_grad(&mut self, old: &Old) -> Result<()> {
         let mut before: Vec<Option<Flat>> = self.grad.drain(..).map(Some).collect();
         for (block, data) in self.layout.blocks.iter().zip(&self.data) {
             if !block.group.is_trained() {
@@ -243,7 +217,7 @@ impl Table {
     /// The rows that have a value in columns of this role, as [`Table::slots`].
     pub(crate) fn slots_of(&self, role: Role) -> Vec<(usize, &Slot)> {
         let mut slots = self.slots();
-        slots.retain(|(block, _)| role == Role::Average || self.layout.blocks[*block].group.is_trained());
+        slots.retain(|(block, _)| role.has(self.layout.blocks[*block].group));
         slots
     }
 
@@ -258,10 +232,7 @@ impl Table {
     }
 
     /// Collects the data that the ranks have updated from those that did; does nothing where updates are not sharded.
-    ///
-    /// # Errors
-    /// Where a peer is lost.
-    pub(crate) fn gather_data(&self, ranks: &Ranks) -> Result<(), StateError> {
+    pub(crate) fn gather_data(&self, ranks: &Ranks) -> Result<()> {
         let flats: Vec<&Tensor> = self.data().collect();
         gather(&self.layout, self.shard, &flats, ranks)
     }
@@ -269,7 +240,7 @@ impl Table {
 
 impl Old {
     /// What all ranks together hold of a column of the optimizer's, one tensor for each trained block.
-    fn whole(&self, held: &[Tensor], ranks: &Ranks) -> Result<Vec<Tensor>, StateError> {
+    fn whole(&self, held: &[Tensor], ranks: &Ranks) -> Result<Vec<Tensor>> {
         if self.layout.options.shards <= 1 {
             return Ok(held.iter().map(Tensor::shallow_clone).collect());
         }
@@ -288,9 +259,6 @@ impl Old {
 }
 
 /// What `parts` of a column, in the memory `held`, have of a row of `block`: elements in the order of memory, counted from the row's first.
-///
-/// # Errors
-/// As tensor operations.
 pub(crate) fn pieces(
     parts: &[Part],
     held: &[Tensor],
@@ -309,7 +277,7 @@ pub(crate) fn pieces(
 }
 
 /// Every rank has filled its parts of flat tensors, one for each block, and gets those of the others.
-fn gather(layout: &Layout, shard: usize, flats: &[&Tensor], ranks: &Ranks) -> Result<(), StateError> {
+fn gather(layout: &Layout, shard: usize, flats: &[&Tensor], ranks: &Ranks) -> Result<()> {
     let shards = layout.options.shards;
     if shards <= 1 {
         return Ok(());

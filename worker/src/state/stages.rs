@@ -10,48 +10,45 @@ use tch::TchError;
 
 use super::layout::{Group, LayoutOptions};
 use super::table::Parameter;
-use crate::engine::{PhaseFile, PhasePlan, Place, RunPlan, StageFile, StagePlan};
 use crate::models::{Entry, Registry};
 use crate::optim::GroupOptions;
+use crate::run::plan::{PhaseFile, PhasePlan, Place, RunPlan, StageFile, StagePlan};
 
 /// What is trained in a phase, and with which settings.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Trained {
+pub(crate) struct Trained {
     /// For every parameter of the model, in the order of construction: the number of its group, or None where it is frozen.
-    pub group_of: Vec<Option<usize>>,
+    pub(crate) group_of: Vec<Option<usize>>,
     /// What each group has of its own.
-    pub groups: Vec<GroupOptions>,
+    pub(crate) groups: Vec<GroupOptions>,
 }
 
 /// A stage of the run.
 #[derive(Debug, Clone)]
-pub struct Stage {
-    /// Its recipe, see [`Recipe::of_stage`].
-    pub recipe: Recipe,
+pub(crate) struct Stage {
+    pub(crate) recipe: Recipe,
     /// Whether the moving average goes on from the stage before.
-    pub ema: Passage,
+    pub(crate) ema: Passage,
     /// Whether checkpoints are compared with those of the stage before.
-    pub best: Passage,
+    pub(crate) best: Passage,
     /// Its phases, as the plan has them; at least one.
-    pub phases: Vec<Trained>,
+    pub(crate) phases: Vec<Trained>,
 }
 
 /// All stages of a run, and what is the same in all of them.
 #[derive(Debug, Clone)]
-pub struct Stages {
+pub(crate) struct Stages {
     /// In their order, as the plan has them; at least one.
-    pub stages: Vec<Stage>,
-    /// How the table is laid out.
-    pub layout: LayoutOptions,
+    pub(crate) stages: Vec<Stage>,
+    pub(crate) layout: LayoutOptions,
     /// Which part of it is updated here.
-    pub shard: usize,
+    pub(crate) shard: usize,
     /// The moving average, where the recipe asks for one.
-    pub ema: Option<EmaSettings>,
+    pub(crate) ema: Option<EmaSettings>,
 }
 
 impl Trained {
-    /// How many parameters are trained, element by element.
-    pub fn count(&self, registry: &Registry) -> u64 {
+    pub(crate) fn count(&self, registry: &Registry) -> u64 {
         std::iter::zip(registry.parameters(), &self.group_of)
             .filter(|(_, group)| group.is_some())
             .map(|(entry, _)| entry.elements() as u64)
@@ -60,18 +57,16 @@ impl Trained {
 }
 
 impl Stages {
-    /// A stage.
-    pub fn stage(&self, place: Place) -> &Stage {
+    pub(crate) fn stage(&self, place: Place) -> &Stage {
         &self.stages[place.stage]
     }
 
-    /// What is trained in a phase.
-    pub fn trained(&self, place: Place) -> &Trained {
+    pub(crate) fn trained(&self, place: Place) -> &Trained {
         &self.stage(place).phases[place.phase]
     }
 
     /// The stages as plan.json has them; none in a run without.
-    pub fn files(&self, plan: &RunPlan, registry: &Registry) -> Vec<StageFile> {
+    pub(crate) fn files(&self, plan: &RunPlan, registry: &Registry) -> Vec<StageFile> {
         let staged = plan.stages().iter().zip(&self.stages);
         let file = |(of, stage): (&StagePlan, &Stage)| {
             let phase = |(of, trained): (&PhasePlan, &Trained)| PhaseFile {
@@ -95,10 +90,7 @@ impl Stages {
 
     /// The rows of a phase: what is trained in it, what rests, and the model's buffers. What is trained, and nothing else, asks for
     /// gradients from now on.
-    ///
-    /// # Errors
-    /// As tensor operations.
-    pub fn parameters<'a>(
+    pub(crate) fn parameters<'a>(
         &self,
         place: Place,
         registry: &'a Registry,
@@ -112,15 +104,10 @@ impl Stages {
             tensor: entry.tensor(),
             group,
         };
-        let trained = registry
-            .parameters()
-            .zip(group_of)
-            .filter_map(|(entry, group)| Some((entry, Group::Trained((*group)?))));
-        let resting = registry
-            .parameters()
-            .zip(self.resting(place))
-            .filter(|(_, rests)| *rests);
-        let resting = resting.map(|(entry, _)| (entry, Group::Resting));
+        let trained = registry.parameters().zip(group_of);
+        let trained = trained.filter_map(|(entry, group)| Some((entry, Group::Trained((*group)?))));
+        let resting = registry.parameters().zip(self.resting(place));
+        let resting = resting.filter_map(|(entry, rests)| rests.then_some((entry, Group::Resting)));
         let statistics = registry.buffers().map(|entry| (entry, Group::Statistics));
         Ok(trained.chain(resting).chain(statistics).map(parameter).collect())
     }
@@ -132,22 +119,25 @@ impl Stages {
         if self.ema.is_none() {
             return vec![false; now.len()];
         }
+        let restarts = |stage: &Stage| stage.ema == Passage::Restart;
         let began = self.stages[..=place.stage]
             .iter()
-            .rposition(|stage| stage.ema == Passage::Restart)
+            .rposition(restarts)
             .unwrap_or(0);
-        let earlier: Vec<&Trained> = self.stages[began..=place.stage]
-            .iter()
-            .enumerate()
-            .flat_map(|(index, stage)| {
-                let here = began + index == place.stage;
-                let phases = if here { place.phase } else { stage.phases.len() };
-                &stage.phases[..phases]
+        let was_trained = |number: usize| {
+            (began..=place.stage).any(|stage| {
+                let phases = &self.stages[stage].phases;
+                let earlier = if stage == place.stage {
+                    place.phase
+                } else {
+                    phases.len()
+                };
+                phases[..earlier]
+                    .iter()
+                    .any(|phase| phase.group_of[number].is_some())
             })
-            .collect();
-        let was_trained = |number: usize| earlier.iter().any(|phase| phase.group_of[number].is_some());
-        (0..now.len())
-            .map(|number| now[number].is_none() && was_trained(number))
-            .collect()
+        };
+        let rests = |number: usize| now[number].is_none() && was_trained(number);
+        (0..now.len()).map(rests).collect()
     }
 }

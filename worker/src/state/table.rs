@@ -5,14 +5,14 @@
 //! clipping, the optimizer, averages and checkpoints work on ranges of these: one kernel instead of hundreds, no copies, and memory
 //! that can be counted exactly. Trained rows lie in the order in which backward reaches them, so that a bucket is a range.
 
-use dtrain_torch_shim::{ShimError, tensor};
+use dtrain_torch_shim::tensor;
 use tch::{Device, Kind, TchError, Tensor};
-use thiserror::Error;
 
-use super::layout::{Block, Bucket, Group, Layout, LayoutOptions, Part, Row};
-use crate::OutOfMemory;
+use super::column::{ColumnSpec, Role};
+use super::layout::{Block, Bucket, Group, Layout, LayoutOptions, Part, Row, Slot, narrow};
 use crate::collectives::CollectiveError;
-use crate::engine::{ReduceError, patiently};
+use crate::out_of_memory::patiently;
+use crate::train_error::Result;
 
 /// A tensor of the model on its way into a table.
 #[derive(Debug, Clone, Copy)]
@@ -25,31 +25,6 @@ pub struct Parameter<'a> {
     pub group: Group,
 }
 
-/// A column beside data and gradients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ColumnSpec {
-    /// Its name, such as `exp_avg`.
-    pub name: &'static str,
-    /// What it is for.
-    pub role: Role,
-}
-
-/// What a column is for, from which its rows, its placement and its first values follow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// State of the optimizer: of trained rows, zero at first, each rank holds what it updates.
-    Moment,
-    /// The moving average: of all rows, their data at first, every rank holds all of it.
-    Average,
-}
-
-/// The moving average.
-pub const AVERAGE: ColumnSpec = ColumnSpec {
-    name: "average",
-    role: Role::Average,
-};
-
-/// The values of a column on this rank.
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) spec: ColumnSpec,
@@ -94,48 +69,11 @@ pub struct Table {
     pub(super) columns: Vec<Column>,
 }
 
-/// A table that could not be made or changed.
-#[derive(Debug, Error)]
-pub enum StateError {
-    /// A tensor operation failed.
-    #[error(transparent)]
-    Torch(#[from] TchError),
-    /// Between the ranks.
-    #[error(transparent)]
-    Collective(#[from] CollectiveError),
-    /// A parameter could not be moved into its block.
-    #[error("parameter {name}: {source}")]
-    Move {
-        /// The parameter.
-        name: String,
-        /// The cause.
-        source: ShimError,
-    },
-}
-
-impl From<StateError> for ReduceError {
-    fn from(error: StateError) -> Self {
-        match error {
-            StateError::Torch(error) => error.into(),
-            StateError::Collective(error) => error.into(),
-            StateError::Move { source, .. } => source.into(),
-        }
-    }
-}
-
 impl Table {
-    /// Moves `parameters`, trained ones first and each kind in the order of construction, into blocks. Every layer that holds one of
-    /// the tensors keeps it and sees the new storage. Trained rows are expected to become ready in the reverse order: backward
-    /// reaches the last layer first; [`Table::rearrange`] follows what is seen. `shard` is the part of `options.shards` that is
-    /// updated here.
-    ///
-    /// # Errors
-    /// Where memory runs out, or a tensor is no dense leaf.
-    pub fn new(
-        parameters: &[Parameter<'_>],
-        options: LayoutOptions,
-        shard: usize,
-    ) -> Result<Self, StateError> {
+    /// Moves `parameters`, trained ones first and each kind in the order of construction, into blocks: a layer that holds one of the
+    /// tensors sees the new storage. Trained rows are expected to become ready in the reverse order; [`Table::rearrange`] follows what
+    /// is seen. `shard` is the part of `options.shards` that is updated here.
+    pub fn new(parameters: &[Parameter<'_>], options: LayoutOptions, shard: usize) -> Result<Self> {
         let mut table = Self {
             rows: Vec::new(),
             leaves: Vec::new(),
@@ -152,10 +90,7 @@ impl Table {
     }
 
     /// As [`Table::new`], of trained parameters in one group that is not sharded.
-    ///
-    /// # Errors
-    /// As [`Table::new`].
-    pub fn of<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<Self, StateError> {
+    pub fn of<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<Self> {
         let group = Group::Trained(0);
         let parameter = |(name, tensor)| Parameter { name, tensor, group };
         let parameters: Vec<Parameter<'_>> = parameters.into_iter().map(parameter).collect();
@@ -163,9 +98,6 @@ impl Table {
     }
 
     /// Adds a column with its first values.
-    ///
-    /// # Errors
-    /// Where memory runs out.
     pub fn add(&mut self, spec: ColumnSpec) -> Result<(), TchError> {
         let parts = self.parts(spec.role);
         let held = parts
@@ -176,24 +108,15 @@ impl Table {
         Ok(())
     }
 
-    /// The first values of a part of a column.
     pub(super) fn first(&self, role: Role, part: &Part) -> Result<Tensor, TchError> {
-        let data = super::layout::narrow(&self.data[part.block].flat, &part.range)?;
-        match role {
-            Role::Moment => data.f_zeros_like(),
-            Role::Average => {
-                let mut average = data.f_empty_like()?;
-                tch::no_grad(|| average.f_copy_(&data))?;
-                Ok(average)
-            }
-        }
+        role.first(&narrow(&self.data[part.block].flat, &part.range)?)
     }
 
     /// What this rank holds of columns of this role.
     pub fn parts(&self, role: Role) -> Vec<Part> {
-        match role {
-            Role::Moment => self.layout.shard(self.shard),
-            Role::Average => self.layout.whole().collect(),
+        match role.is_sharded() {
+            true => self.layout.shard(self.shard),
+            false => self.layout.whole(|group| role.has(group)).collect(),
         }
     }
 
@@ -203,12 +126,12 @@ impl Table {
     }
 
     /// Makes the places in a block the data, and of trained rows the gradients, of its rows.
-    pub(super) fn point(&self, block: usize) -> Result<(), StateError> {
+    pub(super) fn point(&self, block: usize) -> Result<()> {
         for slot in &self.layout.blocks[block].slots {
             let leaf = &self.leaves[slot.row];
-            tensor::set_data(leaf, &slot.view(&self.data[block].flat)?).map_err(moving(&slot.name))?;
+            tensor::set_data(leaf, &slot.view(&self.data[block].flat)?)?;
             if let Some(grad) = self.grad.get(block) {
-                tensor::set_grad(leaf, &slot.view(&grad.flat)?).map_err(moving(&slot.name))?;
+                tensor::set_grad(leaf, &slot.view(&grad.flat)?)?;
             }
         }
         Ok(())
@@ -216,19 +139,14 @@ impl Table {
 
     /// Moves into memory that `allocate` (elements, dtype) gives, zeroed, what the ranks exchange: the gradients, and with shards the
     /// parameters. What it gives no memory for, or has given it for, stays. Every rank asks for the same in the same order.
-    ///
-    /// # Errors
-    /// Where there is no memory.
     pub fn share(
         &mut self,
         mut allocate: impl FnMut(usize, Kind) -> Result<Option<Tensor>, CollectiveError>,
-    ) -> Result<(), StateError> {
+    ) -> Result<()> {
         let with_data = self.shards() > 1;
         for block in 0..self.grad.len() {
-            let (capacity, kind) = (
-                self.layout.capacity(block) as usize,
-                self.layout.blocks[block].kind,
-            );
+            let kind = self.layout.blocks[block].kind;
+            let capacity = self.layout.capacity(block) as usize;
             for (flat, is_shared) in [(&mut self.grad[block], true), (&mut self.data[block], with_data)] {
                 if is_shared && flat.memory.is_none() {
                     let own = Flat {
@@ -265,11 +183,16 @@ impl Table {
         column.map(|column| column.held.as_slice())
     }
 
-    /// The columns beside data and gradients, in the order in which they were added.
+    /// The columns that last, in the order in which they were added.
     pub fn columns(&self) -> impl Iterator<Item = (ColumnSpec, &[Tensor])> {
-        self.columns
-            .iter()
-            .map(|column| (column.spec, column.held.as_slice()))
+        let lasting = self.columns.iter().filter(|column| column.spec.role.lasts());
+        lasting.map(|column| (column.spec, column.held.as_slice()))
+    }
+
+    /// The bytes that this rank holds of the columns for whose role `of` holds.
+    pub(crate) fn column_bytes(&self, of: impl Fn(Role) -> bool) -> u64 {
+        let columns = self.columns.iter().filter(|column| of(column.spec.role));
+        columns.flat_map(|column| column.held.iter().map(bytes)).sum()
     }
 
     /// The optimizer's state, column by column: one tensor for every part that is updated here.
@@ -331,18 +254,14 @@ impl Table {
 
     /// Counts an update of the rows that `used` marks.
     pub(crate) fn count(&mut self, used: &[bool]) {
-        self.updates
-            .iter_mut()
-            .zip(used)
-            .for_each(|(updates, used)| *updates += u64::from(*used));
+        let used = self.updates.iter_mut().zip(used).filter(|(_, used)| **used);
+        used.for_each(|(updates, _)| *updates += 1);
     }
 
     /// The last update of the rows that `used` marks was none.
     pub(crate) fn discount(&mut self, used: &[bool]) {
-        self.updates
-            .iter_mut()
-            .zip(used)
-            .for_each(|(updates, used)| *updates -= u64::from(*used));
+        let used = self.updates.iter_mut().zip(used).filter(|(_, used)| **used);
+        used.for_each(|(updates, _)| *updates -= 1);
     }
 
     /// Continues after so many updates of each trained row, whose state has been copied into the columns.
@@ -351,9 +270,6 @@ impl Table {
     }
 
     /// The places of the gradients, in the rows' shapes and the order of construction.
-    ///
-    /// # Errors
-    /// As tensor operations.
     pub fn grads(&self) -> Result<Vec<Tensor>, TchError> {
         let mut grads: Vec<Tensor> = self.leaves().iter().map(|_| Tensor::new()).collect();
         for (block, grad) in self.layout.blocks.iter().zip(&self.grad) {
@@ -370,47 +286,38 @@ impl Table {
     }
 
     /// The bytes of the data of the blocks for which `of` holds, with the gaps between rows.
-    pub fn bytes(&self, of: impl Fn(Group) -> bool) -> u64 {
-        let blocks = self.layout.blocks.iter().filter(|block| of(block.group));
-        blocks
-            .map(|block| block.len as u64 * block.kind.elt_size_in_bytes() as u64)
-            .sum()
+    pub(crate) fn bytes(&self, of: impl Fn(Group) -> bool) -> u64 {
+        self.bytes_of(of, |block| block.len)
     }
 
-    /// The bytes of the rows for which `of` holds.
-    pub fn elements_bytes(&self, of: impl Fn(Group) -> bool) -> u64 {
-        let rows = self
-            .rows
-            .iter()
-            .zip(&self.leaves)
-            .filter(|(row, _)| of(row.group));
-        rows.map(|(row, leaf)| leaf.numel() as u64 * row.kind.elt_size_in_bytes() as u64)
+    /// The bytes of the gaps between the rows of these blocks.
+    pub(crate) fn gaps(&self, of: impl Fn(Group) -> bool) -> u64 {
+        self.bytes_of(of, |block| {
+            block.len - block.slots.iter().map(Slot::len).sum::<i64>()
+        })
+    }
+
+    fn bytes_of(&self, of: impl Fn(Group) -> bool, elements: impl Fn(&Block) -> i64) -> u64 {
+        let blocks = self.layout.blocks.iter().filter(|block| of(block.group));
+        blocks
+            .map(|block| elements(block) as u64 * block.kind.elt_size_in_bytes() as u64)
             .sum()
     }
 
     /// Sets all gradients to zero.
-    ///
-    /// # Errors
-    /// As tensor operations.
     pub fn zero_grad(&self) -> Result<(), TchError> {
         let zero = |grad: &Flat| grad.flat.shallow_clone().f_zero_().map(drop);
         tch::no_grad(|| self.grad.iter().try_for_each(zero))
     }
 
     /// The gradients of the parts that this rank updates.
-    ///
-    /// # Errors
-    /// As tensor operations.
     pub fn own_grads(&self) -> Result<Vec<Tensor>, TchError> {
         let parts = self.parts(Role::Moment);
-        let grad = |part: &Part| super::layout::narrow(&self.grad[part.block].flat, &part.range);
+        let grad = |part: &Part| narrow(&self.grad[part.block].flat, &part.range);
         parts.iter().map(grad).collect()
     }
 
     /// Multiplies the gradients of the parts that this rank updates.
-    ///
-    /// # Errors
-    /// As tensor operations.
     pub fn scale_grad(&self, factor: f64) -> Result<(), TchError> {
         let scale = |grad: &mut Tensor| patiently(self.device(), || grad.f_mul_scalar_(factor).map(drop));
         tch::no_grad(|| self.own_grads()?.iter_mut().try_for_each(scale))
@@ -418,15 +325,15 @@ impl Table {
 
     /// The norms of the gradients that this rank updates, one for each part: scalars where the gradients are, for which no host has
     /// waited; not finite where an element is not.
-    ///
-    /// # Errors
-    /// Where memory runs out.
     pub fn own_norms(&self) -> Result<Vec<Tensor>, TchError> {
         self.own_grads()?.iter().map(Tensor::f_norm).collect()
     }
 }
 
-/// What the layout needs to know of a tensor.
+pub(crate) fn bytes(tensor: &Tensor) -> u64 {
+    tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64
+}
+
 pub(super) fn row(parameter: &Parameter<'_>) -> Row {
     Row {
         name: parameter.name.to_owned(),
@@ -434,21 +341,6 @@ pub(super) fn row(parameter: &Parameter<'_>) -> Row {
         strides: parameter.tensor.stride(),
         kind: parameter.tensor.kind(),
         group: parameter.group,
-    }
-}
-
-pub(super) fn moving(name: &str) -> impl FnOnce(ShimError) -> StateError {
-    let name = name.to_owned();
-    move |source| StateError::Move { name, source }
-}
-
-impl OutOfMemory for StateError {
-    fn is_out_of_memory(&self) -> bool {
-        match self {
-            Self::Torch(error) => error.is_out_of_memory(),
-            Self::Collective(error) => error.is_out_of_memory(),
-            Self::Move { source, .. } => source.is_out_of_memory(),
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of a step: its gradient's norm, how far it is clipped, and whether the step is skipped.
+//! What becomes of a step: its gradient's norm, how far it is clipped, whether the step is skipped, and its update.
 //!
 //! On a CPU the host decides, and then updates. On a GPU the device decides: the host gives it the update behind the arithmetic of
 //! the decision, which the update's kernels read from the device's memory, and only then waits, once, for the figures. The GPU so has
@@ -7,13 +7,13 @@
 use dtrain_torch_shim::fused;
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::exchange::{Exchange, ReduceError};
+use super::exchange::Exchange;
 use super::reading::Reading;
 use super::recover::patiently;
 use super::{Cut, Replica};
-use crate::engine::TrainError;
-use crate::state::{Model, Table};
+use crate::state::Table;
 use crate::tasks::Totals;
+use crate::train_error::{Result, TrainError};
 
 /// torch's clip_grad_norm_ divides by the norm and this.
 const CLIP_EPS: f64 = 1e-6;
@@ -28,142 +28,92 @@ pub(super) fn is_device_s(device: Device) -> bool {
     device.is_cuda()
 }
 
-/// What the ranks have decided about a step from the figures that all of them share.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Decision {
-    /// Update with the gradient multiplied by this factor.
-    Commit { factor: f64 },
-    /// Leave parameters and buffers as they are.
-    Skip,
-}
-
-/// What the ranks know of a step's gradient, the same on all of them.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Found {
-    /// The norm of the mean gradient.
-    pub(super) norm: f64,
-    /// Whether nothing was found in it that is not finite.
-    pub(super) finite: bool,
-}
-
-/// The totals of all ranks, where they are.
-#[derive(Debug)]
-pub(super) enum Counted {
-    OnHost(Totals),
-    /// Loss, weight and the task's own sums, in float64.
-    OnDevice(Tensor),
-}
-
-/// A step of which all is known.
-#[derive(Debug)]
+/// A step of which all is known, the same on all ranks.
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Judged {
     pub(super) totals: Totals,
     /// The norm of the mean gradient over the weight that counted.
     pub(super) norm: f64,
     /// Whether no gradient was found that is not finite, where there is a loss scale.
     pub(super) finite: bool,
-    pub(super) decision: Decision,
-}
-
-/// A decision that was made, or that the device makes.
-#[derive(Debug)]
-pub(super) enum Verdict {
-    Known(Judged),
-    Coming(Coming),
+    pub(super) is_skipped: bool,
 }
 
 /// What the device will have found when it comes to the update.
-#[derive(Debug)]
-pub(super) struct Coming {
+struct Coming {
     scale: Tensor,
     skip: Tensor,
     figures: Reading,
 }
 
-/// Begins to decide, once the gradients of all ranks are added up, or the device was given that. Takes the loss scale out of them.
-pub(super) fn judge(
+/// Decides, once the gradients of all ranks are added up, or the device was given that, and updates the rows that `used` marks, after
+/// `before_update`. `totals` are those of all ranks where the host has them, `figures` where the device does.
+///
+/// What takes memory is tried again where it is refused, as the other ranks cannot be told any more. Nothing but the optimizer's kernels
+/// on a device, which decide for themselves, is done before the groups of the ranks are known to be well.
+pub(super) fn decide_and_update(
     replica: &mut Replica,
     exchange: &Exchange,
-    counted: Counted,
+    (totals, figures): (&Totals, Option<&Tensor>),
+    used: &[bool],
     cut: &Cut,
-) -> Result<Verdict, TrainError> {
-    let table = &replica.model.table;
-    let found = replica.precision.unscale(table)?;
-    match counted {
-        Counted::OnHost(totals) => {
-            let found = examine(exchange, table, found)?;
+    before_update: impl FnOnce() -> Result<()>,
+) -> Result<Judged> {
+    let Replica { model, precision } = replica;
+    let found = precision.unscale(&model.table)?;
+    let judged = match figures {
+        None => {
+            let (norm, finite) = examine(exchange, &model.table, found)?;
             exchange.health()?;
             let missing = cut.expected / totals.weight;
-            let norm = found.norm * missing;
-            Ok(Verdict::Known(Judged {
-                decision: decide(&totals, missing, norm, found.finite, cut),
-                totals,
-                norm,
-                finite: found.finite,
-            }))
+            let factor = decide(totals, missing, norm * missing, finite, cut);
+            before_update()?;
+            if let Some(factor) = factor {
+                if factor != 1.0 {
+                    model.table.scale_grad(factor)?;
+                }
+                model.optimizer.step(&mut model.table, cut.lr, used, None)?;
+            }
+            Judged {
+                totals: totals.clone(),
+                norm: norm * missing,
+                finite,
+                is_skipped: factor.is_none(),
+            }
         }
-        Counted::OnDevice(totals) => {
-            let coming = ask_device(exchange, table, found, &totals, cut)?;
-            Ok(Verdict::Coming(coming))
+        Some(totals) => {
+            let Coming { scale, skip, figures } = ask_device(exchange, &model.table, found, totals, cut)?;
+            before_update()?;
+            let found = fused::Found {
+                scale: &scale,
+                skip: &skip,
+            };
+            model
+                .optimizer
+                .step(&mut model.table, cut.lr, used, Some(found))?;
+            let judged = read(&figures.wait()?)?;
+            // The device was waited for: what a broken group would have left in the gradients shows here.
+            exchange.health()?;
+            if judged.is_skipped {
+                model.table.discount(used);
+            }
+            judged
         }
+    };
+    if !judged.is_skipped || cut.is_rehearsed {
+        // Every rank has all parameters, and statistics and averages move.
+        exchange.gather(&model.table)?;
+        model.buffers.commit()?;
+        model.update_average()?;
     }
+    precision.update(judged.finite)?;
+    Ok(judged)
 }
 
-impl Verdict {
-    /// Updates what is to be updated, and says what was decided. Nothing but the optimizer's kernels, which decide for themselves, is
-    /// done before the groups of the ranks are known to be well.
-    pub(super) fn update(
-        self,
-        model: &mut Model,
-        exchange: &Exchange,
-        used: &[bool],
-        cut: &Cut,
-    ) -> Result<Judged, TrainError> {
-        let judged = match self {
-            Self::Known(judged) => {
-                if let Decision::Commit { factor } = judged.decision {
-                    if factor != 1.0 {
-                        model.table.scale_grad(factor)?;
-                    }
-                    model.optimizer.step(&mut model.table, cut.lr, used, None)?;
-                }
-                judged
-            }
-            Self::Coming(coming) => {
-                let found = fused::Found {
-                    scale: &coming.scale,
-                    skip: &coming.skip,
-                };
-                model
-                    .optimizer
-                    .step(&mut model.table, cut.lr, used, Some(found))?;
-                let judged = read(&coming.figures.wait()?)?;
-                // The device was waited for: what a broken group would have left in the gradients shows here.
-                exchange.health()?;
-                if judged.decision == Decision::Skip {
-                    model.table.discount(used);
-                }
-                judged
-            }
-        };
-        if judged.decision != Decision::Skip || cut.is_rehearsed {
-            // Every rank has all parameters, and statistics and averages move.
-            exchange.gather(&model.table)?;
-            model.buffers.commit()?;
-            model.update_average()?;
-        }
-        Ok(judged)
-    }
-}
-
-/// What the ranks need to know of the mean gradient for the host to decide about the step. `found`, where there is one, is a scalar on
-/// the gradients' device, not 0 where an element of those that this rank updates was not finite. The host waits for the device once,
-/// here, for all of it.
-pub(super) fn examine(
-    exchange: &Exchange,
-    table: &Table,
-    found: Option<&Tensor>,
-) -> Result<Found, ReduceError> {
+/// The norm of the mean gradient, and whether nothing was found in it that is not finite, for the host to decide by. `found`, where there
+/// is one, is a scalar on the gradients' device, not 0 where an element of those that this rank updates was not finite. The host waits
+/// for the device once, here, for all of it.
+pub(super) fn examine(exchange: &Exchange, table: &Table, found: Option<&Tensor>) -> Result<(f64, bool)> {
     // What takes memory is apart from what the ranks do together: it can be tried again.
     let figures = patiently(table.device(), || {
         let mut scalars = table.own_norms()?;
@@ -173,7 +123,7 @@ pub(super) fn examine(
             .map(|scalar| scalar.f_to_kind(Kind::Double)?.f_view([1]))
             .collect::<Result<_, TchError>>()?;
         match scalars.as_slice() {
-            [] => Ok::<_, ReduceError>(Vec::new()),
+            [] => Ok::<_, TrainError>(Vec::new()),
             scalars => Reading::begin(&Tensor::f_cat(scalars, 0)?)?.wait(),
         }
     })?;
@@ -186,27 +136,21 @@ pub(super) fn examine(
         exchange.sum(&own)?;
         agreed = [f64::try_from(own.f_get(0)?)?, f64::try_from(own.f_get(1)?)?];
     }
-    let [squares, found] = agreed;
-    Ok(Found {
-        norm: squares.sqrt(),
-        finite: found == 0.0,
-    })
+    Ok((agreed[0].sqrt(), agreed[1] == 0.0))
 }
 
-/// `norm` is that of the mean gradient over the weight that counted; `missing` is the expected weight over that one.
-fn decide(totals: &Totals, missing: f64, norm: f64, finite: bool, cut: &Cut) -> Decision {
+/// By which the gradient is multiplied for the update; None where the step is skipped. `norm` is that of the mean gradient over the
+/// weight that counted; `missing` is the expected weight over that one.
+fn decide(totals: &Totals, missing: f64, norm: f64, finite: bool, cut: &Cut) -> Option<f64> {
     if cut.is_rehearsed {
         // A factor that is multiplied by, as most take nothing else for it.
-        return Decision::Commit { factor: 0.5 };
+        return Some(0.5);
     }
-    let nothing = totals.weight == 0.0;
-    if !finite || nothing || !totals.loss_sum.is_finite() || !norm.is_finite() {
-        return Decision::Skip;
+    if !finite || totals.weight == 0.0 || !totals.loss_sum.is_finite() || !norm.is_finite() {
+        return None;
     }
     let clipped = cut.clip.map_or(1.0, |limit| (limit / (norm + CLIP_EPS)).min(1.0));
-    Decision::Commit {
-        factor: missing * clipped,
-    }
+    Some(missing * clipped)
 }
 
 /// As [`examine`] and [`decide`], by the device.
@@ -216,20 +160,16 @@ fn ask_device(
     found: Option<&Tensor>,
     totals: &Tensor,
     cut: &Cut,
-) -> Result<Coming, TrainError> {
+) -> Result<Coming> {
     let device = table.device();
     // What takes memory is apart from what the ranks do together: it can be tried again.
     let own = patiently(device, || own_figures(table, found))?;
     if table.shards() > 1 {
         exchange.sum(&own)?;
     }
-    let decided = patiently(device, || tch::no_grad(|| decide_there(&own, totals, cut)))?;
-    let [scale, skip, figures] = decided;
-    Ok(Coming {
-        scale,
-        skip,
-        figures: patiently(device, || Reading::begin(&figures))?,
-    })
+    let [scale, skip, figures] = patiently(device, || tch::no_grad(|| decide_there(&own, totals, cut)))?;
+    let figures = patiently(device, || Reading::begin(&figures))?;
+    Ok(Coming { scale, skip, figures })
 }
 
 /// The sum of squares of the gradients that this rank updates, and not 0 where one of them is not finite.
@@ -277,7 +217,7 @@ fn decide_there(own: &Tensor, totals: &Tensor, cut: &Cut) -> Result<[Tensor; 3],
 }
 
 /// What [`decide_there`] has left for the host.
-fn read(figures: &[f64]) -> Result<Judged, TrainError> {
+fn read(figures: &[f64]) -> Result<Judged> {
     match figures {
         [loss_sum, weight, sums @ .., norm, found, skip] => Ok(Judged {
             totals: Totals {
@@ -287,11 +227,7 @@ fn read(figures: &[f64]) -> Result<Judged, TrainError> {
             },
             norm: *norm,
             finite: *found == 0.0,
-            decision: match *skip == 0.0 {
-                // The update has divided by it.
-                true => Decision::Commit { factor: 1.0 },
-                false => Decision::Skip,
-            },
+            is_skipped: *skip != 0.0,
         }),
         few => Err(TchError::Convert(format!("a verdict of {} figures", few.len())).into()),
     }

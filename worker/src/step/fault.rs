@@ -31,10 +31,6 @@ struct Refusal {
 }
 
 impl Fault {
-    /// Reads the variable for `rank`.
-    ///
-    /// # Errors
-    /// [`EnvError::Invalid`] where it is set to something else than such a fault.
     pub(crate) fn from_env(rank: usize) -> Result<Self, EnvError> {
         match std::env::var(DTRAIN_FAULT) {
             Ok(value) if value.starts_with(WRITE_FAULT) => Ok(Self::default()),
@@ -55,7 +51,6 @@ impl Fault {
         })
     }
 
-    /// A phase of a step begins.
     pub(crate) fn begin(&mut self, phase: Phase, step: u64, micro_step: usize) {
         let Some(refusal) = &mut self.refusal else { return };
         if refusal.times > 0 && (refusal.phase, refusal.step, refusal.micro_step) == (phase, step, micro_step)

@@ -9,8 +9,8 @@ use tch::Device;
 
 use crate::data::error::MOST_NAMED;
 use crate::data::{self, Dataset, Field, Loader, LoaderOptions, MicroBatch};
-use crate::engine::TrainError;
 use crate::tasks::Batch;
+use crate::train_error::{Result, TrainError};
 
 /// A micro-batch on its device.
 pub(crate) struct Fed {
@@ -23,11 +23,7 @@ pub(crate) struct Fed {
 
 /// Where a step has its micro-batches from.
 pub(crate) trait Feed {
-    /// The next micro-batch on the device.
-    ///
-    /// # Errors
-    /// Where it cannot be loaded, there is none, or memory runs out.
-    fn next(&mut self) -> Result<Fed, TrainError>;
+    fn next(&mut self) -> Result<Fed>;
 
     /// Fetches the one behind it where that costs nothing. Called when the last micro-batch is no longer in memory.
     fn fetch_ahead(&mut self) {}
@@ -45,7 +41,7 @@ pub(crate) struct Blank {
 }
 
 impl Feed for Blank {
-    fn next(&mut self) -> Result<Fed, TrainError> {
+    fn next(&mut self) -> Result<Fed> {
         let samples = self.sizes.next().ok_or(TrainError::LoaderEnded)?;
         Ok(Fed {
             batch: Batch::blank(&self.fields, samples, Device::Cpu)?,
@@ -70,24 +66,22 @@ pub(crate) struct Loading {
 
 /// What there is of the next micro-batch.
 enum Ahead {
-    /// Nothing: it is the loader's.
+    /// The loader has it.
     Nothing,
-    /// It is decoded, and there was no memory for it on the device then.
+    /// There was no memory for it on the device then.
     Decoded(data::Batch),
     /// All of it, or it will be when the event is reached.
     There(Fed, Option<Event>),
-    /// Why it could not be loaded.
     Failed(data::DataError),
 }
 
 impl Loading {
-    /// Starts to load `work`.
     pub(crate) fn start(
         dataset: Arc<dyn Dataset>,
         options: LoaderOptions,
         work: impl Iterator<Item = MicroBatch> + Send + 'static,
         device: Device,
-    ) -> Result<Self, TrainError> {
+    ) -> Result<Self> {
         Ok(Self {
             loader: Loader::start(dataset, options, work)?,
             device,
@@ -101,19 +95,14 @@ impl Loading {
             return;
         }
         self.ahead = match self.loader.next_if_loaded() {
-            None => Ahead::Nothing,
+            None => return,
             Some(Err(error)) => Ahead::Failed(error),
             Some(Ok(decoded)) => match self.copy(&decoded) {
                 Ok((batch, copied)) => {
                     name_bad(&decoded, &self.loader);
-                    let bad = decoded.bad.len();
+                    let (bad, waited) = (decoded.bad.len(), Duration::ZERO);
                     self.loader.recycle(decoded);
-                    let fed = Fed {
-                        batch,
-                        bad,
-                        waited: Duration::ZERO,
-                    };
-                    Ahead::There(fed, copied)
+                    Ahead::There(Fed { batch, bad, waited }, copied)
                 }
                 // There may be memory when its turn comes; if not, its own step is told.
                 Err(_) => Ahead::Decoded(decoded),
@@ -143,7 +132,7 @@ impl Loading {
 }
 
 impl Feed for Loading {
-    fn next(&mut self) -> Result<Fed, TrainError> {
+    fn next(&mut self) -> Result<Fed> {
         let asked = Instant::now();
         let decoded = match std::mem::replace(&mut self.ahead, Ahead::Nothing) {
             Ahead::There(fed, copied) => {
@@ -192,11 +181,7 @@ fn receive(batch: &Batch, copied: &Event, device: Device) -> Result<(), ShimErro
 }
 
 /// A decoded batch on the device; what could not be read is named, and the memory goes back to its loader.
-pub(crate) fn place_batch(
-    decoded: data::Batch,
-    loader: &Loader,
-    device: Device,
-) -> Result<Batch, TrainError> {
+pub(crate) fn place_batch(decoded: data::Batch, loader: &Loader, device: Device) -> Result<Batch> {
     name_bad(&decoded, loader);
     let batch = Batch::new(&decoded, device)?;
     loader.recycle(decoded);

@@ -15,10 +15,10 @@ use tch::{Device, Kind, Tensor};
 use super::micro::{Eager, Executor, MicroStep, Passes};
 use super::recover::shielded;
 use super::status::Tally;
-use crate::engine::TrainError;
 use crate::memory::MicroStepMemory;
 use crate::state::Model;
 use crate::tasks::{Batch, Loss};
+use crate::train_error::Result;
 
 /// Micro-steps of a kind that come before its capture: libraries choose their algorithms and take their workspace in them.
 const WARM_UP: usize = 3;
@@ -28,11 +28,10 @@ const WARM_UP: usize = 3;
 pub(super) struct Graphs {
     /// The GPU, where the run is on one.
     gpu: Option<usize>,
-    /// Whether steps run with graphs now.
     is_on: bool,
-    /// Why they do not; told once.
+    /// Why they are not; told once.
     why_not: Option<String>,
-    /// Whether a capture has failed.
+    /// Whether a capture has failed: there will be none any more.
     failed: bool,
     /// Whether everything lies where it will stay.
     settled: bool,
@@ -41,7 +40,6 @@ pub(super) struct Graphs {
     /// Kinds of micro-steps that were met, and how often.
     met: Vec<(Sort, usize)>,
     captured: Vec<(Sort, Captured)>,
-    /// Replays so far.
     replays: u64,
 }
 
@@ -55,16 +53,6 @@ struct Sort {
     first: bool,
 }
 
-impl Sort {
-    fn of(batch: &Batch, first: bool) -> Self {
-        Self {
-            samples: batch.samples(),
-            weight: batch.weight,
-            first,
-        }
-    }
-}
-
 /// A graph, and where what it reads and writes lies.
 #[derive(Debug)]
 struct Captured {
@@ -74,27 +62,22 @@ struct Captured {
     factor: Tensor,
     /// What it leaves of the loss, detached.
     loss: Loss,
+    memory: MicroStepMemory,
     /// By parameter: whether it leaves a gradient.
     used: Vec<bool>,
-    memory: MicroStepMemory,
-}
-
-/// How the next micro-step is taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// Kernel by kernel.
-    Eager,
-    /// It is captured, and then replayed.
-    Capture,
-    /// It was captured before.
-    Replay,
 }
 
 /// What a captured micro-step leaves: of the loss, of memory, and by parameter whether of a gradient.
 type Captive = (Loss, MicroStepMemory, Vec<bool>);
 
-/// What is captured: the passes of a micro-step on this batch, with this factor.
-type Work<'a> = &'a mut dyn FnMut(&Batch, &Tensor) -> Result<Captive, TrainError>;
+/// How the next micro-step is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Eager,
+    /// It is captured, and then replayed.
+    Capture,
+    Replay,
+}
 
 /// Gives the calling thread a stream of its own where graphs are asked for: the default one cannot be captured, and what was made on
 /// it would be waited for within a capture. Called on the main thread, after [`crate::device::choose`] and before the first tensor.
@@ -106,7 +89,6 @@ pub(crate) fn prepare(compile: Compile, device: Device) -> Result<(), ShimError>
 }
 
 impl Graphs {
-    /// For a run that asks for them.
     pub(super) fn new(device: Device) -> Self {
         let mut graphs = Self::default();
         match device {
@@ -117,7 +99,6 @@ impl Graphs {
         graphs
     }
 
-    /// How the next micro-step is taken.
     fn way(&mut self, sort: Sort) -> Way {
         if !self.is_on {
             return Way::Eager;
@@ -141,7 +122,12 @@ impl Graphs {
     /// Captures a micro-step on a copy of `batch`: `work` is given that and the factor. Nothing is computed yet. Where that fails
     /// there will be no graphs any more, whatever has happened to the gradients' places of this rank since is to be undone, and the
     /// answer is false.
-    fn capture(&mut self, sort: Sort, batch: &Batch, work: Work<'_>) -> bool {
+    fn capture(
+        &mut self,
+        sort: Sort,
+        batch: &Batch,
+        work: impl FnOnce(&Batch, &Tensor) -> Result<Captive>,
+    ) -> bool {
         match self.try_capture(batch, work) {
             Ok(captured) => self.captured.push((sort, captured)),
             Err(error) => {
@@ -152,7 +138,11 @@ impl Graphs {
         self.is_on
     }
 
-    fn try_capture(&mut self, batch: &Batch, work: Work<'_>) -> Result<Captured, TrainError> {
+    fn try_capture(
+        &mut self,
+        batch: &Batch,
+        work: impl FnOnce(&Batch, &Tensor) -> Result<Captive>,
+    ) -> Result<Captured> {
         let gpu = self.gpu.unwrap_or_default();
         // Memory of the graphs' own is not given to others, nor theirs to it.
         memory::empty_cache(Device::Cuda(gpu))?;
@@ -168,13 +158,13 @@ impl Graphs {
             batch,
             factor,
             loss,
-            used,
             memory,
+            used,
         })
     }
 
     /// Gives the device the graph of this sort, for `batch` and a loss multiplied by `factor`.
-    fn replay(&mut self, sort: Sort, batch: &Batch, factor: f64) -> Result<Option<&Captured>, TrainError> {
+    fn replay(&mut self, sort: Sort, batch: &Batch, factor: f64) -> Result<Option<&Captured>> {
         let Some((_, captured)) = self.captured.iter_mut().find(|(of, _)| *of == sort) else {
             return Ok(None);
         };
@@ -192,20 +182,14 @@ impl Graphs {
         self.why_not = Some(reason.into());
     }
 
-    /// Whether there is a graph of this sort now.
-    fn capture_passes(
-        &mut self,
-        sort: Sort,
-        passes: &Passes<'_, '_>,
-        batch: &Batch,
-    ) -> Result<bool, TrainError> {
+    fn capture_passes(&mut self, sort: Sort, passes: &Passes<'_, '_>, batch: &Batch) -> Result<bool> {
         let captured = match obstacle(&passes.replica.model, passes.exchange.sums_jointly()) {
             Some(reason) => {
                 self.refuse(reason);
                 false
             }
-            None => self.capture(sort, batch, &mut |batch, factor| {
-                shielded(|| capture(passes, batch, factor)).map_err(TrainError::from)?
+            None => self.capture(sort, batch, |batch, factor| {
+                shielded(|| capture(passes, batch, factor))?
             }),
         };
         if !captured {
@@ -218,8 +202,12 @@ impl Graphs {
 
 impl Executor for Graphs {
     /// By its graph, where there is one or it is time for one; else kernel by kernel.
-    fn take(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<(), TrainError> {
-        let sort = Sort::of(micro.batch, micro.is_first);
+    fn take(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()> {
+        let sort = Sort {
+            samples: micro.batch.samples(),
+            weight: micro.batch.weight,
+            first: micro.is_first,
+        };
         let is_there = match self.way(sort) {
             Way::Eager => false,
             Way::Capture => self.capture_passes(sort, passes, micro.batch)?,
@@ -264,7 +252,7 @@ impl Executor for Graphs {
 }
 
 /// The passes of a micro-step while they are captured.
-fn capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Result<Captive, TrainError> {
+fn capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Result<Captive> {
     let mut phases = passes.phases.capture()?;
     let mut nothing = Tally::new(0, Device::Cpu)?;
     let mut captured = Passes {
@@ -297,16 +285,15 @@ fn obstacle(model: &Model, joint_sums: bool) -> Option<&'static str> {
     if joint_sums {
         return Some("model.batchnorm lets the ranks exchange sums in the middle of a step");
     }
-    if model.recompute.count() > 0 {
-        return Some("segments are computed again in backward, for which the host keeps random states");
-    }
-    None
+    (model.recompute.count() > 0)
+        .then_some("segments are computed again in backward, for which the host keeps random states")
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::TrainError;
 
     fn sort(samples: usize, first: bool) -> Sort {
         Sort {
@@ -378,21 +365,19 @@ mod tests {
         let mut graphs = on();
         let batch = Batch::blank(&[], 2, Device::Cpu).unwrap();
         // There is no GPU, or the work fails: either way there is a reason.
-        let captured = graphs.capture(Sort::of(&batch, true), &batch, &mut |_, _| {
-            Err(TrainError::LoaderEnded)
-        });
+        let captured = graphs.capture(sort(2, true), &batch, |_, _| Err(TrainError::LoaderEnded));
         assert!(!captured);
         let reason = graphs.take_reason().unwrap();
         assert!(reason.starts_with("the capture of a step failed: "), "{reason}");
         assert_eq!(graphs.take_reason(), None);
         for _ in 0..2 * WARM_UP {
-            assert_eq!(graphs.way(Sort::of(&batch, true)), Way::Eager);
+            assert_eq!(graphs.way(sort(2, true)), Way::Eager);
         }
-        let replayed: Result<_, TrainError> = graphs.replay(Sort::of(&batch, true), &batch, 1.0);
+        let replayed: Result<_, TrainError> = graphs.replay(sort(2, true), &batch, 1.0);
         assert!(replayed.unwrap().is_none());
         assert_eq!(graphs.replays(), Some(0));
         // It would fail in the next stage too.
         graphs.restart();
-        assert_eq!(graphs.way(Sort::of(&batch, true)), Way::Eager);
+        assert_eq!(graphs.way(sort(2, true)), Way::Eager);
     }
 }

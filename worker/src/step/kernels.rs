@@ -17,9 +17,6 @@ pub(crate) struct Kernels {
 
 impl Kernels {
     /// What the recipe asks for on `device`; none on a CPU, which has no such choice.
-    ///
-    /// # Errors
-    /// A setting that the device has not.
     pub(crate) fn new(recipe: &Recipe, device: Device) -> Result<Option<Self>, PrecisionError> {
         let tf32 = tf32(recipe.precision.tf32, device)?;
         let cudnn_benchmark = recipe.model.cudnn_benchmark;
@@ -36,7 +33,6 @@ impl Kernels {
         }))
     }
 
-    /// Sets them for whatever the process computes from now on.
     pub(crate) fn apply(self) -> Result<(), ShimError> {
         cuda::set_tf32(self.tf32)?;
         cuda::set_cudnn_benchmark(self.cudnn_benchmark)

@@ -6,11 +6,10 @@ use super::Replica;
 use super::exchange::Exchange;
 use super::phases::Phases;
 use super::status::Tally;
-use crate::engine::TrainError;
 use crate::memory::Phase;
 use crate::tasks::{Batch, Loss, Mode};
+use crate::train_error::Result;
 
-/// What a micro-step is to compute.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MicroStep<'a> {
     pub(crate) batch: &'a Batch,
@@ -25,7 +24,7 @@ pub(crate) struct MicroStep<'a> {
 /// Takes the passes of a micro-step. On symbolic tensors it is [`Eager`] too: a rehearsal is the same work on tensors without values.
 pub(crate) trait Executor {
     /// Adds a micro-step's gradients to those in the table, and its figures to the tally.
-    fn take(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<(), TrainError>;
+    fn take(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()>;
 
     /// Everything lies where it will stay for a while.
     fn settle(&mut self) {}
@@ -47,12 +46,11 @@ pub(crate) trait Executor {
     }
 }
 
-/// Kernel by kernel.
 #[derive(Debug)]
 pub(crate) struct Eager;
 
 impl Executor for Eager {
-    fn take(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<(), TrainError> {
+    fn take(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()> {
         let scaled = |sum: &Tensor| sum.f_mul_scalar(micro.factor);
         let loss = passes.forward_backward(micro.batch, scaled, micro.is_last)?;
         Ok(passes.tally.add(&loss)?)
@@ -74,7 +72,7 @@ impl Passes<'_, '_> {
         batch: &Batch,
         scaled: impl FnOnce(&Tensor) -> Result<Tensor, TchError>,
         arm: bool,
-    ) -> Result<Loss, TrainError> {
+    ) -> Result<Loss> {
         let Replica { model, precision } = self.replica;
         let loss = precision.run(|| model.task.loss(batch, Mode::Train))??;
         self.phases.account.forward_done()?;

@@ -15,7 +15,7 @@ mod phases;
 mod precision;
 mod reading;
 pub(crate) mod recover;
-mod scaler;
+pub(crate) mod scaler;
 mod status;
 mod stopwatch;
 #[cfg(test)]
@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::recipe::Compile;
 use rand_chacha::rand_core::Rng;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
-use self::decide::{Counted, Decision, Judged, is_device_s, judge};
+use self::decide::{decide_and_update, is_device_s};
 use self::exchange::Exchange;
 pub(crate) use self::fault::{Fault, WRITE_FAULT};
 pub(crate) use self::feed::{Blank, Fed, Feed, Loading, place_batch};
@@ -38,34 +38,45 @@ pub(crate) use self::kernels::Kernels;
 pub(crate) use self::micro::{Eager, Executor};
 use self::micro::{MicroStep, Passes};
 pub(crate) use self::phases::Phases;
-pub use self::precision::{Precision, PrecisionError};
+pub(crate) use self::precision::{Precision, PrecisionError};
 use self::recover::{Limits, Shortage, shielded};
-pub use self::scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
+
+pub use self::scaler::{GradScaler, ScalerOptions};
 pub(crate) use self::status::{Status, Tally};
 use self::stopwatch::Stopwatch;
 use crate::data::rng::{Domain, keyed};
-use crate::engine::TrainError;
 use crate::memory::{Phase, StepMemory};
 use crate::metrics::SkipCause;
 use crate::state::{Model, Table};
+use crate::train_error::{Result, TrainError};
 
 /// What is trained.
 pub(crate) struct Replica {
     pub(crate) model: Model,
-    /// In which it computes.
     pub(crate) precision: Precision,
+}
+
+impl Replica {
+    pub(crate) fn new(model: Model, precision: Precision) -> Result<Self, TchError> {
+        let mut replica = Self { model, precision };
+        replica.shadow()?;
+        Ok(replica)
+    }
+
+    /// After every change of the precision or the layout: the layers get the shadow of their weights that autocast asks for.
+    pub(crate) fn shadow(&mut self) -> Result<(), TchError> {
+        self.model.shadow(self.precision.autocast())
+    }
 }
 
 /// What is settled about a step before it begins.
 pub(crate) struct Cut {
     /// The number of the step, counted from 1.
     pub(crate) step: u64,
-    /// Of all ranks.
     pub(crate) samples: usize,
     /// Those of this rank, as positions within the step.
     pub(crate) micro_batches: Vec<Range<usize>>,
     pub(crate) lr: f64,
-    /// The seed of the run.
     pub(crate) seed: u64,
     /// The weight of the step if nothing is left out of it; what is left out is made up for after the reduction.
     pub(crate) expected: f64,
@@ -84,12 +95,12 @@ pub(crate) struct Cut {
 /// Who watches a step, and has a say in it.
 pub(crate) trait Witness {
     /// Adds to what this rank tells the others.
-    fn say(&mut self, _status: &mut Status, _rank: usize) -> Result<(), TrainError> {
+    fn say(&mut self, _status: &mut Status, _rank: usize) -> Result<()> {
         Ok(())
     }
 
     /// Parameters, moments and averages are about to change: returns when nobody reads them any more.
-    fn before_update(&mut self) -> Result<(), TrainError> {
+    fn before_update(&mut self) -> Result<()> {
         Ok(())
     }
 }
@@ -99,21 +110,17 @@ impl Witness for () {}
 
 /// How a try to take a step has ended, the same on every rank.
 pub(crate) enum Attempt {
-    /// It was taken.
     Taken(Box<Taken>),
     /// Memory ran out on the ranks that have a shortage here, and no rank has changed anything that lasts.
     Dropped(Vec<Option<Shortage>>),
 }
 
-/// A step that was taken.
 pub(crate) struct Taken {
-    /// What all ranks together have said.
     pub(crate) status: Status,
     /// The norm of the mean gradient, before clipping.
     pub(crate) norm: f64,
     /// Why its update was left out, where it was.
     pub(crate) skipped: Option<SkipCause>,
-    /// By which its losses were multiplied.
     pub(crate) loss_scale: f64,
     pub(crate) took: Duration,
     pub(crate) waited_for_data: Duration,
@@ -125,13 +132,11 @@ pub(crate) struct Taken {
 /// What a rank has done of a step.
 #[derive(Default)]
 struct Pass {
-    /// Whole micro-steps.
     micro_steps: usize,
     bad_samples: f64,
     waited_for_data: Duration,
 }
 
-/// The executor that the recipe asks for.
 pub(crate) fn executor(compile: Compile, device: Device) -> Box<dyn Executor> {
     match compile {
         Compile::Off => Box::new(Eager),
@@ -151,20 +156,18 @@ pub(crate) struct Stepper<'b, F> {
 /// Memory for what the update takes beside its gathering: scalars, and the scratch of a norm.
 const UPDATE_BYTES: u64 = 64 << 10;
 
-/// The memory that an update takes.
 fn update_bytes(table: &Table) -> u64 {
     UPDATE_BYTES + table.gathering_bytes()
 }
 
 impl<'b, F: Feed> Stepper<'b, F> {
-    /// For steps of `model`.
     pub(crate) fn new(
         model: &Model,
         feed: F,
         executor: Box<dyn Executor>,
         phases: Phases<'b>,
         limits: Limits,
-    ) -> Result<Self, TrainError> {
+    ) -> Result<Self> {
         Ok(Self {
             feed,
             executor,
@@ -175,7 +178,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
     }
 
     /// The task of the next steps counts so many figures.
-    pub(crate) fn expect(&mut self, sums: usize) -> Result<(), TrainError> {
+    pub(crate) fn expect(&mut self, sums: usize) -> Result<()> {
         self.tally = Tally::new(sums, self.limits.device())?;
         Ok(())
     }
@@ -187,13 +190,14 @@ impl<'b, F: Feed> Stepper<'b, F> {
         exchange: &mut Exchange,
         cut: &Cut,
         witness: &mut dyn Witness,
-    ) -> Result<Attempt, TrainError> {
+    ) -> Result<Attempt> {
         let begun = Instant::now();
         let loss_scale = replica.precision.loss_scale();
         self.phases
             .begin(cut.step, replica.model.owners(), self.feed.bytes_ahead())?;
         replica.model.registry.groups().set(cut.group);
         replica.model.buffers.begin(exchange.rank())?;
+        replica.model.table.refresh()?;
         exchange.begin()?;
         self.tally.begin();
 
@@ -223,13 +227,19 @@ impl<'b, F: Feed> Stepper<'b, F> {
         }
 
         // Decide and update: the same on every rank.
+        let used = match cut.is_rehearsed {
+            true => vec![true; status.uses.len()],
+            false => status.used(),
+        };
+        let counted = (&status.totals, figures.as_ref());
         let judged = self.phases.during(Phase::Update, || {
-            update(replica, exchange, cut, &status, figures, witness)
+            decide_and_update(replica, exchange, counted, &used, cut, || witness.before_update())
         })??;
         status.totals = judged.totals;
         Ok(Attempt::Taken(Box::new(Taken {
             norm: judged.norm,
-            skipped: (judged.decision == Decision::Skip)
+            skipped: judged
+                .is_skipped
                 .then(|| SkipCause::of(status.totals.loss(), status.totals.weight)),
             status,
             loss_scale,
@@ -246,10 +256,9 @@ impl<'b, F: Feed> Stepper<'b, F> {
         replica: &mut Replica,
         exchange: &Exchange,
         cut: &Cut,
-    ) -> Result<(Pass, Option<Shortage>), TrainError> {
+    ) -> Result<(Pass, Option<Shortage>)> {
         let mut pass = Pass::default();
         let computed = shielded(|| self.micro_steps(replica, exchange, cut, &mut pass));
-        self.phases.leave();
         let computed = computed.map_err(TrainError::from).and_then(|computed| computed);
         let short = self.limits.survive(computed, self.phases.now())?.err();
         if short.is_some() {
@@ -267,7 +276,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         exchange: &Exchange,
         cut: &Cut,
         pass: &mut Pass,
-    ) -> Result<(), TrainError> {
+    ) -> Result<()> {
         // What a step draws depends on its number and the rank, so that a step taken again, or after a resume, draws the same.
         let mut seeds = keyed(Domain::Torch, cut.seed, cut.step, exchange.rank() as u64);
         tch::manual_seed(seeds.next_u64() as i64);
@@ -293,7 +302,6 @@ impl<'b, F: Feed> Stepper<'b, F> {
             self.executor.take(&mut passes, &micro)?;
             let share = range.len() as f64 / cut.samples as f64;
             replica.model.buffers.take(share)?;
-            self.phases.leave();
             exchange.end_micro_step()?;
             pass.micro_steps += 1;
             if !is_last || !cut.is_evaluated {
@@ -305,11 +313,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
     }
 
     /// Memory that is held until the update begins, as much as it may need for a moment; where none is short.
-    fn prepare(
-        &mut self,
-        replica: &mut Replica,
-        short: &mut Option<Shortage>,
-    ) -> Result<Option<Tensor>, TrainError> {
+    fn prepare(&mut self, replica: &mut Replica, short: &mut Option<Shortage>) -> Result<Option<Tensor>> {
         if short.is_some() {
             return Ok(None);
         }
@@ -324,11 +328,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
     }
 
     /// The totals of this rank: in the status where the host decides; those of a GPU stay there, and travel behind its gradients.
-    fn count(
-        &mut self,
-        status: &mut Status,
-        short: &mut Option<Shortage>,
-    ) -> Result<Option<Tensor>, TrainError> {
+    fn count(&mut self, status: &mut Status, short: &mut Option<Shortage>) -> Result<Option<Tensor>> {
         if is_device_s(self.limits.device()) {
             return Ok(Some(self.tally.figures()?));
         }
@@ -338,29 +338,4 @@ impl<'b, F: Feed> Stepper<'b, F> {
         }
         Ok(None)
     }
-}
-
-/// Decides, and updates what is to be updated. What takes memory here is tried again where it is refused, as the other ranks cannot
-/// be told any more. `figures` are the totals of all ranks, where the device has them.
-fn update(
-    replica: &mut Replica,
-    exchange: &Exchange,
-    cut: &Cut,
-    status: &Status,
-    figures: Option<Tensor>,
-    witness: &mut dyn Witness,
-) -> Result<Judged, TrainError> {
-    let counted = match figures {
-        Some(figures) => Counted::OnDevice(figures),
-        None => Counted::OnHost(status.totals.clone()),
-    };
-    let verdict = judge(replica, exchange, counted, cut)?;
-    witness.before_update()?;
-    let used = match cut.is_rehearsed {
-        true => vec![true; status.uses.len()],
-        false => status.used(),
-    };
-    let judged = verdict.update(&mut replica.model, exchange, &used, cut)?;
-    replica.precision.update(judged.finite)?;
-    Ok(judged)
 }

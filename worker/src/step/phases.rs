@@ -6,14 +6,11 @@ use dtrain_torch_shim::ShimError;
 use super::fault::Fault;
 use crate::memory::{Account, Books, Phase};
 
-/// Follows a step through its phases: [`Phases::begin`], [`Phases::enter`] for each, and [`Phases::leave`] where what may be refused
-/// has ended.
+/// Follows a step through its phases: [`Phases::begin`], and for each [`Phases::enter`] or [`Phases::during`].
 #[derive(Debug)]
 pub(crate) struct Phases<'b> {
     pub(crate) account: Account<'b>,
-    /// What a test asks for.
     pub(crate) fault: Fault,
-    /// The last one that began.
     now: Phase,
     /// Counted from 1, as is the micro-step.
     step: u64,
@@ -21,7 +18,6 @@ pub(crate) struct Phases<'b> {
 }
 
 impl<'b> Phases<'b> {
-    /// In these books, with what a test asks for.
     pub(crate) fn new(books: Books<'b>, fault: Fault) -> Self {
         Self {
             account: Account::new(books),
@@ -38,7 +34,6 @@ impl<'b> Phases<'b> {
         self.account.begin(state, ahead)
     }
 
-    /// The forward pass of the next micro-step begins.
     pub(crate) fn next_micro_step(&mut self) -> Result<(), ShimError> {
         self.micro_step += 1;
         self.enter(Phase::Forward)
@@ -57,7 +52,6 @@ impl<'b> Phases<'b> {
         Ok(())
     }
 
-    /// Does `body` in a phase.
     pub(crate) fn during<T>(&mut self, phase: Phase, body: impl FnOnce() -> T) -> Result<T, ShimError> {
         self.enter(phase)?;
         let outcome = body();
@@ -66,11 +60,10 @@ impl<'b> Phases<'b> {
     }
 
     /// What was not refused in the phase is granted from now on.
-    pub(crate) fn leave(&mut self) {
+    fn leave(&mut self) {
         self.fault.end();
     }
 
-    /// The last phase that began.
     pub(crate) fn now(&self) -> Phase {
         self.now
     }

@@ -10,19 +10,17 @@ use dtrain_torch_shim::fused;
 use tch::{Device, Kind, TchError, Tensor};
 use thiserror::Error;
 
-use super::scaler::{GradScaler, ScalerError, ScalerOptions, ScalerState};
-use crate::engine::TrainError;
+use super::scaler::{GradScaler, ScalerError, ScalerOptions};
 use crate::state::Table;
+use crate::train_error::{Result, TrainError};
 
-/// In which precision forward passes run.
 #[derive(Debug)]
-pub struct Precision {
+pub(crate) struct Precision {
     device: Device,
     /// The dtype of autocast regions, where there are any.
     autocast: Option<Kind>,
     /// Whether float32 matrix products and convolutions compute in TF32.
     tf32: bool,
-    /// Keeps float16 gradients from vanishing.
     scaler: Option<GradScaler>,
     /// What the kernel that takes the loss scale out finds, and the reciprocal that it is given.
     figures: Option<(Tensor, Tensor)>,
@@ -31,28 +29,23 @@ pub struct Precision {
 /// A precision that cannot be had.
 #[derive(Debug, Error)]
 pub enum PrecisionError {
-    /// float16 on a CPU.
     #[error(
         "precision.amp = \"fp16\" needs a GPU, and this run is on the CPU; choose \"bf16\", which needs no loss scale, or \"off\""
     )]
     HalfOnCpu,
-    /// TF32 on a CPU.
     #[error(
         "precision.tf32 = true needs a GPU, and this run is on the CPU; leave it out, or set it to \"auto\""
     )]
     Tf32OnCpu,
-    /// TF32 on GPUs that lack it.
     #[error(
         "precision.tf32 = true, and not all GPUs of this machine compute in TF32 (compute capability 8.0, Ampere, or newer); \
          leave it out, or set it to \"auto\""
     )]
     NoTf32,
-    /// cuDNN on a CPU.
     #[error(
         "model.cudnn_benchmark = true needs a GPU, and this run is on the CPU; leave it out, or set it to \"auto\""
     )]
     BenchmarkOnCpu,
-    /// The scaler's settings.
     #[error("precision.loss_scale: {0}")]
     Scaler(#[from] ScalerError),
 }
@@ -60,35 +53,23 @@ pub enum PrecisionError {
 impl Precision {
     /// What the recipe asks for on `device`. `auto` is full precision on a CPU; on GPUs bfloat16 where all of them compute in
     /// it, which needs no loss scale, else float16.
-    ///
-    /// # Errors
-    /// Where the device lacks it.
-    pub fn new(settings: &recipe::Precision, device: Device) -> Result<Self, PrecisionError> {
-        let autocast = match settings.amp {
-            Amp::Off => None,
-            Amp::Bf16 => Some(Kind::BFloat16),
+    pub(crate) fn new(settings: &recipe::Precision, device: Device) -> Result<Self, PrecisionError> {
+        let amp = match settings.amp {
             Amp::Fp16 if device == Device::Cpu => return Err(PrecisionError::HalfOnCpu),
-            Amp::Fp16 => Some(Kind::Half),
-            Amp::Auto if device == Device::Cpu => None,
-            Amp::Auto if all_compute_in_bf16() => Some(Kind::BFloat16),
-            Amp::Auto => Some(Kind::Half),
+            Amp::Auto if device == Device::Cpu => Amp::Off,
+            Amp::Auto if all_compute_in_bf16() => Amp::Bf16,
+            Amp::Auto => Amp::Fp16,
+            stated => stated,
         };
-        let scaler = (autocast == Some(Kind::Half))
-            .then(|| {
-                let default = ScalerOptions::default();
-                GradScaler::new(ScalerOptions {
-                    init: settings.loss_scale.unwrap_or(default.init),
-                    ..default
-                })
-            })
-            .transpose()?;
-        Ok(Self {
-            device,
-            autocast,
-            tf32: tf32(settings.tf32, device)?,
-            scaler,
-            figures: None,
-        })
+        let mut precision = Self::rehearsed(amp, device)?;
+        precision.tf32 = tf32(settings.tf32, device)?;
+        if let (Some(scaler), Some(init)) = (&mut precision.scaler, settings.loss_scale) {
+            *scaler = GradScaler::new(ScalerOptions {
+                init,
+                ..ScalerOptions::default()
+            })?;
+        }
+        Ok(precision)
     }
 
     /// What a device would compute in, to be rehearsed on another: `amp` is not `auto`.
@@ -98,44 +79,31 @@ impl Precision {
             Amp::Bf16 => Some(Kind::BFloat16),
             Amp::Fp16 => Some(Kind::Half),
         };
-        let scaler = (autocast == Some(Kind::Half))
-            .then(|| GradScaler::new(ScalerOptions::default()))
-            .transpose()?;
+        let scaler = (amp == Amp::Fp16).then(|| GradScaler::new(ScalerOptions::default()));
         Ok(Self {
             device,
             autocast,
             tf32: false,
-            scaler,
+            scaler: scaler.transpose()?,
             figures: None,
         })
     }
 
     /// Goes on with the loss scale of a checkpoint, where it has one and this run needs one.
-    ///
-    /// # Errors
-    /// Where it is no scale.
-    pub fn resume(&mut self, state: Option<LossScale>) -> Result<(), ScalerError> {
+    pub(crate) fn resume(&mut self, state: Option<LossScale>) -> Result<(), ScalerError> {
         match (&mut self.scaler, state) {
-            (Some(scaler), Some(LossScale { scale, clean_steps })) => scaler.restore(ScalerState {
-                scale,
-                growth_tracker: clean_steps,
-            }),
+            (Some(scaler), Some(state)) => scaler.restore(state),
             _ => Ok(()),
         }
     }
 
-    /// The loss scale for a checkpoint.
-    pub fn state(&self) -> Option<LossScale> {
-        self.scaler.as_ref().map(|scaler| {
-            let ScalerState {
-                scale,
-                growth_tracker,
-            } = scaler.state();
-            LossScale {
-                scale,
-                clean_steps: growth_tracker,
-            }
-        })
+    pub(crate) fn state(&self) -> Option<LossScale> {
+        self.scaler.as_ref().map(GradScaler::state)
+    }
+
+    /// The dtype of products in forward passes, where it is not the parameters'.
+    pub(crate) fn autocast(&self) -> Option<Kind> {
+        self.autocast
     }
 
     /// The precision as a recipe spells it; never `auto`.
@@ -147,8 +115,7 @@ impl Precision {
         }
     }
 
-    /// The precision in words, for people.
-    pub fn describe(&self) -> &'static str {
+    pub(crate) fn describe(&self) -> &'static str {
         match self.autocast {
             Some(Kind::Half) => "fp16 with a loss scale",
             Some(_) => "bf16",
@@ -166,7 +133,6 @@ impl Precision {
         Ok(forward())
     }
 
-    /// The factor of the next step's losses.
     pub(crate) fn loss_scale(&self) -> f64 {
         self.scaler.as_ref().map_or(1.0, GradScaler::scale)
     }
@@ -182,7 +148,7 @@ impl Precision {
 
     /// Takes the factor out of the reduced gradients. Once per step, before clipping. A device then finds, without being waited for,
     /// whether they are finite: a scalar that is not 0 where one that this rank updates is not; None where there is no factor.
-    pub(crate) fn unscale(&mut self, table: &Table) -> Result<Option<&Tensor>, TrainError> {
+    pub(crate) fn unscale(&mut self, table: &Table) -> Result<Option<&Tensor>> {
         self.prepare()?;
         let (Some(scaler), Some((found, inverse))) = (&self.scaler, &mut self.figures) else {
             return Ok(None);
@@ -195,7 +161,7 @@ impl Precision {
     }
 
     /// A step has ended. An exhausted scale, with which no gradient can be had, is an error.
-    pub(crate) fn update(&mut self, finite: bool) -> Result<(), TrainError> {
+    pub(crate) fn update(&mut self, finite: bool) -> Result<()> {
         if let Some(scaler) = &mut self.scaler {
             scaler.update(!finite);
             if scaler.is_exhausted() {
@@ -209,9 +175,6 @@ impl Precision {
 }
 
 /// Whether float32 matrix products and convolutions on `device` compute in TF32: where it is not stated, on GPUs that have it.
-///
-/// # Errors
-/// Where it is asked for on a device without.
 pub(super) fn tf32(asked: Switch, device: Device) -> Result<bool, PrecisionError> {
     if !device.is_cuda() {
         return match asked {
@@ -280,13 +243,10 @@ mod tests {
             examine(&exchange, &table, found).unwrap()
         };
         let judged = judge(&mut precision);
-        assert!(
-            judged.finite && judged.norm == f64::from(18f32.sqrt()),
-            "{judged:?}"
-        );
+        assert_eq!(judged, (f64::from(18f32.sqrt()), true));
         assert_eq!(Vec::<f32>::try_from(x.grad()).unwrap(), [3.0, 3.0]);
         let _ = x.grad().fill_(f64::INFINITY);
-        assert!(!judge(&mut precision).finite);
+        assert!(!judge(&mut precision).1);
         precision.update(false).unwrap();
         assert_eq!(precision.loss_scale(), 32768.0);
         let state = precision.state();

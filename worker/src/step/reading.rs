@@ -3,7 +3,7 @@
 use dtrain_torch_shim::stream::{Event, Stream};
 use tch::{Device, Kind, Tensor};
 
-use super::exchange::ReduceError;
+use crate::train_error::Result;
 
 /// Figures on their way to the host. The device goes on with what it is given behind them.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Reading {
 
 impl Reading {
     /// Has the device copy `figures`, float64 and flat, to pinned memory, behind what it was given so far.
-    pub(super) fn begin(figures: &Tensor) -> Result<Self, ReduceError> {
+    pub(super) fn begin(figures: &Tensor) -> Result<Self> {
         let Device::Cuda(gpu) = figures.device() else {
             let values = figures.shallow_clone();
             return Ok(Self { values, copied: None });
@@ -30,10 +30,7 @@ impl Reading {
     }
 
     /// Waits for them.
-    ///
-    /// # Errors
-    /// What went wrong on the device before.
-    pub(super) fn wait(self) -> Result<Vec<f64>, ReduceError> {
+    pub(super) fn wait(self) -> Result<Vec<f64>> {
         #[cfg(test)]
         tests::WAITS.set(tests::WAITS.get() + 1);
         if let Some(copied) = &self.copied {

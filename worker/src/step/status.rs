@@ -3,19 +3,17 @@
 
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::exchange::ReduceError;
 use super::reading::Reading;
 use super::recover::Shortage;
 use crate::tasks::{Loss, Totals};
+use crate::train_error::Result;
 
 /// What one rank, and after [`Status::merge`] all ranks together, have to say about a step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Status {
     /// Losses, weights and what the task counts.
     pub(crate) totals: Totals,
-    /// Ranks that were asked to stop.
     pub(crate) stop: f64,
-    /// Samples that could not be read.
     pub(crate) bad_samples: f64,
     /// By parameter: ranks that had a gradient for it.
     pub(crate) uses: Vec<f64>,
@@ -41,7 +39,6 @@ impl Status {
         }
     }
 
-    /// The figures for the all-reduce (sum).
     pub(crate) fn values(&self) -> Vec<f64> {
         let Totals {
             loss_sum,
@@ -51,45 +48,39 @@ impl Status {
         let mut values = vec![*loss_sum, *weight, self.stop, self.bad_samples, self.due];
         values.extend(sums);
         values.extend(&self.uses);
-        values.extend(
-            self.shortages
-                .iter()
-                .flat_map(|&shortage| Shortage::figures(shortage)),
-        );
+        values.extend(self.shortages.iter().flat_map(|&own| Shortage::figures(own)));
         values.extend(&self.writing);
         values
     }
 
     /// What the reduced vector of statuses like this one says.
-    ///
-    /// # Errors
-    /// Where the tensor does not hold as many as [`Status::values`] gives.
     pub(crate) fn merge(&self, reduced: &Tensor) -> Result<Self, TchError> {
         let values = Vec::<f64>::try_from(reduced.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?)?;
-        let (sums, uses) = (self.totals.sums.len(), self.uses.len());
-        let shortages = self.shortages.len() * Shortage::FIGURES;
-        let [loss_sum, weight, stop, bad_samples, due, rest @ ..] = values.as_slice() else {
-            return Err(TchError::Convert(format!("a status of {} values", values.len())));
+        let mut rest = values.as_slice();
+        let mut take = |count: usize| -> Result<&[f64], TchError> {
+            let short = || TchError::Convert(format!("a status of {} values", values.len()));
+            let (taken, others) = rest.split_at_checked(count).ok_or_else(short)?;
+            rest = others;
+            Ok(taken)
         };
-        if rest.len() != sums + uses + shortages + self.writing.len() {
-            return Err(TchError::Convert(format!("a status of {} values", values.len())));
-        }
-        Ok(Self {
+        let first = take(5)?;
+        let merged = Self {
             totals: Totals {
-                loss_sum: *loss_sum,
-                weight: *weight,
-                sums: rest[..sums].to_vec(),
+                loss_sum: first[0],
+                weight: first[1],
+                sums: take(self.totals.sums.len())?.to_vec(),
             },
-            stop: *stop,
-            bad_samples: *bad_samples,
-            due: *due,
-            uses: rest[sums..sums + uses].to_vec(),
-            shortages: rest[sums + uses..sums + uses + shortages]
+            stop: first[2],
+            bad_samples: first[3],
+            due: first[4],
+            uses: take(self.uses.len())?.to_vec(),
+            shortages: take(self.shortages.len() * Shortage::FIGURES)?
                 .chunks_exact(Shortage::FIGURES)
                 .map(Shortage::read)
                 .collect(),
-            writing: rest[sums + uses + shortages..].to_vec(),
-        })
+            writing: take(self.writing.len())?.to_vec(),
+        };
+        Ok(merged)
     }
 
     /// Whether memory ran out on some rank: the step is dropped on all of them.
@@ -97,7 +88,6 @@ impl Status {
         self.shortages.iter().any(Option::is_some)
     }
 
-    /// Which parameters some rank had a gradient for.
     pub(crate) fn used(&self) -> Vec<bool> {
         self.uses.iter().map(|&uses| uses > 0.0).collect()
     }
@@ -121,12 +111,10 @@ impl Tally {
         })
     }
 
-    /// A step begins.
     pub(crate) fn begin(&mut self) {
         self.figures = None;
     }
 
-    /// Adds a micro-batch.
     pub(crate) fn add(&mut self, loss: &Loss) -> Result<(), TchError> {
         let scalar = |tensor: &Tensor| tensor.f_detach()?.f_to_kind(Kind::Double)?.f_view([1]);
         let figures = Tensor::f_cat(
@@ -163,7 +151,7 @@ impl Tally {
     }
 
     /// As [`Tally::figures`], for which the host waits.
-    pub(crate) fn totals(&mut self) -> Result<Totals, ReduceError> {
+    pub(crate) fn totals(&mut self) -> Result<Totals> {
         let figures = Reading::begin(&self.figures()?)?.wait()?;
         Ok(Totals {
             loss_sum: figures[0],

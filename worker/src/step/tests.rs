@@ -17,9 +17,9 @@ use super::decide::tests::AS_ON_A_GPU;
 use super::reading::tests::WAITS;
 use super::*;
 use crate::collectives::{Collective, CollectiveError, ProcessGroup, Ranks, Work};
-use crate::engine::ReduceOptions;
 use crate::memory::{Books, rehearsal};
 use crate::setup::{Opening, Setup};
+use crate::step::exchange::ReduceOptions;
 use crate::tasks::{BuildTask, Classify, Console};
 
 /// An operation that counts how often one is waited for.

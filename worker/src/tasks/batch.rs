@@ -23,21 +23,16 @@ pub struct Batch {
 impl Batch {
     /// Copies a decoded batch to `device`. A copy to a GPU goes by pinned memory and is not waited for: what is computed
     /// from it is queued behind it.
-    ///
-    /// # Errors
-    /// Where memory runs out.
     pub fn new(decoded: &data::Batch, device: Device) -> Result<Self, ShimError> {
-        let samples = decoded.weights.len() as i64;
+        let samples = decoded.weights.len();
         let mut fields = Vec::with_capacity(decoded.fields.len());
         for (field, column) in decoded.fields.iter().zip(&decoded.columns) {
-            let mut shape = vec![samples];
-            shape.extend(field.shape.iter().map(|&length| length as i64));
             let values = match column {
                 Column::F32(values) => place(values, device)?,
                 Column::I64(values) => place(values, device)?,
                 Column::Pixels(pixels) => images(pixels, &decoded.weights, device)?,
             };
-            fields.push((field.name, values.f_view(&*shape)?));
+            fields.push((field.name, values.f_view(shape(field, samples).as_slice())?));
         }
         Ok(Self {
             fields,
@@ -48,18 +43,14 @@ impl Batch {
     }
 
     /// A batch of so many samples without values.
-    ///
-    /// # Errors
-    /// Where memory runs out.
     pub(crate) fn blank(fields: &[Field], samples: usize, device: Device) -> Result<Self, TchError> {
         let zeros = |field: &Field| {
-            let mut shape = vec![samples as i64];
-            shape.extend(field.shape.iter().map(|&length| length as i64));
             let kind = match field.kind {
                 FieldKind::F32 => Kind::Float,
                 FieldKind::I64 => Kind::Int64,
             };
-            Ok((field.name, Tensor::f_zeros(&*shape, (kind, device))?))
+            let shape = shape(field, samples);
+            Ok((field.name, Tensor::f_zeros(shape.as_slice(), (kind, device))?))
         };
         Ok(Self {
             fields: fields.iter().map(zeros).collect::<Result<_, TchError>>()?,
@@ -86,10 +77,6 @@ impl Batch {
         self.weights.size().first().map_or(0, |&samples| samples as usize)
     }
 
-    /// A copy in memory of its own.
-    ///
-    /// # Errors
-    /// Where memory runs out.
     pub(crate) fn duplicate(&self) -> Result<Self, TchError> {
         let room = |(name, values): &(&'static str, Tensor)| Ok((*name, values.f_empty_like()?));
         let mut copy = Self {
@@ -102,9 +89,6 @@ impl Batch {
     }
 
     /// Takes the values of another batch with the same fields and as many samples, where its own are.
-    ///
-    /// # Errors
-    /// Where the shapes differ.
     pub(crate) fn fill(&mut self, other: &Self) -> Result<(), TchError> {
         for ((_, own), (_, values)) in self.fields.iter_mut().zip(&other.fields) {
             own.f_copy_(values)?;
@@ -114,17 +98,13 @@ impl Batch {
         Ok(())
     }
 
-    /// All of its tensors.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         let fields = self.fields.iter().map(|(_, values)| values);
         fields.chain([&self.weights])
     }
 
-    /// What its tensors take, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.tensors()
-            .map(|tensor| tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64)
-            .sum()
+        self.tensors().map(crate::state::bytes).sum()
     }
 
     /// Whether the batch has no values: before a run a step is rehearsed, to know what it takes. What a task writes down of its
@@ -134,9 +114,6 @@ impl Batch {
     }
 
     /// The values of a field: N x the field's shape.
-    ///
-    /// # Errors
-    /// [`TaskError::NoField`] if the data set has none of that name: it is not one for this task.
     pub fn field(&self, name: &'static str) -> Result<&Tensor, TaskError> {
         let found = self.fields.iter().find(|(known, _)| *known == name);
         found.map(|(_, values)| values).ok_or_else(|| TaskError::NoField {
@@ -144,6 +121,12 @@ impl Batch {
             fields: self.fields.iter().map(|(known, _)| *known).collect(),
         })
     }
+}
+
+/// N x the field's shape.
+fn shape(field: &Field, samples: usize) -> Vec<i64> {
+    let lengths = std::iter::once(&samples).chain(&field.shape);
+    lengths.map(|&length| length as i64).collect()
 }
 
 /// A flat tensor of normalised images on `device`, with zeros where the weight is 0. To a GPU 8-bit images go as they are, and what they
@@ -180,7 +163,6 @@ fn looked_up(
     Ok(tables.f_index_select(0, &places)?)
 }
 
-/// A flat tensor of `values` on `device`.
 fn place<T: Element>(values: &[T], device: Device) -> Result<Tensor, ShimError> {
     if !device.is_cuda() {
         return Ok(Tensor::f_from_slice(values)?.f_to_device(device)?);

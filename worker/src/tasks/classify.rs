@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dtrain_common::recipe::{ModelName, Recipe};
-use tch::{Kind, Reduction, Tensor};
+use tch::{Reduction, Tensor};
 
 use super::images::{self, ImageSets};
 use super::{
@@ -83,15 +83,7 @@ impl Task for Classify {
         let logits = self.model.forward(batch.field("image")?, mode == Mode::Train)?;
         let losses = logits.f_cross_entropy_loss(labels, None::<Tensor>, Reduction::None, -100, 0.0)?;
         let right = logits.f_argmax(1, false)?.f_eq_tensor(labels)?;
-        Ok(Loss {
-            sum: losses.f_mul(&batch.weights)?.f_sum(Kind::Float)?,
-            weight: batch.weights.f_sum(Kind::Double)?,
-            sums: right
-                .f_to_kind(Kind::Double)?
-                .f_mul(&batch.weights)?
-                .f_sum(Kind::Double)?
-                .f_view([1])?,
-        })
+        images::loss_of(&losses, Some(right), &batch.weights)
     }
 
     fn sums(&self) -> usize {

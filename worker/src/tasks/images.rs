@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dtrain_common::recipe::{Augment, DataKind, Recipe, Resize};
+use tch::{Kind, Tensor};
 
-use super::{Console, TaskError};
+use super::{Console, Loss, TaskError};
 use crate::data::error::MOST_NAMED;
 use crate::data::ignored::EXTENSIONS;
 use crate::data::{
@@ -48,13 +49,11 @@ pub(super) fn survey(
     Ok(Some((train, test)))
 }
 
-/// The images that can be used.
 fn looked_at(list: &ImageIndex, recipe: &Recipe, console: &mut Console<'_>) -> Result<ImageIndex, TaskError> {
     let report = checked(list, needs(recipe), &list.split, &list.ignored, console)?;
     Ok(list.without_bad(&report)?)
 }
 
-/// What the recipe says of every image.
 pub(super) fn needs(recipe: &Recipe) -> Needs {
     Needs {
         channels: recipe.data.channels,
@@ -140,16 +139,12 @@ pub(super) fn options(
     (train, test)
 }
 
-/// The sets that the recipe and the survey describe.
 pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> ImageSets {
     let data = &recipe.data;
     match survey {
         Some((train, test)) => {
             let class_names = train.classes.clone();
-            let size = match data.resize {
-                Resize::None => train.size,
-                Resize::Crop | Resize::Stretch => None,
-            };
+            let size = train.size.filter(|_| data.resize == Resize::None);
             let (train_options, test_options) = options(recipe, size, local_ranks);
             ImageSets {
                 train: Arc::new(ImageFolder::new(train, train_options)),
@@ -172,4 +167,20 @@ pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> Image
             }
         }
     }
+}
+
+/// The loss of images from that of each, N, and from whether each was classified rightly, N, where that is known; both weigh as their images.
+pub(super) fn loss_of(losses: &Tensor, right: Option<Tensor>, weights: &Tensor) -> Result<Loss, TaskError> {
+    let sums = match right {
+        Some(right) => {
+            let right = right.f_to_kind(Kind::Double)?.f_mul(weights)?;
+            right.f_sum(Kind::Double)?.f_view([1])?
+        }
+        None => Tensor::f_zeros([0], (Kind::Double, losses.device()))?,
+    };
+    Ok(Loss {
+        sum: losses.f_mul(weights)?.f_sum(Kind::Float)?,
+        weight: weights.f_sum(Kind::Double)?,
+        sums,
+    })
 }

@@ -20,7 +20,7 @@ pub use classify::Classify;
 pub use error::TaskError;
 pub use lm::Lm;
 pub use segment::Segment;
-pub use torchscript::{ScriptError, TorchScript};
+pub use torchscript::TorchScript;
 
 use crate::data::Dataset;
 use crate::models::{Registry, without_drawing};

@@ -37,36 +37,7 @@ impl BuildTask for Segment {
 
     fn build(recipe: &Recipe, survey: Self::Survey, site: Site<'_>) -> Result<Self, TaskError> {
         let (data, model) = (&recipe.data, &recipe.model);
-        let mut size = (data.image_size, data.image_size);
-        let ignore = i64::from(data.ignore);
-        let (train, test): (Arc<dyn Dataset>, Arc<dyn Dataset>) = match survey {
-            Some((train, test)) => {
-                let own = match data.resize {
-                    recipe::Resize::None => train.size,
-                    recipe::Resize::Crop | recipe::Resize::Stretch => None,
-                };
-                if let Some((width, height)) = own {
-                    size = (width as usize, height as usize);
-                }
-                let (train_options, test_options) = options(recipe, own, site.local_ranks);
-                (
-                    Arc::new(ImageMasks::new(train, train_options)),
-                    Arc::new(ImageMasks::new(test, test_options)),
-                )
-            }
-            None => {
-                let generated = |samples, split| {
-                    GeneratedMasks::new(data.classes, samples, data.image_size, recipe.train.seed, split)
-                        .with_normalize(Normalize::new(&data.mean, &data.std))
-                        .with_augment(data.augment)
-                        .with_ignore(ignore)
-                };
-                (
-                    Arc::new(generated(data.train_samples, Split::Train)),
-                    Arc::new(generated(data.test_samples, Split::Test)),
-                )
-            }
-        };
+        let (train, test, size) = sets(recipe, survey, site.local_ranks);
         // A loaded recipe has the sizes of its network.
         let config = UnetConfig {
             channels: data.channels,
@@ -76,28 +47,49 @@ impl BuildTask for Segment {
         };
         let smallest = config.smallest_image();
         if size.0.min(size.1) < smallest {
-            return Err(ModelError::Setting {
-                key: "model.depth",
-                value: config.depth,
-                reason: format!(
-                    "nothing is left of images of {} x {} pixels after so many halvings; lower it, or bring the images to at \
-                     least {smallest} pixels by data.resize and data.image_size",
-                    size.0, size.1
-                ),
-            }
-            .into());
+            let reason = format!(
+                "nothing is left of images of {} x {} pixels after so many halvings; lower it, or bring the images to at \
+                 least {smallest} pixels by data.resize and data.image_size",
+                size.0, size.1
+            );
+            let (key, value) = ("model.depth", config.depth);
+            return Err(ModelError::Setting { key, value, reason }.into());
         }
-        let model = models::build_unet(config, site.registry)?;
         Ok(Self {
-            model,
+            model: models::build_unet(config, site.registry)?,
             train,
             test,
             classes: data.classes,
-            ignore,
+            ignore: i64::from(data.ignore),
             size,
             batch_norm: has_local_batch_norm(site.registry),
         })
     }
+}
+
+/// The training set, the test set, and width and height of their images.
+fn sets(
+    recipe: &Recipe,
+    survey: survey::Survey,
+    local_ranks: usize,
+) -> (Arc<dyn Dataset>, Arc<dyn Dataset>, (usize, usize)) {
+    let data = &recipe.data;
+    let square = (data.image_size, data.image_size);
+    let Some((train, test)) = survey else {
+        let generated = |samples, split| {
+            GeneratedMasks::new(data.classes, samples, data.image_size, recipe.train.seed, split)
+                .with_normalize(Normalize::new(&data.mean, &data.std))
+                .with_augment(data.augment)
+                .with_ignore(i64::from(data.ignore))
+        };
+        let train = Arc::new(generated(data.train_samples, Split::Train));
+        return (train, Arc::new(generated(data.test_samples, Split::Test)), square);
+    };
+    let own = train.size.filter(|_| data.resize == recipe::Resize::None);
+    let size = own.map_or(square, |(width, height)| (width as usize, height as usize));
+    let (train_options, test_options) = options(recipe, own, local_ranks);
+    let train = Arc::new(ImageMasks::new(train, train_options));
+    (train, Arc::new(ImageMasks::new(test, test_options)), size)
 }
 
 /// The loss of `logits`, N x classes x H x W, against the classes `mask`, N x H x W int64, whose pixels of value `ignore`
@@ -167,13 +159,9 @@ impl Task for Segment {
     /// class is right.
     fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
         let (intersections, unions) = totals.sums.split_at(self.classes);
-        let occurring = intersections
-            .iter()
-            .zip(unions)
-            .filter(|(_, union)| **union > 0.0);
-        let ratios: Vec<f64> = occurring
-            .map(|(intersection, union)| intersection / union)
-            .collect();
+        let both = intersections.iter().zip(unions);
+        let occurring = both.filter(|(_, union)| **union > 0.0);
+        let ratios: Vec<f64> = occurring.map(|(both, either)| both / either).collect();
         let right: f64 = intersections.iter().sum();
         vec![
             ("mean_iou", ratios.iter().sum::<f64>() / ratios.len() as f64),

@@ -14,7 +14,7 @@
 //! Its operations run one by one as they are written, without TorchScript's own optimisation, which would change the arithmetic
 //! after the first steps of every process.
 
-mod error;
+pub(super) mod error;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::jit::Module;
 use tch::{Device, Kind, Reduction, TchError, Tensor};
 
-pub use error::ScriptError;
+use error::ScriptError;
 
 use super::images::{self, ImageSets};
 use super::{
@@ -34,6 +34,7 @@ use super::{
 };
 use crate::data::Dataset;
 use crate::models::{Registry, Role};
+use crate::state::is_floating;
 
 /// The task `torchscript`.
 pub struct TorchScript {
@@ -108,13 +109,8 @@ fn register(module: &Module, path: &Path, registry: &mut Registry) -> Result<(),
         return Err(ScriptError::NoParameters { path }.into());
     }
     let buffers = module.named_buffers().map_err(torch(path))?;
-    let changing = buffers.into_iter().filter(|it| {
-        let kind = it.tensor.kind();
-        matches!(
-            kind,
-            Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 | Kind::Int64
-        )
-    });
+    let counts = |kind| is_floating(kind) || kind == Kind::Int64;
+    let changing = buffers.into_iter().filter(|it| counts(it.tensor.kind()));
     let entries = parameters.into_iter().map(|it| (it, Role::Parameter));
     for (entry, role) in entries.chain(changing.map(|it| (it, Role::Buffer))) {
         match &entry.same_as {
@@ -128,14 +124,10 @@ fn register(module: &Module, path: &Path, registry: &mut Registry) -> Result<(),
 impl TorchScript {
     /// Runs the module on one image, so that one which does not go with the data is refused before the run begins.
     fn try_out(&self, device: Device) -> Result<(), TaskError> {
-        let mut shape = vec![1];
-        let image = self.sets.test.fields().iter().find(|field| field.name == "image");
-        shape.extend(
-            image
-                .iter()
-                .flat_map(|field| &field.shape)
-                .map(|&length| length as i64),
-        );
+        let fields = self.sets.test.fields();
+        let image = fields.iter().filter(|field| field.name == "image");
+        let sides = image.flat_map(|field| &field.shape).map(|&length| length as i64);
+        let shape: Vec<i64> = std::iter::once(1).chain(sides).collect();
         let images = Tensor::f_zeros(shape.as_slice(), (Kind::Float, device))?;
         let labels = Tensor::f_zeros([1], (Kind::Int64, device))?;
         let _ = tch::no_grad(|| self.losses(&images, &labels, Mode::Evaluate))?;
@@ -220,18 +212,7 @@ impl Task for TorchScript {
         let (losses, right) = self.losses(batch.field("image")?, batch.field("label")?, mode)?;
         // A loss that is not finite of an image that could not be read must not reach the sum.
         let losses = losses.f_masked_fill(&batch.weights.f_eq(0.0)?, 0.0)?;
-        let sums = match right {
-            Some(right) => {
-                let right = right.f_to_kind(Kind::Double)?;
-                right.f_mul(&batch.weights)?.f_sum(Kind::Double)?.f_view([1])?
-            }
-            None => Tensor::f_zeros([0], (Kind::Double, losses.device()))?,
-        };
-        Ok(Loss {
-            sum: losses.f_mul(&batch.weights)?.f_sum(Kind::Float)?,
-            weight: batch.weights.f_sum(Kind::Double)?,
-            sums,
-        })
+        images::loss_of(&losses, right, &batch.weights)
     }
 
     fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {
@@ -244,11 +225,8 @@ impl Task for TorchScript {
     }
 
     fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
-        let right = totals.sums.first();
-        right
-            .map(|right| ("accuracy", right / totals.weight))
-            .into_iter()
-            .collect()
+        let right = totals.sums.iter();
+        right.map(|right| ("accuracy", right / totals.weight)).collect()
     }
 
     fn micro_batch_matters(&self) -> Option<String> {

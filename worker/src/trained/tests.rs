@@ -1,8 +1,8 @@
 //! What globs make of phases.
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::engine::Needs;
 use crate::models::Role;
+use crate::run::plan::Needs;
 use tch::{Device, Kind, Tensor};
 
 const NAMES: [&str; 5] = ["stem.w", "block.1.w", "block.2.w", "block.3.w", "head.w"];

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <optional>
 
 extern "C" {
 // Keep in step with src/ffi.rs.
@@ -32,14 +33,16 @@ struct HeadProduct {
   Tensor weight; // V x W, filled up by rows of zeros, in the type of the products
   int64_t vocabulary;
 
-  HeadProduct(const Tensor& table, at::ScalarType kind, int64_t multiple) : vocabulary(table.size(0)) {
+  // `shadow`, where there is one, has the values of the table in `kind`.
+  HeadProduct(const Tensor& table, const Tensor& shadow, at::ScalarType kind, int64_t multiple) : vocabulary(table.size(0)) {
     const auto filled = (vocabulary + multiple - 1) / multiple * multiple;
+    const auto& values = shadow.defined() ? shadow : table;
     if (filled == vocabulary) {
-      weight = table.to(kind);
+      weight = values.to(kind);
       return;
     }
     weight = at::empty({filled, table.size(1)}, table.options().dtype(kind));
-    weight.narrow(0, 0, vocabulary).copy_(table);
+    weight.narrow(0, 0, vocabulary).copy_(values);
     weight.narrow(0, vocabulary, filled - vocabulary).zero_();
   }
 
@@ -61,11 +64,11 @@ struct HeadProduct {
 };
 
 // `hidden` R x W, `table` V x W, `targets` R. `seed` is the gradient of the loss, of a scalar.
-HeadLoss by_chunks(const Tensor& hidden, const Tensor& table, const Tensor& targets, at::ScalarType kind, const DtHead& head,
-                   bool for_hidden, bool for_table, const Tensor& seed) {
+HeadLoss by_chunks(const Tensor& hidden, const Tensor& table, const Tensor& shadow, const Tensor& targets, at::ScalarType kind,
+                   const DtHead& head, bool for_hidden, bool for_table, const Tensor& seed) {
   const at::NoGradGuard no_grad;
   const c10::impl::ExcludeDispatchKeyGuard as_it_is(c10::autocast_dispatch_keyset);
-  const HeadProduct product(table, kind, head.multiple);
+  const HeadProduct product(table, shadow, kind, head.multiple);
   HeadLoss out;
   if (for_hidden) out.hidden = at::empty_like(hidden);
   for (int64_t begin = 0; begin < hidden.size(0); begin += head.rows) {
@@ -95,13 +98,15 @@ HeadLoss by_chunks(const Tensor& hidden, const Tensor& table, const Tensor& targ
 
 struct Head : torch::autograd::Function<Head> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& hidden, const Tensor& table,
-                        const Tensor& targets, DtHead head, bool records) {
+                        const std::optional<Tensor>& shadow, const Tensor& targets, DtHead head, bool records) {
     const auto device = hidden.device().type();
     const auto kind = at::autocast::is_autocast_enabled(device) ? at::autocast::get_autocast_dtype(device) : table.scalar_type();
     const bool for_hidden = records && hidden.requires_grad(), for_table = records && table.requires_grad();
     // Float16 needs the scale of the loss in every product, and that is known in backward: the chunks are computed again there.
     const bool later = kind == at::kHalf && (for_hidden || for_table);
-    auto loss = by_chunks(hidden, table, targets, kind, head, for_hidden && !later, for_table && !later, {});
+    // Where nothing is recorded the table may have other values than those that the shadow was made of.
+    const auto values = records && shadow.has_value() && shadow->scalar_type() == kind ? *shadow : Tensor();
+    auto loss = by_chunks(hidden, table, values, targets, kind, head, for_hidden && !later, for_table && !later, {});
     if (later)
       context->save_for_backward({hidden, table, targets});
     else
@@ -116,12 +121,12 @@ struct Head : torch::autograd::Function<Head> {
     const auto saved = context->get_saved_variables();
     if (saved.size() == 2) {
       const auto scaled = [&](Tensor gradient) { return gradient.defined() ? gradient.mul_(grads[0]) : gradient; };
-      return {scaled(saved[0]), scaled(saved[1]), {}, {}, {}};
+      return {scaled(saved[0]), scaled(saved[1]), {}, {}, {}, {}};
     }
     const auto head = context->saved_data["head"].toIntVector();
-    const auto loss = by_chunks(saved[0], saved[1], saved[2], at::kHalf, {head[0], head[1], head[2]}, saved[0].requires_grad(),
+    const auto loss = by_chunks(saved[0], saved[1], {}, saved[2], at::kHalf, {head[0], head[1], head[2]}, saved[0].requires_grad(),
                                 saved[1].requires_grad(), grads[0]);
-    return {loss.hidden, loss.weight, {}, {}, {}};
+    return {loss.hidden, loss.weight, {}, {}, {}, {}};
   }
 };
 
@@ -130,10 +135,13 @@ struct Head : torch::autograd::Function<Head> {
 extern "C" {
 
 // The sum over the rows of `hidden`, R x W, of the cross-entropy of `hidden` times `table`, V x W, transposed, against `targets`, R.
-int32_t dt_head_loss(const void* hidden, const void* table, const void* targets, DtHead head, void** out, DtError* error) {
+// `shadow` is null, or has the values of `table` in autocast's type.
+int32_t dt_head_loss(const void* hidden, const void* table, const void* shadow, const void* targets, DtHead head, void** out,
+                     DtError* error) {
   return dtrain::guard(error, [&] {
     TORCH_CHECK_VALUE(head.rows > 0 && head.multiple > 0, "a chunk has rows, and a vocabulary tokens");
-    *out = new Tensor(Head::apply(dtrain::tensor(hidden), dtrain::tensor(table), dtrain::tensor(targets), head,
+    const auto values = shadow == nullptr ? std::optional<Tensor>() : dtrain::tensor(shadow);
+    *out = new Tensor(Head::apply(dtrain::tensor(hidden), dtrain::tensor(table), values, dtrain::tensor(targets), head,
                                   at::GradMode::is_enabled()));
   });
 }

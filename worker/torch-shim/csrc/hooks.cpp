@@ -2,6 +2,9 @@
 #include "boundary.h"
 #include "callback.h"
 
+#include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -41,6 +44,18 @@ struct SelfAdjoint : torch::autograd::Function<SelfAdjoint> {
   }
 };
 
+// Stands for a leaf in products: forward gives a copy of it in another type, and the gradient goes to the leaf in the leaf's type.
+struct Shadowed : torch::autograd::Function<Shadowed> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& leaf, const at::Tensor& shadow) {
+    context->saved_data["type"] = static_cast<int64_t>(leaf.scalar_type());
+    return shadow.detach();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    return {grads[0].to(static_cast<at::ScalarType>(context->saved_data["type"].toInt())), at::Tensor()};
+  }
+};
+
 } // namespace
 
 extern "C" {
@@ -62,6 +77,17 @@ int32_t dt_gradient_hook_clear(const void* parameter, DtError* error) {
 void dt_reason_set(std::string* reason, DtText text) { *reason = text.string(); }
 
 void dt_output_push(variable_list* outputs, const void* output) { outputs->push_back(tensor(output)); }
+
+// The leaf itself where autocast would not cast it to the type of `shadow`, or nothing is recorded.
+int32_t dt_shadowed(const void* leaf, const void* shadow, void** out, DtError* error) {
+  return guard(error, [&] {
+    const auto parameter = tensor(leaf), copy = tensor(shadow);
+    const auto device = parameter.device().type();
+    const bool casts = at::GradMode::is_enabled() && at::autocast::is_autocast_enabled(device) &&
+                       at::autocast::get_autocast_dtype(device) == copy.scalar_type();
+    *out = new at::Tensor(casts ? Shadowed::apply(parameter, copy) : parameter);
+  });
+}
 
 int32_t dt_self_adjoint(const void* x, DtCallback callback, void** out, DtError* error) {
   return guard(error, [&] {

@@ -2,11 +2,19 @@
 
 use std::marker::PhantomData;
 
-use tch::{Device, Kind};
+use tch::{Device, Kind, Tensor};
 
-use crate::error::{ShimError, checked, fetched};
+use crate::error::{ShimError, checked, fetched, tensor};
 use crate::ffi;
 use crate::tensor::{device_index, scalar_type};
+
+/// A leaf as products take it: where autocast would cast it to the dtype of `shadow`, which has its values, that in its place. The
+/// gradient goes to the leaf, in the leaf's dtype. Where nothing is recorded it is the leaf itself, whose values may be others then.
+pub fn shadowed(leaf: &Tensor, shadow: &Tensor) -> Result<Tensor, ShimError> {
+    tensor("stand in for a parameter", |out, error| {
+        ffi::dt_shadowed(leaf.into(), shadow.into(), out, error)
+    })
+}
 
 /// A region of autocast on the calling thread; dropping it restores what was there before, so regions nest.
 #[derive(Debug)]

@@ -221,6 +221,7 @@ fallible! {
 fallible! {
     safe fn dt_gradient_hook_set(parameter: Lent<'_>, callback: DtCallback);
     safe fn dt_gradient_hook_clear(parameter: Lent<'_>);
+    safe fn dt_shadowed(leaf: Lent<'_>, shadow: Lent<'_>, out: &mut Option<NewTensor>);
     safe fn dt_self_adjoint(x: Lent<'_>, callback: DtCallback, out: &mut Option<NewTensor>);
 }
 unsafe extern "C" {
@@ -267,7 +268,10 @@ unsafe extern "C" {
 
 // cross_entropy.cpp
 fallible! {
-    safe fn dt_head_loss(hidden: Lent<'_>, table: Lent<'_>, targets: Lent<'_>, head: crate::head::Head, out: &mut Option<NewTensor>);
+    safe fn dt_head_loss(
+        hidden: Lent<'_>, table: Lent<'_>, shadow: Option<Lent<'_>>, targets: Lent<'_>, head: crate::head::Head,
+        out: &mut Option<NewTensor>
+    );
 }
 
 // recompute.cpp

@@ -23,13 +23,21 @@ impl Head {
     /// can be differentiated once, by `hidden` and `table`. The products are in autocast's type where it is on, the rest in float32.
     ///
     /// The gradients are computed with the loss, so that no logits are kept for backward: two tensors as large as `hidden` and `table`
-    /// are. In float16 they need the scale of the loss, and backward computes the logits again.
+    /// are. In float16 they need the scale of the loss, and backward computes the logits again. A `shadow` has the table's values in
+    /// autocast's type, which saves casting them where a gradient is recorded.
     ///
     /// # Errors
     /// `InvalidArgument` for chunks of no rows, and on the CPU for targets beyond the vocabulary; what libtorch refuses, such as memory.
-    pub fn loss(self, hidden: &Tensor, table: &Tensor, targets: &Tensor) -> Result<Tensor, ShimError> {
+    pub fn loss(
+        self,
+        hidden: &Tensor,
+        table: &Tensor,
+        shadow: Option<&Tensor>,
+        targets: &Tensor,
+    ) -> Result<Tensor, ShimError> {
+        let (hidden, table, targets) = (hidden.into(), table.into(), targets.into());
         tensor("the loss of a head", |out, error| {
-            ffi::dt_head_loss(hidden.into(), table.into(), targets.into(), self, out, error)
+            ffi::dt_head_loss(hidden, table, shadow.map(Into::into), targets, self, out, error)
         })
     }
 }
@@ -91,7 +99,9 @@ mod tests {
         let (hidden, table, targets) = given();
         let expected = plain(&hidden, &table, &targets);
         for (rows, multiple) in [(64, 1), (ROWS, 64), (8, 1), (1, 64), (5, 8)] {
-            let loss = head(rows, multiple).loss(&hidden, &table, &targets).unwrap();
+            let loss = head(rows, multiple)
+                .loss(&hidden, &table, None, &targets)
+                .unwrap();
             (&loss * 0.125).backward();
             let got = taken(&loss, &hidden, &table);
             let far = difference(&got, &expected);
@@ -110,7 +120,9 @@ mod tests {
             let region = Autocast::enter(Device::Cpu, kind).unwrap();
             let plain = difference(&plain(&hidden, &table, &targets), &exact);
             for (rows, multiple) in [(64, 1), (8, 64)] {
-                let loss = head(rows, multiple).loss(&hidden, &table, &targets).unwrap();
+                let loss = head(rows, multiple)
+                    .loss(&hidden, &table, None, &targets)
+                    .unwrap();
                 assert_eq!(loss.kind(), Kind::Float);
                 (&loss * 0.125).backward();
                 let far = difference(&taken(&loss, &hidden, &table), &exact);
@@ -123,10 +135,10 @@ mod tests {
     #[test]
     fn what_needs_no_gradient_gets_none() {
         let (hidden, table, targets) = given();
-        let loss = tch::no_grad(|| head(8, 64).loss(&hidden, &table, &targets)).unwrap();
+        let loss = tch::no_grad(|| head(8, 64).loss(&hidden, &table, None, &targets)).unwrap();
         assert!(!loss.requires_grad());
         let table = table.detach();
-        let again = head(8, 64).loss(&hidden, &table, &targets).unwrap();
+        let again = head(8, 64).loss(&hidden, &table, None, &targets).unwrap();
         assert_eq!(again.double_value(&[]), loss.double_value(&[]));
         again.backward();
         assert!(hidden.grad().defined() && !table.grad().defined());
@@ -136,7 +148,7 @@ mod tests {
     fn a_target_beyond_the_vocabulary_is_an_error_although_it_is_filled_up() {
         let (hidden, table, targets) = given();
         let _ = targets.narrow(0, 0, 1).fill_(VOCABULARY);
-        assert!(head(8, 64).loss(&hidden, &table, &targets).is_err());
-        assert!(head(0, 64).loss(&hidden, &table, &targets).is_err());
+        assert!(head(8, 64).loss(&hidden, &table, None, &targets).is_err());
+        assert!(head(0, 64).loss(&hidden, &table, None, &targets).is_err());
     }
 }

@@ -5,6 +5,7 @@ use tch::Tensor;
 use super::super::error::ModelError;
 use super::super::registry::Scope;
 use super::init::Init;
+use super::weight::Weight;
 
 /// The settings of a convolution with a square kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,8 +38,8 @@ impl ConvOptions {
 /// A two-dimensional convolution with a square kernel.
 #[derive(Debug)]
 pub struct Conv2d {
-    weight: Tensor,
-    bias: Option<Tensor>,
+    weight: Weight,
+    bias: Option<Weight>,
     stride: i64,
     padding: i64,
 }
@@ -54,9 +55,9 @@ impl Conv2d {
         options: ConvOptions,
     ) -> Result<Self, ModelError> {
         let shape = [output, input, options.kernel, options.kernel];
-        let weight = scope.parameter("weight", &options.init.weight(&shape)?)?;
+        let weight = scope.weight("weight", &options.init.weight(&shape)?)?;
         let bias = match options.bias {
-            true => Some(scope.parameter("bias", &options.init.bias(output, &shape)?)?),
+            true => Some(scope.weight("bias", &options.init.bias(output, &shape)?)?),
             false => None,
         };
         Ok(Self {
@@ -73,7 +74,8 @@ impl Conv2d {
     /// Those of libtorch: shape, device, memory.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
-        Ok(x.f_conv2d(&self.weight, self.bias.as_ref(), stride, padding, [1, 1], 1)?)
+        let bias = self.bias.as_ref().map(Weight::get).transpose()?;
+        Ok(x.f_conv2d(&self.weight.get()?, bias, stride, padding, [1, 1], 1)?)
     }
 }
 
@@ -81,8 +83,8 @@ impl Conv2d {
 /// pixels, and the squares do not overlap.
 #[derive(Debug)]
 pub struct ConvTranspose2d {
-    weight: Tensor,
-    bias: Tensor,
+    weight: Weight,
+    bias: Weight,
     stride: i64,
 }
 
@@ -95,8 +97,8 @@ impl ConvTranspose2d {
         let shape = [input, output, stride, stride];
         let (weight, bias) = (Init::FanIn.weight(&shape)?, Init::FanIn.bias(output, &shape)?);
         Ok(Self {
-            weight: scope.parameter("weight", &weight)?,
-            bias: scope.parameter("bias", &bias)?,
+            weight: scope.weight("weight", &weight)?,
+            bias: scope.weight("bias", &bias)?,
             stride,
         })
     }
@@ -107,6 +109,14 @@ impl ConvTranspose2d {
     /// Those of libtorch: shape, device, memory.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let stride = [self.stride; 2];
-        Ok(x.f_conv_transpose2d(&self.weight, Some(&self.bias), stride, [0, 0], [0, 0], 1, [1, 1])?)
+        Ok(x.f_conv_transpose2d(
+            &self.weight.get()?,
+            Some(self.bias.get()?),
+            stride,
+            [0, 0],
+            [0, 0],
+            1,
+            [1, 1],
+        )?)
     }
 }

@@ -6,12 +6,13 @@ use tch::{TchError, Tensor};
 use super::super::error::ModelError;
 use super::super::registry::Scope;
 use super::init::Init;
+use super::weight::Weight;
 
 /// A fully connected layer with bias.
 #[derive(Debug)]
 pub struct Linear {
-    weight: Tensor,
-    bias: Tensor,
+    weight: Weight,
+    bias: Weight,
 }
 
 impl Linear {
@@ -31,8 +32,8 @@ impl Linear {
         let shape = [output, input];
         let (weight, bias) = (init.weight(&shape)?, init.bias(output, &shape)?);
         Ok(Self {
-            weight: scope.parameter("weight", &weight)?,
-            bias: scope.parameter("bias", &bias)?,
+            weight: scope.weight("weight", &weight)?,
+            bias: scope.weight("bias", &bias)?,
         })
     }
 
@@ -41,14 +42,14 @@ impl Linear {
     /// # Errors
     /// Those of libtorch: shape, device, memory.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
-        Ok(x.f_linear(&self.weight, Some(&self.bias))?)
+        Ok(x.f_linear(&self.weight.get()?, Some(self.bias.get()?))?)
     }
 }
 
 /// A table of vectors, one per token or per position.
 #[derive(Debug)]
 pub struct Embedding {
-    weight: Tensor,
+    weight: Weight,
 }
 
 impl Embedding {
@@ -62,7 +63,7 @@ impl Embedding {
     pub fn new(scope: &mut Scope<'_>, rows: i64, width: i64, init: Init) -> Result<Self, ModelError> {
         let weight = init.weight(&[rows, width])?;
         Ok(Self {
-            weight: scope.parameter("weight", &weight)?,
+            weight: scope.weight("weight", &weight)?,
         })
     }
 
@@ -71,7 +72,7 @@ impl Embedding {
     /// # Errors
     /// On the CPU a row number that the table lacks (a GPU reports it later, as a failure of the device); memory.
     pub fn forward(&self, rows: &Tensor) -> Result<Tensor, ModelError> {
-        Ok(Tensor::f_embedding(&self.weight, rows, -1, false, false)?)
+        Ok(Tensor::f_embedding(&self.weight.leaf, rows, -1, false, false)?)
     }
 
     /// The first `count` rows, `count` x width: those of the positions 0, 1, ...
@@ -79,7 +80,7 @@ impl Embedding {
     /// # Errors
     /// Where the table has fewer rows.
     pub fn first(&self, count: i64) -> Result<Tensor, ModelError> {
-        Ok(self.weight.f_narrow(0, 0, count)?)
+        Ok(self.weight.leaf.f_narrow(0, 0, count)?)
     }
 
     /// ... x width to ... x rows: the product with every row, for a head that shares the table.
@@ -87,7 +88,7 @@ impl Embedding {
     /// # Errors
     /// Those of libtorch: shape, device, memory.
     pub fn scores(&self, x: &Tensor) -> Result<Tensor, ModelError> {
-        Ok(x.f_linear(&self.weight, None::<&Tensor>)?)
+        Ok(x.f_linear(&self.weight.get()?, None::<&Tensor>)?)
     }
 
     /// The sum of the cross-entropies of the scores of `x`, ... x width, against `targets`, the row numbers that are right, int64. A
@@ -101,7 +102,7 @@ impl Embedding {
     pub fn cross_entropy(&self, x: &Tensor, targets: &Tensor) -> Result<Tensor, ModelError> {
         const SCORES: i64 = 1 << 25;
         const MANY: i64 = 1 << 10;
-        let (rows, width) = self.weight.size2()?;
+        let (rows, width) = self.weight.leaf.size2()?;
         let head = Head {
             ignored: Self::NO_TARGET,
             rows: (SCORES / rows / 64 * 64).max(64),
@@ -109,7 +110,8 @@ impl Embedding {
         };
         head.loss(
             &x.f_reshape([-1, width])?,
-            &self.weight,
+            &self.weight.leaf,
+            self.weight.shadow.lock().as_ref(),
             &targets.f_reshape([-1])?,
         )
         .map_err(|error| TchError::Torch(error.to_string()).into())

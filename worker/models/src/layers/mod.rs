@@ -12,6 +12,7 @@ mod layout;
 mod linear;
 mod norm;
 mod transformer;
+mod weight;
 
 pub use batch_norm::BatchNorm2d;
 pub(super) use batch_sync::SyncHandle;
@@ -23,6 +24,7 @@ pub(super) use layout::{input_layout, input_size};
 pub use linear::{Embedding, Linear};
 pub use norm::LayerNorm;
 pub use transformer::{Block, BlockNames, BlockOptions, Gelu, Mlp, SelfAttention};
+pub use weight::{Shadow, Weight};
 
 #[cfg(test)]
 mod tests;

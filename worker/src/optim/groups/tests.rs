@@ -19,8 +19,8 @@ const fn info(name: &'static str, dims: usize) -> ParameterInfo<'static> {
     ParameterInfo { name, dims }
 }
 
-fn rule(patterns: &[&str], lr_factor: f64, weight_decay: Option<f64>) -> GroupRule {
-    GroupRule {
+fn rule(patterns: &[&str], lr_factor: f64, weight_decay: Option<f64>) -> OptimGroup {
+    OptimGroup {
         patterns: patterns.iter().map(|pattern| (*pattern).to_owned()).collect(),
         lr_factor,
         weight_decay,
@@ -28,29 +28,46 @@ fn rule(patterns: &[&str], lr_factor: f64, weight_decay: Option<f64>) -> GroupRu
 }
 
 /// The groups as (factor, decay, members).
-fn groups(rules: &[GroupRule], decay_on: DecayOn) -> Vec<(f64, f64, Vec<usize>)> {
+fn groups(rules: &[OptimGroup], decay_on: Decay) -> Vec<(f64, f64, Vec<usize>)> {
     assign(&PARAMETERS, rules, 0.05, decay_on)
         .unwrap()
         .into_iter()
-        .map(|group| (group.lr_factor, group.weight_decay, group.members))
+        .map(|(options, members)| (options.lr_factor, options.weight_decay, members))
         .collect()
 }
 
-fn error(rules: &[GroupRule]) -> GroupError {
-    assign(&PARAMETERS, rules, 0.05, DecayOn::All).unwrap_err()
+/// (options, members) of every group.
+fn assign(
+    parameters: &[ParameterInfo<'_>],
+    rules: &[OptimGroup],
+    weight_decay: f64,
+    decay_on: Decay,
+) -> Result<Vec<(GroupOptions, Vec<usize>)>, GroupError> {
+    let owners = owners(parameters, rules)?;
+    let rule_of: Vec<Option<&OptimGroup>> = owners.into_iter().map(|owner| Some(&rules[owner?])).collect();
+    let frozen = vec![false; parameters.len()];
+    let (group_of, groups) = group(parameters, &rule_of, &frozen, weight_decay, decay_on);
+    let members = |number: usize| {
+        (0..group_of.len())
+            .filter(|&row| group_of[row] == Some(number))
+            .collect()
+    };
+    let all = groups.iter().enumerate();
+    Ok(all.map(|(number, options)| (*options, members(number))).collect())
+}
+
+fn error(rules: &[OptimGroup]) -> GroupError {
+    assign(&PARAMETERS, rules, 0.05, Decay::All).unwrap_err()
 }
 
 #[test]
 fn without_rules_there_is_one_group_or_one_more_without_decay() {
+    assert_eq!(groups(&[], Decay::All), [(1.0, 0.05, vec![0, 1, 2, 3, 4, 5, 6])]);
     assert_eq!(
-        groups(&[], DecayOn::All),
-        [(1.0, 0.05, vec![0, 1, 2, 3, 4, 5, 6])]
-    );
-    assert_eq!(
-        groups(&[], DecayOn::Weights),
+        groups(&[], Decay::Weights),
         [(1.0, 0.05, vec![0, 3, 5]), (1.0, 0.0, vec![1, 2, 4, 6])]
     );
-    assert_eq!(assign(&[], &[], 0.05, DecayOn::All).unwrap(), []);
+    assert_eq!(assign(&[], &[], 0.05, Decay::All).unwrap(), []);
 }
 
 #[test]
@@ -60,7 +77,7 @@ fn the_first_rule_wins_and_a_star_crosses_dots() {
         rule(&["backbone.*"], 0.1, None),
     ];
     assert_eq!(
-        groups(&rules, DecayOn::All),
+        groups(&rules, Decay::All),
         [
             (0.1, 0.05, vec![0, 1, 2]),
             (0.5, 0.05, vec![3, 4]),
@@ -73,7 +90,7 @@ fn the_first_rule_wins_and_a_star_crosses_dots() {
 fn a_stated_decay_is_for_all_that_the_rule_matches() {
     let rules = [rule(&["head.*"], 1.0, Some(0.2)), rule(&["*.conv1.*"], 0.1, None)];
     assert_eq!(
-        groups(&rules, DecayOn::Weights),
+        groups(&rules, Decay::Weights),
         [
             (0.1, 0.05, vec![0, 3]),
             (1.0, 0.0, vec![1, 2, 4]),
@@ -90,11 +107,11 @@ fn equal_settings_share_a_group_and_empty_ones_vanish() {
         rule(&["*"], 1.0, None),
     ];
     assert_eq!(
-        groups(&rules, DecayOn::All),
+        groups(&rules, Decay::All),
         [(1.0, 0.05, vec![0, 1, 3, 4, 5]), (2.0, 0.05, vec![2, 6])]
     );
     // Nothing is left for the default group.
-    assert_eq!(groups(&rules[2..], DecayOn::All).len(), 1);
+    assert_eq!(groups(&rules[2..], Decay::All).len(), 1);
 }
 
 #[test]
@@ -180,18 +197,18 @@ proptest! {
             .zip(&dims)
             .map(|(name, dims)| ParameterInfo { name, dims: *dims })
             .collect();
-        let rules: Vec<GroupRule> = patterns
+        let rules: Vec<OptimGroup> = patterns
             .into_iter()
             .zip(factors.iter().zip(&decays))
-            .map(|(patterns, (lr_factor, weight_decay))| GroupRule {
+            .map(|(patterns, (lr_factor, weight_decay))| OptimGroup {
                 patterns,
                 lr_factor: *lr_factor,
                 weight_decay: *weight_decay,
             })
             .collect();
-        let decay_on = if weights { DecayOn::Weights } else { DecayOn::All };
+        let decay_on = if weights { Decay::Weights } else { Decay::All };
         // Rules that are refused leave fewer to test; those without the rule that is refused remain.
-        let mut kept: Vec<GroupRule> = Vec::new();
+        let mut kept: Vec<OptimGroup> = Vec::new();
         for rule in rules {
             kept.push(rule);
             if assign(&parameters, &kept, 0.05, decay_on).is_err() {
@@ -199,21 +216,21 @@ proptest! {
             }
         }
         let groups = assign(&parameters, &kept, 0.05, decay_on).unwrap();
-        let mut seen: Vec<usize> = groups.iter().flat_map(|group| group.members.clone()).collect();
+        let mut seen: Vec<usize> = groups.iter().flat_map(|(_, members)| members.clone()).collect();
         seen.sort_unstable();
         prop_assert_eq!(seen, (0..parameters.len()).collect::<Vec<_>>());
-        for (index, group) in groups.iter().enumerate() {
-            prop_assert!(!group.members.is_empty() && group.members.is_sorted());
+        for (index, (options, members)) in groups.iter().enumerate() {
+            prop_assert!(!members.is_empty() && members.is_sorted());
             for other in &groups[..index] {
-                prop_assert!(other.members[0] < group.members[0]);
-                prop_assert!((other.lr_factor, other.weight_decay) != (group.lr_factor, group.weight_decay));
+                prop_assert!(other.1[0] < members[0]);
+                prop_assert!(other.0 != *options);
             }
-            for &member in &group.members {
+            for &member in members {
                 let name = [parameters[member].name];
                 let first = kept
                     .iter()
                     .find(|rule| rule.patterns.iter().any(|glob| matching(&name, &[glob]).is_ok()));
-                prop_assert_eq!(group.lr_factor, first.map_or(1.0, |rule| rule.lr_factor));
+                prop_assert_eq!(options.lr_factor, first.map_or(1.0, |rule| rule.lr_factor));
             }
         }
     }

@@ -1,31 +1,38 @@
 //! What is kept of a training: its evaluations, and checkpoints with the best of them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use dtrain_common::manifest::BestSoFar;
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
 
 use super::best::{figures_of, named};
-use super::saver::{Saver, unwritten};
-use super::{BestKeeper, Flow, Follower, Followers};
-use crate::checkpoint;
-use crate::engine::TrainError;
+use super::manifest::snapshot;
+use super::{Flow, Follower, Followers};
+use crate::checkpoint::{self, Checkpoints};
+use crate::heartbeat::Heartbeat;
 use crate::metrics::{EvalRecord, Line};
 use crate::run::evaluate::evaluate;
-use crate::run::{StopFlag, Training};
+use crate::run::{Course, StopFlag, Training};
 use crate::step::{Status, Taken, Witness};
+use crate::train_error::{Result, TrainError};
 
-/// Evaluates and saves when it is time for it.
 pub(crate) struct Archive<'a> {
-    pub(crate) saver: Saver,
-    pub(crate) stop: StopFlag,
+    pub(super) checkpoints: Checkpoints,
+    pub(super) heartbeat: Heartbeat,
+    pub(super) done: u64,
+    /// When the last checkpoint was begun, or the training.
+    pub(super) saved_at: Instant,
+    is_prepared: bool,
+    /// Whether it was said that the training waits for checkpoints.
+    pub(super) told_of_waiting: bool,
+    stop: StopFlag,
     /// A length of time after which a checkpoint is written.
-    pub(crate) every: Option<Duration>,
-    pub(crate) origin: Origin<'a>,
+    every: Option<Duration>,
+    origin: Origin<'a>,
     /// Whether the last evaluation was broken off, by this run or by the one before.
-    pub(crate) owes_evaluation: bool,
-    /// As it is at the end.
-    pub(crate) best: BestKeeper,
+    owes_evaluation: bool,
+    best: Option<BestSoFar>,
 }
 
 /// The checkpoint that a run goes on from.
@@ -35,17 +42,42 @@ pub(crate) struct Origin<'a> {
     pub(crate) from_memory: bool,
     /// Whether it is another run's, which stays as it is.
     pub(crate) is_anothers: bool,
+    /// Whether its evaluation was broken off.
+    pub(crate) owes_evaluation: bool,
 }
 
-impl Archive<'_> {
+impl<'a> Archive<'a> {
+    pub(crate) fn new(
+        checkpoints: Checkpoints,
+        heartbeat: Heartbeat,
+        stop: StopFlag,
+        course: &Course,
+        every: Option<Duration>,
+        origin: Origin<'a>,
+    ) -> Self {
+        Self {
+            checkpoints,
+            heartbeat,
+            done: course.done,
+            saved_at: Instant::now(),
+            is_prepared: false,
+            told_of_waiting: false,
+            stop,
+            every,
+            owes_evaluation: origin.owes_evaluation,
+            origin,
+            best: None,
+        }
+    }
+
     /// Evaluates the test set when nobody copies anything of the model any more.
     fn evaluate(
         &mut self,
         training: &mut Training<'_>,
         others: &mut Followers<'_>,
-    ) -> Result<Option<EvalRecord>, TrainError> {
+    ) -> Result<Option<EvalRecord>> {
         others.before_update()?;
-        self.saver.settle()?;
+        self.settle()?;
         let evaluation = evaluate(training, &self.stop, others)?;
         self.owes_evaluation = evaluation.is_none();
         Ok(evaluation)
@@ -53,19 +85,15 @@ impl Archive<'_> {
 
     /// Evaluates, tells of it, and writes a checkpoint. Where a request to stop came before the end of the evaluation, the run that
     /// goes on makes it up.
-    fn evaluate_and_save(
-        &mut self,
-        training: &mut Training<'_>,
-        others: &mut Followers<'_>,
-    ) -> Result<Flow, TrainError> {
+    fn evaluate_and_save(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
         let evaluation = self.evaluate(training, others)?;
         // Whether the one before is there counts for which is the best.
-        self.saver.make_way(training, others)?;
+        self.make_way(training, others)?;
         let evaluation = evaluation
             .map(|evaluation| judge(training, evaluation, others))
             .transpose()?;
         let owed = self.owes_evaluation;
-        self.saver.save(training, evaluation.as_ref(), owed, others)?;
+        self.save(training, evaluation.as_ref(), owed, others)?;
         Ok(match owed {
             true => Flow::BrokenOff,
             false => Flow::On,
@@ -75,7 +103,7 @@ impl Archive<'_> {
 
 impl Follower for Archive<'_> {
     /// Makes the evaluation that the checkpoint owes which the run goes on from, and completes the checkpoint by it.
-    fn begin(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow, TrainError> {
+    fn begin(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
         if !self.owes_evaluation {
             return Ok(Flow::On);
         }
@@ -89,25 +117,25 @@ impl Follower for Archive<'_> {
         }
         let evaluation = judge(training, evaluation, others)?;
         if self.origin.from_memory {
-            self.saver.save(training, Some(&evaluation), false, others)?;
+            self.save(training, Some(&evaluation), false, others)?;
         } else if training.exchange.rank() == 0 {
             let (step, best) = (training.course.done, training.course.best.so_far().cloned());
             checkpoint::amend(self.origin.run_dir, step, figures_of(&evaluation), best)
-                .map_err(unwritten(step))?;
+                .map_err(TrainError::unwritten(step))?;
         }
         Ok(Flow::On)
     }
 
-    fn say(&mut self, status: &mut Status, rank: usize) -> Result<(), TrainError> {
+    fn say(&mut self, status: &mut Status, rank: usize) -> Result<()> {
         // The time is for rank 0 to tell.
-        let is_due = rank == 0 && self.every.is_some_and(|every| self.saver.age() >= every);
+        let is_due = rank == 0 && self.every.is_some_and(|every| self.saved_at.elapsed() >= every);
         status.due = f64::from(u8::from(is_due));
-        status.writing[rank] = self.saver.writing();
+        status.writing[rank] = self.checkpoints.progress();
         Ok(())
     }
 
-    fn before_update(&mut self) -> Result<(), TrainError> {
-        self.saver.settle()
+    fn before_update(&mut self) -> Result<()> {
+        self.settle()
     }
 
     fn after_step(
@@ -115,24 +143,28 @@ impl Follower for Archive<'_> {
         training: &mut Training<'_>,
         taken: &Taken,
         others: &mut Followers<'_>,
-    ) -> Result<Flow, TrainError> {
+    ) -> Result<Flow> {
         let status = &taken.status;
-        self.saver.done = training.course.done;
-        self.saver.prepare(training)?;
-        self.saver.follow(training, status, others)?;
+        self.done = training.course.done;
+        if !std::mem::replace(&mut self.is_prepared, true) {
+            // Memory for the first checkpoint is made ready while the training goes on.
+            let prepared = self.checkpoints.prepare(&snapshot(&training.replica.model));
+            prepared.map_err(TrainError::unwritten(self.done))?;
+        }
+        self.follow_checkpoint(training, status, others)?;
         if training.course.plan.is_checkpoint(training.course.done) {
             return self.evaluate_and_save(training, others);
         }
         if status.stop > 0.0 || status.due > 0.0 {
-            self.saver.save(training, None, self.owes_evaluation, others)?;
+            self.save(training, None, self.owes_evaluation, others)?;
         }
         Ok(Flow::On)
     }
 
-    fn finish(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<(), TrainError> {
-        self.saver.finish(training, others, false)?;
-        self.best = training.course.best.clone();
-        if let Some(best) = self.best.so_far() {
+    fn finish(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
+        self.finish_checkpoint(training, others, false)?;
+        self.best = training.course.best.so_far().cloned();
+        if let Some(best) = &self.best {
             let value = named(&best.by.figure, best.value);
             others.note(format!(
                 "best checkpoint ({}): {value} after step {}",
@@ -143,7 +175,7 @@ impl Follower for Archive<'_> {
     }
 
     fn conclude(&self, result: &mut RunResult) {
-        result.best = self.best.so_far().cloned();
+        result.best = self.best.clone();
     }
 }
 
@@ -152,14 +184,14 @@ fn judge(
     training: &mut Training<'_>,
     mut evaluation: EvalRecord,
     others: &mut Followers<'_>,
-) -> Result<EvalRecord, TrainError> {
+) -> Result<EvalRecord> {
     let course = &mut training.course;
     evaluation.best = course.best.see(&figures_of(&evaluation), course.done);
     report(&evaluation, others)?;
     Ok(evaluation)
 }
 
-fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<(), TrainError> {
+fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<()> {
     others.hear(&Line::Eval(record))?;
     let figures: String = record
         .metrics

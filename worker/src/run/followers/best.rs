@@ -27,7 +27,6 @@ impl BestKeeper {
         }
     }
 
-    /// The best so far.
     pub(crate) fn so_far(&self) -> Option<&BestSoFar> {
         self.so_far.as_ref()
     }
@@ -57,7 +56,6 @@ impl BestKeeper {
     }
 }
 
-/// A figure with its name, for people.
 pub(super) fn named(name: &str, value: f64) -> String {
     format!("{} {}", name.replace('_', " "), figure(name, value))
 }

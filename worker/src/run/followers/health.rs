@@ -4,10 +4,10 @@ use dtrain_common::result::RunResult;
 
 use super::{Flow, Follower, Followers};
 use crate::data::too_many_bad;
-use crate::engine::TrainError;
 use crate::metrics::{Line, SkipCause};
 use crate::run::Training;
 use crate::step::Taken;
+use crate::train_error::{Result, TrainError};
 
 /// Ends a run that will not recover; all ranks see the same figures and end together. The first of the followers: no checkpoint of
 /// such a last step is written, since a run that goes on from it would have nothing left to do.
@@ -18,7 +18,6 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Of a run with so many steps.
     pub(crate) fn new(total_steps: u64) -> Self {
         Self {
             total_steps,
@@ -30,7 +29,7 @@ impl Health {
 
 impl Follower for Health {
     /// An evaluation at the end that is of no use any more.
-    fn hear(&mut self, line: &Line<'_>) -> Result<(), TrainError> {
+    fn hear(&mut self, line: &Line<'_>) -> Result<()> {
         match line {
             Line::Eval(record) if !record.loss.is_finite() && record.step == self.total_steps => {
                 self.skipped.error().map_or(Ok(()), Err)
@@ -44,7 +43,7 @@ impl Follower for Health {
         training: &mut Training<'_>,
         taken: &Taken,
         _: &mut Followers<'_>,
-    ) -> Result<Flow, TrainError> {
+    ) -> Result<Flow> {
         let done = training.course.done;
         self.skipped.see(done, taken.skipped);
         if let Some(failure) = self.skipped.failure(done == self.total_steps) {

@@ -9,15 +9,15 @@ use dtrain_common::units::ByteSize;
 
 use super::best::figures_of;
 use super::{Flow, Follower, Followers};
-use crate::engine::TrainError;
 use crate::heartbeat::Heartbeat;
 use crate::memory;
 use crate::metrics::{Line, MetricsLog, Progress};
 use crate::run::{StopFlag, Training};
 use crate::step::{Status, Taken};
+use crate::train_error::{Result, TrainError};
 
 impl Follower for Heartbeat {
-    fn hear(&mut self, line: &Line<'_>) -> Result<(), TrainError> {
+    fn hear(&mut self, line: &Line<'_>) -> Result<()> {
         if matches!(line, Line::Step(_)) {
             self.beat();
         }
@@ -30,13 +30,13 @@ impl Follower for Heartbeat {
 }
 
 impl Follower for MetricsLog {
-    fn hear(&mut self, line: &Line<'_>) -> Result<(), TrainError> {
+    fn hear(&mut self, line: &Line<'_>) -> Result<()> {
         self.append(line).map_err(TrainError::Metrics)
     }
 }
 
 impl Follower for Progress {
-    fn hear(&mut self, line: &Line<'_>) -> Result<(), TrainError> {
+    fn hear(&mut self, line: &Line<'_>) -> Result<()> {
         if let Line::Step(record) = line {
             self.step(record, Instant::now());
         }
@@ -47,24 +47,19 @@ impl Follower for Progress {
         Self::note(self, text);
     }
 
-    fn finish(&mut self, _: &mut Training<'_>, _: &mut Followers<'_>) -> Result<(), TrainError> {
+    fn finish(&mut self, _: &mut Training<'_>, _: &mut Followers<'_>) -> Result<()> {
         Self::finish(self);
         Ok(())
     }
 }
 
 impl Follower for StopFlag {
-    fn say(&mut self, status: &mut Status, _: usize) -> Result<(), TrainError> {
+    fn say(&mut self, status: &mut Status, _: usize) -> Result<()> {
         status.stop = f64::from(u8::from(self.is_asked()));
         Ok(())
     }
 
-    fn after_step(
-        &mut self,
-        _: &mut Training<'_>,
-        taken: &Taken,
-        _: &mut Followers<'_>,
-    ) -> Result<Flow, TrainError> {
+    fn after_step(&mut self, _: &mut Training<'_>, taken: &Taken, _: &mut Followers<'_>) -> Result<Flow> {
         Ok(match taken.status.stop > 0.0 {
             true => Flow::Stopped,
             false => Flow::On,
@@ -93,7 +88,7 @@ impl Figures {
 }
 
 impl Follower for Figures {
-    fn hear(&mut self, line: &Line<'_>) -> Result<(), TrainError> {
+    fn hear(&mut self, line: &Line<'_>) -> Result<()> {
         match line {
             Line::Step(record) => {
                 self.peak = self.peak.max(record.memory.report.peak);
@@ -108,7 +103,7 @@ impl Follower for Figures {
     }
 
     /// Tells what the device holds beyond what tensors took at most, where that is worth a word. The host's allocator keeps no blocks.
-    fn finish(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<(), TrainError> {
+    fn finish(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
         let device = training.device();
         let Ok(usage) = memory::report(device) else {
             return Ok(());

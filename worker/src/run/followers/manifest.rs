@@ -50,7 +50,6 @@ pub(super) fn manifest(
     }
 }
 
-/// What a checkpoint of the model is made of.
 pub(super) fn snapshot(model: &Model) -> Snapshot<'_> {
     Snapshot {
         registry: &model.registry,

@@ -20,18 +20,15 @@ pub(crate) use self::best::figures_of;
 pub(crate) use self::copies::Copies;
 pub(crate) use self::health::Health;
 pub(crate) use self::listeners::Figures;
-pub(crate) use self::saver::Saver;
 use super::Training;
-use crate::engine::TrainError;
 use crate::metrics::Line;
 use crate::step::{Status, Taken, Witness};
+use crate::train_error::Result;
 
 /// Whether a run goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Flow {
-    /// It does.
     On,
-    /// It was asked to stop.
     Stopped,
     /// It was, and what was to be done now is left to the run that goes on from its checkpoint.
     BrokenOff,
@@ -41,32 +38,27 @@ pub(crate) enum Flow {
 /// in step. What ends the run is an error.
 pub(crate) trait Follower {
     /// The run begins.
-    fn begin(&mut self, _: &mut Training<'_>, _others: &mut Followers<'_>) -> Result<Flow, TrainError> {
+    fn begin(&mut self, _: &mut Training<'_>, _others: &mut Followers<'_>) -> Result<Flow> {
         Ok(Flow::On)
     }
 
     /// The ranks are about to agree on a step: adds to what this one tells the others.
-    fn say(&mut self, _: &mut Status, _rank: usize) -> Result<(), TrainError> {
+    fn say(&mut self, _: &mut Status, _rank: usize) -> Result<()> {
         Ok(())
     }
 
     /// Parameters, moments and averages are about to change: returns when it reads them no more.
-    fn before_update(&mut self) -> Result<(), TrainError> {
+    fn before_update(&mut self) -> Result<()> {
         Ok(())
     }
 
     /// A step was taken, and everybody has heard of it.
-    fn after_step(
-        &mut self,
-        _: &mut Training<'_>,
-        _: &Taken,
-        _others: &mut Followers<'_>,
-    ) -> Result<Flow, TrainError> {
+    fn after_step(&mut self, _: &mut Training<'_>, _: &Taken, _others: &mut Followers<'_>) -> Result<Flow> {
         Ok(Flow::On)
     }
 
     /// The last step was taken.
-    fn finish(&mut self, _: &mut Training<'_>, _others: &mut Followers<'_>) -> Result<(), TrainError> {
+    fn finish(&mut self, _: &mut Training<'_>, _others: &mut Followers<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -74,7 +66,7 @@ pub(crate) trait Follower {
     fn conclude(&self, _: &mut RunResult) {}
 
     /// A line of metrics.jsonl.
-    fn hear(&mut self, _: &Line<'_>) -> Result<(), TrainError> {
+    fn hear(&mut self, _: &Line<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -90,7 +82,6 @@ pub(crate) trait Follower {
 pub(crate) struct Followers<'a>(Vec<Option<Box<dyn Follower + 'a>>>);
 
 impl<'a> Followers<'a> {
-    /// These, which are called in this order.
     pub(crate) fn new(list: Vec<Box<dyn Follower + 'a>>) -> Self {
         Self(list.into_iter().map(Some).collect())
     }
@@ -100,10 +91,7 @@ impl<'a> Followers<'a> {
     }
 
     /// Calls them in turn; each can tell the others, and does not hear itself.
-    fn each(
-        &mut self,
-        mut call: impl FnMut(&mut dyn Follower, &mut Self) -> Result<Flow, TrainError>,
-    ) -> Result<Flow, TrainError> {
+    fn each(&mut self, mut call: impl FnMut(&mut dyn Follower, &mut Self) -> Result<Flow>) -> Result<Flow> {
         let mut flow = Flow::On;
         for at in 0..self.0.len() {
             if let Some(mut follower) = self.0[at].take() {
@@ -115,53 +103,42 @@ impl<'a> Followers<'a> {
         Ok(flow)
     }
 
-    /// See [`Follower::begin`].
-    pub(super) fn begin(&mut self, training: &mut Training<'_>) -> Result<Flow, TrainError> {
+    pub(super) fn begin(&mut self, training: &mut Training<'_>) -> Result<Flow> {
         self.each(|follower, others| follower.begin(training, others))
     }
 
-    /// See [`Follower::after_step`].
-    pub(super) fn after_step(
-        &mut self,
-        training: &mut Training<'_>,
-        taken: &Taken,
-    ) -> Result<Flow, TrainError> {
+    pub(super) fn after_step(&mut self, training: &mut Training<'_>, taken: &Taken) -> Result<Flow> {
         self.each(|follower, others| follower.after_step(training, taken, others))
     }
 
-    /// See [`Follower::finish`].
-    pub(super) fn finish(&mut self, training: &mut Training<'_>) -> Result<(), TrainError> {
+    pub(super) fn finish(&mut self, training: &mut Training<'_>) -> Result<()> {
         self.each(|follower, others| follower.finish(training, others).map(|()| Flow::On))
             .map(drop)
     }
 
-    /// See [`Follower::conclude`].
     pub(super) fn conclude(&mut self, result: &mut RunResult) {
         self.all().for_each(|follower| follower.conclude(result));
     }
 
-    /// See [`Follower::hear`].
-    pub(crate) fn hear(&mut self, line: &Line<'_>) -> Result<(), TrainError> {
+    pub(crate) fn hear(&mut self, line: &Line<'_>) -> Result<()> {
         self.all().try_for_each(|follower| follower.hear(line))
     }
 
-    /// See [`Follower::note`].
     pub(crate) fn note(&mut self, text: impl Display) {
         self.all().for_each(|follower| follower.note(&text));
     }
 
-    /// See [`Follower::advance`].
     pub(crate) fn advance(&mut self) {
         self.all().for_each(|follower| follower.advance());
     }
 }
 
 impl Witness for Followers<'_> {
-    fn say(&mut self, status: &mut Status, rank: usize) -> Result<(), TrainError> {
+    fn say(&mut self, status: &mut Status, rank: usize) -> Result<()> {
         self.all().try_for_each(|follower| follower.say(status, rank))
     }
 
-    fn before_update(&mut self) -> Result<(), TrainError> {
+    fn before_update(&mut self) -> Result<()> {
         self.all().try_for_each(|follower| follower.before_update())
     }
 }
@@ -172,6 +149,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::TrainError;
 
     /// Writes down what it hears, and says it again once.
     struct Echo<'a>(&'static str, &'a RefCell<Vec<String>>);

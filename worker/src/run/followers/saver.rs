@@ -3,58 +3,19 @@
 use std::time::{Duration, Instant};
 
 use dtrain_common::recipe::OnFailure;
-use dtrain_common::run_dir::{Keep, RunDir};
-use tch::Device;
+use dtrain_common::run_dir::Keep;
 
 use super::Followers;
+use super::archive::Archive;
 use super::manifest::{manifest, snapshot};
-use crate::checkpoint::{CheckpointError, Checkpoints};
-use crate::collectives::Ranks;
-use crate::engine::TrainError;
-use crate::heartbeat::Heartbeat;
+use crate::checkpoint::CheckpointError;
 use crate::metrics::{CheckpointRecord, EvalRecord, Line};
 use crate::run::Training;
 use crate::step::Status;
+use crate::train_error::{Result, TrainError};
 
-/// Writes the checkpoints of a run.
-pub(crate) struct Saver {
-    checkpoints: Checkpoints,
-    heartbeat: Heartbeat,
-    /// Steps taken.
-    pub(super) done: u64,
-    /// When the last checkpoint was begun, or the training.
-    saved_at: Instant,
-    is_prepared: bool,
-    /// Whether it was said that the training waits for checkpoints.
-    told_of_waiting: bool,
-}
-
-impl Saver {
-    /// Into `run_dir`; `cores` of the machine are this rank's.
-    pub(crate) fn new(
-        run_dir: &RunDir,
-        ranks: &Ranks,
-        device: Device,
-        cores: usize,
-        heartbeat: Heartbeat,
-    ) -> Result<Self, TrainError> {
-        let checkpoints = Checkpoints::new(run_dir, ranks, device, cores);
-        Ok(Self {
-            checkpoints: checkpoints.map_err(unwritten(0))?,
-            heartbeat,
-            done: 0,
-            saved_at: Instant::now(),
-            is_prepared: false,
-            told_of_waiting: false,
-        })
-    }
-
-    /// The same, where so many steps were taken before.
-    pub(crate) fn after(self, done: u64) -> Self {
-        Self { done, ..self }
-    }
-
-    /// Begins a checkpoint. The training goes on while what every rank writes of it is copied, up to [`Saver::settle`]; the
+impl Archive<'_> {
+    /// Begins a checkpoint. The training goes on while what every rank writes of it is copied, up to [`Archive::settle`]; the
     /// buffers are one on all ranks already.
     pub(super) fn save(
         &mut self,
@@ -62,7 +23,7 @@ impl Saver {
         evaluation: Option<&EvalRecord>,
         evaluation_owed: bool,
         others: &mut Followers<'_>,
-    ) -> Result<(), TrainError> {
+    ) -> Result<()> {
         self.make_way(training, others)?;
         self.saved_at = Instant::now();
         let _writing = self.heartbeat.writing();
@@ -75,67 +36,46 @@ impl Saver {
         let manifest = manifest(training, evaluation, evaluation_owed);
         let snapshot = snapshot(&training.replica.model);
         let begun = self.checkpoints.begin(&snapshot, manifest, keep);
-        begun.map_err(unwritten(self.done))
+        begun.map_err(TrainError::unwritten(self.done))
     }
 
     /// Waits for the checkpoint under way, if there is one, since another is to begin.
-    pub(super) fn make_way(
-        &mut self,
-        training: &mut Training<'_>,
-        others: &mut Followers<'_>,
-    ) -> Result<(), TrainError> {
+    pub(super) fn make_way(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
         if self.checkpoints.step().is_some() {
             let begun = Instant::now();
-            self.finish(training, others, true)?;
+            self.finish_checkpoint(training, others, true)?;
             self.note_wait(begun.elapsed(), others);
         }
         Ok(())
     }
 
     /// Before parameters, moments or the average change: what a checkpoint has of them is copied.
-    pub(super) fn settle(&mut self) -> Result<(), TrainError> {
+    pub(super) fn settle(&mut self) -> Result<()> {
         let _writing = self.checkpoints.step().map(|_| self.heartbeat.writing());
-        self.checkpoints.settle().map_err(unwritten(self.done))
-    }
-
-    /// Has memory for the first checkpoint made ready while the training goes on; once.
-    pub(super) fn prepare(&mut self, training: &Training<'_>) -> Result<(), TrainError> {
-        if std::mem::replace(&mut self.is_prepared, true) {
-            return Ok(());
-        }
-        let prepared = self.checkpoints.prepare(&snapshot(&training.replica.model));
-        prepared.map_err(unwritten(self.done))
-    }
-
-    /// How long ago the last checkpoint was begun.
-    pub(super) fn age(&self) -> Duration {
-        self.saved_at.elapsed()
-    }
-
-    /// How this rank's writing stands, for the status of a step.
-    pub(super) fn writing(&mut self) -> f64 {
-        self.checkpoints.progress()
+        self.checkpoints
+            .settle()
+            .map_err(TrainError::unwritten(self.done))
     }
 
     /// After a step: goes on with the checkpoint under way, when no rank writes any more.
-    pub(super) fn follow(
+    pub(super) fn follow_checkpoint(
         &mut self,
         training: &mut Training<'_>,
         status: &Status,
         others: &mut Followers<'_>,
-    ) -> Result<(), TrainError> {
+    ) -> Result<()> {
         let step = self.checkpoints.step();
         let followed = self.checkpoints.follow(&status.writing);
-        self.conclude(training, step, followed, true, others)
+        self.conclude_checkpoint(training, step, followed, true, others)
     }
 
     /// Waits for the checkpoint under way, if there is one. The last one of a run, which no other follows, has to be there.
-    pub(super) fn finish(
+    pub(super) fn finish_checkpoint(
         &mut self,
         training: &mut Training<'_>,
         others: &mut Followers<'_>,
         another_follows: bool,
-    ) -> Result<(), TrainError> {
+    ) -> Result<()> {
         let Some(step) = self.checkpoints.step() else {
             return Ok(());
         };
@@ -148,25 +88,25 @@ impl Saver {
         {
             finished = Err(CheckpointError::Peer(0));
         }
-        self.conclude(training, Some(step), finished, another_follows, others)
+        self.conclude_checkpoint(training, Some(step), finished, another_follows, others)
     }
 
     /// Tells of a checkpoint that is there, or of one that could not be written: it ends the run, unless the recipe says otherwise
     /// and another will follow. Nothing that only this rank knows may count here: the ranks end or go on together.
-    fn conclude(
+    fn conclude_checkpoint(
         &mut self,
         training: &mut Training<'_>,
         step: Option<u64>,
         outcome: Result<Option<CheckpointRecord>, CheckpointError>,
         another_follows: bool,
         others: &mut Followers<'_>,
-    ) -> Result<(), TrainError> {
+    ) -> Result<()> {
         match outcome {
             Ok(None) => Ok(()),
             Ok(Some(record)) => others.hear(&Line::Checkpoint(&record)),
             Err(source) => {
                 let step = step.unwrap_or(self.done);
-                let error = unwritten(step)(source);
+                let error = TrainError::unwritten(step)(source);
                 let goes_on = training.recipe.checkpoint.on_failure == OnFailure::Continue;
                 if goes_on && another_follows && error.is_of_disk() {
                     tracing::warn!(
@@ -182,7 +122,6 @@ impl Saver {
 
     /// Says once that checkpoints are asked for more often than they can be written.
     fn note_wait(&mut self, waited: Duration, others: &mut Followers<'_>) {
-        /// Shorter waits are not worth a word.
         const WORTH_A_WORD: Duration = Duration::from_millis(200);
         if waited >= WORTH_A_WORD && !std::mem::replace(&mut self.told_of_waiting, true) {
             others.note(format!(
@@ -192,9 +131,4 @@ impl Saver {
             ));
         }
     }
-}
-
-/// The error of a checkpoint after `step`.
-pub(super) fn unwritten(step: u64) -> impl FnOnce(CheckpointError) -> TrainError {
-    move |source| TrainError::Checkpoint { step, source }
 }

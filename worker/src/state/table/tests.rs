@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::moves::{Keep, pieces};
+use super::super::column::{AVERAGE, Keep};
+use super::super::moves::pieces;
 use super::*;
 use crate::collectives::Ranks;
 

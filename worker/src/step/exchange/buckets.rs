@@ -7,18 +7,17 @@ use dtrain_torch_shim::hooks::GradientHook;
 use dtrain_torch_shim::tensor::{clear_grad, set_grad};
 use tch::{Kind, Tensor};
 
-use super::ReduceError;
 use crate::OutOfMemory;
 use crate::collectives::{Ranks, ReduceOp, Work};
 use crate::state::{Table, narrow};
+use crate::train_error::{Result, TrainError};
 
-/// How gradients are reduced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReduceOptions {
+pub(crate) struct ReduceOptions {
     /// Buckets start while backward goes on; otherwise all of them after it.
-    pub overlap: bool,
+    pub(crate) overlap: bool,
     /// The dtype in which gradients travel and are added, where it is not their own: `BFloat16` or `Half`.
-    pub compress: Option<Kind>,
+    pub(crate) compress: Option<Kind>,
 }
 
 impl From<&recipe::Reduce> for ReduceOptions {
@@ -52,6 +51,7 @@ pub(super) struct Shared {
     pub(super) state: Mutex<State>,
 }
 
+#[derive(Default)]
 pub(super) struct State {
     /// By parameter.
     pub(super) gradients: Vec<Gradient>,
@@ -66,10 +66,9 @@ pub(super) struct State {
     pub(super) fired: Vec<bool>,
     /// Parameters in the order in which they fired last.
     pub(super) order: Vec<usize>,
-    /// The bucket that starts next.
     pub(super) next: usize,
     pub(super) in_flight: Vec<Flight>,
-    pub(super) failed: Option<ReduceError>,
+    pub(super) failed: Option<TrainError>,
 }
 
 /// A parameter and the place of its gradient in the table.
@@ -83,24 +82,23 @@ pub(super) struct Gradient {
 }
 
 impl Gradient {
-    pub(super) fn begin(&self) -> Result<(), ReduceError> {
+    pub(super) fn begin(&self) -> Result<()> {
         Ok(clear_grad(&self.leaf)?)
     }
 
     /// Moves the step's first gradient into its place.
-    fn settle(&mut self) -> Result<(), ReduceError> {
+    fn settle(&mut self) -> Result<()> {
         let first = self.leaf.f_grad()?;
         tch::no_grad(|| self.place.f_copy_(&first))?;
         self.settled()
     }
 
     /// The step's first gradient is in its place: what follows is added to it.
-    pub(super) fn settled(&self) -> Result<(), ReduceError> {
+    pub(super) fn settled(&self) -> Result<()> {
         Ok(set_grad(&self.leaf, &self.place)?)
     }
 
-    /// There is none in this step.
-    pub(super) fn absent(&mut self) -> Result<(), ReduceError> {
+    pub(super) fn absent(&mut self) -> Result<()> {
         Ok(tch::no_grad(|| self.place.f_zero_().map(drop))?)
     }
 }
@@ -110,7 +108,6 @@ pub(super) struct Bucket {
     /// The part that is updated here, where updates are sharded.
     pub(super) own: Option<Tensor>,
     pub(super) members: usize,
-    /// Members that have not fired.
     pub(super) pending: usize,
 }
 
@@ -122,7 +119,7 @@ pub(super) struct Flight {
 
 impl Flight {
     /// Waits until the result is in its place, and frees what it travelled in.
-    pub(super) fn land(self) -> Result<(), ReduceError> {
+    pub(super) fn land(self) -> Result<()> {
         self.work.wait()?;
         if let Some((from, mut to)) = self.expand {
             tch::no_grad(|| to.f_copy_(&from))?;
@@ -133,7 +130,7 @@ impl Flight {
 
 impl State {
     /// Keeps what went wrong in a hook, which can tell nobody. A want of memory ends the step, not the run.
-    fn note(&mut self, error: ReduceError) {
+    fn note(&mut self, error: TrainError) {
         if error.is_out_of_memory() {
             self.ran_out = true;
         } else {
@@ -143,14 +140,13 @@ impl State {
 
     /// Lands all that is under way, which frees the memory it travels in. The other ranks start the same operations without
     /// waiting for this rank's next ones.
-    pub(super) fn land_all(&mut self) -> Result<(), ReduceError> {
+    pub(super) fn land_all(&mut self) -> Result<()> {
         self.in_flight.drain(..).try_for_each(Flight::land)
     }
 }
 
 impl Shared {
-    /// The buckets of `table`.
-    pub(super) fn new(ranks: Ranks, table: &Table, options: ReduceOptions) -> Result<Self, ReduceError> {
+    pub(super) fn new(ranks: Ranks, table: &Table, options: ReduceOptions) -> Result<Self> {
         let shards = table.shards();
         let mut bucket_of = vec![0; table.leaves().len()];
         let mut buckets = Vec::new();
@@ -183,21 +179,16 @@ impl Shared {
             state: Mutex::new(State {
                 gradients,
                 buckets,
-                armed: false,
-                ended: false,
-                ran_out: false,
                 used: vec![false; count],
                 fired: vec![false; count],
                 order: Vec::with_capacity(count),
-                next: 0,
-                in_flight: Vec::new(),
-                failed: None,
+                ..State::default()
             }),
         })
     }
 
     /// A hook on every parameter, which lasts as long as its handle.
-    pub(super) fn hooks(shared: &Arc<Self>, table: &Table) -> Result<Vec<GradientHook>, ReduceError> {
+    pub(super) fn hooks(shared: &Arc<Self>, table: &Table) -> Result<Vec<GradientHook>> {
         let hook = |(parameter, leaf): (usize, &Tensor)| {
             let shared = Arc::clone(shared);
             Ok(GradientHook::set(leaf, move || shared.ready(parameter))?)
@@ -225,7 +216,7 @@ impl Shared {
             // Backward ran twice. That is fine as long as the bucket waits for it.
             if self.options.overlap && self.bucket_of[parameter] < state.next {
                 let name = self.names[parameter].clone();
-                state.failed.get_or_insert(ReduceError::Late { name });
+                state.failed.get_or_insert(TrainError::Late { name });
             }
             return;
         }
@@ -248,7 +239,7 @@ impl Shared {
     /// Starts the buckets from the next one to before `end`, each as an operation of its own. Where that fails, the next one is the first
     /// that has not been sent. How many are complete at once differs from rank to rank, and NCCL plans a group of operations as a whole:
     /// all ranks would have to form the same groups.
-    pub(super) fn start_until(&self, state: &mut State, end: usize) -> Result<(), ReduceError> {
+    pub(super) fn start_until(&self, state: &mut State, end: usize) -> Result<()> {
         while state.next < end {
             let flight = self.start(&state.buckets[state.next])?;
             state.in_flight.push(flight);
@@ -257,7 +248,7 @@ impl Shared {
         Ok(())
     }
 
-    fn start(&self, bucket: &Bucket) -> Result<Flight, ReduceError> {
+    fn start(&self, bucket: &Bucket) -> Result<Flight> {
         let op = ReduceOp::Sum;
         let short = match self.options.compress {
             Some(kind) if kind != bucket.grad.kind() && self.ranks.size() > 1 => {

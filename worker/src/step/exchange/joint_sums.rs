@@ -7,8 +7,8 @@ use tch::{Device, Kind, Tensor};
 
 use super::super::recover::patiently;
 use crate::collectives::{CollectiveError, Ranks, ReduceOp};
-use crate::engine::TrainError;
 use crate::models::{BatchSync, ModelError};
+use crate::train_error::{Result, TrainError};
 
 /// Sums over the ranks of a run, for the layers of a model that is built before the ranks have found each other.
 ///
@@ -18,7 +18,7 @@ use crate::models::{BatchSync, ModelError};
 /// micro-step takes the same ones, in forward and then in backward, so they are noted in the first: the trainer calls
 /// `RankSync::begin` before a micro-step and `RankSync::end` after it, and after a failure `RankSync::take_part`.
 #[derive(Debug)]
-pub struct RankSync {
+pub(crate) struct RankSync {
     size: usize,
     ranks: Arc<OnceLock<Mutex<Ranks>>>,
     sums: Arc<Mutex<Sums>>,
@@ -26,13 +26,10 @@ pub struct RankSync {
 
 /// One of the sums of a micro-step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct JointSum {
-    /// Elements of the tensor.
-    pub elements: usize,
-    /// Its dtype.
-    pub kind: Kind,
-    /// Where it lies.
-    pub device: Device,
+pub(crate) struct JointSum {
+    pub(crate) elements: usize,
+    pub(crate) kind: Kind,
+    pub(crate) device: Device,
 }
 
 #[derive(Debug, Default)]
@@ -46,8 +43,7 @@ struct Sums {
 }
 
 impl RankSync {
-    /// For a run of `size` ranks.
-    pub fn new(size: usize) -> Self {
+    pub(crate) fn new(size: usize) -> Self {
         Self {
             size,
             ranks: Arc::default(),
@@ -56,17 +52,14 @@ impl RankSync {
     }
 
     /// The ranks have found each other. Called once, before the first forward pass.
-    pub fn connect(&self, ranks: Ranks) {
+    pub(crate) fn connect(&self, ranks: Ranks) {
         // A second call would change nothing.
         let _ = self.ranks.set(Mutex::new(ranks));
     }
 
     /// Tells the sums of a micro-step, in order, before the first one is taken: who knows them from elsewhere spares the run
     /// the one case in which a failure cannot be met.
-    ///
-    /// # Errors
-    /// Where there is no memory to take part with.
-    pub fn learn(&self, sums: Vec<JointSum>) -> Result<(), TrainError> {
+    pub(crate) fn learn(&self, sums: Vec<JointSum>) -> Result<()> {
         let mut state = lock(&self.sums);
         state.spare = spare(&sums)?;
         state.known = Some(sums);
@@ -74,9 +67,6 @@ impl RankSync {
     }
 
     /// Whether the ranks of its group are well, once they have found each other: see [`ProcessGroup::health`].
-    ///
-    /// # Errors
-    /// What has ended the group.
     ///
     /// [`ProcessGroup::health`]: crate::collectives::ProcessGroup::health
     pub(super) fn health(&self) -> Result<(), CollectiveError> {
@@ -93,13 +83,11 @@ impl RankSync {
         *lock(&self.sums) = Sums::default();
     }
 
-    /// A micro-step begins.
     pub(super) fn begin(&self) {
         lock(&self.sums).taken.clear();
     }
 
-    /// A micro-step has ended well.
-    pub(super) fn end(&self) -> Result<(), TrainError> {
+    pub(super) fn end(&self) -> Result<()> {
         let taken = std::mem::take(&mut lock(&self.sums).taken);
         if lock(&self.sums).known.is_some() {
             return Ok(());
@@ -109,7 +97,7 @@ impl RankSync {
 
     /// Takes part, with zeros, in the sums that the others still wait for in `micro_steps`, of which the first may be one that
     /// failed in the middle.
-    pub(super) fn take_part(&self, micro_steps: usize) -> Result<(), TrainError> {
+    pub(super) fn take_part(&self, micro_steps: usize) -> Result<()> {
         let mut state = lock(&self.sums);
         let done = std::mem::take(&mut state.taken).len();
         if micro_steps == 0 || self.size == 1 {
@@ -153,7 +141,7 @@ impl BatchSync for RankSync {
 }
 
 /// One tensor for every dtype and device of `sums`, as long as the longest of them.
-fn spare(sums: &[JointSum]) -> Result<Vec<Tensor>, TrainError> {
+fn spare(sums: &[JointSum]) -> Result<Vec<Tensor>> {
     let mut longest: Vec<JointSum> = Vec::new();
     for &sum in sums {
         match longest

@@ -7,28 +7,25 @@
 //! table: nothing is copied into buckets or out of them.
 
 mod buckets;
-mod error;
 mod joint_sums;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 use std::sync::Arc;
 
 use dtrain_torch_shim::hooks::GradientHook;
-use tch::{Device, TchError, Tensor};
+use dtrain_torch_shim::tensor;
+use tch::{Device, Kind, TchError, Tensor};
 
-pub use self::buckets::ReduceOptions;
+pub(crate) use self::buckets::ReduceOptions;
 use self::buckets::{Flight, Gradient, Shared, State};
-pub use self::error::ReduceError;
-pub use self::joint_sums::{JointSum, RankSync};
-use self::wire::Wire;
+pub(crate) use self::joint_sums::{JointSum, RankSync};
 use super::recover::patiently;
 use super::status::Status;
 use crate::OutOfMemory;
 use crate::collectives::{CollectiveError, Ranks, ReduceOp};
-use crate::engine::TrainError;
 use crate::state::{Buffers, Model, Table};
+use crate::train_error::Result;
 
 /// The hooks of a table's parameters and the reductions they start, and everything else between the ranks.
 ///
@@ -38,7 +35,8 @@ use crate::state::{Buffers, Model, Table};
 pub(crate) struct Exchange {
     shared: Arc<Shared>,
     hooks: Vec<GradientHook>,
-    wire: Wire,
+    /// In which the status vector of every step travels: taken once, so that a rank that has run out of memory can still say so.
+    wire: Option<Tensor>,
     /// What the model's normalisations sum over the ranks by, where they do.
     sync: Option<Arc<RankSync>>,
 }
@@ -50,18 +48,18 @@ impl Exchange {
         sync: Option<Arc<RankSync>>,
         table: &Table,
         options: ReduceOptions,
-    ) -> Result<Self, ReduceError> {
+    ) -> Result<Self> {
         let shared = Arc::new(Shared::new(ranks, table, options)?);
         Ok(Self {
             hooks: Shared::hooks(&shared, table)?,
             shared,
-            wire: Wire::default(),
+            wire: None,
             sync,
         })
     }
 
     /// Follows a table that was laid out anew. Called between two steps.
-    pub(crate) fn follow(&mut self, table: &Table) -> Result<(), ReduceError> {
+    pub(crate) fn follow(&mut self, table: &Table) -> Result<()> {
         // A parameter has one hook: the old ones must go before the new ones come.
         self.hooks.clear();
         let (ranks, options) = (self.shared.ranks.clone(), self.shared.options);
@@ -74,7 +72,7 @@ impl Exchange {
     pub(crate) fn release(&mut self) {
         self.hooks.clear();
         // A status has an element for every parameter: the next one has another length.
-        self.wire = Wire::default();
+        self.wire = None;
         let mut state = self.shared.state();
         state.gradients.clear();
         state.buckets.clear();
@@ -90,19 +88,19 @@ impl Exchange {
         }
     }
 
-    /// The ranks themselves, for what is not part of a step.
+    /// The ranks, for what they do between two steps: an evaluation adds up its figures, and a table that is laid out anew its parts.
     pub(crate) fn ranks(&self) -> &Ranks {
         &self.shared.ranks
     }
 
-    /// This rank.
     pub(crate) fn rank(&self) -> usize {
         self.ranks().rank()
     }
 
-    /// Whether the model's normalisations exchange sums within a micro-step.
+    /// Whether the model's normalisations exchange sums within a micro-step, or may: none has been taken yet.
     pub(crate) fn sums_jointly(&self) -> bool {
-        self.sync.is_some()
+        let known = self.sync.as_ref().map(|sync| sync.known());
+        known.is_some_and(|known| known.is_none_or(|sums| !sums.is_empty()))
     }
 
     /// A status of a task that counts `sums` figures, in which a rank has nothing to say.
@@ -112,14 +110,28 @@ impl Exchange {
 
     /// Takes the memory in which the statuses of a task that counts `sums` figures travel, so that none is taken for them in a step.
     /// Every rank calls it once, before its first step.
-    pub(crate) fn expect(&mut self, sums: usize) -> Result<(), ReduceError> {
+    pub(crate) fn expect(&mut self, sums: usize) -> Result<()> {
         let mut status = self.blank(sums);
         status.uses = vec![0.0; self.shared.names.len()];
-        self.wire.load(&self.shared.ranks, &status.values()).map(drop)
+        self.load(&status.values()).map(drop)
+    }
+
+    /// A status in float64 on the CPU, in memory of the group's where it has such memory. All statuses of a phase are of one
+    /// length; only the first one takes memory.
+    fn load(&mut self, status: &[f64]) -> Result<Tensor> {
+        let wire = match self.wire.take().filter(|wire| wire.numel() == status.len()) {
+            Some(wire) => wire,
+            None => match self.shared.ranks.allocate(status.len(), Kind::Double)? {
+                Some(memory) => memory,
+                None => Tensor::f_zeros([status.len() as i64], (Kind::Double, Device::Cpu))?,
+            },
+        };
+        tensor::write(&wire, status)?;
+        Ok(self.wire.insert(wire).shallow_clone())
     }
 
     /// A step begins: there are no gradients yet.
-    pub(crate) fn begin(&self) -> Result<(), ReduceError> {
+    pub(crate) fn begin(&self) -> Result<()> {
         let mut state = self.shared.state();
         state.used.fill(false);
         (state.armed, state.ended, state.ran_out) = (false, false, false);
@@ -132,7 +144,6 @@ impl Exchange {
         state.gradients.iter().try_for_each(Gradient::begin)
     }
 
-    /// A micro-step begins.
     pub(crate) fn begin_micro_step(&self) {
         if let Some(sync) = &self.sync {
             sync.begin();
@@ -144,19 +155,12 @@ impl Exchange {
         self.shared.state().armed = true;
     }
 
-    /// A micro-step has ended well.
-    ///
-    /// # Errors
-    /// Where there is no memory to take part in the sums of others with.
-    pub(crate) fn end_micro_step(&self) -> Result<(), TrainError> {
+    pub(crate) fn end_micro_step(&self) -> Result<()> {
         self.sync.as_ref().map_or(Ok(()), |sync| sync.end())
     }
 
     /// A backward pass was captured and has computed nothing yet: which parameters will have a gradient, in this step so far.
-    ///
-    /// # Errors
-    /// What went wrong in a hook meanwhile, which could tell nobody.
-    pub(crate) fn captured(&self) -> Result<Vec<bool>, ReduceError> {
+    pub(crate) fn captured(&self) -> Result<Vec<bool>> {
         let mut state = self.shared.state();
         if let Some(error) = state.failed.take() {
             return Err(error);
@@ -170,7 +174,7 @@ impl Exchange {
     }
 
     /// As if a backward pass whose capture has failed had never begun; `first` says that it would have been the step's first.
-    pub(crate) fn forget_capture(&self, first: bool) -> Result<(), ReduceError> {
+    pub(crate) fn forget_capture(&self, first: bool) -> Result<()> {
         {
             let mut state = self.shared.state();
             (state.failed, state.ran_out) = (None, false);
@@ -183,7 +187,7 @@ impl Exchange {
 
     /// A backward pass was replayed that leaves gradients of these parameters in their places; no hook has heard of it. Its buckets
     /// start with those of [`Exchange::start_rest`].
-    pub(crate) fn replayed(&self, used: &[bool]) -> Result<(), ReduceError> {
+    pub(crate) fn replayed(&self, used: &[bool]) -> Result<()> {
         let mut state = self.shared.state();
         let State {
             gradients,
@@ -200,17 +204,14 @@ impl Exchange {
 
     /// This rank takes no further micro-step: the memory of gradients that are not in the table yet is freed. Its buckets leave
     /// all the same, with whatever is in them, as the other ranks wait for them; the step is one to be dropped.
-    pub(crate) fn abandon(&self) -> Result<(), ReduceError> {
+    pub(crate) fn abandon(&self) -> Result<()> {
         let mut state = self.shared.state();
         state.armed = false;
         state.gradients.iter().try_for_each(Gradient::begin)
     }
 
     /// Takes part in the sums that the others still wait for in `micro_steps`, of which the first may be one that failed in the middle.
-    ///
-    /// # Errors
-    /// Where a peer is lost; where these sums are not known yet.
-    pub(crate) fn take_part(&self, micro_steps: usize) -> Result<(), TrainError> {
+    pub(crate) fn take_part(&self, micro_steps: usize) -> Result<()> {
         self.sync
             .as_ref()
             .map_or(Ok(()), |sync| sync.take_part(micro_steps))
@@ -219,10 +220,7 @@ impl Exchange {
     /// Starts what has not started when backward has ended, and says whether memory for a reduction was refused on this rank, in
     /// this call or during backward: the step is one to be dropped then, but every bucket has left, and the other ranks wait
     /// for none.
-    ///
-    /// # Errors
-    /// Where a peer is lost; where there is no memory although nothing else of the reduction takes any.
-    pub(crate) fn start_rest(&self) -> Result<bool, ReduceError> {
+    pub(crate) fn start_rest(&self) -> Result<bool> {
         let mut state = self.shared.state();
         if state.ended {
             return Ok(state.ran_out);
@@ -254,15 +252,12 @@ impl Exchange {
     /// Ends the step's reduction: gradients (of the own parts, where updates are sharded), the buffers' updates and behind them
     /// `figures` on the device are summed over all ranks, in place, and the statuses merged. Gradients are those of the summed loss
     /// times a factor that all ranks share, so a plain sum is exact, whatever the partition.
-    ///
-    /// # Errors
-    /// Where a peer is lost or memory runs out; the gradients are undefined then.
     pub(crate) fn agree(
         &mut self,
         buffers: &Buffers,
         mut status: Status,
         figures: Option<&Tensor>,
-    ) -> Result<Status, ReduceError> {
+    ) -> Result<Status> {
         self.start_rest()?;
         let shared = Arc::clone(&self.shared);
         let flights = {
@@ -274,7 +269,7 @@ impl Exchange {
         let totals = figures
             .map(|figures| shared.ranks.all_reduce(figures, ReduceOp::Sum))
             .transpose()?;
-        let merged = self.wire.load(&shared.ranks, &status.values())?;
+        let merged = self.load(&status.values())?;
         let statuses = shared.ranks.all_reduce(&merged, ReduceOp::Sum)?;
         flights.into_iter().try_for_each(Flight::land)?;
         updates.wait()?;
@@ -289,7 +284,7 @@ impl Exchange {
     }
 
     /// Whether it is so on any rank. Returns when every rank has come here: on a GPU only the stream would wait, so the hosts meet.
-    pub(crate) fn any(&self, here: bool) -> Result<bool, ReduceError> {
+    pub(crate) fn any(&self, here: bool) -> Result<bool> {
         let any = patiently(Device::Cpu, || Tensor::f_from_slice(&[i64::from(here)]))?;
         self.ranks().all_reduce(&any, ReduceOp::Sum)?.wait()?;
         Ok(any.f_int64_value(&[0])? > 0)
@@ -297,22 +292,19 @@ impl Exchange {
 
     /// Whether what came of the ranks' operations in a step can be believed: asked before a step commits, when the host has waited for
     /// the device. The sums of normalisations have a group of their own, which breaks on its own.
-    ///
-    /// # Errors
-    /// What has ended one of the groups.
     pub(crate) fn health(&self) -> Result<(), CollectiveError> {
         self.ranks().health()?;
         self.sync.as_ref().map_or(Ok(()), |sync| sync.health())
     }
 
     /// Collects the updated parameters from the ranks that updated them; does nothing where updates are not sharded.
-    pub(crate) fn gather(&self, table: &Table) -> Result<(), ReduceError> {
-        Ok(table.gather_data(self.ranks())?)
+    pub(crate) fn gather(&self, table: &Table) -> Result<()> {
+        table.gather_data(self.ranks())
     }
 
     /// Lays the parameters out in the order in which rank 0 saw their gradients become ready in the last backward pass, so that every
     /// bucket is complete as early as possible. Every rank calls it between two steps.
-    pub(crate) fn rearrange(&mut self, model: &mut Model, order: &[usize]) -> Result<(), TrainError> {
+    pub(crate) fn rearrange(&mut self, model: &mut Model, order: &[usize]) -> Result<()> {
         if model.table.rearrange(order, self.ranks())? {
             self.follow(&model.table)?;
         }
@@ -321,7 +313,7 @@ impl Exchange {
 
     /// The order in which gradients became ready in the last backward pass on rank 0, the same on every rank; parameters that
     /// had none come last. Every rank calls it between two steps.
-    pub(crate) fn ready_order(&self) -> Result<Vec<usize>, ReduceError> {
+    pub(crate) fn ready_order(&self) -> Result<Vec<usize>> {
         let (mut order, fired) = {
             let state = self.shared.state();
             (state.order.clone(), state.fired.clone())

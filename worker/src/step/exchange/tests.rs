@@ -7,6 +7,7 @@ use std::time::Duration;
 use tch::{Device, Kind, Tensor};
 
 use super::*;
+use crate::TrainError;
 use crate::collectives::{Collective, ProcessGroup, SingleGroup, Work};
 use crate::state::{Group, LayoutOptions, Parameter};
 
@@ -207,7 +208,7 @@ fn a_gradient_that_changes_after_its_bucket_left_is_an_error() {
     };
     assert!(backward_twice(false).is_ok());
     let error = backward_twice(true).unwrap_err();
-    assert!(matches!(error, ReduceError::Late { .. }), "{error}");
+    assert!(matches!(error, TrainError::Late { .. }), "{error}");
     assert!(error.to_string().contains("reduce.overlap = false"), "{error}");
 }
 

@@ -11,11 +11,11 @@ use dtrain_common::recipe::Budget;
 use dtrain_torch_shim::memory;
 use tch::Device;
 
-pub use self::exhausted::Exhausted;
-pub use self::shortage::Shortage;
+pub(crate) use self::exhausted::Exhausted;
+pub(crate) use self::shortage::Shortage;
 pub(crate) use self::shortage::place;
 use crate::OutOfMemory;
-use crate::engine::TrainError;
+use crate::TrainError;
 use crate::memory::{Phase, elsewhere};
 use crate::out_of_memory::bytes_refused;
 pub(crate) use crate::out_of_memory::{patiently, shielded};
@@ -29,7 +29,6 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// For tensors on `device`.
     pub(crate) fn new(device: Device, budget: Budget) -> Self {
         let limit = match (device, budget) {
             (_, Budget::Size(size)) => Some(size.0),
@@ -39,7 +38,6 @@ impl Limits {
         Self { device, limit }
     }
 
-    /// Where the tensors are.
     pub(crate) fn device(&self) -> Device {
         self.device
     }

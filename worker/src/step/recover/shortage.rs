@@ -9,33 +9,26 @@ use crate::memory::Phase;
 impl Phase {
     /// Its number in the status vector, where 0 stands for none.
     fn code(self) -> f64 {
-        Self::ALL
-            .iter()
-            .position(|&phase| phase == self)
-            .map_or(0.0, |at| (at + 1) as f64)
+        f64::from(self as u8) + 1.0
     }
 
     fn of_code(code: f64) -> Option<Self> {
-        (1u8..)
-            .zip(Self::ALL)
-            .find(|(number, _)| f64::from(*number) == code)
-            .map(|(_, phase)| phase)
+        Self::ALL.into_iter().find(|phase| phase.code() == code)
     }
 }
 
 /// A refusal of memory on one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shortage {
-    /// The phase.
-    pub phase: Phase,
+pub(crate) struct Shortage {
+    pub(crate) phase: Phase,
     /// When, in microseconds since the Unix epoch.
-    pub at_us: u64,
+    pub(crate) at_us: u64,
     /// The highest bytes of tensors that were allocated on the rank's device.
-    pub allocated: u64,
+    pub(crate) allocated: u64,
     /// The bytes that it may use, where that is known.
-    pub limit: Option<u64>,
+    pub(crate) limit: Option<u64>,
     /// The bytes that were refused, as the allocator tells them, where it does.
-    pub refused: Option<u64>,
+    pub(crate) refused: Option<u64>,
 }
 
 impl Shortage {
@@ -55,7 +48,6 @@ impl Shortage {
         })
     }
 
-    /// The other way round.
     pub(crate) fn read(figures: &[f64]) -> Option<Self> {
         let [code, at_us, allocated, limit, refused] = *figures else {
             return None;
@@ -82,13 +74,11 @@ impl Shortage {
         words
     }
 
-    /// Milliseconds since then, by the clock of this machine.
     pub(crate) fn elapsed_ms(&self) -> f64 {
         now_us().saturating_sub(self.at_us) as f64 / 1e3
     }
 }
 
-/// Microseconds since the Unix epoch.
 pub(crate) fn now_us() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -76,7 +76,6 @@ fn read(census: &Census, list: &MaskIndex) -> String {
     }
 }
 
-/// What the masks hold.
 fn counts(census: &Census, list: &MaskIndex) -> String {
     let mut shares: Vec<String> = census
         .occurring()
@@ -100,7 +99,6 @@ fn counts(census: &Census, list: &MaskIndex) -> String {
     )
 }
 
-/// Which classes they do not hold, if there are such.
 fn missing(census: &Census, list: &MaskIndex) -> Option<String> {
     let classes = list.rule.classes;
     let missing = census.missing(classes);
@@ -122,7 +120,6 @@ fn percent(share: f64) -> String {
     format!("{:.1}%", 100.0 * share)
 }
 
-/// How the recipe's masks are read.
 fn rule(recipe: &Recipe) -> MaskRule {
     MaskRule {
         kind: match recipe.data.masks {

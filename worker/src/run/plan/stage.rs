@@ -10,38 +10,36 @@ use super::{Needs, PlanError};
 
 /// A stage of a run. A recipe without stages has one, without a name, over the whole run.
 #[derive(Debug, Clone)]
-pub struct StagePlan {
-    /// Its name.
-    pub name: Option<String>,
+pub(crate) struct StagePlan {
+    pub(crate) name: Option<String>,
     /// Its steps, counted from 0 over the whole run; at least one.
-    pub steps: Range<u64>,
+    pub(crate) steps: Range<u64>,
     /// Its first epoch, counted from 0 over the whole run: an epoch begins with every stage.
-    pub first_epoch: u64,
-    /// Steps of one of its epochs.
-    pub steps_per_epoch: u64,
+    pub(crate) first_epoch: u64,
+    pub(crate) steps_per_epoch: u64,
     /// Its length as the recipe states it.
-    pub length: Span,
+    pub(crate) length: Span,
     /// How a full step is cut up.
-    pub partition: Partition,
+    pub(crate) partition: Partition,
     /// Segments of the model, counted from its beginning, that are computed again in backward; of more than there are, all.
-    pub recompute: usize,
+    pub(crate) recompute: usize,
     /// Its phases, one after another; at least one.
-    pub phases: Vec<PhasePlan>,
+    pub(crate) phases: Vec<PhasePlan>,
     /// A checkpoint is written, after an evaluation, every so many steps of the stage, if it is a matter of steps, and at its end.
-    pub checkpoint_every: Option<u64>,
+    pub(crate) checkpoint_every: Option<u64>,
     /// The learning rates: of the stage's steps alone, or of the whole run's.
-    pub schedule: Schedule,
+    pub(crate) schedule: Schedule,
     /// The step of the run with which the schedule begins.
-    pub schedule_begins: u64,
+    pub(crate) schedule_begins: u64,
 }
 
 /// A part of a stage in which the same parameters are trained.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PhasePlan {
+pub(crate) struct PhasePlan {
     /// Its steps, counted from 0 over the whole run; at least one.
-    pub steps: Range<u64>,
+    pub(crate) steps: Range<u64>,
     /// How many of the stage's entries of `unfreeze` apply, counted from the first.
-    pub unfrozen: usize,
+    pub(crate) unfrozen: usize,
 }
 
 /// What is known of a stage before the length of the run is.
@@ -72,7 +70,6 @@ impl Length {
     }
 }
 
-/// The steps of all of them; saturates.
 pub(super) fn total(lengths: &[Length]) -> u64 {
     lengths
         .iter()
@@ -86,7 +83,6 @@ fn every(alone: &Recipe, own: &Length) -> Option<u64> {
 }
 
 impl StagePlan {
-    /// Stage `number` of `recipe` for `ranks` processes, whose lengths these are.
     pub(super) fn new(
         recipe: &Recipe,
         number: usize,
@@ -149,7 +145,6 @@ impl StagePlan {
         Ok(warnings)
     }
 
-    /// The learning rate of a step of the run.
     pub(super) fn lr(&self, step: u64) -> f64 {
         self.schedule.lr(step - self.schedule_begins)
     }

@@ -11,24 +11,21 @@ use std::ops::Range;
 
 use dtrain_common::recipe::{LastBatch, Recipe};
 
-pub use error::PlanError;
-pub use file::{PhaseFile, PlanFile, StageFile};
-pub use needs::{BatchNorms, Needs};
-pub use stage::{PhasePlan, StagePlan};
+pub(crate) use error::PlanError;
+pub(crate) use file::{PhaseFile, PlanFile, StageFile};
+pub(crate) use needs::{BatchNorms, Needs};
+pub(crate) use stage::{PhasePlan, StagePlan};
 
 use self::stage::Length;
 use crate::data::{MicroBatch, epoch_order};
 
 /// A run's plan, the same on every rank.
 #[derive(Debug, Clone)]
-pub struct RunPlan {
-    /// Samples of the training set.
-    pub train_samples: u64,
-    /// Steps of the run.
-    pub total_steps: u64,
+pub(crate) struct RunPlan {
+    pub(crate) train_samples: u64,
+    pub(crate) total_steps: u64,
     /// What makes the result depend on the partition, a sentence each: to be said before the run, and kept with it.
-    pub warnings: Vec<String>,
-    /// In their order; at least one.
+    pub(crate) warnings: Vec<String>,
     stages: Vec<StagePlan>,
     seed: u64,
     last_batch: LastBatch,
@@ -37,22 +34,21 @@ pub struct RunPlan {
 
 /// Where a run stands: between two steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Position {
+pub(crate) struct Position {
     /// The stage of the next step, counted from 0; at the run's end the last one.
-    pub stage: usize,
+    pub(crate) stage: usize,
     /// The epoch of the next step, counted from 0 over the whole run.
-    pub epoch: u64,
+    pub(crate) epoch: u64,
     /// The next step within that epoch, counted from 0.
-    pub step_in_epoch: u64,
+    pub(crate) step_in_epoch: u64,
 }
 
 /// A phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// The stage, counted from 0.
-    pub stage: usize,
+pub(crate) struct Place {
+    pub(crate) stage: usize,
     /// The phase within it, counted from 0.
-    pub phase: usize,
+    pub(crate) phase: usize,
 }
 
 impl Place {
@@ -65,10 +61,12 @@ impl Place {
 
 impl RunPlan {
     /// The plan of `recipe` for `ranks` processes and a training set of `train_samples`, on a model that needs this.
-    ///
-    /// # Errors
-    /// Where the figures do not go together; each error names the key and the remedy.
-    pub fn new(recipe: &Recipe, ranks: usize, train_samples: u64, needs: &Needs) -> Result<Self, PlanError> {
+    pub(crate) fn new(
+        recipe: &Recipe,
+        ranks: usize,
+        train_samples: u64,
+        needs: &Needs,
+    ) -> Result<Self, PlanError> {
         let at = |number: usize| {
             move |error: PlanError| match recipe.stage.get(number) {
                 Some(stage) => PlanError::Stage {
@@ -103,31 +101,29 @@ impl RunPlan {
         })
     }
 
-    /// The stages in their order; at least one.
-    pub fn stages(&self) -> &[StagePlan] {
+    pub(crate) fn stages(&self) -> &[StagePlan] {
         &self.stages
     }
 
     /// The stage in which a step lies, steps counted from 0; beyond the run's end the last one.
-    pub fn stage(&self, step: u64) -> &StagePlan {
+    pub(crate) fn stage(&self, step: u64) -> &StagePlan {
         &self.stages[self.stage_number(step)]
     }
 
     /// The number of the stage in which a step lies, steps counted from 0; beyond the run's end the last one.
-    pub fn stage_number(&self, step: u64) -> usize {
+    pub(crate) fn stage_number(&self, step: u64) -> usize {
         let number = self.stages.iter().position(|stage| step < stage.steps.end);
         number.unwrap_or(self.stages.len() - 1)
     }
 
     /// The phase in which a step lies, steps counted from 0; beyond the run's end the last one.
-    pub fn place(&self, step: u64) -> Place {
+    pub(crate) fn place(&self, step: u64) -> Place {
         let stage = self.stage_number(step);
         let phase = self.stages[stage].phase(step);
         Place { stage, phase }
     }
 
-    /// The steps of a phase.
-    pub fn phase(&self, place: Place) -> &PhasePlan {
+    pub(crate) fn phase(&self, place: Place) -> &PhasePlan {
         &self.stages[place.stage].phases[place.phase]
     }
 
@@ -145,13 +141,13 @@ impl RunPlan {
 
     /// The same steps of the same samples, those of one stage in the largest micro-batches of at most `most` samples that the
     /// model takes; None where it takes none so small.
-    pub fn in_micro_batches(&self, stage: usize, most: usize) -> Option<Self> {
+    pub(crate) fn in_micro_batches(&self, stage: usize, most: usize) -> Option<Self> {
         (1..=most).rev().find_map(|limit| self.cut_at(stage, limit))
     }
 
     /// The same steps of the same samples, those of one stage in micro-batches of half the size, or of the next below that; where the
     /// model takes none so small, in the smallest that it takes. None where they are the smallest.
-    pub fn in_smaller_micro_batches(&self, stage: usize) -> Option<Self> {
+    pub(crate) fn in_smaller_micro_batches(&self, stage: usize) -> Option<Self> {
         let now = self.stages[stage].partition.micro_batch();
         let half = now / 2;
         self.in_micro_batches(stage, half)
@@ -167,7 +163,7 @@ impl RunPlan {
     }
 
     /// Where a run stands after `done` steps.
-    pub fn position(&self, done: u64) -> Position {
+    pub(crate) fn position(&self, done: u64) -> Position {
         let number = self.stage_number(done);
         let stage = &self.stages[number];
         let steps = done - stage.steps.start;
@@ -178,13 +174,12 @@ impl RunPlan {
         }
     }
 
-    /// The learning rate of the step that follows `done` others.
-    pub fn lr(&self, done: u64) -> f64 {
+    pub(crate) fn lr(&self, done: u64) -> f64 {
         self.stage(done).lr(done)
     }
 
     /// Whether a checkpoint is written, after an evaluation, when `done` steps have been taken.
-    pub fn is_checkpoint(&self, done: u64) -> bool {
+    pub(crate) fn is_checkpoint(&self, done: u64) -> bool {
         let Some(last) = done.checked_sub(1) else {
             return false;
         };
@@ -196,28 +191,26 @@ impl RunPlan {
                 .is_some_and(|every| taken.is_multiple_of(every))
     }
 
-    /// The number of samples of the step at `position`.
-    pub fn step_samples(&self, position: Position) -> usize {
+    pub(crate) fn step_samples(&self, position: Position) -> usize {
         self.stages[position.stage].step_samples(position.step_in_epoch, self.train_samples)
     }
 
     /// The micro-batches of `rank` in the step at `position`, as positions within the step.
-    pub fn micro_ranges(&self, position: Position, rank: usize) -> Vec<Range<usize>> {
+    pub(crate) fn micro_ranges(&self, position: Position, rank: usize) -> Vec<Range<usize>> {
         let partition = self.stages[position.stage].partition;
         partition
             .for_samples(self.step_samples(position))
             .micro_ranges(rank)
     }
 
-    /// Samples seen by all ranks after `done` steps.
-    pub fn samples_after(&self, done: u64) -> u64 {
+    pub(crate) fn samples_after(&self, done: u64) -> u64 {
         self.begun(done)
             .map(|(stage, steps)| stage.samples(steps, self.train_samples, self.last_batch))
             .sum()
     }
 
     /// Passes over the training set after `done` steps.
-    pub fn epochs_after(&self, done: u64) -> f64 {
+    pub(crate) fn epochs_after(&self, done: u64) -> f64 {
         self.begun(done)
             .map(|(stage, steps)| steps as f64 / stage.steps_per_epoch as f64)
             .sum()
@@ -236,7 +229,7 @@ impl RunPlan {
     }
 
     /// Epochs of the run, that at the end of a stage possibly cut short.
-    pub fn epochs(&self) -> u64 {
+    pub(crate) fn epochs(&self) -> u64 {
         self.stages.last().map_or(0, |stage| {
             let steps = stage.steps.end - stage.steps.start;
             stage.first_epoch + steps.div_ceil(stage.steps_per_epoch)
@@ -245,7 +238,11 @@ impl RunPlan {
 
     /// The micro-batches of `rank`, from the step after `done` to the end of the run. They depend on the seed alone: the
     /// samples of a step are the same whatever the number of ranks and the micro-batch.
-    pub fn micro_batches(&self, rank: usize, done: u64) -> impl Iterator<Item = MicroBatch> + Send + 'static {
+    pub(crate) fn micro_batches(
+        &self,
+        rank: usize,
+        done: u64,
+    ) -> impl Iterator<Item = MicroBatch> + Send + 'static {
         let plan = self.clone();
         let mut current: Option<(u64, Vec<u32>)> = None;
         (done..self.total_steps).flat_map(move |step| {

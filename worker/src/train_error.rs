@@ -11,123 +11,78 @@ use crate::checkpoint::CheckpointError;
 use crate::collectives::CollectiveError;
 use crate::data::DataError;
 use crate::models::ModelError;
-use crate::optim::OptimError;
-use crate::state::{AverageError, StateError};
-use crate::step::ScalerError;
-use crate::step::exchange::ReduceError;
 use crate::step::recover::Exhausted;
+use crate::step::scaler::ScalerError;
 use crate::tasks::TaskError;
+
+/// What most of a training returns.
+pub(crate) type Result<T, E = TrainError> = std::result::Result<T, E>;
 
 /// A training that cannot go on.
 #[derive(Debug, Error)]
 pub enum TrainError {
-    /// Data that cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The loader ended before the run did.
     #[error("the loader ended before the run did; this is a bug of dtrain")]
     LoaderEnded,
-    /// More images than the limit turned out to be unreadable during the run.
     #[error(
         "{bad} of {total} training images could not be read, which is more than 1%; the first ones are named above. Mend \
          or remove them and start again: the run resumes from its last checkpoint"
     )]
-    TooManyBad {
-        /// Unreadable images met so far, by all ranks.
-        bad: u64,
-        /// Images of the training set.
-        total: u64,
-    },
-    /// Steps were skipped because of values that are not finite: many in a row, or those at the end of the run.
+    TooManyBad { bad: u64, total: u64 },
     #[error(
         "the {what} was not finite {}, so nothing was learnt there; lower optim.lr, set optim.clip, set precision.amp = \"off\" where \
          it is on, or look for broken values in the data", steps(*first, *last)
     )]
     NonFinite {
-        /// The loss or the gradient, in the first of them.
         what: &'static str,
-        /// The first of them.
         first: u64,
-        /// The last of them.
         last: u64,
     },
-    /// Steps were skipped because nothing in them counts: many in a row, or those at the end of the run.
     #[error(
         "no sample or pixel counted {}, so nothing was learnt there: the images cannot be read, or all their pixels have the value of \
          data.ignore; look at the images and masks", steps(*first, *last)
     )]
-    NothingCounted {
-        /// The first of them.
-        first: u64,
-        /// The last of them.
-        last: u64,
-    },
-    /// An evaluation of nothing.
+    NothingCounted { first: u64, last: u64 },
     #[error(
         "no sample or pixel of the test set counts: its images cannot be read, or all their pixels have the value of data.ignore; look \
          at the test images and masks, or set data.resize = \"stretch\" if the cut leaves nothing"
     )]
     NothingTested,
-    /// No loss scale keeps float16 gradients finite.
     #[error(
         "the loss scale has fallen to {scale:e} because float16 gradients keep overflowing; set precision.amp = \"bf16\", lower \
          optim.lr, or look for broken values in the data"
     )]
-    LossScale {
-        /// The scale.
-        scale: f64,
-    },
-    /// Memory ran out, and nothing is left that would save any.
+    LossScale { scale: f64 },
     #[error(transparent)]
     OutOfMemory(Box<Exhausted>),
-    /// Memory ran out before it was known what the other ranks wait for.
     #[error(
         "out of memory in the first micro-step of the run, in which the other ranks wait for BatchNorm's sums; start with a \
          smaller memory.micro_batch, or without model.batchnorm = \"synced\""
     )]
     UnknownSums,
-    /// A checkpoint's loss scale.
     #[error(transparent)]
     Scaler(#[from] ScalerError),
-    /// The moving average.
-    #[error(transparent)]
-    Average(#[from] AverageError),
-    /// In the model.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// In the task: its model, or data that is not for it.
     #[error(transparent)]
     Task(#[from] TaskError),
-    /// In a kernel or hook that tch lacks.
     #[error(transparent)]
     Kernel(#[from] ShimError),
-    /// In the reduction.
-    #[error(transparent)]
-    Reduce(#[from] ReduceError),
-    /// Between the ranks.
+    #[error(
+        "the gradient of {name} was added to after its reduction had begun: the model runs backward more than once per \
+         micro-batch; set reduce.overlap = false"
+    )]
+    Late { name: String },
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// In the update.
-    #[error(transparent)]
-    Optim(#[from] OptimError),
-    /// In the state table.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// In a tensor operation.
     #[error(transparent)]
     Torch(#[from] TchError),
-    /// A checkpoint could not be written.
     #[error(
         "the checkpoint after step {step} cannot be written: {source}; earlier checkpoints are intact, and the same \
          command goes on from the newest"
     )]
-    Checkpoint {
-        /// The step.
-        step: u64,
-        /// The cause.
-        source: CheckpointError,
-    },
-    /// metrics.jsonl could not be written.
+    Checkpoint { step: u64, source: CheckpointError },
     #[error("metrics.jsonl cannot be written: {0}")]
     Metrics(#[source] io::Error),
 }
@@ -141,6 +96,10 @@ fn steps(first: u64, last: u64) -> String {
 }
 
 impl TrainError {
+    pub(crate) fn unwritten(step: u64) -> impl FnOnce(CheckpointError) -> Self {
+        move |source| Self::Checkpoint { step, source }
+    }
+
     /// Whether it is a checkpoint that a disk did not take, on this rank or another.
     pub(crate) fn is_of_disk(&self) -> bool {
         let Self::Checkpoint { source, .. } = self else {
@@ -161,11 +120,7 @@ impl OutOfMemory for TrainError {
             Self::Model(error) => error.is_out_of_memory(),
             Self::Task(error) => error.is_out_of_memory(),
             Self::Kernel(error) => error.is_out_of_memory(),
-            Self::Reduce(error) => error.is_out_of_memory(),
             Self::Collective(error) => error.is_out_of_memory(),
-            Self::Optim(error) => error.is_out_of_memory(),
-            Self::State(error) => error.is_out_of_memory(),
-            Self::Average(error) => error.is_out_of_memory(),
             Self::Checkpoint { source, .. } => source.is_out_of_memory(),
             _ => false,
         }

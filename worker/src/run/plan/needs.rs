@@ -6,11 +6,10 @@ use super::PlanError;
 
 /// Over which samples a model's batch normalisations take their statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BatchNorms {
+pub(crate) enum BatchNorms {
     /// The model has none.
     #[default]
     None,
-    /// Over a rank's micro-batch.
     Local,
     /// Over the micro-batches of all ranks, whose forward passes meet: every rank takes as many micro-steps.
     Synced,
@@ -20,13 +19,12 @@ pub enum BatchNorms {
 
 /// What the plan must know of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Needs {
+pub(crate) struct Needs {
     /// The fewest samples of a training micro-batch.
-    pub min_micro_batch: usize,
-    /// Its batch normalisations.
-    pub batch_norms: BatchNorms,
+    pub(crate) min_micro_batch: usize,
+    pub(crate) batch_norms: BatchNorms,
     /// What else depends on the micro-batch, in the task's words.
-    pub depends: Option<String>,
+    pub(crate) depends: Option<String>,
 }
 
 impl Default for Needs {
