@@ -36,7 +36,7 @@ fn main() -> Result<(), Failure> {
         return Err("FOLDER must have a name in UTF-8".into());
     };
     let index = ImageIndex::scan(root, split, None)?;
-    let samples = u32::try_from(index.len())?;
+    let samples = u32::try_from(index.samples.len())?;
     let dataset = ImageFolder::new(
         index,
         ImageOptions {
