@@ -272,7 +272,7 @@ impl Launch<'_> {
             Next::Restart { restart, pause } => {
                 self.say(told::restarting(
                     restart,
-                    self.restarts.allowed(),
+                    self.args.max_restarts,
                     self.plan.nproc,
                     pause,
                 ));
@@ -306,7 +306,7 @@ impl Launch<'_> {
         if self.plan.is_evicted() {
             return Err(over);
         }
-        let used = self.restarts.used();
+        let used = self.restarts.used;
         let prepared = self.plan.go_on();
         match prepared.and_then(|()| Attempt::prepare(&self.plan, &self.meeting, &self.temporary, used)) {
             Ok(attempt) => {
@@ -330,7 +330,7 @@ impl Launch<'_> {
         if self.plan.is_evicted() {
             run.verdict.cause = Cause::Evicted;
         }
-        let report = report::Report::new(&self.plan, &run, &attempt, self.restarts.used(), self.inbox.begun);
+        let report = report::Report::new(&self.plan, &run, &attempt, self.restarts.used, self.inbox.begun);
         if let Some(reason) = reason.filter(|_| !report.is_refusal) {
             self.say(format!("dtrain: not restarted: {reason}"));
         }

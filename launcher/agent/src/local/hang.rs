@@ -6,18 +6,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// When silence counts as a hang.
+/// Silence counts as a hang after `factor` times the median time between the last beats, but at least after `least`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HangPolicy {
-    /// So many times the median time between the last beats,
     pub factor: u32,
-    /// but at least this.
     pub least: Duration,
 }
 
 impl HangPolicy {
-    /// How often the beats are to be looked at, so that what is usual is never taken for longer than `least` because of it: of
-    /// steps shorter than this only one in each such time is seen.
+    /// How often to look at the beats, so that the looking never makes the median larger than `least` allows: of steps shorter
+    /// than this only one in each such time is seen.
     pub fn look_every(&self) -> Duration {
         (self.least / (2 * self.factor.max(1))).min(super::times::TICK)
     }
@@ -28,12 +26,12 @@ const REMEMBERED: usize = 64;
 /// Fewer say nothing about what is usual.
 const FEWEST: usize = 3;
 
-/// The heartbeats of one attempt.
-#[derive(Clone, Debug)]
+/// The heartbeats of one attempt; nobody hangs without a policy.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Progress {
-    policy: HangPolicy,
+    policy: Option<HangPolicy>,
     ranks: Vec<Rank>,
-    /// When the launcher ran again after it had been stopped, and how long it was.
+    /// When the launcher ran again after it had been stopped, and for how long it was.
     thawed: Duration,
     frozen: Duration,
 }
@@ -44,22 +42,21 @@ struct Rank {
     between: VecDeque<Duration>,
     /// How long nothing ran since the last beat, which is no silence of this rank.
     frozen: Duration,
-    /// What passes before the next beat says nothing about what is usual.
+    /// The time until the next beat says nothing about what is usual.
     is_unusual: bool,
     ended: bool,
 }
 
 impl Progress {
-    pub(super) fn new(policy: HangPolicy, workers: usize) -> Self {
+    pub(super) fn new(policy: impl Into<Option<HangPolicy>>, workers: usize) -> Self {
         Self {
-            policy,
+            policy: policy.into(),
             ranks: vec![Rank::default(); workers],
-            thawed: Duration::ZERO,
-            frozen: Duration::ZERO,
+            ..Self::default()
         }
     }
 
-    /// The rank has beaten. The beats of a write come from a clock and say nothing about how long a step takes.
+    /// The beats of a write come from a clock and say nothing about how long a step takes.
     pub(super) fn beat(&mut self, rank: usize, at: Duration, writing: bool) {
         let rank = &mut self.ranks[rank];
         // One from before a freeze may be seen only after it.
@@ -77,7 +74,6 @@ impl Progress {
         }
     }
 
-    /// The rank has ended: it will not beat any more, which is no hang.
     pub(super) fn ended(&mut self, rank: usize) {
         self.ranks[rank].ended = true;
     }
@@ -91,21 +87,18 @@ impl Progress {
         }
     }
 
-    /// When the first rank will have been silent for too long, if nothing is heard of it before.
+    /// When the first rank will have been silent for too long, if it does not beat before.
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.ranks.iter().filter_map(|rank| self.limit(rank)).min()
     }
 
-    /// The ranks whose last beat has come, the longest silent first, with the time since; empty while nobody hangs.
+    /// The ranks with the time since their last beat, the longest first; empty while nobody hangs.
     pub(super) fn silent(&self, now: Duration) -> Vec<(usize, Duration)> {
         if self.deadline().is_none_or(|deadline| deadline > now) {
             return Vec::new();
         }
-        let mut silent: Vec<(usize, Duration)> = self
-            .ranks
-            .iter()
-            .enumerate()
-            .filter(|(_, rank)| !rank.ended)
+        let live = self.ranks.iter().enumerate().filter(|(_, rank)| !rank.ended);
+        let mut silent: Vec<_> = live
             .filter_map(|(number, rank)| Some((number, now.saturating_sub(rank.last?))))
             .collect();
         silent.sort_by_key(|(number, since)| (std::cmp::Reverse(*since), *number));
@@ -113,15 +106,16 @@ impl Progress {
     }
 
     fn limit(&self, rank: &Rank) -> Option<Duration> {
+        let policy = self.policy?;
         if rank.ended || rank.between.len() < FEWEST {
             return None;
         }
         let mut between: Vec<Duration> = rank.between.iter().copied().collect();
         between.sort_unstable();
         let median = between[between.len() / 2];
-        let patience = median.saturating_mul(self.policy.factor).max(self.policy.least);
+        let patience = median.saturating_mul(policy.factor).max(policy.least);
         let last = rank.last?;
-        // Paged-out memory takes its time, so patience begins anew after a freeze. But freezes put off a hang by no more than it.
+        // Paged-out memory takes its time, so patience begins anew after a freeze. But freezes delay a hang by no more than it.
         let anew = last.max(self.thawed).saturating_add(patience);
         let most = (last + rank.frozen).saturating_add(patience.saturating_mul(2));
         Some(anew.min(most))

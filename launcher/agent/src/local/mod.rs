@@ -8,20 +8,18 @@
 //! once and SIGKILL after the shutdown timeout, but where a worker only lost a peer that peer has a moment to end by itself;
 //! a stop signal to the launcher is forwarded, with the same timeout, beyond which a checkpoint that is being written is waited
 //! for; a second INT or TERM kills at once; USR1 and USR2 are passed on; workers that make no progress are stopped, unless they
-//! make some while it is found out where they are; shortly before the time limit workers are asked to stop; where the launcher
+//! make some while their stacks are collected; shortly before the time limit workers are asked to stop; where the launcher
 //! itself did not run for a while, all times begin anew but that limit's; when the last worker has ended, what is left
 //! of the process groups is killed and a verdict is given, once. An agent is one attempt; [`Restarts`] decides
 //! whether there is another.
+#![expect(missing_docs, reason = "the names of fields say what they are")]
 
 mod agent;
-mod end;
 mod event;
 mod hang;
-mod phase;
 mod restart;
 mod state;
 mod stop;
-mod suspicion;
 mod times;
 mod verdict;
 
@@ -30,10 +28,9 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-pub use end::{End, Outcome};
 pub use event::{Action, Event, Notice, Policy};
 pub use hang::HangPolicy;
 pub use restart::{Next, RestartPolicy, Restarts, Resumption};
 pub use state::Agent;
 pub use times::{INSPECTION, SAME_MOMENT, SAME_REQUEST, TICK, TimeLimit};
-pub use verdict::{Asked, Cause, Verdict};
+pub use verdict::{Asked, Cause, End, Outcome, Verdict};

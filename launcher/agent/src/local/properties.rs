@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::phase::Phase;
+use super::state::Phase;
 use super::*;
 use crate::signals;
 use crate::signals::{ABRT, KILL, USR1};

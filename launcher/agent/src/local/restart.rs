@@ -1,10 +1,8 @@
 //! Whether a group that failed is started once more, and when: pure, over the verdicts of one run's attempts.
-#![expect(missing_docs, reason = "the names of fields say what they are")]
 
-use super::end::Outcome;
 use super::event::Event;
 use super::times::TimeLimit;
-use super::verdict::{Asked, Cause, Verdict};
+use super::verdict::{Asked, Cause, Outcome, Verdict};
 use crate::signals;
 use std::time::Duration;
 
@@ -18,14 +16,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How often a master port that somebody else took is chosen anew.
 const PORTS: u32 = 3;
 
-/// What is restarted, and how often.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct RestartPolicy {
     /// Restarts of the whole group.
     pub max_restarts: u32,
-    /// Exit codes by which a worker says that it would fail in the same way again.
+    /// Exit codes of workers that would fail in the same way again.
     pub permanent: &'static [i32],
-    /// When the run must be over.
     pub limit: Option<TimeLimit>,
     /// Whether USR1 asks the workers to stop with a checkpoint.
     pub training: bool,
@@ -40,35 +36,35 @@ pub enum Next {
     Restart { restart: u32, pause: Duration },
     /// The whole group once more at another port, which is not counted as a restart.
     OtherPort,
-    /// Nothing, although another attempt was due: the launcher was asked to stop. [`Restarts::resume`] says what the run comes to,
-    /// as after a request in a pause.
+    /// Another attempt was due, but the launcher was asked to stop. [`Restarts::resume`] then decides how the run ends.
     Stop,
 }
 
 /// What comes after the pause between two attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resumption {
-    /// The next attempt, which is to heed these signals for the workers.
+    /// The next attempt, whose workers get these signals.
     Start { notices: Vec<i32> },
-    /// The end: the launcher was asked to stop by this signal.
+    /// The launcher was asked to stop by this signal.
     Stopped { signal: i32 },
-    /// The end: workers were asked to stop while none ran, and a checkpoint is there.
+    /// Workers were asked to stop while none ran, and there is a checkpoint.
     Requeue,
-    /// The end: what is started now would be asked to stop at once. The reason is for the user.
+    /// Workers started now would be asked to stop at once. The reason is for the user.
     TooLate { reason: &'static str },
 }
 
 const NO_TIME: &str = "the time limit is too near";
 
 /// The attempts of one run so far.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Restarts {
     policy: RestartPolicy,
-    used: u32,
+    /// How many restarts were decided on.
+    pub used: u32,
     /// Restarts since the last attempt that lasted.
     in_a_row: u32,
     ports: u32,
-    /// Signals for the workers that no attempt has heeded.
+    /// Signals for the workers that no attempt has handled.
     notices: Vec<i32>,
     /// The signal that asked the launcher to stop while no worker ran.
     stopped: Option<i32>,
@@ -79,26 +75,12 @@ impl Restarts {
     pub fn new(policy: RestartPolicy) -> Self {
         Self {
             policy,
-            used: 0,
-            in_a_row: 0,
-            ports: 0,
-            notices: Vec::new(),
-            stopped: None,
+            ..Self::default()
         }
     }
 
-    /// How many restarts were decided on.
-    pub fn used(&self) -> u32 {
-        self.used
-    }
-
-    /// How many are allowed.
-    pub fn allowed(&self) -> u32 {
-        self.policy.max_restarts
-    }
-
-    /// Decides at `now` about an attempt that is over after it `lasted` so long. `port_taken`: the first failure was that somebody
-    /// else has the workers' port, which the launcher had chosen.
+    /// Decides at `now` about an attempt that `lasted` so long. `port_taken`: another program took the port that the launcher had
+    /// chosen.
     pub fn after(&mut self, verdict: &Verdict, lasted: Duration, port_taken: bool, now: Duration) -> Next {
         let outcome = match verdict.cause {
             Cause::Failed { rank } | Cause::Hung { rank } => verdict.end_of(rank).map(|end| end.outcome),
@@ -138,22 +120,18 @@ impl Restarts {
         let in_a_row = if lasted >= LASTING { 0 } else { self.in_a_row };
         let pause = match in_a_row {
             0 => Duration::ZERO,
-            n => FIRST_PAUSE
-                .saturating_mul(1 << (n - 1).min(16))
-                .min(LONGEST_PAUSE),
+            n => LONGEST_PAUSE.min(FIRST_PAUSE * (1 << (n - 1).min(16))),
         };
         if self.is_too_late(now.saturating_add(pause)) {
             return stay(NO_TIME);
         }
         self.used += 1;
         self.in_a_row = in_a_row + 1;
-        Next::Restart {
-            restart: self.used,
-            pause,
-        }
+        let restart = self.used;
+        Next::Restart { restart, pause }
     }
 
-    /// Takes in what happened while no worker ran. Whether the pause is over because of it.
+    /// Takes in what happened while no worker ran, and answers whether the pause is over because of it.
     pub fn heard(&mut self, event: &Event) -> bool {
         match *event {
             Event::Stop { signal } => self.stopped = Some(self.stopped.unwrap_or(signal)),
@@ -169,7 +147,7 @@ impl Restarts {
         self.stopped.is_some() || !self.notices.is_empty()
     }
 
-    /// Decides at `now`, after the pause. `has_checkpoint`: the run has one that a later launch goes on from.
+    /// Decides at `now`, after the pause. `has_checkpoint`: a later launch would resume from one.
     pub fn resume(&mut self, now: Duration, has_checkpoint: bool) -> Resumption {
         let asked = self.stopped.is_some() || self.notices.contains(&signals::USR1);
         match self.stopped {

@@ -1,14 +1,21 @@
 //! What the agent knows of one node's worker group.
 
-use super::end::{End, Outcome};
 use super::event::{Action, Notice, Policy};
 use super::hang::Progress;
-use super::phase::Phase;
-use super::verdict::Asked;
+use super::verdict::{Asked, End, Outcome, Why};
 use std::time::Duration;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Phase {
+    #[default]
+    Running,
+    Stopping(Why),
+    Finished,
+}
+
+#[derive(Clone, Debug, Default)]
 pub(super) enum WorkerState {
+    #[default]
     Waiting,
     Starting,
     Running,
@@ -16,124 +23,90 @@ pub(super) enum WorkerState {
     Ended(End),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Worker {
     pub(super) state: WorkerState,
     /// Stop signals sent so far, and when.
     pub(super) sent: Vec<(i32, Duration)>,
-    /// When it was last heard of writing a checkpoint, unless it has gone on since.
+    /// When it last reported that it writes a checkpoint, unless it has beaten since.
     pub(super) writing: Option<Duration>,
 }
 
-/// A failure that may only follow from another, which is waited for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LostPeer {
-    pub(super) rank: usize,
-    pub(super) outcome: Outcome,
-    pub(super) until: Duration,
-}
-
-/// Workers that are taken for hanging and are being inspected.
+/// Workers that seem to hang and are being inspected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suspicion {
     /// The one that was silent first.
     pub(super) rank: usize,
     pub(super) since: Duration,
     pub(super) until: Duration,
-    /// That of its inspection: an earlier one may be answered late.
+    /// Of its inspection: the answer to an earlier one may be late.
     pub(super) number: u32,
 }
 
-impl Suspicion {
-    /// The same after nothing ran for so long.
-    pub(super) fn thaw(self, frozen: Duration) -> Self {
-        Self {
-            since: self.since + frozen,
-            until: self.until + frozen,
-            ..self
-        }
-    }
-}
-
 /// The state of one node's worker group.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Agent {
     pub(super) policy: Policy,
     pub(super) workers: Vec<Worker>,
     pub(super) phase: Phase,
-    /// When something happened last.
+    /// While stopping: when the workers are killed; none once they were.
+    pub(super) stop_by: Option<Duration>,
+    /// How much time for stopping freezes have added.
+    pub(super) stop_put_off: Duration,
+    /// The time of the last event.
     pub(super) latest: Duration,
     /// When the first INT or TERM came.
     pub(super) interrupted: Option<Duration>,
-    /// Whether the workers were to stop, also if that came after the cause of their end.
     pub(super) asked: Option<Asked>,
-    /// What came for the workers during this attempt and was perhaps not heeded.
+    /// Signals for the workers during this attempt that perhaps were not handled.
     pub(super) notices: Vec<i32>,
-    /// Where hangs are looked for.
-    pub(super) progress: Option<Progress>,
+    pub(super) progress: Progress,
     /// Only while running.
     pub(super) suspicion: Option<Suspicion>,
-    /// Inspections so far.
     pub(super) inspections: u32,
-    /// How much time for stopping freezes have given on top.
-    pub(super) stop_put_off: Duration,
-    /// Only while running.
-    pub(super) lost_peer: Option<LostPeer>,
+    /// A failure that may only follow from another, which is waited for until then. Only while running.
+    pub(super) lost_peer: Option<(usize, Outcome, Duration)>,
     /// Whether the user knows that a write is waited for.
     pub(super) is_write_told: bool,
-    /// Decided and not handed out yet.
+    /// Decided and not returned yet.
     pub(super) actions: Vec<Action>,
 }
 
 impl Agent {
     /// A group of which nothing has been started. Call [`Agent::begin`] next.
     pub fn new(policy: Policy) -> Self {
-        let workers = vec![
-            Worker {
-                state: WorkerState::Waiting,
-                sent: Vec::new(),
-                writing: None,
-            };
-            policy.workers
-        ];
-        let progress = policy.hang.map(|hang| Progress::new(hang, policy.workers));
         Self {
+            workers: vec![Worker::default(); policy.workers],
+            progress: Progress::new(policy.hang, policy.workers),
             policy,
-            workers,
-            progress,
-            phase: Phase::Running,
-            latest: Duration::ZERO,
-            interrupted: None,
-            asked: None,
-            notices: Vec::new(),
-            suspicion: None,
-            inspections: 0,
-            stop_put_off: Duration::ZERO,
-            lost_peer: None,
-            is_write_told: false,
-            actions: Vec::new(),
+            ..Self::default()
         }
     }
 
     pub(super) fn running(&self) -> Vec<usize> {
-        self.ranks_where(|state| matches!(state, WorkerState::Running))
-    }
-
-    pub(super) fn ranks_where(&self, wanted: impl Fn(&WorkerState) -> bool) -> Vec<usize> {
-        (0..self.workers.len())
-            .filter(|&rank| wanted(&self.workers[rank].state))
+        let ranks = 0..self.workers.len();
+        ranks
+            .filter(|&rank| matches!(self.workers[rank].state, WorkerState::Running))
             .collect()
     }
 
-    /// Whether no worker waits for its start.
     pub(super) fn is_all_started(&self) -> bool {
-        self.ranks_where(|state| matches!(state, WorkerState::Waiting | WorkerState::Starting))
-            .is_empty()
+        let waits = |worker: &Worker| matches!(worker.state, WorkerState::Waiting | WorkerState::Starting);
+        !self.workers.iter().any(waits)
     }
 
     pub(super) fn send(&mut self, rank: usize, signal: i32, now: Duration) {
         self.workers[rank].sent.push((signal, now));
         self.actions.push(Action::Signal { rank, signal });
+    }
+
+    /// Sends a signal to all that run, and returns their ranks.
+    pub(super) fn send_to_all(&mut self, signal: i32, now: Duration) -> Vec<usize> {
+        let ranks = self.running();
+        for &rank in &ranks {
+            self.send(rank, signal, now);
+        }
+        ranks
     }
 
     pub(super) fn say(&mut self, notice: Notice) {

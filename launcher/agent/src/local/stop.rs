@@ -1,16 +1,17 @@
-//! How a group is stopped: on whose behalf, by which signal, and until when.
+//! How a group is stopped: on whose behalf, by which signal, and until when. Workers that seem to hang are inspected first, and
+//! stopped only if they do not beat meanwhile.
 
 use super::event::{Action, Notice};
-use super::phase::{Phase, Why};
-use super::state::Agent;
-use super::times::{LAST_WORDS, SAME_REQUEST, STILL_WRITING, TimeLimit};
-use super::verdict::{Asked, Cause, Verdict};
+use super::state::{Agent, Phase, Suspicion};
+use super::times::{INSPECTION, LAST_WORDS, SAME_REQUEST, STILL_WRITING, TimeLimit};
+use super::verdict::{Asked, Cause, Verdict, Why};
 use crate::signals;
 use std::time::Duration;
 
 impl Agent {
     pub(super) fn stop(&mut self, why: Why, deadline: Option<Duration>) {
-        self.phase = Phase::Stopping { why, deadline };
+        self.phase = Phase::Stopping(why);
+        self.stop_by = deadline;
         self.stop_put_off = Duration::ZERO;
         self.suspicion = None;
         self.lost_peer = None;
@@ -28,14 +29,8 @@ impl Agent {
         if self.phase == Phase::Running {
             self.stop(Why::Signal { signal }, self.timeout_from(now));
         }
-        let ranks = self.running();
-        for &rank in &ranks {
-            self.send(rank, signal, now);
-        }
-        self.say(Notice::Stopping {
-            signal,
-            workers: ranks.len(),
-        });
+        let workers = self.send_to_all(signal, now).len();
+        self.say(Notice::Stopping { signal, workers });
     }
 
     pub(super) fn abandoned(&mut self, now: Duration) {
@@ -47,15 +42,8 @@ impl Agent {
         self.kill_all(now, None);
     }
 
-    pub(super) fn evicted(&mut self, now: Duration) {
-        self.stop(Why::Evicted, None);
-        for rank in self.running() {
-            self.send(rank, signals::KILL, now);
-        }
-    }
-
     pub(super) fn forward(&mut self, signal: i32) {
-        // Of a training it is a request to stop, which must not be forgotten when the attempt fails before it has heeded it.
+        // To a training it is a request to stop, which must not be forgotten when the attempt fails before handling it.
         let is_training = self.is_training();
         let is_request = is_training && signal == signals::USR1;
         let is_missed = !is_training && self.phase != Phase::Running;
@@ -66,14 +54,14 @@ impl Agent {
             self.policy.notices.push(signal);
         }
         // A trainer has a handler soon after it has begun, and dies of the signal before.
-        self.actions
-            .extend(self.running().into_iter().map(|rank| match is_training {
-                true => Action::Notify { rank, signal },
-                false => Action::Signal { rank, signal },
-            }));
+        let running = self.running().into_iter();
+        self.actions.extend(running.map(|rank| match is_training {
+            true => Action::Notify { rank, signal },
+            false => Action::Signal { rank, signal },
+        }));
     }
 
-    /// The notices that another attempt has to heed because this one did not.
+    /// The notices that another attempt has to handle because this one did not.
     pub(super) fn unheeded(&self, verdict: &Verdict) -> Vec<i32> {
         if !matches!(
             verdict.cause,
@@ -99,165 +87,159 @@ impl Agent {
         self.asked = Some(Asked::TimeLimit);
         let end = limit.end.max(now.saturating_add(self.time_to_stop(limit)));
         self.stop(Why::TimeLimit(limit), Some(end));
-        let ranks = self.running();
-        for &rank in &ranks {
-            self.send(rank, limit.signal, now);
-        }
-        self.say(Notice::TimeLimit {
-            workers: ranks.len(),
-            left: end.saturating_sub(now),
-        });
+        let workers = self.send_to_all(limit.signal, now).len();
+        let left = end.saturating_sub(now);
+        self.say(Notice::TimeLimit { workers, left });
     }
 
-    /// What workers have to stop in even if the limit itself is over, because nothing ran when it came near.
+    /// The time for stopping even if the limit itself is over, because nothing ran when it came near.
     fn time_to_stop(&self, limit: TimeLimit) -> Duration {
-        limit
-            .end
-            .saturating_sub(limit.ask)
-            .min(self.policy.shutdown_timeout)
+        (limit.end - limit.ask).min(self.policy.shutdown_timeout)
     }
 
-    /// Nothing ran for a while: what the workers have to do, they have their time for anew. By how much that is longer than without
-    /// it is bounded, however often it happens. A time limit does not wait.
+    /// Nothing ran for a while: the workers' times begin anew, but all such delays together are bounded. A time limit does not
+    /// wait.
     pub(super) fn thaw(&mut self, frozen: Duration, now: Duration) {
-        if let Some(progress) = &mut self.progress {
-            progress.thaw(frozen, now);
-        }
-        let hangs = self
-            .progress
-            .as_ref()
-            .is_some_and(|progress| !progress.silent(now).is_empty());
+        self.progress.thaw(frozen, now);
+        let hangs = self.hangs(now);
         let suspicion = self.suspicion.take();
-        self.suspicion = suspicion
-            .filter(|_| hangs)
-            .map(|suspicion| suspicion.thaw(frozen));
-        if let Some(lost) = &mut self.lost_peer {
-            lost.until += frozen;
-        }
-        for writing in self
-            .workers
-            .iter_mut()
-            .filter_map(|worker| worker.writing.as_mut())
-        {
-            *writing += frozen;
-        }
-        self.say(Notice::Thawed {
-            frozen,
-            taken_back: suspicion.is_some() && !hangs,
+        self.suspicion = suspicion.filter(|_| hangs).map(|suspicion| Suspicion {
+            since: suspicion.since + frozen,
+            until: suspicion.until + frozen,
+            ..suspicion
         });
-        let Phase::Stopping {
-            why,
-            deadline: Some(deadline),
-        } = self.phase
-        else {
+        if let Some((.., until)) = &mut self.lost_peer {
+            *until += frozen;
+        }
+        for worker in &mut self.workers {
+            worker.writing = worker.writing.map(|at| at + frozen);
+        }
+        let taken_back = suspicion.is_some() && !hangs;
+        self.say(Notice::Thawed { frozen, taken_back });
+        let (Phase::Stopping(why), Some(deadline)) = (self.phase, self.stop_by) else {
             return;
         };
         let rest = deadline + frozen;
-        let until = if let Why::TimeLimit(limit) = why {
+        self.stop_by = Some(if let Why::TimeLimit(limit) = why {
             let least = now.saturating_add(self.time_to_stop(limit));
             rest.min(least).max(deadline)
         } else {
-            let patience = self.patience();
+            let patience = self.patience(why);
             let anew = now.saturating_add(patience).saturating_sub(rest);
             let more = anew.min(patience.saturating_sub(self.stop_put_off));
             self.stop_put_off += more;
             rest + more
-        };
-        self.phase = Phase::Stopping {
-            why,
-            deadline: Some(until),
-        };
+        });
     }
 
-    pub(super) fn timer_while_stopping(&mut self, now: Duration) {
-        let Phase::Stopping {
-            why,
-            deadline: Some(deadline),
-        } = self.phase
-        else {
-            return;
-        };
-        if deadline > now {
+    pub(super) fn timer_while_stopping(&mut self, why: Why, now: Duration) {
+        if self.stop_by.is_none_or(|deadline| deadline > now) {
             return;
         }
         if why.may_write()
             && let Some(until) = self.write_under_way(now)
         {
-            self.phase = Phase::Stopping {
-                why,
-                deadline: Some(until),
-            };
+            self.stop_by = Some(until);
             if !std::mem::replace(&mut self.is_write_told, true) {
-                self.say(Notice::Writing {
-                    ranks: self.writing(now),
-                    left: self.policy.limit.map(|limit| limit.end.saturating_sub(now)),
-                });
+                let ranks = self.writing(now).map(|(rank, _)| rank).collect();
+                let left = self.policy.limit.map(|limit| limit.end.saturating_sub(now));
+                self.say(Notice::Writing { ranks, left });
             }
             return;
         }
-        let patience = self.patience();
-        self.kill_all(now, Some(patience));
+        self.kill_all(now, Some(self.patience(why)));
     }
 
-    /// The workers that write a checkpoint.
-    fn writing(&self, now: Duration) -> Vec<usize> {
-        self.running()
-            .into_iter()
-            .filter(|&rank| {
-                self.workers[rank]
-                    .writing
-                    .is_some_and(|at| now.saturating_sub(at) < STILL_WRITING)
-            })
-            .collect()
+    /// The workers that write a checkpoint, and when they said so last.
+    fn writing(&self, now: Duration) -> impl Iterator<Item = (usize, Duration)> {
+        let reports = self.running().into_iter();
+        reports
+            .filter_map(|rank| Some((rank, self.workers[rank].writing?)))
+            .filter(move |(_, at)| now.saturating_sub(*at) < STILL_WRITING)
     }
 
-    /// Until when a checkpoint that is being written is waited for, if one is.
+    /// Until when a checkpoint write is waited for, if there is one.
     fn write_under_way(&self, now: Duration) -> Option<Duration> {
-        let latest = self
-            .writing(now)
-            .into_iter()
-            .filter_map(|rank| self.workers[rank].writing)
-            .max()?;
-        // When it is written the worker has to end, too.
+        let latest = self.writing(now).map(|(_, at)| at).max()?;
+        // After the write the worker has to end, too.
         let until = latest.saturating_add(self.policy.shutdown_timeout.max(STILL_WRITING));
         let until = self.policy.limit.map_or(until, |limit| until.min(limit.end));
         (until > now).then_some(until)
     }
 
     /// Kills all that run; from here on only their ends are waited for.
-    pub(super) fn kill_all(&mut self, now: Duration, timed_out: Option<Duration>) {
-        if let Phase::Stopping { deadline, .. } = &mut self.phase {
-            *deadline = None;
-        }
-        let ranks = self.running();
-        for &rank in &ranks {
-            self.send(rank, signals::KILL, now);
-        }
+    fn kill_all(&mut self, now: Duration, timed_out: Option<Duration>) {
+        self.stop_by = None;
+        let ranks = self.send_to_all(signals::KILL, now);
         if !ranks.is_empty() {
             self.say(Notice::Killing { ranks, timed_out });
         }
     }
 
-    pub(super) fn last_words(&self) -> Duration {
+    fn last_words(&self) -> Duration {
         LAST_WORDS.min(self.policy.shutdown_timeout)
     }
 
-    /// The time that workers have which are being stopped.
-    fn patience(&self) -> Duration {
-        match self.phase {
-            Phase::Stopping {
-                why: Why::Hang { .. },
-                ..
-            } => self.last_words(),
-            Phase::Stopping {
-                why: Why::TimeLimit(limit),
-                ..
-            } => limit.end.saturating_sub(limit.ask),
+    /// The time for workers to stop.
+    fn patience(&self, why: Why) -> Duration {
+        match why {
+            Why::Hang { .. } => self.last_words(),
+            Why::TimeLimit(limit) => limit.end - limit.ask,
             _ => self.policy.shutdown_timeout,
         }
     }
 
     pub(super) fn timeout_from(&self, now: Duration) -> Option<Duration> {
         Some(now.saturating_add(self.policy.shutdown_timeout))
+    }
+
+    fn hangs(&self, now: Duration) -> bool {
+        !self.progress.silent(now).is_empty()
+    }
+
+    pub(super) fn look_for_a_hang(&mut self, now: Duration) {
+        if let Some(suspicion) = self.suspicion {
+            if suspicion.until <= now {
+                // On SIGABRT, Python's faulthandler prints every thread's stack, our trainer that of its main thread.
+                let deadline = now.saturating_add(self.last_words());
+                self.stop(Why::Hang { rank: suspicion.rank }, Some(deadline));
+                self.send_to_all(signals::ABRT, now);
+            }
+            return;
+        }
+        let silent = self.progress.silent(now);
+        let Some(&(rank, _)) = silent.first() else {
+            return;
+        };
+        self.inspections += 1;
+        let number = self.inspections;
+        self.suspicion = Some(Suspicion {
+            rank,
+            since: now,
+            until: now.saturating_add(INSPECTION),
+            number,
+        });
+        self.say(Notice::Hanging { silent });
+        let ranks = self.running();
+        self.actions.push(Action::Inspect { ranks, number });
+    }
+
+    /// A debugger stops what it looks at: the workers get as long as that took to show that they were only slow.
+    pub(super) fn inspected(&mut self, number: u32, now: Duration) {
+        if let Some(suspicion) = &mut self.suspicion
+            && suspicion.number == number
+        {
+            let took = now.saturating_sub(suspicion.since).min(LAST_WORDS);
+            suspicion.until = suspicion.until.min(now.saturating_add(took));
+            self.look_for_a_hang(now);
+        }
+    }
+
+    /// Drops the suspicion if nobody is silent for too long any more.
+    pub(super) fn recover(&mut self, now: Duration) {
+        if self.suspicion.is_some() && !self.hangs(now) {
+            self.suspicion = None;
+            self.say(Notice::Recovered);
+        }
     }
 }

@@ -3,20 +3,20 @@
 use std::time::Duration;
 
 /// Two INT or TERM signals closer together than this are one request: `timeout` signals its child and then its
-/// whole process group, and a terminal's Ctrl-C can reach the launcher directly and through a wrapper. Taking the
-/// echo for a second request would kill workers in the middle of their checkpoint.
+/// whole process group, and a terminal's Ctrl-C can reach the launcher directly and through a wrapper.
 pub const SAME_REQUEST: Duration = Duration::from_millis(250);
 
 /// The driver sends [`Event::Timer`](super::Event::Timer) at least so often.
 pub const TICK: Duration = Duration::from_millis(500);
 
-/// Where the launcher heard nothing for longer, not even a tick, it was stopped (SIGSTOP, a container that is paused, a job
-/// that is suspended), and the workers most likely too.
+/// If the launcher heard nothing for longer, not even a tick, it was stopped (SIGSTOP, a paused container, a suspended job), and
+/// the workers most likely too.
 pub(super) const FROZEN: Duration = Duration::from_secs(2);
 
-/// Workers that hang have so long to say where, after SIGABRT.
+/// Time for workers that hang to print their stacks, after SIGABRT.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(10);
-/// A worker that was heard of writing a checkpoint so long ago may still do it; its signs come every half second.
+
+/// A worker that reported a checkpoint write so long ago may still be writing; it reports every half second.
 pub(super) const STILL_WRITING: Duration = Duration::from_secs(10);
 
 /// An inspection that takes longer is not waited for.
@@ -29,10 +29,9 @@ pub const SAME_MOMENT: Duration = Duration::from_secs(1);
 /// A time limit, on the agent's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimit {
-    /// When workers are asked to stop.
+    /// When workers are asked to stop, by `signal`.
     pub ask: Duration,
     /// When those are killed that still run; later than `ask`.
     pub end: Duration,
-    /// The signal that asks.
     pub signal: i32,
 }

@@ -1,37 +1,111 @@
 //! What an attempt came to: the cause, judged from how every worker ended.
-#![expect(missing_docs, reason = "the names of fields say what they are")]
 
-use super::end::{End, Outcome};
-use super::phase::Why;
-use super::times::SAME_MOMENT;
+use super::times::{SAME_MOMENT, TimeLimit};
+use crate::signals;
+use std::time::Duration;
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Exited(i32),
+    Signaled(i32),
+    /// Something else took its exit status. Counts as failed.
+    Lost,
+}
+
+/// How one worker ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    pub rank: usize,
+    pub outcome: Outcome,
+    pub at: Duration,
+    /// The stop signals it had been sent before, oldest first.
+    pub sent: Vec<i32>,
+    /// Whether its last words are that another worker is gone.
+    pub lost_peer: bool,
+}
+
+impl End {
+    /// Whether the worker died of a signal that the agent had sent it.
+    pub fn stopped_by_agent(&self) -> bool {
+        matches!(self.outcome, Outcome::Signaled(signal) if self.sent.contains(&signal))
+    }
+}
+
+/// Why the group is being stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    Failure,
+    NotStarted {
+        rank: usize,
+        passing: bool,
+    },
+    Signal {
+        signal: i32,
+    },
+    TimeLimit(TimeLimit),
+    /// No progress; this worker stopped first.
+    Hang {
+        rank: usize,
+    },
+    /// A worker ended with the requeue code although the launcher had not been asked to stop.
+    Requeue,
+    Evicted,
+}
+
+impl Why {
+    /// The first signal to a worker.
+    pub(super) fn signal(self) -> i32 {
+        match self {
+            Self::Signal { signal } => signal,
+            Self::TimeLimit(limit) => limit.signal,
+            Self::Evicted => signals::KILL,
+            _ => signals::TERM,
+        }
+    }
+
+    /// Whether a checkpoint write is worth waiting for: not where a worker has failed, since the others cannot complete it.
+    pub(super) fn may_write(self) -> bool {
+        matches!(self, Self::Signal { .. } | Self::Requeue)
+    }
+}
 
 /// Why a run ended as it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Every worker exited with 0.
     Success,
     /// The workers stopped on request with a checkpoint written.
     Requeue,
     /// The launcher was asked to stop by this signal, and the workers died of it or had to be killed.
-    Stopped { signal: i32 },
+    Stopped {
+        signal: i32,
+    },
     /// The time limit was over before the workers had stopped.
     TimeIsUp,
     /// This worker failed first.
-    Failed { rank: usize },
-    /// The workers made no progress any more; this one was the first to be silent.
-    Hung { rank: usize },
+    Failed {
+        rank: usize,
+    },
+    /// This worker was the first to be silent.
+    Hung {
+        rank: usize,
+    },
     /// Another run has taken over the run directory.
     Evicted,
-    /// This worker's program could not be started. `passing`: for want of something that may be there again.
-    NotStarted { rank: usize, passing: bool },
+    /// `passing`: for want of something that may be there again.
+    NotStarted {
+        rank: usize,
+        passing: bool,
+    },
 }
 
 /// What asked the workers to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// This signal to the launcher, the last of them.
-    Request { signal: i32 },
-    /// The time limit.
+    /// The last signal to the launcher.
+    Request {
+        signal: i32,
+    },
     TimeLimit,
 }
 
@@ -39,26 +113,20 @@ pub enum Asked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub cause: Cause,
-    /// By time, earliest first. Workers that never ran are not in it.
+    /// Earliest first. Workers that never ran are not in it.
     pub ends: Vec<End>,
     /// Whether the workers were to stop, even if that came after the cause.
     pub asked: Option<Asked>,
-    /// Signals for the workers that these did not heed, for those of another attempt.
+    /// Signals that these workers did not handle, for those of another attempt.
     pub notices: Vec<i32>,
 }
 
 impl Verdict {
     /// Judges a finished group of `workers`, which was stopped because of `why`, if it was.
-    pub(super) fn of(
-        mut ends: Vec<End>,
-        workers: usize,
-        why: Option<Why>,
-        requeue_code: Option<i32>,
-    ) -> Self {
+    pub(super) fn of(mut ends: Vec<End>, workers: usize, why: Option<Why>, requeue: Option<i32>) -> Self {
         ends.sort_by_key(|end| (end.at, end.rank));
-        let requeue = |end: &End| matches!(end.outcome, Outcome::Exited(code) if requeue_code == Some(code));
+        let requeue = |end: &End| matches!(end.outcome, Outcome::Exited(code) if requeue == Some(code));
         let clean = |end: &End| end.outcome == Outcome::Exited(0) || requeue(end);
-        // How it ends that the workers were asked to, and the signal that did.
         let (asked, stopped) = match why {
             Some(Why::Signal { signal }) => (Some(signal), Cause::Stopped { signal }),
             Some(Why::TimeLimit(limit)) => (Some(limit.signal), Cause::TimeIsUp),
@@ -68,8 +136,8 @@ impl Verdict {
         let obeyed = |end: &End| {
             asked.is_some_and(|signal| end.stopped_by_agent() || end.outcome == Outcome::Signaled(signal))
         };
-        // A worker that the agent stopped is never the cause; but where the agent stopped it because the
-        // launcher was asked to, its death may come before the failures that follow from it.
+        // A worker that the agent stopped is never the cause; but after a request to stop, its death may come before the failures
+        // that follow from it.
         let first_bad = ends
             .iter()
             .find(|end| !clean(end) && (asked.is_some() || !end.stopped_by_agent()));

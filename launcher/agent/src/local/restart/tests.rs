@@ -58,7 +58,7 @@ fn the_first_restart_is_at_once_and_the_others_wait_longer_and_longer() {
         reason: Some("no restart is left"),
     };
     assert_eq!(pauses, [again(1, 0), again(2, 1), again(3, 2), again(4, 4), over]);
-    assert_eq!(restarts.used(), 4);
+    assert_eq!(restarts.used, 4);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_pause_that_outlasts_the_time_limit_is_not_begun() {
         restarts.resume(Duration::from_secs(1002), true),
         Resumption::TooLate { .. }
     ));
-    assert_eq!(restarts.used(), 2);
+    assert_eq!(restarts.used, 2);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_request_while_a_failure_is_handled_comes_to_the_same_as_one_in_the_pause_af
                 Next::Stop
             );
             assert_eq!(restarts.resume(NOW, has_checkpoint), expected);
-            assert_eq!(restarts.used(), 0);
+            assert_eq!(restarts.used, 0);
         }
     }
     // Where no attempt was due the failure is what the run comes to.
