@@ -11,16 +11,13 @@ const TOGETHER: Duration = SAME_MOMENT.saturating_mul(2);
 /// A failed worker.
 #[derive(Clone, Debug)]
 pub struct Suspect {
-    /// Which.
     pub rank: usize,
-    /// When its end was seen.
     pub at: Duration,
-    /// Why it failed, where that is known.
     pub cause: Option<Cause>,
 }
 
 /// The place in `suspects` of the one to blame. `first` is the place of the one that was seen first; it yields if it
-/// only lost a peer, and another one failed in the same moment of a cause of its own.
+/// only lost a peer, and another one failed at about the same time of a cause of its own.
 pub fn to_blame(first: usize, suspects: &[Suspect]) -> usize {
     let of = |suspect: &Suspect| suspect.cause.as_ref().map(|cause| cause.peer_lost);
     let Some(seen_first) = suspects.get(first).filter(|suspect| of(suspect) == Some(true)) else {

@@ -1,5 +1,4 @@
 //! What a worker can fail of.
-#![expect(missing_docs, reason = "the words of most kinds say what they are")]
 
 use crate::local::Outcome;
 use serde::{Deserialize, Serialize};
@@ -48,24 +47,18 @@ pub enum Kind {
 impl Kind {
     /// The stable word.
     pub fn word(self) -> String {
-        let word = serde_json::to_value(self).ok();
-        word.and_then(|word| word.as_str().map(str::to_owned))
-            .unwrap_or_default()
+        let word = serde_json::to_value(self).unwrap_or_default();
+        word.as_str().unwrap_or_default().to_owned()
     }
 }
 
 /// What is known about a failed worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
-    /// How it ended.
     pub outcome: Outcome,
-    /// The stop signals that the launcher had sent it before.
     pub sent: &'a [i32],
-    /// The last lines of its standard error.
     pub stderr: &'a [String],
-    /// The content of its error file.
     pub error_file: Option<&'a str>,
-    /// What speaks for a kill because of memory, during its life.
     pub memory_kill: Option<MemoryKill>,
 }
 
@@ -83,7 +76,6 @@ pub enum MemoryKill {
 /// Why a worker failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
-    /// For programs.
     pub kind: Kind,
     /// What it means and what to do: one line.
     pub text: String,
@@ -92,7 +84,6 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// Nothing was heard of the worker any more.
     pub fn hang() -> Self {
         Self::new(
             Kind::Hang,

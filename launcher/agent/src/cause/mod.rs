@@ -36,7 +36,10 @@ pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
     {
         return Some(killed_for_memory(how, &death));
     }
-    if let Some(cause) = death.by_signal() {
+    if let Some(cause) = death
+        .signal
+        .and_then(|signal| wording::death(signal, &death.name()))
+    {
         return Some(cause);
     }
     let aborted = death.is(Signal::ABORT);
@@ -45,14 +48,10 @@ pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
         .or_else(|| by_exception(&reported, evidence.sent))
         .or_else(|| wording::find(&reported))
         .or_else(|| by_exception(&stderr, evidence.sent))
-        .or_else(|| {
-            // A worker that was told to stop may have said all kinds of things about that.
-            let searched = &stderr[stderr.len().saturating_sub(SEARCHED)..];
-            evidence
-                .sent
-                .is_empty()
-                .then(|| wording::find(searched))
-                .flatten()
+        // A worker that was told to stop may have said all kinds of things about that.
+        .or_else(|| match evidence.sent {
+            [] => wording::find(&stderr[stderr.len().saturating_sub(SEARCHED)..]),
+            _ => None,
         })
         .or_else(|| aborted.then(|| abort(what, &death)))
 }
@@ -60,7 +59,7 @@ pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
 /// The signal that a worker died of, if the launcher had not sent it.
 struct Death {
     signal: Option<i32>,
-    /// The worker is a shell, or acts like one: its exit code says that its own child died of the signal.
+    /// The worker is a shell, or acts like one: its exit code says that its child died of the signal.
     in_shell: bool,
 }
 
@@ -81,36 +80,28 @@ impl Death {
         self.signal == Some(signal.as_raw())
     }
 
-    /// How a text about the signal begins.
+    /// The start of a text about the signal.
     fn name(&self) -> String {
         let signal = self.signal.unwrap_or_default();
         let name = signals::name(signal);
-        if self.in_shell {
-            format!(
+        match self.in_shell {
+            true => format!(
                 "{name}, if exit code {} means what it means in a shell",
                 signal + 128
-            )
-        } else {
-            name
+            ),
+            false => name,
         }
-    }
-
-    /// The cause, where the signal alone says it.
-    fn by_signal(&self) -> Option<Cause> {
-        wording::death(&signals::name(self.signal?), &self.name())
     }
 }
 
-/// Whether a program says that the system killed a process that it had started.
 fn tells_of_killed_child(line: &str) -> bool {
     line.contains("is killed by signal: Killed") || line.split_whitespace().any(|word| word == "Killed")
 }
 
 fn killed_for_memory(how: MemoryKill, death: &Death) -> Cause {
-    let what = if death.is(Signal::KILL) && !death.in_shell {
-        "it"
-    } else {
-        "a process that it ran"
+    let what = match death.is(Signal::KILL) && !death.in_shell {
+        true => "it",
+        false => "a process that it ran",
     };
     let text = match how {
         MemoryKill::Logged => {
@@ -136,18 +127,15 @@ fn by_exception(lines: &[String], sent: &[i32]) -> Option<Cause> {
     if !sent.is_empty() && says_that_it_was_stopped(last) {
         return None;
     }
-    // What an exception followed from may be worded better than what followed.
+    // A cause further down the chain may have a better wording than the last exception.
     let worded = chain.iter().find_map(|exception| {
         // What follows the first line may be the message's, or come from elsewhere: it only adds to what that says.
         wording::find(exception.lines.get(..1)?)?;
         Some((wording::find(exception.near())?, exception))
     });
     let (mut cause, exception) = worded.unwrap_or_else(|| {
-        let message = quoted(&last.summary());
-        (
-            Cause::new(Kind::PythonException, format!("the program raised {message}")),
-            last,
-        )
+        let text = format!("the program raised {}", quoted(&last.summary()));
+        (Cause::new(Kind::PythonException, text), last)
     });
     cause.text = format!("{} (at {})", cause.text, quoted(&exception.place.to_string()));
     Some(cause)
@@ -157,43 +145,28 @@ fn by_exception(lines: &[String], sent: &[i32]) -> Option<Cause> {
 fn says_that_it_was_stopped(exception: &Exception) -> bool {
     let names = ["KeyboardInterrupt", "SystemExit", "SignalException"];
     let words = ["signal: Terminated", "SIGTERM", "signal 15"];
-    names.contains(&exception.name.as_str())
-        || exception
-            .lines
-            .iter()
-            .any(|line| words.iter().any(|word| line.contains(word)))
+    let mut lines = exception.lines.iter();
+    names.contains(&exception.name.as_str()) || lines.any(|line| words.iter().any(|word| line.contains(word)))
 }
 
 /// What a C++ program said when an exception ended it: `terminate called ...`, `  what():  ...` and on.
 fn last_words_of_cpp(lines: &[String]) -> Option<&[String]> {
-    let begin = lines
-        .iter()
-        .rposition(|line| line.starts_with("terminate called"))?;
-    Some(&lines[begin..])
+    let is_first = |line: &String| line.starts_with("terminate called");
+    Some(&lines[lines.iter().rposition(is_first)?..])
 }
 
 fn abort(what: Option<&[String]>, death: &Death) -> Cause {
-    let said = what
-        .into_iter()
-        .flatten()
-        .find_map(|line| line.trim_start().strip_prefix("what():"));
-    let name = death.name();
-    Cause::new(
-        Kind::Abort,
-        match said {
-            Some(said) => format!(
-                "{name}: the program ended itself with the message: {}",
-                quoted(said.trim())
-            ),
-            None => format!(
-                "{name}: the program ended itself, as native code does when it finds an error it cannot handle; \
-                             its last lines say more"
-            ),
-        },
-    )
+    let mut lines = what.into_iter().flatten();
+    let said = lines.find_map(|line| line.trim_start().strip_prefix("what():"));
+    let said = match said {
+        Some(said) => format!(" with the message: {}", quoted(said.trim())),
+        None => ", as native code does when it finds an error it cannot handle; its last lines say more"
+            .to_owned(),
+    };
+    let text = format!("{}: the program ended itself{said}", death.name());
+    Cause::new(Kind::Abort, text)
 }
 
-/// A program's words, cut to what fits into a sentence.
 fn quoted(text: &str) -> String {
     match text.char_indices().nth(QUOTED) {
         Some((end, _)) => format!("{} ...", &text[..end]),

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Lines after an exception's first that may belong to its message. That of numpy without its libraries has 16, of which the
-/// last tells why.
+/// Lines after an exception's first that may belong to its message: numpy's without its libraries has 16, of which the last tells
+/// why.
 const MESSAGE_LINES: usize = 24;
 /// Lines of an exception that are searched for words: those after them may come from elsewhere.
 const SEARCHED_LINES: usize = 7;
@@ -13,7 +13,6 @@ const LINKS: [&str; 2] = [
     "The above exception was the direct cause of the following exception:",
 ];
 
-/// A place in a program's code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     file: String,
@@ -37,14 +36,14 @@ impl Place {
     fn parse(line: &str) -> Option<Self> {
         let rest = line.strip_prefix(' ')?.trim_start().strip_prefix("File \"")?;
         let (file, rest) = rest.split_once("\", line ")?;
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        let function = match &rest[digits..] {
+        let (line, rest) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
+        let function = match rest {
             "" => None,
             function => Some(function.strip_prefix(", in ")?.to_owned()),
         };
         Some(Self {
             file: file.to_owned(),
-            line: rest[..digits].parse().ok()?,
+            line: line.parse().ok()?,
             function,
         })
     }
@@ -61,7 +60,6 @@ impl Place {
     }
 }
 
-/// An exception that nobody caught.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Exception {
     /// Its type without the module.
@@ -75,8 +73,7 @@ pub(super) struct Exception {
 }
 
 impl Exception {
-    /// What it says, in one line: its first; where that has the type alone, what follows; and the error from which a message
-    /// over many lines says that it came.
+    /// Its first line; with the lines that follow where that has the type alone, and with the error that numpy names as the original.
     pub(super) fn summary(&self) -> String {
         let mut lines = self.lines.iter().map(|line| line.trim());
         let first = lines.next().unwrap_or_default();
@@ -89,7 +86,7 @@ impl Exception {
         }
     }
 
-    /// The lines that are near enough to its first to be searched for words.
+    /// The lines that are searched for words.
     pub(super) fn near(&self) -> &[String] {
         &self.lines[..self.lines.len().min(SEARCHED_LINES)]
     }
@@ -99,10 +96,8 @@ impl Exception {
 pub(super) fn frames(lines: &[String]) -> Option<(usize, Place)> {
     let first = Place::parse(lines.first()?)?;
     let count = lines.iter().take_while(|line| line.starts_with(' ')).count();
-    let places: Vec<_> = lines[..count]
-        .iter()
-        .filter_map(|line| Place::parse(line))
-        .collect();
+    let places = lines[..count].iter().filter_map(|line| Place::parse(line));
+    let places: Vec<_> = places.collect();
     let own = places.iter().rfind(|place| !place.is_library());
     let place = own.or(places.last()).cloned().unwrap_or(first);
     Some((count, place))
@@ -143,8 +138,9 @@ pub(super) fn exceptions(lines: &[String]) -> Vec<Exception> {
 fn type_name(line: &str) -> Option<&str> {
     let path = line.split(':').next()?;
     let is_name = |part: &str| {
-        part.starts_with(|c: char| c.is_alphabetic() || c == '_')
-            && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+        let mut letters = part.chars();
+        letters.next().is_some_and(|c| c.is_alphabetic() || c == '_')
+            && letters.all(|c| c.is_alphanumeric() || c == '_')
     };
     // A function's local class is shown as `f.<locals>.Name`.
     let good = path.split('.').all(|part| is_name(part) || part == "<locals>");

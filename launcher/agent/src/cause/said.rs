@@ -2,9 +2,9 @@
 
 use super::python;
 
-/// Characters of a line that are read; a line of megabytes says nothing more.
+/// Characters of a line that are read.
 const LONGEST_LINE: usize = 2000;
-/// So many lines of a traceback, or frames of C++, are shown as they are.
+/// Lines of a traceback, or frames of C++, that are shown as they are.
 const SHORT: usize = 4;
 
 /// The lines without colours, without the `[rank1]: ` that torch puts before its exceptions, and without the bars of
@@ -41,22 +41,18 @@ pub fn shortened(lines: &[String]) -> Vec<String> {
     let mut short = Vec::new();
     let mut at = 0;
     while at < lines.len() {
-        let (count, left_out) = if let Some((count, place)) = python::frames(&plain[at..]) {
-            let left_out = format!("  ({count} lines left out; where it happened: {place})");
-            (count, Some(left_out))
-        } else {
-            match plain[at..]
-                .iter()
-                .take_while(|line| is_native_frame(line))
-                .count()
-            {
-                0 => (1, None),
-                count => (count, Some(format!("  ({count} frames of C++ left out)"))),
-            }
+        let native = plain[at..].iter().take_while(|line| is_native_frame(line));
+        let (count, left_out) = match (python::frames(&plain[at..]), native.count()) {
+            (Some((count, place)), _) => (
+                count,
+                format!("  ({count} lines left out; where it happened: {place})"),
+            ),
+            (None, 0) => (1, String::new()),
+            (None, count) => (count, format!("  ({count} frames of C++ left out)")),
         };
-        match left_out {
-            Some(instead) if count > SHORT => short.push(instead),
-            _ => short.extend_from_slice(&lines[at..at + count]),
+        match count > SHORT {
+            true => short.push(left_out),
+            false => short.extend_from_slice(&lines[at..at + count]),
         }
         at += count;
     }
@@ -65,9 +61,8 @@ pub fn shortened(lines: &[String]) -> Vec<String> {
 
 /// Whether the line is a frame of torch's C++ stack.
 fn is_native_frame(line: &str) -> bool {
-    line.trim_start()
-        .strip_prefix("frame #")
-        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    let rest = line.trim_start().strip_prefix("frame #");
+    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 fn plain_line(line: &str) -> String {
@@ -83,11 +78,8 @@ fn plain_line(line: &str) -> String {
             text = rest.to_owned();
         }
     }
-    let length = text
-        .char_indices()
-        .nth(LONGEST_LINE)
-        .map_or(text.trim_end().len(), |(end, _)| end);
-    text.truncate(length);
+    let end = text.char_indices().nth(LONGEST_LINE);
+    text.truncate(end.map_or(text.trim_end().len(), |(end, _)| end));
     text
 }
 

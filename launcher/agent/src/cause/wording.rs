@@ -1,6 +1,7 @@
 //! What a line, or a signal, means: the table in `wordings.toml`.
 
 use super::kind::{Cause, Kind};
+use crate::signals;
 use serde::Deserialize;
 use std::sync::LazyLock;
 
@@ -31,45 +32,36 @@ struct Death {
     means: String,
 }
 
-/// A test reads it too: it is there.
+/// A test reads it too.
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("wordings.toml")).unwrap_or_default());
 
-/// The cause that one of `lines` words, if any does; of several the one whose entry comes first.
+/// The cause of the first entry that matches a line; of several lines the last.
 pub(super) fn find(lines: &[String]) -> Option<Cause> {
-    let small: Vec<_> = lines
-        .iter()
-        .map(|line| {
-            if is_remark(line) {
-                String::new()
-            } else {
-                line.to_lowercase()
-            }
-        })
-        .collect();
+    let searched = |line: &String| match is_remark(line) {
+        true => String::new(),
+        false => line.to_lowercase(),
+    };
+    let small: Vec<_> = lines.iter().map(searched).collect();
     TABLE.wording.iter().find_map(|wording| {
         let at = small.iter().rposition(|line| {
             let has = |words: &[String]| words.iter().any(|word| line.contains(word));
             has(&wording.any) && (wording.with.is_empty() || has(&wording.with))
         })?;
-        Some(Cause {
-            kind: wording.kind,
-            text: filled(&wording.means, &lines[at]),
-            peer_lost: wording.peer_lost,
-        })
+        let mut cause = Cause::new(wording.kind, filled(&wording.means, &lines[at]));
+        cause.peer_lost = wording.peer_lost;
+        Some(cause)
     })
 }
-
-/// What it means that a worker died of the signal of this name, which is shown as `shown`.
-pub(super) fn death(name: &str, shown: &str) -> Option<Cause> {
-    let death = TABLE
-        .death
-        .iter()
-        .find(|death| death.signals.iter().any(|signal| signal == name))?;
+/// What a worker's death by this signal means; the text shows the signal as `shown`.
+pub(super) fn death(signal: i32, shown: &str) -> Option<Cause> {
+    let name = signals::name(signal);
+    let mut deaths = TABLE.death.iter();
+    let death = deaths.find(|death| death.signals.contains(&name))?;
     Some(Cause::new(death.kind, death.means.replace("{signal}", shown)))
 }
 
-/// The meaning with what the line says in place of the names in braces; nothing where it does not say it.
+/// The meaning with the line's parts in place of the names in braces; empty where the line has no such part.
 fn filled(means: &str, line: &str) -> String {
     type Part = fn(&str) -> Option<String>;
     let parts: [(&str, Part); 5] = [
@@ -94,15 +86,12 @@ fn filled(means: &str, line: &str) -> String {
             Some(format!(" with {name}"))
         }),
     ];
-    parts
-        .into_iter()
-        .fold(means.to_owned(), |text, (name, part)| match text.contains(name) {
-            true => text.replace(name, &part(line).unwrap_or_default()),
-            false => text,
-        })
+    parts.into_iter().fold(means.to_owned(), |text, (name, part)| {
+        text.replace(name, &part(line).unwrap_or_default())
+    })
 }
 
-/// Whether a log says of the line that it is no error. Such lines are there in runs that go well.
+/// Whether the line is a log's, of a level below an error. Such lines are there in runs that go well.
 fn is_remark(line: &str) -> bool {
     is_torchs_remark(line) || is_traced_remark(line)
 }
@@ -127,9 +116,10 @@ fn is_traced_remark(line: &str) -> bool {
 fn library(line: &str) -> Option<&str> {
     let named = match line.split_once("shared libraries: ") {
         Some((_, rest)) => rest.split(':').next(),
-        None => line
-            .split_once(": cannot open shared object file")
-            .and_then(|(before, _)| before.rsplit(' ').next()),
+        None => {
+            let before = line.split_once(": cannot open shared object file");
+            before.and_then(|(before, _)| before.rsplit(' ').next())
+        }
     };
     named.filter(|name| !name.is_empty())
 }

@@ -12,7 +12,6 @@
 //! itself did not run for a while, all times begin anew but that limit's; when the last worker has ended, what is left
 //! of the process groups is killed and a verdict is given, once. An agent is one attempt; [`Restarts`] decides
 //! whether there is another.
-#![expect(missing_docs, reason = "the names of fields say what they are")]
 
 mod agent;
 mod event;

@@ -1,7 +1,7 @@
 //! Cutting a progress frame to the width of the terminal.
 
 /// Ends whatever colours a cut frame has left switched on.
-const RESET: &[u8] = b"\x1b[0m";
+const RESET: &str = "\x1b[0m";
 
 /// The frame as far as it fits into `width` columns. Escape sequences take no column and characters one each; the
 /// last column stays free, since writing there makes some terminals begin a new line. `None` for a blank frame,
@@ -11,50 +11,43 @@ pub(super) fn fit(frame: &[u8], width: usize) -> Option<Vec<u8>> {
     if text.trim().is_empty() {
         return None;
     }
-    let mut fitted = Vec::with_capacity(frame.len());
+    let mut fitted = String::with_capacity(frame.len());
     let mut column = 0;
     let mut coloured = false;
     let mut characters = text.chars();
     while let Some(character) = characters.next() {
         if character == '\x1b' {
-            coloured |= copy_escape(&mut characters, &mut fitted);
+            if let Some(colour) = colour(&mut characters) {
+                fitted.push_str(&format!("\x1b[{colour}m"));
+                coloured = true;
+            }
         } else if !character.is_control() {
             if column + 1 >= width {
                 break;
             }
             column += 1;
-            push(&mut fitted, character);
+            fitted.push(character);
         }
     }
     if coloured {
-        fitted.extend_from_slice(RESET);
+        fitted.push_str(RESET);
     }
-    Some(fitted)
+    Some(fitted.into_bytes())
 }
 
-/// Copies a colour sequence (`ESC [ ... m`) and swallows any other, which could move the cursor out of the line.
-/// Whether a colour was copied.
-fn copy_escape(characters: &mut std::str::Chars<'_>, fitted: &mut Vec<u8>) -> bool {
+/// The parameters of a colour sequence (`ESC [ ... m`); none for any other, which could move the cursor out of the line.
+fn colour(characters: &mut std::str::Chars<'_>) -> Option<String> {
     if characters.next() != Some('[') {
-        return false;
+        return None;
     }
     let mut parameters = String::new();
     for character in characters.by_ref() {
         if ('\x40'..='\x7e').contains(&character) {
-            if character == 'm' {
-                fitted.extend_from_slice(b"\x1b[");
-                fitted.extend_from_slice(parameters.as_bytes());
-                fitted.push(b'm');
-            }
-            return character == 'm';
+            return (character == 'm').then_some(parameters);
         }
         parameters.push(character);
     }
-    false
-}
-
-fn push(bytes: &mut Vec<u8>, character: char) {
-    bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+    None
 }
 
 #[cfg(test)]

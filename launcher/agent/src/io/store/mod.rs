@@ -14,7 +14,7 @@ use std::io::{self, PipeWriter};
 use std::net::{IpAddr, TcpListener};
 use std::thread::{self, JoinHandle};
 
-/// A place at which nobody else can listen, and where clients may connect already.
+/// A bound port, where clients may connect already.
 #[derive(Debug)]
 pub struct Place {
     port: u16,
@@ -23,23 +23,13 @@ pub struct Place {
 
 impl Place {
     /// Takes the port on each of these addresses.
-    ///
-    /// # Errors
-    /// One is in use, or cannot be used.
     pub fn take(addresses: &[IpAddr], port: u16) -> io::Result<Self> {
-        let listeners = addresses
-            .iter()
-            .map(|address| TcpListener::bind((*address, port)));
-        Ok(Self {
-            port,
-            listeners: listeners.collect::<io::Result<_>>()?,
-        })
+        let bind = |address: &IpAddr| TcpListener::bind((*address, port));
+        let listeners = addresses.iter().map(bind).collect::<io::Result<_>>()?;
+        Ok(Self { port, listeners })
     }
 
     /// Serves an empty store in a thread of its own. `tell` hears one sentence about each kind of client that is disconnected.
-    ///
-    /// # Errors
-    /// The system refuses a thread or a descriptor.
     pub fn serve(self, tell: impl Fn(String) + Send + 'static) -> io::Result<Serving> {
         let (stop, stop_out) = io::pipe()?;
         let port = self.port;
@@ -56,10 +46,8 @@ impl Place {
             met
         };
         let thread = thread::Builder::new().name("store".to_owned()).spawn(serve)?;
-        Ok(Serving {
-            stop: stop_out,
-            thread,
-        })
+        let stop = stop_out;
+        Ok(Serving { stop, thread })
     }
 }
 
@@ -73,9 +61,8 @@ pub struct Serving {
 impl Serving {
     /// Disconnects all clients, and answers who they were.
     pub fn end(self) -> Met {
-        let Self { stop, thread } = self;
-        drop(stop);
-        thread.join().unwrap_or_default()
+        drop(self.stop);
+        self.thread.join().unwrap_or_default()
     }
 }
 

@@ -7,8 +7,8 @@
 const LONGEST_KEY: u64 = 8 << 10;
 const LONGEST_VALUE: u64 = 8 << 20;
 const MOST_KEYS: u64 = 128 << 10;
-/// No request of a program comes near to it.
-const LONGEST_REQUEST: usize = 64 << 20;
+/// Of an answer too. No program comes near to it.
+pub(super) const LONGEST_REQUEST: usize = 64 << 20;
 
 /// What a client since PyTorch 2.2 sends first.
 const VALIDATE: u8 = 0;
@@ -25,7 +25,6 @@ pub(super) enum Dialect {
     Old,
 }
 
-/// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request<'a> {
     Set {
@@ -105,20 +104,9 @@ impl Refusal {
             Self::NotANumber | Self::Clients => "",
         }
     }
-
-    /// Fails where an answer would be longer than any request may be.
-    pub(super) fn check_answer(bytes: usize) -> Result<(), Self> {
-        if bytes > LONGEST_REQUEST {
-            return Err(Self::Request);
-        }
-        Ok(())
-    }
 }
 
 /// The dialect of a client, and how many of its first bytes belong to no request; none where too few have come.
-///
-/// # Errors
-/// It is no client of a store.
 pub(super) fn greet(bytes: &[u8]) -> Result<Option<(Dialect, usize)>, Refusal> {
     match bytes {
         [] => Ok(None),
@@ -135,9 +123,6 @@ pub(super) fn greet(bytes: &[u8]) -> Result<Option<(Dialect, usize)>, Refusal> {
 }
 
 /// The first request in `bytes`, and its length; none where it is not whole.
-///
-/// # Errors
-/// It is none that can be served.
 pub(super) fn read(bytes: &[u8], dialect: Dialect) -> Result<Option<(Request<'_>, usize)>, Refusal> {
     let mut reader = Reader { rest: bytes };
     match reader.request(dialect) {

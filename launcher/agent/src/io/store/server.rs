@@ -14,12 +14,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
-/// What is read at a time.
+/// Bytes read at a time.
 const CHUNK: usize = 64 << 10;
-/// A connection may keep so much of a request that is not whole before all are counted.
-const SMALL: usize = 4 << 10;
-/// What the requests and answers under way may take together.
-const UNDER_WAY: usize = 256 << 20;
 /// More clients than any launch has.
 const MOST_CLIENTS: u64 = 16 << 10;
 /// After an error that comes again at once, such as of too many open files.
@@ -34,7 +30,7 @@ const FIRST_CLIENT: Client = 1 << 16;
 pub struct Met {
     /// A client of PyTorch's store.
     pub clients: bool,
-    /// Somebody who speaks another protocol.
+    /// A client of another protocol.
     pub strangers: bool,
 }
 
@@ -60,7 +56,7 @@ pub(super) struct Server<T> {
 struct Connection {
     socket: TcpStream,
     dialect: Option<Dialect>,
-    /// It has sent a request that is one.
+    /// It has sent a sound request.
     is_known: bool,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
@@ -68,26 +64,8 @@ struct Connection {
     is_full: bool,
 }
 
-/// A connection is to be closed, for a reason that somebody should hear, or none.
-struct Close(Option<Refusal>);
-
-impl From<io::Error> for Close {
-    fn from(_: io::Error) -> Self {
-        Self(None)
-    }
-}
-
-impl From<Refusal> for Close {
-    fn from(refusal: Refusal) -> Self {
-        Self(Some(refusal))
-    }
-}
-
 impl<T: Fn(Refusal)> Server<T> {
     /// `stop` ends it by being closed at its other end; `tell` hears of each kind of refusal once.
-    ///
-    /// # Errors
-    /// The system refuses a descriptor.
     pub(super) fn new(listeners: Vec<TcpListener>, stop: &PipeReader, tell: T) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN)?;
@@ -165,7 +143,7 @@ impl<T: Fn(Refusal)> Server<T> {
     }
 
     fn serve(&mut self, client: Client, flags: EventFlags, chunk: &mut [u8]) {
-        if let Err(Close(reason)) = self.try_serve(client, flags, chunk) {
+        if let Err(reason) = self.try_serve(client, flags, chunk) {
             self.close(client);
             if let Some(refusal) = reason {
                 self.tell(refusal);
@@ -188,29 +166,28 @@ impl<T: Fn(Refusal)> Server<T> {
         }
     }
 
-    fn try_serve(&mut self, client: Client, flags: EventFlags, chunk: &mut [u8]) -> Result<(), Close> {
-        // It may have been closed by an event before this one.
+    /// Reads what has come, and answers the requests that are whole, as long as the client reads the answers.
+    /// Errors: the connection is to be closed, for a reason where the user should hear one.
+    fn try_serve(
+        &mut self,
+        client: Client,
+        flags: EventFlags,
+        chunk: &mut [u8],
+    ) -> Result<(), Option<Refusal>> {
+        // An earlier event may have closed it.
         let Some(connection) = self.connections.get_mut(&client) else {
             return Ok(());
         };
         if flags.contains(EventFlags::OUT) {
-            connection.send(&self.epoll, client)?;
+            connection.send(&self.epoll, client).map_err(|_| None)?;
         } else {
             match connection.socket.read(chunk) {
-                Ok(0) => return Err(Close(None)),
+                Ok(0) => return Err(None),
                 Ok(count) => connection.inbox.extend_from_slice(&chunk[..count]),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(error) => return Err(error.into()),
+                Err(_) => return Err(None),
             }
         }
-        self.answer_all(client)
-    }
-
-    /// Answers the requests that are whole, as long as the client reads the answers.
-    fn answer_all(&mut self, client: Client) -> Result<(), Close> {
-        let Some(connection) = self.connections.get_mut(&client) else {
-            return Ok(());
-        };
         let mut inbox = mem::take(&mut connection.inbox);
         let mut done = 0;
         if connection.dialect.is_none()
@@ -224,45 +201,29 @@ impl<T: Fn(Refusal)> Server<T> {
             && !connection.is_full
             && let Some(dialect) = connection.dialect
         {
-            let read = request::read(&inbox[done..], dialect);
             // An old client does not say what it is: its first request tells.
-            let read = read.map_err(|refusal| match connection.is_known {
-                true => refusal,
-                false => Refusal::Stranger,
-            })?;
+            let read =
+                request::read(&inbox[done..], dialect).map_err(|refusal| match connection.is_known {
+                    true => refusal,
+                    false => Refusal::Stranger,
+                })?;
             let Some((request, length)) = read else {
                 break;
             };
             connection.is_known = true;
             self.met.clients = true;
-            self.answer(client, &request)?;
+            let (answer, woken) = respond(&mut self.table, client, &request)?;
+            self.send(client, &answer).map_err(|_| None)?;
+            for other in woken {
+                if self.send(other, &[STOP_WAITING]).is_err() {
+                    self.close(other);
+                }
+            }
             done += length;
         }
         inbox.drain(..done);
-        let is_large = inbox.len() > SMALL;
-        if let Some(connection) = self.connections.get_mut(&client)
-            && !inbox.is_empty()
-        {
+        if let Some(connection) = self.connections.get_mut(&client) {
             connection.inbox = inbox;
-        }
-        if is_large && self.under_way() > UNDER_WAY {
-            return Err(Refusal::Full.into());
-        }
-        Ok(())
-    }
-
-    fn under_way(&self) -> usize {
-        let each = |connection: &Connection| connection.inbox.len() + connection.outbox.len();
-        self.connections.values().map(each).sum()
-    }
-
-    fn answer(&mut self, client: Client, request: &Request<'_>) -> Result<(), Close> {
-        let (answer, woken) = respond(&mut self.table, client, request)?;
-        self.send(client, &answer)?;
-        for other in woken {
-            if self.send(other, &[STOP_WAITING]).is_err() {
-                self.close(other);
-            }
         }
         Ok(())
     }
@@ -290,9 +251,6 @@ impl Connection {
         }
         self.outbox.drain(..sent);
         let is_full = !self.outbox.is_empty();
-        if !is_full {
-            self.outbox = Vec::new();
-        }
         if is_full != self.is_full {
             self.is_full = is_full;
             let flags = if is_full { EventFlags::OUT } else { EventFlags::IN };
@@ -302,73 +260,65 @@ impl Connection {
     }
 }
 
-/// What a client that waits hears.
+/// Answers to a client that waits, and to one that asks for keys.
 const STOP_WAITING: u8 = 0;
 const WAIT_CANCELED: u8 = 1;
 const READY: u8 = 0;
 const NOT_READY: u8 = 1;
 
-/// The answer to a request, if it has one, and who has waited for what it did.
+/// The answer to a request, empty for those without one, and the clients that it wakes.
 fn respond(
     table: &mut Table,
     client: Client,
     request: &Request<'_>,
 ) -> Result<(Vec<u8>, Vec<Client>), Refusal> {
-    let nobody = |answer| (answer, Vec::new());
     let silence = |woken| (Vec::new(), woken);
-    Ok(match request {
-        Request::Set { key, value } => silence(table.set(key, value)?),
+    let answer = match request {
+        Request::Set { key, value } => return table.set(key, value).map(silence),
         Request::CompareSet { key, expected, value } => {
             let (present, woken) = table.compare_set(key, expected, value)?;
-            (text(present), woken)
+            return Ok((text(present), woken));
         }
-        Request::Get(key) => nobody(text(table.get(key))),
+        Request::Get(key) => text(table.get(key)),
         Request::Add { key, by } => {
             let (sum, woken) = table.add(key, *by)?;
-            (sum.to_ne_bytes().to_vec(), woken)
+            return Ok((sum.to_ne_bytes().to_vec(), woken));
         }
-        Request::Check(keys) => nobody(vec![if table.check(keys) { READY } else { NOT_READY }]),
-        Request::Wait(keys) => nobody(match table.wait(client, keys)? {
-            true => vec![STOP_WAITING],
-            false => Vec::new(),
-        }),
-        Request::CountKeys => nobody(number(table.keys().len())),
-        Request::Delete(key) => nobody(number(table.delete(key).into())),
-        Request::Append { key, value } => silence(table.append(key, value)?),
-        Request::MultiGet(keys) => nobody(texts(keys.iter().map(|key| table.get(key)))?),
+        Request::Check(keys) => vec![if table.check(keys) { READY } else { NOT_READY }],
+        Request::Wait(keys) if table.wait(client, keys) => vec![STOP_WAITING],
+        Request::Wait(_) => Vec::new(),
+        Request::CountKeys => number(table.keys().len()),
+        Request::Delete(key) => number(table.delete(key).into()),
+        Request::Append { key, value } => return table.append(key, value).map(silence),
+        Request::MultiGet(keys) => texts(keys.iter().map(|key| table.get(key)))?,
         Request::MultiSet(pairs) => {
-            let mut woken = Vec::new();
-            for (key, value) in pairs {
-                woken.extend(table.set(key, value)?);
-            }
-            silence(woken)
+            let woken = pairs.iter().map(|(key, value)| table.set(key, value));
+            return Ok(silence(woken.collect::<Result<Vec<_>, _>>()?.concat()));
         }
         Request::CancelWait => {
             table.forget(client);
-            nobody(vec![WAIT_CANCELED])
+            vec![WAIT_CANCELED]
         }
-        Request::Ping(nonce) => nobody(nonce.to_vec()),
-        Request::Push { key, value } => silence(table.push(key, value)?.into_iter().collect()),
+        Request::Ping(nonce) => nonce.to_vec(),
+        Request::Push { key, value } => {
+            return Ok(silence(table.push(key, value)?.into_iter().collect()));
+        }
         Request::Pop(key) => {
             let (length, value) = table.pop(key);
-            nobody(
-                [
-                    number(length),
-                    value.map(|value| text(&value)).unwrap_or_default(),
-                ]
-                .concat(),
-            )
+            let value = value.map(|value| text(&value)).unwrap_or_default();
+            [number(length), value].concat()
         }
-        Request::QueueLength(key) => nobody(number(table.queue_length(key))),
+        Request::QueueLength(key) => number(table.queue_length(key)),
         Request::ListKeys => {
             let keys = texts(table.keys())?;
-            nobody([number(table.keys().len()), keys].concat())
+            [number(table.keys().len()), keys].concat()
         }
         Request::Barrier { key, world } => match table.barrier(client, key, *world)? {
-            Some(woken) => (vec![STOP_WAITING], woken),
-            None => nobody(Vec::new()),
+            Some(woken) => return Ok((vec![STOP_WAITING], woken)),
+            None => Vec::new(),
         },
-    })
+    };
+    Ok((answer, Vec::new()))
 }
 
 fn number(number: usize) -> Vec<u8> {
@@ -383,7 +333,9 @@ fn text(bytes: &[u8]) -> Vec<u8> {
 fn texts<'a>(all: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u8>, Refusal> {
     let mut answer = Vec::new();
     for bytes in all {
-        Refusal::check_answer(answer.len() + bytes.len())?;
+        if answer.len() + bytes.len() > request::LONGEST_REQUEST {
+            return Err(Refusal::Request);
+        }
         answer.extend(number(bytes.len()));
         answer.extend_from_slice(bytes);
     }

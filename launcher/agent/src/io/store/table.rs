@@ -6,62 +6,53 @@ use std::collections::{HashMap, HashSet, VecDeque};
 /// A connection.
 pub(super) type Client = u64;
 
-/// What keys, values and waits may take together.
+/// Bytes that keys and values may take together.
 const ROOM: usize = 512 << 20;
-/// What an entry takes besides its bytes, about.
+/// Bytes of an entry besides its key and value, about.
 const ENTRY: usize = 128;
 
-/// All that a store holds.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     values: HashMap<Vec<u8>, Vec<u8>>,
     queues: HashMap<Vec<u8>, VecDeque<Vec<u8>>>,
-    /// Who waits for a key, the longest first.
-    waiters: HashMap<Vec<u8>, Vec<Client>>,
-    /// The keys that a client still waits for.
-    awaited: HashMap<Client, HashSet<Vec<u8>>>,
-    /// Bytes, about.
+    /// Who waits, the longest first, and the keys that are still missing.
+    waiting: Vec<(Client, HashSet<Vec<u8>>)>,
+    /// Bytes of values and queues, about.
     held: usize,
 }
 
+/// Whatever takes room fails with [`Refusal::Full`] where there is none.
 impl Table {
-    /// Sets a value, and answers who has waited for it.
-    ///
-    /// # Errors
-    /// There is no room, as for all others that take some.
+    /// Sets a value, and returns the clients that waited for it.
     pub(super) fn set(&mut self, key: &[u8], value: &[u8]) -> Result<Vec<Client>, Refusal> {
         self.put(key, value.to_vec())?;
         Ok(self.wake(key))
     }
 
-    /// Of a key that is not there an empty value.
+    /// Empty for a key that is missing.
     pub(super) fn get(&self, key: &[u8]) -> &[u8] {
         self.values.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// Sets a value where the present one is `expected`; a key that is not there is expected as an empty value. Answers the value
-    /// that is there then, and of a key that is not there what was expected, as PyTorch does.
+    /// Sets a value if the present one is `expected`; a missing key is expected as an empty value. Returns the value that is
+    /// there then, or for a missing key the expected one, as PyTorch does.
     pub(super) fn compare_set<'a>(
         &'a mut self,
         key: &[u8],
         expected: &'a [u8],
         value: &[u8],
     ) -> Result<(&'a [u8], Vec<Client>), Refusal> {
-        let present = self.values.get(key).map(Vec::as_slice);
-        if present.is_none() && !expected.is_empty() {
+        if !self.values.contains_key(key) && !expected.is_empty() {
             return Ok((expected, Vec::new()));
         }
-        let woken = match present.unwrap_or_default() == expected {
+        let woken = match self.get(key) == expected {
             true => self.set(key, value)?,
             false => Vec::new(),
         };
         Ok((self.get(key), woken))
     }
 
-    /// Adds to the number at a key, and answers the sum. A key that is not there is 0.
-    ///
-    /// # Errors
-    /// The value is no number.
+    /// Adds to the number at a key, 0 where it is missing, and returns the sum.
     pub(super) fn add(&mut self, key: &[u8], by: i64) -> Result<(i64, Vec<Client>), Refusal> {
         let sum = self.count(key, by)?;
         Ok((sum, self.wake(key)))
@@ -78,22 +69,18 @@ impl Table {
     }
 
     pub(super) fn append(&mut self, key: &[u8], value: &[u8]) -> Result<Vec<Client>, Refusal> {
-        match self.values.get_mut(key) {
-            None => return self.set(key, value),
-            Some(present) => {
-                take(&mut self.held, value.len())?;
-                present.extend_from_slice(value);
-            }
-        }
+        let Some(present) = self.values.get_mut(key) else {
+            return self.set(key, value);
+        };
+        take(&mut self.held, value.len())?;
+        present.extend_from_slice(value);
         Ok(self.wake(key))
     }
 
     /// Whether the key was there.
     pub(super) fn delete(&mut self, key: &[u8]) -> bool {
         let removed = self.values.remove(key);
-        if let Some(value) = &removed {
-            self.held -= size(key, value);
-        }
+        self.held -= removed.as_ref().map_or(0, |value| size(key, value));
         removed.is_some()
     }
 
@@ -106,65 +93,36 @@ impl Table {
         self.values.contains_key(key) || self.queue_length(key) > 0
     }
 
-    /// Whether all keys are there; a key of a queue is while something is in it.
+    /// Whether all keys are there; a queue's key is while something is in it.
     pub(super) fn check(&self, keys: &[&[u8]]) -> bool {
         keys.iter().all(|key| self.has(key))
     }
 
-    /// Whether all keys are there. Otherwise the client is among those who have waited once the last has come. What it has waited for
-    /// before is forgotten.
-    pub(super) fn wait(&mut self, client: Client, keys: &[&[u8]]) -> Result<bool, Refusal> {
+    /// Whether all keys are there. Otherwise the client waits for the others, and no more for earlier ones.
+    pub(super) fn wait(&mut self, client: Client, keys: &[&[u8]]) -> bool {
         self.forget(client);
-        let missing: HashSet<Vec<u8>> = keys
-            .iter()
-            .filter(|key| !self.has(key))
-            .map(|key| key.to_vec())
-            .collect();
-        if missing.is_empty() {
-            return Ok(true);
+        let missing = keys.iter().filter(|key| !self.has(key));
+        let missing: HashSet<Vec<u8>> = missing.map(|key| key.to_vec()).collect();
+        let is_complete = missing.is_empty();
+        if !is_complete {
+            self.waiting.push((client, missing));
         }
-        self.enlist(client, missing)?;
-        Ok(false)
+        is_complete
     }
 
-    fn enlist(&mut self, client: Client, keys: HashSet<Vec<u8>>) -> Result<(), Refusal> {
-        take(&mut self.held, waiting_size(&keys))?;
-        for key in &keys {
-            self.waiters.entry(key.clone()).or_default().push(client);
-        }
-        self.awaited.insert(client, keys);
-        Ok(())
-    }
-
-    /// The client waits for nothing any more.
+    /// The client waits no more.
     pub(super) fn forget(&mut self, client: Client) {
-        let Some(keys) = self.awaited.remove(&client) else {
-            return;
-        };
-        self.held -= waiting_size(&keys);
-        for key in keys {
-            self.unlist(client, &key);
-        }
+        self.waiting.retain(|(other, _)| *other != client);
     }
 
-    fn unlist(&mut self, client: Client, key: &[u8]) {
-        if let Some(clients) = self.waiters.get_mut(key) {
-            clients.retain(|other| *other != client);
-            if clients.is_empty() {
-                self.waiters.remove(key);
-            }
-        }
-    }
-
-    /// Puts a value at the end of a queue, and answers the one client that is to take it.
+    /// Adds a value to a queue, and returns the one client that is to take it.
     pub(super) fn push(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Client>, Refusal> {
         take(&mut self.held, size(key, value))?;
-        self.queues
-            .entry(key.to_vec())
-            .or_default()
-            .push_back(value.to_vec());
-        let waiting = self.waiters.get(key).cloned().unwrap_or_default();
-        Ok(waiting.into_iter().find(|client| self.came(*client, key)))
+        let queue = self.queues.entry(key.to_vec()).or_default();
+        queue.push_back(value.to_vec());
+        let waits = |(_, keys): &mut (Client, HashSet<Vec<u8>>)| keys.remove(key) && keys.is_empty();
+        let first = self.waiting.iter_mut().position(waits);
+        Ok(first.map(|place| self.waiting.remove(place).0))
     }
 
     /// How long a queue was, and its first value.
@@ -177,9 +135,7 @@ impl Table {
         if queue.is_empty() {
             self.queues.remove(key);
         }
-        if let Some(value) = &value {
-            self.held -= size(key, value);
-        }
+        self.held -= value.as_ref().map_or(0, |value| size(key, value));
         (length, value)
     }
 
@@ -187,10 +143,7 @@ impl Table {
         self.queues.get(key).map_or(0, VecDeque::len)
     }
 
-    /// Counts a client at a barrier of `world`. Where it is the last, answers who has waited there; else it waits.
-    ///
-    /// # Errors
-    /// The value at the key is no number.
+    /// Counts a client at a barrier of `world`. Returns the clients that waited there if it is the last; else it waits.
     pub(super) fn barrier(
         &mut self,
         client: Client,
@@ -201,7 +154,7 @@ impl Table {
             return Ok(Some(self.wake(key)));
         }
         self.forget(client);
-        self.enlist(client, HashSet::from([key.to_vec()]))?;
+        self.waiting.push((client, HashSet::from([key.to_vec()])));
         Ok(None)
     }
 
@@ -209,45 +162,20 @@ impl Table {
         let before = self.values.get(key).map_or(0, |present| size(key, present));
         take(&mut self.held, size(key, &value))?;
         self.held -= before;
-        match self.values.get_mut(key) {
-            Some(present) => *present = value,
-            None => drop(self.values.insert(key.to_vec(), value)),
-        }
+        self.values.insert(key.to_vec(), value);
         Ok(())
     }
 
-    /// The key is there: those whose last one it was.
+    /// The key is there: returns the clients that wait for no other.
     fn wake(&mut self, key: &[u8]) -> Vec<Client> {
-        let waiting = self.waiters.get(key).cloned().unwrap_or_default();
-        waiting
-            .into_iter()
-            .filter(|client| self.came(*client, key))
-            .collect()
-    }
-
-    /// Whether the client waits for nothing any more now that this key has come.
-    fn came(&mut self, client: Client, key: &[u8]) -> bool {
-        let is_last = self.awaited.get(&client).is_some_and(|keys| keys.len() == 1);
-        if is_last {
-            self.forget(client);
-            return true;
-        }
-        if let Some(keys) = self.awaited.get_mut(&client) {
-            keys.remove(key);
-            self.held -= 2 * key.len() + ENTRY;
-        }
-        self.unlist(client, key);
-        false
+        let complete = |(_, keys): &mut (Client, HashSet<Vec<u8>>)| keys.remove(key) && keys.is_empty();
+        let woken = self.waiting.extract_if(.., complete);
+        woken.map(|(client, _)| client).collect()
     }
 }
 
 fn size(key: &[u8], value: &[u8]) -> usize {
     key.len() + value.len() + ENTRY
-}
-
-/// Each key is in both directions.
-fn waiting_size(keys: &HashSet<Vec<u8>>) -> usize {
-    keys.iter().map(|key| 2 * key.len() + ENTRY).sum()
 }
 
 fn take(held: &mut usize, more: usize) -> Result<(), Refusal> {
@@ -258,15 +186,13 @@ fn take(held: &mut usize, more: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The number with which a text begins, as C reads it.
+/// The number at the start of a text, as C reads it.
 fn leading_number(text: &[u8]) -> Option<i64> {
     let text = text.trim_ascii_start();
     let sign = usize::from(matches!(text, [b'+' | b'-', ..]));
-    let digits = text[sign..]
-        .iter()
-        .take_while(|byte| byte.is_ascii_digit())
-        .count();
-    std::str::from_utf8(&text[..sign + digits]).ok()?.parse().ok()
+    let digits = text[sign..].iter().take_while(|byte| byte.is_ascii_digit());
+    let end = sign + digits.count();
+    std::str::from_utf8(&text[..end]).ok()?.parse().ok()
 }
 
 #[cfg(test)]
