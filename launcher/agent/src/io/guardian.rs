@@ -90,9 +90,6 @@ pub fn role() -> Role {
 
 /// Runs this command as the launcher proper, and stays behind it. Signals that are not `handled` do to this process what they
 /// do to any program, and the launcher then ends everything.
-///
-/// # Errors
-/// The launcher cannot be started.
 pub fn stand_behind(handled: &[i32]) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     let own = OsString::from(process::id().to_string());
@@ -226,9 +223,6 @@ fn exit_code(ended: &Ended) -> ExitCode {
 }
 
 /// Calls `abandoned` when the guardian dies, on a thread of its own.
-///
-/// # Errors
-/// The guardian cannot be watched, or the thread not be started.
 pub fn watch(guardian: Pid, abandoned: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let pidfd = match rustix::process::pidfd_open(guardian, PidfdFlags::empty()) {
         Ok(pidfd) => Some(pidfd),

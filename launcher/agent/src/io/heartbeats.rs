@@ -28,9 +28,6 @@ pub struct Watch {
 
 impl Heartbeats {
     /// Makes the folder.
-    ///
-    /// # Errors
-    /// The temporary folder cannot be written to.
     pub fn new(temporary: &Temporary) -> anyhow::Result<Self> {
         let folder = temporary.folder("beat-")?;
         Ok(Self { folder })

@@ -22,9 +22,6 @@ pub struct MemoryCopies {
 
 impl MemoryCopies {
     /// Makes it, empty.
-    ///
-    /// # Errors
-    /// The system has no memory files, or the temporary folder cannot be written to.
     pub fn new(temporary: &Temporary) -> anyhow::Result<Self> {
         let folder = temporary.folder("copies-")?;
         let mut files = Vec::new();

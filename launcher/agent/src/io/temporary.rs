@@ -26,9 +26,6 @@ pub struct Temporary {
 
 impl Temporary {
     /// Makes it where TMPDIR says. Where that is impossible, warns on standard error and makes it elsewhere.
-    ///
-    /// # Errors
-    /// No folder for temporary files can be written to.
     pub fn make() -> anyhow::Result<Self> {
         let (folder, warning) = make_in("dtrain-", &std::env::temp_dir(), &OTHERS.map(Path::new))?;
         if let Some(warning) = warning {
@@ -52,9 +49,6 @@ impl Temporary {
     }
 
     /// Makes a folder in it whose name begins with `prefix`. It is removed when dropped.
-    ///
-    /// # Errors
-    /// The folder cannot be made.
     pub fn folder(&self, prefix: &str) -> anyhow::Result<TempDir> {
         private(&self.folder, prefix)
             .with_context(|| format!("cannot make a temporary folder in {}", self.folder.display()))
@@ -69,9 +63,6 @@ impl Drop for Temporary {
 }
 
 /// Makes a folder of this prefix that stays, where TMPDIR says or else elsewhere. The guardian has warned where it is elsewhere.
-///
-/// # Errors
-/// No folder for temporary files can be written to.
 pub fn make_lasting(prefix: &str) -> anyhow::Result<PathBuf> {
     let (folder, _) = make_in(prefix, &std::env::temp_dir(), &OTHERS.map(Path::new))?;
     Ok(folder.keep())

@@ -6,9 +6,6 @@ use std::io;
 const STACK: usize = 256 * 1024;
 
 /// Starts one. Nobody waits for its end.
-///
-/// # Errors
-/// The system refuses a thread.
 pub(super) fn start(name: impl Into<String>, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let thread = std::thread::Builder::new().name(name.into()).stack_size(STACK);
     thread.spawn(work).map(drop)

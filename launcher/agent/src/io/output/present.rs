@@ -2,7 +2,7 @@
 //! progress bar in place or now and then. No thread, stream or clock in it.
 
 use super::split::{LONGEST_LINE, Piece, Splitter};
-use super::stream::{FrameChange, Start};
+use super::stream::{FrameChange, Output, Start};
 use std::time::{Duration, Instant};
 
 /// A frame of a progress bar is shown as a line so often where it cannot be drawn in place.
@@ -35,27 +35,19 @@ pub enum Frames {
     Lines,
 }
 
-/// What is to be written now.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Output {
-    pub(super) text: Vec<u8>,
-    pub(super) start: Start,
-    pub(super) frame: FrameChange,
-}
-
 /// Turns the bytes of one stream into what is shown of them.
 #[derive(Debug)]
 pub(super) struct Presenter {
     splitter: Splitter,
     style: Style,
     prefix: Vec<u8>,
-    /// Bytes of the line in the making that are shown already.
+    /// Bytes of the begun line that are shown already.
     shown: usize,
     /// The newest frame that is to be shown as a line.
     frame: Option<Vec<u8>>,
-    /// The last one that was, and when.
+    /// The last frame that was shown as a line, and when.
     last_frame: Option<(Vec<u8>, Instant)>,
-    /// When what is held back began to be.
+    /// Since when something is held back.
     since: Option<Instant>,
 }
 
@@ -87,11 +79,7 @@ impl Presenter {
                 each(line);
             }
         });
-        (self.style == Style::Raw).then(|| Output {
-            text: bytes.unwrap_or_default().to_vec(),
-            start: Start::Raw,
-            frame: FrameChange::Keep,
-        })
+        (self.style == Style::Raw).then(|| Output::new(bytes.unwrap_or_default().to_vec(), Start::Raw))
     }
 
     fn lines(
@@ -101,11 +89,7 @@ impl Presenter {
         now: Instant,
         mut each: impl FnMut(&[u8]),
     ) -> Option<Output> {
-        let mut output = Output {
-            text: Vec::new(),
-            start: Start::Line,
-            frame: FrameChange::Keep,
-        };
+        let mut output = Output::new(Vec::new(), Start::Line);
         self.splitter.take(bytes, &mut |piece| match piece {
             Piece::Line(line) => {
                 each(line);
@@ -173,11 +157,7 @@ impl Presenter {
             None => (self.frame_as_line(now)?, Start::Line),
         };
         self.shown = self.splitter.line_in_the_making().map_or(0, <[u8]>::len);
-        Some(Output {
-            text,
-            start,
-            frame: FrameChange::Keep,
-        })
+        Some(Output::new(text, start))
     }
 
     /// What of the line in the making is not shown yet.

@@ -1,8 +1,8 @@
 //! Reading one stream of one worker: its bytes go to the log file, and what is shown of them to the [`Screen`](super::Screen).
 
-use super::present::{Output, Presenter, Style};
-use super::tail::Tail;
-use super::{Chunk, RotatingLog, Sieve, Source, Unkept};
+use super::present::{Presenter, Style};
+use super::stream::Output;
+use super::{Chunk, RotatingLog, Sieve, Source, Tail, Unkept};
 use crate::io::thread;
 use crossbeam_channel::Sender;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -18,23 +18,17 @@ const PIPE_BYTES: usize = 1 << 20;
 
 /// What to do with a stream.
 pub struct Reader {
-    /// Whose stream it is.
     pub source: Source,
     /// The read end of its pipe.
     pub stream: File,
-    /// How it goes to the screen.
     pub style: Style,
     /// Put before every line on the screen.
     pub prefix: Vec<u8>,
     /// Gets every byte as it comes.
     pub log: Option<RotatingLog>,
-    /// Gets some of the lines, as the screen does.
     pub sieve: Option<Sieve>,
-    /// Gets its last lines.
     pub tail: Option<Tail>,
-    /// The way to the screen.
     pub chunks: Sender<Chunk>,
-    /// Hears of a log that cannot be written.
     pub unkept: Unkept,
     /// Dropped when the stream has been read to its end.
     pub _alive: Sender<()>,
@@ -43,9 +37,6 @@ pub struct Reader {
 impl Reader {
     /// Reads on a thread of its own until the stream ends. When the other end of `stop` is closed, it reads only
     /// what is in the pipe already: a daemon that a worker left behind may hold the stream open for ever.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub fn start(mut self, stop: Arc<PipeReader>) -> io::Result<()> {
         let name = format!("read-{}-{}", self.source.rank, self.source.stream.name());
         thread::start(name, move || {
@@ -60,10 +51,7 @@ impl Reader {
                 match wait(&self.stream, &stop, left_after_stop.is_none(), until) {
                     Ready::Stop => left_after_stop = Some(PIPE_BYTES),
                     Ready::Nothing if left_after_stop.is_some() => break,
-                    Ready::Nothing => {
-                        let output = presenter.overdue(Instant::now());
-                        self.show(output);
-                    }
+                    Ready::Nothing => self.show(presenter.overdue(Instant::now())),
                     Ready::Stream => match self.stream.read(&mut buffer) {
                         Ok(0) => break,
                         Ok(count) => {
@@ -83,54 +71,44 @@ impl Reader {
     fn pass_on(&mut self, presenter: &mut Presenter, bytes: Option<&[u8]>) {
         self.log(bytes.unwrap_or_default());
         let mut caught = Vec::new();
-        let output = {
-            let sieve = self.sieve.as_ref();
-            let mut tail = self.tail.as_ref().map(Tail::adding);
-            presenter.push(bytes, Instant::now(), |line| {
-                if let Some(tail) = &mut tail {
-                    tail.add(line);
+        let output = presenter.push(bytes, Instant::now(), |line| {
+            if let Some(tail) = &self.tail {
+                tail.add(line);
+            }
+            if self.sieve.as_ref().is_some_and(|sieve| sieve.catches(line)) {
+                caught.extend_from_slice(&self.prefix);
+                caught.extend_from_slice(line);
+                if !line.ends_with(b"\n") {
+                    caught.push(b'\n');
                 }
-                if sieve.is_some_and(|sieve| sieve.catches(line)) {
-                    caught.extend_from_slice(&self.prefix);
-                    caught.extend_from_slice(line);
-                    if !line.ends_with(b"\n") {
-                        caught.push(b'\n');
-                    }
-                }
-            })
-        };
-        if !caught.is_empty()
-            && let Some(Err((path, error))) = self.sieve.as_ref().map(|sieve| sieve.keep(&caught))
+            }
+        });
+        if let Some(sieve) = self.sieve.as_ref().filter(|_| !caught.is_empty())
+            && let Err((path, error)) = sieve.keep(&caught)
         {
-            self.unkept
-                .add(&path, &error, "lines are shown but no longer copied there");
+            let consequence = "lines are shown but no longer copied there";
+            self.unkept.add(&path, &error, consequence);
         }
         self.show(output);
     }
 
     fn show(&self, output: Option<Output>) {
-        let Some(Output { text, start, frame }) = output else {
-            return;
-        };
-        // It fails only when the screen has been given up; the log goes on.
-        let _ = self.chunks.send(Chunk {
-            source: self.source,
-            text,
-            start,
-            frame,
-        });
+        if let Some(output) = output {
+            let source = self.source;
+            // It fails only when the screen has been given up; the log goes on.
+            let _ = self.chunks.send(Chunk { source, output });
+        }
     }
 
     fn log(&mut self, bytes: &[u8]) {
         if let Some(log) = &mut self.log
             && let Err(error) = log.write(bytes)
         {
-            let consequence = if self.style == Style::Hidden {
-                "the rest of its output is neither kept nor shown"
-            } else {
-                "its output is shown but no longer kept"
+            let consequence = match self.style {
+                Style::Hidden => "the rest of its output is neither kept nor shown",
+                _ => "its output is shown but no longer kept",
             };
-            self.unkept.add(log.path(), &error, consequence);
+            self.unkept.add(&log.path, &error, consequence);
             self.log = None;
         }
     }

@@ -15,22 +15,19 @@ use std::path::{Path, PathBuf};
 /// line that is larger than the bound has a file to itself.
 #[derive(Debug)]
 pub struct RotatingLog {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     file: File,
     /// Bytes in `file`.
     len: u64,
     /// How many of them, the last, are of a line without an end.
     begun: u64,
-    /// They end in a carriage return: the next byte decides whether it ended a frame.
+    /// The last byte is a carriage return: the next one decides whether it ended a frame.
     returned: bool,
     most: u64,
 }
 
 impl RotatingLog {
     /// Makes the file, of at most `most` bytes.
-    ///
-    /// # Errors
-    /// It cannot be made.
     pub fn create(path: PathBuf, most: u64) -> io::Result<Self> {
         Ok(Self {
             file: open(&path)?,
@@ -42,15 +39,7 @@ impl RotatingLog {
         })
     }
 
-    /// Where it lies.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Adds bytes, which need not end with a line.
-    ///
-    /// # Errors
-    /// They cannot be written, or a full file not be put aside. What was written of a line is taken back then.
+    /// Adds bytes, which need not end with a line. On an error, what was written of a line is removed.
     pub fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while let Some(first) = bytes.first() {
             if self.returned && *first != b'\n' {
@@ -68,8 +57,7 @@ impl RotatingLog {
         Ok(())
     }
 
-    /// How many of `bytes` go into the file before it is full; of a file that holds one line alone at least the rest of
-    /// that line.
+    /// How many of `bytes` go into the file before it is full; a line that has the file to itself is not cut.
     fn fitting(&self, bytes: &[u8]) -> usize {
         let room = usize::try_from(self.most.saturating_sub(self.len)).unwrap_or(usize::MAX);
         if bytes.len() <= room {
@@ -93,13 +81,11 @@ impl RotatingLog {
         let whole = self.len - self.begun;
         let moved = if whole == 0 { 0 } else { self.begun };
         (self.len, self.begun) = (0, 0);
-        if moved > 0 {
-            let mut line = vec![0; usize::try_from(moved).unwrap_or(usize::MAX)];
-            // Somebody else may have emptied it.
-            if full.read_exact_at(&mut line, whole).is_ok() {
-                full.set_len(whole)?;
-                self.append(&line)?;
-            }
+        let mut line = vec![0; moved as usize];
+        // Somebody else may have emptied the full file.
+        if moved > 0 && full.read_exact_at(&mut line, whole).is_ok() {
+            full.set_len(whole)?;
+            self.append(&line)?;
         }
         Ok(())
     }
@@ -118,7 +104,6 @@ impl RotatingLog {
         Ok(())
     }
 
-    /// Notes that `bytes` lie in the file.
     fn count(&mut self, bytes: &[u8]) {
         self.len += bytes.len() as u64;
         self.returned = bytes.last() == Some(&b'\r');
@@ -128,14 +113,13 @@ impl RotatingLog {
         };
     }
 
-    /// Takes back the line that is only begun after `written`, what was written before `error`.
+    /// Removes the line that is only begun after `written`, what was written before `error`.
     fn cut(&mut self, written: &[u8], error: io::Error) -> io::Result<()> {
         self.count(written);
         self.len -= self.begun;
         self.begun = 0;
         // Only ever shortened: somebody else may have emptied it.
         if self.file.metadata().is_ok_and(|meta| meta.len() > self.len) {
-            // What cannot be taken back stays; the error is told in any case.
             let _ = self.file.set_len(self.len);
         }
         Err(error)
@@ -174,7 +158,7 @@ mod tests {
         for piece in pieces {
             log.write(piece.as_bytes()).unwrap();
         }
-        assert_eq!(log.path(), path);
+        assert_eq!(log.path, path);
         (read(&folder.path().join("stdout.log.1")), read(&path))
     }
 

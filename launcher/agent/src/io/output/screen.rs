@@ -1,7 +1,8 @@
 //! The owner of the launcher's standard output and standard error.
 
 use super::frame;
-use super::stream::{Chunk, FrameChange, Source, Start, Stream};
+use super::stream::{Chunk, FrameChange, Output, Source, Start, Stream};
+use crate::io::thread;
 use crossbeam_channel::{Receiver, Sender, never, select};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -18,32 +19,24 @@ const ERASE: &[u8] = b"\r\x1b[2K";
 /// The way to the screen. Its thread ends when all clones of both senders are gone and everything is written.
 #[derive(Debug)]
 pub struct Screen {
-    /// For the readers.
     pub chunks: Sender<Chunk>,
-    /// For the launcher's own lines.
     pub notices: Sender<String>,
-    /// Disconnects when the thread has ended.
     pub done: Receiver<()>,
 }
 
 impl Screen {
     /// Starts the thread that owns both streams. Nobody else may write to them from here on. `first` is the notice
     /// that stands before everything else.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub fn start(first: String) -> io::Result<Self> {
         let (chunks, chunks_in) = crossbeam_channel::bounded(WAITING_CHUNKS);
         let (notices, notices_in) = crossbeam_channel::unbounded();
         let (alive, done) = crossbeam_channel::bounded(0);
-        std::thread::Builder::new()
-            .name("screen".to_owned())
-            .spawn(move || {
-                let mut writer = Writer::new();
-                writer.notice(&first);
-                writer.run(chunks_in, notices_in);
-                drop(alive);
-            })?;
+        thread::start("screen", move || {
+            let mut writer = Writer::new();
+            writer.notice(&first);
+            writer.run(chunks_in, notices_in);
+            drop(alive);
+        })?;
         Ok(Self {
             chunks,
             notices,
@@ -58,12 +51,11 @@ pub fn draws_frames(stream: Stream) -> bool {
 }
 
 struct Writer {
-    /// Whether standard output and standard error are terminals.
     terminals: [bool; 2],
-    /// Both are the same file.
+    /// Both streams are the same file.
     shared: bool,
     closed: [bool; 2],
-    /// Who left a line without an end on either stream; with a shared file on the first.
+    /// Who left a line without an end on either stream; with a shared file the first counts.
     open: [Option<Source>; 2],
     /// The progress frame on show, and whose it is.
     frame: Option<(Source, Vec<u8>)>,
@@ -112,28 +104,25 @@ impl Writer {
         });
     }
 
-    fn chunk(&mut self, chunk: Chunk) {
-        let own_frame = self
-            .frame
-            .as_ref()
-            .is_some_and(|(source, _)| *source == chunk.source);
-        match chunk.frame {
-            // The line takes the place of the frame, as it would on a terminal.
-            FrameChange::Clear if own_frame => self.show(None),
-            FrameChange::Show(_) if own_frame && !chunk.text.is_empty() => self.show(None),
-            _ => {}
+    fn chunk(&mut self, Chunk { source, output }: Chunk) {
+        let Output { text, start, frame } = output;
+        // A line takes the place of the source's frame, as it would on a terminal.
+        let is_replaced = match frame {
+            FrameChange::Clear => true,
+            FrameChange::Show(_) => !text.is_empty(),
+            FrameChange::Keep => false,
+        };
+        if is_replaced && self.frame.as_ref().is_some_and(|(of, _)| *of == source) {
+            self.show(None);
         }
-        if !chunk.text.is_empty() {
-            self.around_frame(chunk.source.stream, |writer| {
-                writer.text(chunk.source, &chunk.start, &chunk.text);
-            });
+        if !text.is_empty() {
+            self.around_frame(source.stream, |writer| writer.text(source, &start, &text));
         }
-        if let FrameChange::Show(text) = chunk.frame {
-            self.show(Some((chunk.source, text)));
+        if let FrameChange::Show(text) = frame {
+            self.show(Some((source, text)));
         }
     }
 
-    /// Writes what a source has to say.
     fn text(&mut self, source: Source, start: &Start, text: &[u8]) {
         let stream = source.stream;
         let place = self.place(stream);
@@ -209,8 +198,8 @@ impl Writer {
         if self.open[self.place(stream)].is_some() {
             return;
         }
-        let width =
-            stream.with_fd(|fd| rustix::termios::tcgetwinsize(fd).map_or(0, |size| usize::from(size.ws_col)));
+        let size = stream.with_fd(|fd| rustix::termios::tcgetwinsize(fd));
+        let width = size.map_or(0, |size| usize::from(size.ws_col));
         let width = if width == 0 { USUAL_WIDTH } else { width };
         match frame::fit(text, width) {
             Some(fitted) => self.write(stream, &fitted),
@@ -224,11 +213,12 @@ impl Writer {
         if self.closed[stream.index()] {
             return;
         }
-        let Err(error) = stream.with_fd(|fd| write_all(fd, bytes)) else {
-            return;
-        };
-        self.closed[stream.index()] = true;
-        if stream == Stream::Stdout && error != Errno::PIPE {
+        let written = stream.with_fd(|fd| write_all(fd, bytes));
+        self.closed[stream.index()] = written.is_err();
+        if let Err(error) = written
+            && stream == Stream::Stdout
+            && error != Errno::PIPE
+        {
             let reason = io::Error::from(error);
             self.notice(&format!(
                 "dtrain: cannot write to standard output: {reason}; the run goes on, and what the workers print there \
@@ -238,7 +228,6 @@ impl Writer {
     }
 }
 
-/// Whether two descriptors are of one file.
 fn same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     match (rustix::fs::fstat(one), rustix::fs::fstat(other)) {
         (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),

@@ -15,7 +15,7 @@ pub struct Sieve {
 }
 
 impl Sieve {
-    /// Keeps lines with one of `texts` in `log`.
+    /// Copies lines with one of `texts` to `log`.
     pub fn new(texts: &[String], log: RotatingLog) -> Self {
         Self {
             texts: texts.iter().map(|text| Finder::new(text).into_owned()).collect(),
@@ -23,25 +23,18 @@ impl Sieve {
         }
     }
 
-    /// Whether the line is one to keep.
     pub(super) fn catches(&self, line: &[u8]) -> bool {
         self.texts.iter().any(|text| text.find(line).is_some())
     }
 
     /// Adds whole lines to the log.
-    ///
-    /// # Errors
-    /// The log's path, and why it cannot be written; only once, then nothing is kept any more.
     pub(super) fn keep(&self, lines: &[u8]) -> Result<(), (PathBuf, io::Error)> {
         // A log is whole between any two statements, so a panic elsewhere has not broken it.
         let mut held = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Err(error)) = held.as_mut().map(|log| log.write(lines)) else {
             return Ok(());
         };
-        match held.take() {
-            Some(log) => Err((log.path().to_owned(), error)),
-            None => Ok(()),
-        }
+        held.take().map_or(Ok(()), |log| Err((log.path, error)))
     }
 }
 

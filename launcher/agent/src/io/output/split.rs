@@ -95,7 +95,7 @@ impl Splitter {
         }
     }
 
-    /// The line that has begun, as far as it is there.
+    /// The line that has begun.
     pub(super) fn line_in_the_making(&self) -> Option<&[u8]> {
         (!self.after_frame && !self.carriage_return && !self.pending.is_empty()).then_some(&self.pending[..])
     }

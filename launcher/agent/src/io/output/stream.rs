@@ -4,12 +4,9 @@ use rustix::termios::LocalModes;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// One of the two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// Standard output.
     Stdout,
-    /// Standard error.
     Stderr,
 }
 
@@ -19,21 +16,14 @@ impl Stream {
 
     /// Its usual name, also that of its log file.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Stdout => "stdout",
-            Self::Stderr => "stderr",
-        }
+        ["stdout", "stderr"][self.index()]
     }
 
     /// Its place in [`Stream::BOTH`].
     pub fn index(self) -> usize {
-        match self {
-            Self::Stdout => 0,
-            Self::Stderr => 1,
-        }
+        self as usize
     }
 
-    /// Does something with the launcher's own.
     pub(super) fn with_fd<T>(self, act: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
         match self {
             Self::Stdout => act(io::stdout().as_fd()),
@@ -49,7 +39,6 @@ impl Stream {
         })
     }
 
-    /// Whether the launcher's own is a terminal.
     pub fn is_terminal(self) -> bool {
         self.with_fd(|fd| fd.is_terminal())
     }
@@ -58,34 +47,43 @@ impl Stream {
 /// Where output comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The worker.
     pub rank: usize,
-    /// Which of its streams.
     pub stream: Stream,
 }
 
-/// What one source writes to the screen, and what becomes of its progress frame after that.
+/// What one source writes to the screen.
 #[derive(Debug)]
 pub struct Chunk {
     pub(super) source: Source,
+    pub(super) output: Output,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Output {
     pub(super) text: Vec<u8>,
     pub(super) start: Start,
+    /// What becomes of the source's progress frame.
     pub(super) frame: FrameChange,
 }
 
-/// What the first byte of a chunk begins.
+impl Output {
+    pub(super) fn new(text: Vec<u8>, start: Start) -> Self {
+        let frame = FrameChange::Keep;
+        Self { text, start, frame }
+    }
+}
+
+/// What the first byte of an output begins.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// A line.
     Line,
-    /// Nothing: it goes on with the line of its source that was left open. The prefix is for the case that somebody else
-    /// has written meanwhile.
+    /// Nothing: it continues the line that its source left open. The prefix is for the case that somebody else has written
+    /// meanwhile.
     Continued(Vec<u8>),
     /// Whatever the program made of it.
     Raw,
 }
 
-/// What a source's output does to the progress frame that it is showing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FrameChange {
     Keep,

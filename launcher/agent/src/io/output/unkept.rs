@@ -16,7 +16,7 @@ pub struct Unkept {
 }
 
 impl Unkept {
-    /// None yet. `notices` is the way to the screen.
+    /// `notices` is the way to the screen.
     pub fn new(notices: Sender<String>) -> Self {
         Self {
             notices,
@@ -24,23 +24,20 @@ impl Unkept {
         }
     }
 
-    /// Tells that the log at `path` is given up because of `error`, and what becomes of what would go there.
+    /// Tells that the log at `path` is given up because of `error`, and the consequence.
     pub(super) fn add(&self, path: &Path, error: &io::Error, consequence: &str) {
+        let text = format!("dtrain: cannot write {}: {error}; {consequence}", path.display());
         // Fails only when the screen has been given up.
-        let _ = self.notices.send(format!(
-            "dtrain: cannot write {}: {error}; {consequence}",
-            path.display()
-        ));
+        let _ = self.notices.send(text);
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         logs.push((path.to_owned(), error.to_string()));
     }
 
-    /// What the user is told at the end; nothing where all logs are whole.
+    /// The message at the end of the run; none where all logs are whole.
     pub fn report(&self) -> Option<String> {
         let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
-        let named: Vec<_> = logs
-            .iter()
-            .take(NAMED)
+        let named = logs.iter().take(NAMED);
+        let named: Vec<_> = named
             .map(|(path, error)| format!("{} ({error})", path.display()))
             .collect();
         let more = match logs.len().saturating_sub(NAMED) {

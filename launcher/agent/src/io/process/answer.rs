@@ -31,12 +31,11 @@ pub fn output(command: &mut Command, patience: Duration) -> Option<String> {
 }
 
 fn ends_within(child: &Child, patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
-    let opened = Pid::from_raw(child.id().cast_signed())
-        .map(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()));
+    let pid = Pid::from_raw(child.id().cast_signed());
+    let opened = pid.map(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()));
     // A pid that is nobody's any more has ended.
     let Some(Ok(pidfd)) = opened else { return true };
-    has_ended(&pidfd, deadline)
+    has_ended(&pidfd, Instant::now() + patience)
 }
 
 /// Whether the process ends before `deadline`: its descriptor is readable then.

@@ -3,10 +3,11 @@
 //! gone, and can find and end them.
 
 use super::{descriptors, proc};
+use rustix::fs::FileType;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,9 +18,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// From now on, processes below this one whose parent has gone become its children.
-///
-/// # Errors
-/// The system has no such thing (Linux before 3.4).
 pub fn adopt() -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(Into::into)
 }
@@ -43,19 +41,13 @@ pub fn end_all() {
     }
 }
 
-/// Waits for a child and reaps it, no longer than until `deadline`.
 fn reap(child: Pid, deadline: Instant) {
-    while Instant::now() <= deadline
-        && matches!(
-            rustix::process::waitpid(Some(child), WaitOptions::NOHANG),
-            Ok(None)
-        )
-    {
+    let ended = || rustix::process::waitpid(Some(child), WaitOptions::NOHANG);
+    while Instant::now() <= deadline && matches!(ended(), Ok(None)) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// The parent of a process; none where nobody knows.
 pub(super) fn parent_of(pid: Pid) -> Option<Pid> {
     if pid == rustix::process::getpid() {
         return rustix::process::getppid();
@@ -78,11 +70,10 @@ pub fn any() -> bool {
 /// Closes standard output and standard error, and waits for those children that read them, as `>(...)` does: who looks at what
 /// they have made after this process has ended finds all of it.
 pub fn finish_readers() {
-    let identity = |pipe: rustix::fd::BorrowedFd<'_>| {
+    let identity = |pipe: BorrowedFd<'_>| {
         let stat = rustix::fs::fstat(pipe).ok()?;
-        rustix::fs::FileType::from_raw_mode(stat.st_mode)
-            .is_fifo()
-            .then_some((stat.st_dev, stat.st_ino))
+        let is_pipe = FileType::from_raw_mode(stat.st_mode).is_fifo();
+        is_pipe.then_some((stat.st_dev, stat.st_ino))
     };
     let written = [identity(io::stdout().as_fd()), identity(io::stderr().as_fd())];
     let reads = |child: &Pid| {
@@ -102,15 +93,13 @@ pub(super) fn listed_children() -> Vec<Pid> {
     let Some(threads) = fs::read_dir("/proc/self/task").ok().filter(|_| proc::is_ours()) else {
         return Vec::new();
     };
-    let lists = threads
-        .flatten()
-        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    lists
-        .flat_map(|list| {
-            let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
-            pids.filter_map(Pid::from_raw).collect::<Vec<_>>()
-        })
-        .collect()
+    let lists = threads.flatten().map(|thread| thread.path().join("children"));
+    let mut children = Vec::new();
+    for list in lists.filter_map(|list| fs::read_to_string(list).ok()) {
+        let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
+        children.extend(pids.filter_map(Pid::from_raw));
+    }
+    children
 }
 
 /// The children of this process, those that have ended and are not reaped included; none where /proc is not ours.
@@ -119,17 +108,15 @@ fn children() -> Vec<Pid> {
     let Some(entries) = fs::read_dir("/proc").ok().filter(|_| proc::is_ours()) else {
         return Vec::new();
     };
-    entries
-        .filter_map(|entry| {
-            let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            (parent(&stat)? == own).then(|| Pid::from_raw(pid))?
-        })
-        .collect()
+    let child = |entry: io::Result<fs::DirEntry>| {
+        let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        (parent(&stat)? == own).then(|| Pid::from_raw(pid))?
+    };
+    entries.filter_map(child).collect()
 }
 
-/// The parent in a line of `/proc/PID/stat`: the second field behind the name, which stands in parentheses and may hold
-/// anything.
+/// The parent in `/proc/PID/stat`: the second field behind the name, which stands in parentheses and may hold anything.
 fn parent(stat: &str) -> Option<i32> {
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// The first descriptor that has no standard meaning.
 const FIRST: i32 = 3;
 
-/// Names under which a program opens what it has inherited, before the number.
+/// How programs name what they have inherited, before the number.
 const NAMES: [&[u8]; 2] = [b"/dev/fd/", b"/proc/self/fd/"];
 
 /// What was inherited. Dropping it closes it.
@@ -47,22 +47,20 @@ impl Inherited {
     }
 }
 
-/// Whether this word names the descriptor, alone or at its end, as in `--config=/dev/fd/63`.
+/// Whether this word ends with the descriptor's name, as in `--config=/dev/fd/63`.
 fn names(word: &OsStr, number: i32) -> bool {
-    let word = word.as_encoded_bytes();
-    NAMES
-        .iter()
-        .any(|name| word.ends_with(&[name, number.to_string().as_bytes()].concat()))
+    let number = number.to_string();
+    let mut names = NAMES.iter().map(|name| [name, number.as_bytes()].concat());
+    names.any(|name| word.as_encoded_bytes().ends_with(&name))
 }
 
-/// From now on, standard output and standard error go nowhere: whoever reads them sees the end.
+/// Standard output and standard error go nowhere from now on: their readers see the end.
 pub fn close_output() {
-    let Ok(nowhere) = rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) else {
-        return;
-    };
-    // Both cannot fail for an open file.
-    let _ = rustix::stdio::dup2_stdout(&nowhere);
-    let _ = rustix::stdio::dup2_stderr(&nowhere);
+    if let Ok(nowhere) = rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+        // Both cannot fail for an open file.
+        let _ = rustix::stdio::dup2_stdout(&nowhere);
+        let _ = rustix::stdio::dup2_stderr(&nowhere);
+    }
 }
 
 #[cfg(test)]

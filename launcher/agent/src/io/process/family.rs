@@ -15,10 +15,8 @@ pub struct Family {
 }
 
 impl Family {
-    /// Starts a worker. The kernel kills it should the calling thread end, so call this from the main thread.
-    ///
-    /// # Errors
-    /// The program cannot be executed, or the system's limit of processes is reached. Nothing runs then.
+    /// Starts a worker. The kernel kills it should the calling thread end, so call this from the main thread. On an error,
+    /// nothing runs.
     pub fn start(&self, spec: &WorkerSpec) -> io::Result<(Worker, Streams)> {
         let mut workers = self.lock();
         let started = Worker::start(spec)?;
@@ -40,17 +38,14 @@ impl Family {
         descendants::end_all();
     }
 
-    /// Reaps the adopted children that have ended, and no worker. One that is missed while another thread is at work is reaped
-    /// the next time.
+    /// Reaps the adopted children that have ended, and no worker; the next time where another thread holds the lock.
     pub fn reap_orphans(&self) {
         let Ok(workers) = self.workers.try_lock() else {
             return;
         };
-        for child in descendants::listed_children() {
-            if !workers.contains(&child) {
-                // One that runs is left alone.
-                let _ = rustix::process::waitpid(Some(child), WaitOptions::NOHANG);
-            }
+        let children = descendants::listed_children().into_iter();
+        for child in children.filter(|child| !workers.contains(child)) {
+            let _ = rustix::process::waitpid(Some(child), WaitOptions::NOHANG);
         }
     }
 
@@ -65,7 +60,6 @@ impl Family {
         handlers::stop_this_process();
     }
 
-    /// Lets suspended workers go on.
     pub fn resume(&self) {
         signal_groups(&self.lock(), Signal::CONT);
     }

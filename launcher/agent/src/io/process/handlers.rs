@@ -18,9 +18,6 @@ const XFSZ: i32 = Signal::XFSZ.as_raw();
 /// A signal that was ignored when the launcher started stays ignored: that is how `nohup` and the shell's `&` ask
 /// for a run that outlives its terminal, and the workers inherit the same. Only SIGCHLD must not stay ignored, or
 /// the system would throw away how the workers ended.
-///
-/// # Errors
-/// A handler cannot be installed, or the thread cannot be started.
 pub fn listen(wanted: &[i32], deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     let mut received = signal_hook::iterator::Signals::new(heeded(wanted).chain([CHLD]))?;
     std::thread::Builder::new()
@@ -39,9 +36,6 @@ pub struct LatestOfJob(Arc<AtomicUsize>);
 
 impl LatestOfJob {
     /// From now on. Call it before [`listen`].
-    ///
-    /// # Errors
-    /// A handler cannot be installed.
     pub fn watch() -> io::Result<Self> {
         let latest = Arc::<AtomicUsize>::default();
         for signal in heeded(&JOB) {
@@ -63,10 +57,8 @@ fn number(signal: i32) -> usize {
 /// Those that were not ignored when this program started.
 fn heeded(wanted: &[i32]) -> impl Iterator<Item = i32> {
     let ignored = ignored_at_start();
-    wanted
-        .iter()
-        .copied()
-        .filter(move |signal| ignored & (1 << (signal - 1)) == 0)
+    let is_heeded = move |signal: &i32| ignored & (1 << (signal - 1)) == 0;
+    wanted.iter().copied().filter(is_heeded)
 }
 
 /// Suspends this process, all its threads, until it gets SIGCONT.
@@ -77,23 +69,17 @@ pub fn stop_this_process() {
 
 /// From its return on, this thread and those that it starts may write to the terminal and lend it although their process group
 /// is not the terminal's, also after `stty tostop`. Programs that they start inherit that, see `let_the_terminal_stop_it`.
-///
-/// # Errors
-/// The system refuses to change the set of blocked signals.
 pub fn write_to_any_terminal() -> io::Result<()> {
-    let mut output = SigSet::empty();
-    output.add(nix::sys::signal::Signal::SIGTTOU);
-    output.thread_block().map_err(Into::into)
+    terminal_output().thread_block().map_err(Into::into)
 }
 
 /// Undoes [`write_to_any_terminal`] for a program that is about to be executed; may be called between fork and exec.
-///
-/// # Errors
-/// The system refuses to change the set of blocked signals.
 pub(super) fn let_the_terminal_stop_it() -> io::Result<()> {
-    let mut output = SigSet::empty();
-    output.add(nix::sys::signal::Signal::SIGTTOU);
-    output.thread_unblock().map_err(Into::into)
+    terminal_output().thread_unblock().map_err(Into::into)
+}
+
+fn terminal_output() -> SigSet {
+    SigSet::from(nix::sys::signal::Signal::SIGTTOU)
 }
 
 /// Whether the process has a handler for the signal, or holds it back to fetch it: it does not die of it. Also where nobody knows.
@@ -115,9 +101,6 @@ pub(super) fn is_stopped_by(pid: Pid, signal: Signal) -> bool {
 /// From its return on, writing a file beyond the limit of file sizes (`ulimit -f`) fails as on a full disk, which can
 /// be told, and no longer kills the launcher. A handler is not inherited through exec: programs start with the
 /// signal as it was.
-///
-/// # Errors
-/// The handler cannot be installed.
 pub fn survive_file_size_limit() -> io::Result<()> {
     if ignored_at_start() & (1 << (XFSZ - 1)) == 0 {
         signal_hook::flag::register(XFSZ, Arc::default())?;
@@ -125,19 +108,16 @@ pub fn survive_file_size_limit() -> io::Result<()> {
     Ok(())
 }
 
-/// The set of ignored signals as a bit mask (bit n-1 is signal n); none where it cannot be read.
+/// The set of ignored signals as a bit mask (bit n-1 is signal n); empty where it cannot be read.
 fn ignored_at_start() -> u64 {
-    std::fs::read_to_string("/proc/self/status")
-        .ok()
-        .and_then(|status| parse_set(&status, "SigIgn:"))
-        .unwrap_or(0)
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    parse_set(&status, "SigIgn:").unwrap_or(0)
 }
 
 fn status(pid: u32) -> Option<String> {
     std::fs::read_to_string(proc::folder(pid)?.join("status")).ok()
 }
 
-/// One of the sets of signals in a process's status.
 fn parse_set(status: &str, set: &str) -> Option<u64> {
     let mask = status.lines().find_map(|line| line.strip_prefix(set))?;
     u64::from_str_radix(mask.trim(), 16).ok()

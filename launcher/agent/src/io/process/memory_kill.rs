@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// A record of the kernel's log is not longer than this.
 const RECORD_BYTES: usize = 8 * 1024;
@@ -19,45 +19,34 @@ const MOST_RECORDS: usize = 100_000;
 /// What `/proc/self/ns/pid` says where process ids are those of the kernel's log.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// A place where the kernel counts such kills.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Counter {
-    path: PathBuf,
-    means: MemoryKill,
-}
-
 /// What the system said when the run began.
 #[derive(Debug)]
 pub struct MemoryKills {
-    counter: Option<(Counter, u64)>,
+    /// The nearest place where the kernel counts such kills, and the count.
+    counter: Option<(PathBuf, MemoryKill, u64)>,
     /// The kernel's log, from its end at that time on.
     log: Option<File>,
 }
 
 impl MemoryKills {
-    /// Notes the counter's value and the log's end. Call it before the first worker starts. What cannot be read is
-    /// done without.
+    /// Notes the counter's value and the log's end. Call it before the first worker starts.
     pub fn note() -> Self {
-        let counter = counters().into_iter().find_map(|counter| {
-            let count = counter.read()?;
-            Some((counter, count))
-        });
+        let read = |(path, means): (PathBuf, MemoryKill)| count(&path).map(|count| (path, means, count));
         Self {
-            counter,
+            counter: counters().into_iter().find_map(read),
             log: log_from_now_on(),
         }
     }
 
-    /// What has happened since. `pids` are the processes in question.
+    /// The kills since then. `pids` are the processes in question.
     pub fn since(&self, pids: &[u32]) -> SinceThen {
-        let counted = self
-            .counter
-            .as_ref()
-            .and_then(|(counter, before)| (counter.read()? > *before).then_some(counter.means));
-        let logged = self.log.as_ref().map(killed_pids).unwrap_or_default();
+        let counter = self.counter.as_ref();
+        let counter = counter.filter(|(path, _, before)| count(path) > Some(*before));
+        let mut logged = self.log.as_ref().map(killed_pids).unwrap_or_default();
+        logged.retain(|pid| pids.contains(pid));
         SinceThen {
-            counted,
-            logged: logged.into_iter().filter(|pid| pids.contains(pid)).collect(),
+            counted: counter.map(|(_, means, _)| *means),
+            logged,
         }
     }
 }
@@ -70,7 +59,7 @@ pub struct SinceThen {
 }
 
 impl SinceThen {
-    /// What speaks for `pid` having been killed for memory, should it have died of SIGKILL.
+    /// What speaks for `pid` having been killed for memory, if it died of SIGKILL.
     pub fn evidence(&self, pid: Option<u32>) -> Option<MemoryKill> {
         match pid {
             Some(pid) if self.logged.contains(&pid) => Some(MemoryKill::Logged),
@@ -79,31 +68,24 @@ impl SinceThen {
     }
 }
 
-impl Counter {
-    fn read(&self) -> Option<u64> {
-        count(&fs::read_to_string(&self.path).ok()?)
-    }
-}
-
-/// Every counter that may exist, the nearest first.
-fn counters() -> Vec<Counter> {
+/// The files that may count such kills, the nearest first.
+fn counters() -> Vec<(PathBuf, MemoryKill)> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let groups = group_files(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
-    let group = |path| Counter {
-        path,
-        means: MemoryKill::Group,
-    };
-    let machine = Counter {
-        path: "/proc/vmstat".into(),
-        means: MemoryKill::Machine,
-    };
-    groups.into_iter().map(group).chain([machine]).collect()
+    let groups = groups.into_iter().map(|path| (path, MemoryKill::Group));
+    groups
+        .chain([("/proc/vmstat".into(), MemoryKill::Machine)])
+        .collect()
+}
+
+fn count(path: &Path) -> Option<u64> {
+    counted(&fs::read_to_string(path).ok()?)
 }
 
 /// The number of kills in `memory.events`, `memory.oom_control` or `/proc/vmstat`: all three have a line `oom_kill N`.
-fn count(text: &str) -> Option<u64> {
-    text.lines()
-        .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+fn counted(text: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
 /// The files that may count the kills of this process's control group, from its own upwards. `memberships` is
@@ -115,13 +97,10 @@ fn group_files(memberships: &str, mounts: &str) -> Vec<PathBuf> {
         else {
             continue;
         };
-        // A group outside of what is mounted here cannot be seen; the mount's own is the nearest then.
+        // A group outside of this mount cannot be seen; the mount's own is the nearest then.
         let below = Path::new(member).strip_prefix(&root).unwrap_or(Path::new(""));
-        let below = if below.components().any(|part| part.as_os_str() == "..") {
-            Path::new("")
-        } else {
-            below
-        };
+        let is_outside = below.components().any(|part| part == Component::ParentDir);
+        let below = if is_outside { Path::new("") } else { below };
         files.extend(below.ancestors().map(|part| point.join(part).join(name)));
     }
     files
@@ -156,7 +135,7 @@ fn mount(mounts: &str, version: u8) -> Option<(PathBuf, PathBuf)> {
     })
 }
 
-/// A path of `/proc/self/mountinfo`, where blanks stand as `\040`.
+/// In `/proc/self/mountinfo` blanks stand as `\040`.
 fn unescaped(path: &str) -> PathBuf {
     path.replace("\\040", " ").replace("\\011", "\t").into()
 }
@@ -186,9 +165,11 @@ fn killed_pids(mut log: &File) -> Vec<u32> {
         match log.read(&mut record) {
             Ok(0) => break,
             Ok(length) => killed.extend(killed_pid(&String::from_utf8_lossy(&record[..length]))),
-            // Records were overwritten before they were read: it goes on with the oldest that is there.
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::PIPE) => {}
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::INTR) => {}
+            // Records were overwritten before they were read (PIPE): the next read returns the oldest that is there.
+            Err(error)
+                if [Errno::PIPE, Errno::INTR]
+                    .map(Some)
+                    .contains(&Errno::from_io_error(&error)) => {}
             // The end, or a log that cannot be read after all.
             Err(_) => break,
         }
@@ -196,7 +177,6 @@ fn killed_pids(mut log: &File) -> Vec<u32> {
     killed
 }
 
-/// The process that this record says was killed for memory.
 fn killed_pid(record: &str) -> Option<u32> {
     let (before, after) = record.split_once("Killed process ")?;
     if !before.to_ascii_lowercase().contains("out of memory") {
@@ -245,7 +225,7 @@ mod tests {
             ("oom_kill many\n", None),
             ("", None),
         ] {
-            assert_eq!(count(text), expected, "{text}");
+            assert_eq!(counted(text), expected, "{text}");
         }
     }
 
@@ -296,7 +276,7 @@ mod tests {
     #[test]
     fn a_machine_without_control_groups_has_the_machines_counter() {
         assert_eq!(files("", ""), [""; 0]);
-        assert_eq!(counters().last().unwrap().means, MemoryKill::Machine);
+        assert_eq!(counters().last().unwrap().1, MemoryKill::Machine);
     }
 
     #[test]
@@ -345,7 +325,7 @@ mod tests {
         #[test]
         fn no_input_panics(a in "(\\PC|\n|:|/|\\.){0,80}", b in "(\\PC|\n| |/| - cgroup2){0,80}") {
             group_files(&a, &b);
-            count(&a);
+            counted(&a);
             killed_pid(&format!("out of memory Killed process {a}"));
         }
     }

@@ -7,41 +7,22 @@ use std::path::{Path, PathBuf};
 /// Why there is no such program.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ProgramError {
-    /// No folder of PATH holds it.
     #[error("program `{name}` is in no folder of PATH{hint}")]
     NotInPath {
-        /// As given.
         name: String,
         /// Empty, or what may have been meant.
         hint: String,
     },
-    /// The path leads nowhere.
     #[error("program `{path}` does not exist")]
-    Missing {
-        /// As given.
-        path: PathBuf,
-    },
-    /// It is a folder or a device.
+    Missing { path: PathBuf },
     #[error("program `{path}` is not a file")]
-    NotAFile {
-        /// As given.
-        path: PathBuf,
-    },
-    /// The execute permission is missing.
+    NotAFile { path: PathBuf },
     #[error("program `{path}` is not executable; {remedy}")]
-    NotExecutable {
-        /// Where it was found.
-        path: PathBuf,
-        /// What to do.
-        remedy: String,
-    },
+    NotExecutable { path: PathBuf, remedy: String },
 }
 
 /// The file that running `name` executes: itself when it has a slash, else the first executable of that name in
 /// the folders of `path` (the PATH variable; the system's default when unset).
-///
-/// # Errors
-/// [`ProgramError`], naming the remedy.
 pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError> {
     if name.as_encoded_bytes().contains(&b'/') {
         return check(Path::new(name)).map(|()| PathBuf::from(name));
@@ -68,24 +49,16 @@ pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError>
 }
 
 fn check(path: &Path) -> Result<(), ProgramError> {
-    match std::fs::metadata(path) {
-        Err(_) => Err(ProgramError::Missing {
-            path: path.to_owned(),
-        }),
-        Ok(meta) if !meta.is_file() => Err(ProgramError::NotAFile {
-            path: path.to_owned(),
-        }),
-        Ok(_) if rustix::fs::access(path, Access::EXEC_OK).is_err() => {
-            let shown = path.display();
-            let remedy = if is_python(path) {
-                format!("run it as `python3 {shown}`")
-            } else {
-                format!("`chmod +x {shown}` makes it so")
+    let (path, shown) = (path.to_owned(), path.display());
+    match std::fs::metadata(&path) {
+        Err(_) => Err(ProgramError::Missing { path }),
+        Ok(meta) if !meta.is_file() => Err(ProgramError::NotAFile { path }),
+        Ok(_) if rustix::fs::access(&path, Access::EXEC_OK).is_err() => {
+            let remedy = match is_python(&path) {
+                true => format!("run it as `python3 {shown}`"),
+                false => format!("`chmod +x {shown}` makes it so"),
             };
-            Err(ProgramError::NotExecutable {
-                path: path.to_owned(),
-                remedy,
-            })
+            Err(ProgramError::NotExecutable { path, remedy })
         }
         Ok(_) => Ok(()),
     }

@@ -39,7 +39,7 @@ pub fn of(pid: u32, patience: Duration) -> String {
     text
 }
 
-/// A line for each thread: its name, state, and where in the kernel it waits.
+/// A line for each thread.
 fn threads(pid: u32) -> String {
     let mut text = format!("threads of process {pid} (name, state, waiting in the kernel at):\n");
     let tasks = proc::folder(pid).map(|folder| fs::read_dir(folder.join("task")));
@@ -51,23 +51,17 @@ fn threads(pid: u32) -> String {
         let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
         let (status, wchan, stack) = (read("status"), read("wchan"), read("stack"));
         let field = |key: &str| {
-            status
-                .lines()
-                .find_map(|line| line.strip_prefix(key))
-                .map_or("?", str::trim)
+            let mut lines = status.lines();
+            let value = lines.find_map(|line| line.strip_prefix(key));
+            value.map_or("?", str::trim)
         };
+        let (name, state) = (field("Name:"), field("State:"));
         let wchan = match wchan.trim() {
             "" | "0" => "-",
             named => named,
         };
         let number = task.file_name();
-        let _ = writeln!(
-            text,
-            "  {} {}: {}, {wchan}",
-            number.to_string_lossy(),
-            field("Name:"),
-            field("State:")
-        );
+        let _ = writeln!(text, "  {} {name}: {state}, {wchan}", number.display());
         // Readable by root alone.
         for line in stack.lines() {
             let _ = writeln!(text, "      {line}");

@@ -49,9 +49,6 @@ impl Terminal {
     }
 
     /// Lends the terminal to this worker whenever it is stopped for using it, on a thread of its own, until it has ended.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub fn lend(self: Arc<Self>, worker: &Worker, family: Family) -> io::Result<()> {
         let worker = worker.pid;
         thread::start("terminal", move || {
@@ -73,7 +70,6 @@ impl Terminal {
         self.was_lent.load(Ordering::Relaxed) && interrupted.contains(&outcome)
     }
 
-    /// Waits for what the worker does next.
     fn next(&self, worker: Pid) -> Next {
         // Of one that is not stopped when it reads nobody would know that it needs the terminal once more.
         let is_loan = self.group() == Some(worker) && handlers::is_stopped_by(worker, Signal::TTIN);

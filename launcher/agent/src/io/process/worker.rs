@@ -53,9 +53,6 @@ pub struct Streams {
 impl Worker {
     /// Starts the program in a process group of its own. The kernel kills it should the calling thread end, so
     /// call this from the main thread.
-    ///
-    /// # Errors
-    /// The program cannot be executed, or the system's limit of processes is reached. Nothing runs then.
     #[expect(unsafe_code, reason = "the one place that acts between fork and exec")]
     pub(super) fn start(spec: &WorkerSpec) -> io::Result<(Self, Streams)> {
         let launcher = Pid::from_raw(std::process::id().cast_signed());
@@ -118,9 +115,6 @@ impl Worker {
     }
 
     /// Calls `ended` with the worker's process id as soon as it has ended, on a thread of its own. The process stays unreaped.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub fn watch(&self, ended: impl FnOnce(Pid, Outcome) + Send + 'static) -> io::Result<()> {
         let pid = self.pid;
         thread::start(format!("wait-{pid}"), move || ended(pid, wait_for_end(pid)))
