@@ -20,7 +20,6 @@ impl Begun {
         }
     }
 
-    /// Time on the agent's clock.
     pub fn elapsed(&self) -> Duration {
         self.at.elapsed()
     }

@@ -2,23 +2,14 @@
 
 use rustix::process::Signal;
 
-/// SIGHUP: the terminal went away.
 pub const HUP: i32 = Signal::HUP.as_raw();
-/// SIGINT: Ctrl-C.
 pub const INT: i32 = Signal::INT.as_raw();
-/// SIGQUIT: Ctrl-\.
 pub const QUIT: i32 = Signal::QUIT.as_raw();
-/// SIGABRT: a program that can say where it is does so.
 pub const ABRT: i32 = Signal::ABORT.as_raw();
-/// SIGKILL: ends a process at once.
 pub const KILL: i32 = Signal::KILL.as_raw();
-/// SIGTERM: please stop.
 pub const TERM: i32 = Signal::TERM.as_raw();
-/// SIGCHLD: a child ended.
 pub const CHLD: i32 = Signal::CHILD.as_raw();
-/// SIGUSR1: for the workers.
 pub const USR1: i32 = Signal::USR1.as_raw();
-/// SIGUSR2: for the workers.
 pub const USR2: i32 = Signal::USR2.as_raw();
 
 /// Signals that ask the launcher to stop.
@@ -31,17 +22,14 @@ pub const SUSPEND: [i32; 3] = [
     Signal::TTIN.as_raw(),
     Signal::TTOU.as_raw(),
 ];
-/// SIGCONT: a suspended job goes on.
 pub const CONT: i32 = Signal::CONT.as_raw();
 /// Signals by which a shell controls its jobs.
 pub const JOB: [i32; 4] = [SUSPEND[0], SUSPEND[1], SUSPEND[2], CONT];
 
 /// The signal's name, such as `SIGKILL`, or `signal 37` for one that has none.
 pub fn name(signal: i32) -> String {
-    nix::sys::signal::Signal::try_from(signal).map_or_else(
-        |_| format!("signal {signal}"),
-        |signal| signal.as_str().to_owned(),
-    )
+    let known = nix::sys::signal::Signal::try_from(signal);
+    known.map_or_else(|_| format!("signal {signal}"), |known| known.as_str().to_owned())
 }
 
 #[cfg(test)]

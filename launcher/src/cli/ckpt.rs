@@ -24,7 +24,6 @@ pub(crate) enum CkptCommand {
     Export(ExportArgs),
 }
 
-/// What `dtrain ckpt ls` is to do.
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
     /// The run directory, or the folder `checkpoints` in it.
@@ -36,7 +35,6 @@ pub(crate) struct LsArgs {
     pub(crate) json: bool,
 }
 
-/// What `dtrain ckpt show` is to do.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     /// The checkpoint.
@@ -52,7 +50,6 @@ pub(crate) struct ShowArgs {
     pub(crate) json: bool,
 }
 
-/// What `dtrain ckpt verify` is to do.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     /// Checkpoints, or run directories for all of theirs.
@@ -64,7 +61,6 @@ pub(crate) struct VerifyArgs {
     pub(crate) json: bool,
 }
 
-/// What `dtrain ckpt prune` is to do.
 #[derive(Debug, Args)]
 pub(crate) struct PruneArgs {
     /// The run directory, or the folder `checkpoints` in it.
@@ -96,7 +92,6 @@ pub(crate) struct PruneArgs {
     pub(crate) dry_run: bool,
 }
 
-/// What `dtrain ckpt export` is to do.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
     /// The checkpoint.
@@ -125,14 +120,12 @@ pub(crate) struct ExportArgs {
     pub(crate) force: bool,
 }
 
-/// The value of `--weights`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Weights {
     Auto,
     Raw,
     Ema,
 }
-
 /// The value of `--dtype`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Dtype {
@@ -142,7 +135,6 @@ pub(crate) enum Dtype {
     F16,
 }
 
-/// The value of `--names`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Names {
     Pytorch,

@@ -27,11 +27,11 @@ use std::time::Duration;
 /// One start of the whole group.
 pub(super) struct Attempt {
     pub(super) port: MasterPort,
-    /// Where the store is served, until it is.
+    /// Where the store is served, until it is taken.
     pub(super) store: Option<Place>,
     pub(super) files: Files,
     heartbeats: Heartbeats,
-    /// What the kernel had killed for memory before this attempt.
+    /// The kernel's kills for memory before this attempt.
     pub(super) memory_kills: MemoryKills,
     /// Counts from 0.
     restart: u32,
@@ -45,8 +45,6 @@ pub(super) enum Taken {
 }
 
 impl Attempt {
-    /// Chooses a port and makes folders.
-    /// Errors: no port is free, or a folder cannot be made.
     pub(super) fn prepare(
         plan: &Plan,
         meeting: &Meeting,
@@ -110,8 +108,8 @@ impl Attempt {
         }
     }
 
-    /// Whether this attempt failed since a worker could not listen at its port, where that can be remedied. Where the store is
-    /// served, another rank may have failed first, and all may have said so only to each other.
+    /// Whether a worker could not listen at its port, where that has a remedy. Where the store is served, another rank may have
+    /// failed first, and all may have reported that only to each other.
     pub(super) fn port_was_taken(&self, run: &Run) -> Option<Taken> {
         let Cause::Failed { rank } = run.verdict.cause else {
             return None;
@@ -130,16 +128,16 @@ impl Attempt {
     }
 }
 
-/// A name for this run that no other launch on this machine has at the same time.
+/// No other launch on this machine has it at the same time.
 fn run_id(begun: Begun) -> String {
     format!("{:x}-{}", begun.unix_ms(Duration::ZERO), std::process::id())
 }
 
-/// The result of an earlier start in the same run directory, or of an attempt, and where it lay.
+/// The result of an earlier start in the same run directory, or of an attempt, and its path.
 pub(super) struct EarlierResult(Option<(PathBuf, Vec<u8>)>);
 
 impl EarlierResult {
-    /// Removes it: it is not that of the attempt which begins.
+    /// Removes it, since it is not the result of the attempt which begins.
     pub(super) fn set_aside(run_dir: Option<&RunDir>) -> anyhow::Result<Self> {
         let Some(path) = run_dir.map(RunDir::result) else {
             return Ok(Self(None));
@@ -153,7 +151,7 @@ impl EarlierResult {
         Ok(Self(Some((path, content))))
     }
 
-    /// For an attempt that has not begun; answers what could not be done.
+    /// For an attempt that has not begun; answers an error message.
     pub(super) fn put_back(&self) -> Option<String> {
         let (path, content) = self.0.as_ref()?;
         let error = write_atomic(path, content).err()?;

@@ -14,41 +14,30 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const PYTHONFAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 
-/// What all workers of a launch have in common.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) world_size: usize,
     pub(super) master_port: u16,
-    /// Where they meet.
     pub(super) master_addr: String,
     /// Whether the launcher serves the store there; else rank 0 does.
     pub(super) use_agent_store: bool,
     pub(super) role: String,
-    /// See [`Plan`](crate::plan::Plan).
     pub(super) own_devices: Option<Vec<String>>,
     pub(super) run_id: String,
-    /// Threads of each worker, unless the user has set a number.
     pub(super) omp_threads: usize,
-    /// When the launch began.
     pub(super) start: SystemTime,
-    /// What the workers are to see.
     pub(super) devices: Devices,
-    /// Whether progress frames are shown.
     pub(super) frames: bool,
-    /// How often the group has been restarted.
     pub(super) restart: u32,
-    /// How often it may be.
     pub(super) max_restarts: u32,
-    /// Names of the signals that the launcher handles.
     pub(super) signals: String,
     /// Room for copies of the state, where a training wants it.
     pub(super) memory_copies: Option<PathBuf>,
-    /// How long workers wait for each other, where the user says so.
     pub(super) collective_timeout: Option<Duration>,
 }
 
 impl Shared {
-    /// Every variable that is set for the worker of `rank`; the two files are those for its error and its heartbeat. `inherited` looks up the launcher's own environment.
+    /// Every variable for the worker of `rank`. `inherited` looks up the launcher's own environment.
     pub(super) fn vars(
         &self,
         rank: usize,
@@ -58,13 +47,11 @@ impl Shared {
         let vars = self.place(rank).vars().into_iter();
         let mut vars: Vec<(&'static str, OsString)> =
             vars.map(|(name, value)| (name, value.into())).collect();
-        // Always set: under a launcher within a launcher the outer one's value would be wrong. A user who asks for
-        // lines on a terminal gets them.
+        // Always set: under a launcher within a launcher the outer one's value would be wrong.
         let wants_lines = inherited(DTRAIN_PROGRESS).is_some_and(|value| value == "lines");
-        let progress = if self.frames && !wants_lines {
-            "terminal"
-        } else {
-            "lines"
+        let progress = match self.frames && !wants_lines {
+            true => "terminal",
+            false => "lines",
         };
         let since_epoch = self.start.duration_since(UNIX_EPOCH).unwrap_or_default();
         vars.extend([
@@ -74,15 +61,10 @@ impl Shared {
             (DTRAIN_START_UNIX_NS, since_epoch.as_nanos().to_string().into()),
             (DTRAIN_PROGRESS, progress.into()),
         ]);
-        vars.extend(
-            self.memory_copies
-                .iter()
-                .map(|place| (DTRAIN_MEMORY_COPIES, place.into())),
-        );
-        let timeout = self
-            .collective_timeout
-            .map(|timeout| timeout.as_secs_f64().to_string());
-        vars.extend(timeout.map(|seconds| (DTRAIN_COLLECTIVE_TIMEOUT, seconds.into())));
+        let copies = self.memory_copies.as_ref();
+        vars.extend(copies.map(|place| (DTRAIN_MEMORY_COPIES, place.into())));
+        let timeout = self.collective_timeout.map(|timeout| timeout.as_secs_f64());
+        vars.extend(timeout.map(|seconds| (DTRAIN_COLLECTIVE_TIMEOUT, seconds.to_string().into())));
         let defaults = [
             (OMP_NUM_THREADS, self.omp_threads.to_string()),
             (TORCH_NCCL_ASYNC_ERROR_HANDLING, "1".into()),
@@ -91,12 +73,9 @@ impl Shared {
             // A Python at whatever depth prints in time; its output is a pipe.
             (PYTHONUNBUFFERED, "1".into()),
         ];
-        for (name, value) in defaults {
-            if inherited(name).is_none() {
-                vars.push((name, value.into()));
-            }
-        }
-        self.devices.tell(rank, &mut vars, inherited);
+        let unset = defaults.into_iter().filter(|(name, _)| inherited(name).is_none());
+        vars.extend(unset.map(|(name, value)| (name, value.into())));
+        self.devices.tell(rank, &mut vars, &inherited);
         if let Some(own) = self.own_devices.as_ref().and_then(|devices| devices.get(rank)) {
             vars.retain(|(name, _)| *name != CUDA_VISIBLE_DEVICES);
             vars.push((CUDA_VISIBLE_DEVICES, own.into()));

@@ -20,9 +20,8 @@ pub(super) struct Files {
     /// One folder per rank, absolute.
     folders: Vec<PathBuf>,
     routing: Routing,
-    /// Where logs are kept; none without a run or log directory.
     kept: Option<Kept>,
-    /// Holds the error files otherwise, since torchrun's contract wants them in any case; removed when dropped.
+    /// Holds the error files otherwise; removed when dropped.
     _temporary: Option<TempDir>,
 }
 
@@ -30,62 +29,50 @@ pub(super) struct Files {
 struct Kept {
     /// The folder of this attempt, as the user knows it.
     attempt: PathBuf,
-    /// The folders above that were made for it, the innermost first.
+    /// The folders above that were made, the innermost first.
     made: Vec<PathBuf>,
 }
 
-/// The log files of one worker.
-#[derive(Debug, Default)]
-pub(super) struct WorkerLogs {
-    pub(super) stdout: Option<RotatingLog>,
-    pub(super) stderr: Option<RotatingLog>,
-}
-
-/// The files for the lines of all workers that are copied.
-#[derive(Debug)]
-pub(super) struct Sieves {
-    pub(super) stdout: Option<Sieve>,
-    pub(super) stderr: Option<Sieve>,
-}
+/// By stream, in the order of [`Stream::BOTH`].
+pub(super) type ByStream<T> = [Option<T>; 2];
 
 impl Files {
     /// Makes the folders for an attempt that the run directory, or the log directory of `routing`, does not hold
     /// yet; without either, in a temporary place.
-    /// Errors: a folder cannot be made.
     pub(super) fn create(
         run_dir: Option<&RunDir>,
         routing: &Routing,
         temporary: &Temporary,
     ) -> anyhow::Result<Self> {
-        let (above, root, flag) = match (run_dir, routing.log_dir()) {
+        let (above, root, flag) = match (run_dir, &routing.log_dir) {
             (Some(run_dir), _) => (vec![run_dir.root().to_owned()], run_dir.logs(), "--run-dir"),
-            (None, Some(log_dir)) => (Vec::new(), log_dir.to_owned(), "--log-dir"),
-            (None, None) => return Self::temporary(routing, temporary),
+            (None, Some(log_dir)) => (Vec::new(), log_dir.clone(), "--log-dir"),
+            (None, None) => {
+                let temporary = temporary.folder("errors-")?;
+                let folder = temporary.path().to_owned();
+                return Self::of(&folder, routing, None, Some(temporary));
+            }
         };
-        let made = std::iter::once(root.clone())
-            .chain(above)
-            .filter(|folder| !folder.exists())
-            .collect();
+        let folders = std::iter::once(root.clone()).chain(above);
+        let made = folders.filter(|folder| !folder.exists()).collect();
         let attempt = make(&root)
             .and_then(|_| new_attempt(&root))
             .with_context(|| format!("no logs can be kept in {}; choose another {flag}", root.display()))?;
-        let folders = (0..routing.workers()).map(|rank| make(&rank_folder(&attempt, rank)));
-        Ok(Self {
-            folders: folders.collect::<Result<_, _>>()?,
-            routing: routing.clone(),
-            kept: Some(Kept { attempt, made }),
-            _temporary: None,
-        })
+        Self::of(&attempt.clone(), routing, Some(Kept { attempt, made }), None)
     }
 
-    fn temporary(routing: &Routing, temporary: &Temporary) -> anyhow::Result<Self> {
-        let temporary = temporary.folder("errors-")?;
-        let folders = (0..routing.workers()).map(|rank| make(&rank_folder(temporary.path(), rank)));
+    fn of(
+        attempt: &Path,
+        routing: &Routing,
+        kept: Option<Kept>,
+        temporary: Option<TempDir>,
+    ) -> anyhow::Result<Self> {
+        let folders = (0..routing.workers()).map(|rank| make(&rank_folder(attempt, rank)));
         Ok(Self {
             folders: folders.collect::<Result<_, _>>()?,
             routing: routing.clone(),
-            kept: None,
-            _temporary: Some(temporary),
+            kept,
+            _temporary: temporary,
         })
     }
 
@@ -94,79 +81,64 @@ impl Files {
         self.folders[rank].join("error.json")
     }
 
-    /// What the worker of `rank` reported in its error file, if anything.
+    /// The message that the worker of `rank` left in its error file.
     pub(super) fn reported_error(&self, rank: usize) -> Option<String> {
         error_message(&self.error_text(rank)?)
     }
 
-    /// The content of the error file of `rank`, if there is one.
+    /// The content of the error file of `rank`.
     pub(super) fn error_text(&self, rank: usize) -> Option<String> {
         read_error(&self.error_file(rank))
     }
 
     /// Where the log of this stream lies, as the user knows its folder; none when it is not kept.
     pub(super) fn log_path(&self, rank: usize, stream: Stream) -> Option<PathBuf> {
-        let kept = self.kept.as_ref()?;
-        let name = format!("{}.log", stream.name());
-        self.routing
-            .route(rank, stream)
-            .kept
-            .then(|| rank_folder(&kept.attempt, rank).join(name))
+        let is_kept = self.routing.route(rank, stream).kept;
+        let folder = self.rank_folder(rank).filter(|_| is_kept)?;
+        Some(folder.join(format!("{}.log", stream.name())))
     }
 
-    /// Where it is kept where the worker of `rank` was when it hung, beside its logs; none when no logs are kept.
+    fn rank_folder(&self, rank: usize) -> Option<PathBuf> {
+        let kept = self.kept.as_ref()?;
+        Some(rank_folder(&kept.attempt, rank))
+    }
+
+    /// The file for the stacks of a worker that hangs, beside its logs; none when no logs are kept.
     pub(super) fn stacks_path(&self, rank: usize) -> Option<PathBuf> {
-        let kept = self.kept.as_ref()?;
-        Some(rank_folder(&kept.attempt, rank).join("stacks.txt"))
+        Some(self.rank_folder(rank)?.join("stacks.txt"))
     }
 
-    /// What the user is told about the logs before the workers start: where those lie that no run directory holds.
+    /// Where the logs lie that no run directory holds.
     pub(super) fn note(&self) -> Option<String> {
-        let kept = self.kept.as_ref()?;
-        self.routing
-            .log_dir()
-            .map(|_| format!("logs in {}", kept.attempt.display()))
+        let kept = self.kept.as_ref().filter(|_| self.routing.log_dir.is_some())?;
+        Some(format!("logs in {}", kept.attempt.display()))
     }
 
     /// Makes the log files of `rank`, those that are kept.
-    /// Errors: a file cannot be made.
-    pub(super) fn open_logs(&self, rank: usize) -> anyhow::Result<WorkerLogs> {
-        let open = |stream| {
-            self.log_path(rank, stream)
-                .map(|path| self.open(path))
-                .transpose()
-        };
-        Ok(WorkerLogs {
-            stdout: open(Stream::Stdout)?,
-            stderr: open(Stream::Stderr)?,
-        })
+    pub(super) fn open_logs(&self, rank: usize) -> anyhow::Result<ByStream<RotatingLog>> {
+        let log = |stream| self.log_path(rank, stream).map(|path| self.open(path));
+        let [stdout, stderr] = Stream::BOTH.map(log);
+        Ok([stdout.transpose()?, stderr.transpose()?])
     }
 
     /// Makes the files for the lines that are copied, where there are texts to look for.
-    /// Errors: a file cannot be made.
-    pub(super) fn open_sieves(&self) -> anyhow::Result<Sieves> {
-        let open = |stream: Stream| {
-            let texts = self.routing.filters(stream);
-            let kept = self.kept.as_ref().filter(|_| !texts.is_empty());
-            kept.map(|kept| {
-                let path = kept.attempt.join(format!("filtered_{}.log", stream.name()));
-                Ok::<_, anyhow::Error>(Sieve::new(texts, self.open(path)?))
-            })
-            .transpose()
+    pub(super) fn open_sieves(&self) -> anyhow::Result<ByStream<Sieve>> {
+        let sieve = |stream: Stream| {
+            let texts = &self.routing.filters[stream.index()];
+            let kept = self.kept.as_ref().filter(|_| !texts.is_empty())?;
+            let path = kept.attempt.join(format!("filtered_{}.log", stream.name()));
+            Some(self.open(path).map(|log| Sieve::new(texts, log)))
         };
-        Ok(Sieves {
-            stdout: open(Stream::Stdout)?,
-            stderr: open(Stream::Stderr)?,
-        })
+        let [stdout, stderr] = Stream::BOTH.map(sieve);
+        Ok([stdout.transpose()?, stderr.transpose()?])
     }
 
     fn open(&self, path: PathBuf) -> anyhow::Result<RotatingLog> {
         let context = format!("cannot make the log file {}", path.display());
-        RotatingLog::create(path, self.routing.log_size()).context(context)
+        RotatingLog::create(path, self.routing.log_size).context(context)
     }
 
-    /// Takes back what [`Files::create`] made, for a launch whose program could not be started. What cannot be
-    /// removed stays: the reason why nothing runs is what the user has to hear.
+    /// Removes what [`Files::create`] made, for a launch whose program could not be started.
     pub(super) fn remove(&self) {
         let Some(kept) = &self.kept else { return };
         let _ = fs::remove_dir_all(&kept.attempt);
@@ -180,32 +152,29 @@ impl Files {
 /// The content of an error file, if it is there.
 pub(super) fn read_error(file: &Path) -> Option<String> {
     let mut text = String::new();
-    File::open(file)
-        .ok()?
-        .take(LONGEST_ERROR_BYTES)
-        .read_to_string(&mut text)
-        .ok()?;
+    let file = File::open(file).ok()?;
+    file.take(LONGEST_ERROR_BYTES).read_to_string(&mut text).ok()?;
     Some(text)
 }
 
-/// Makes a folder and those above it; answers its absolute path.
+/// Makes a folder and those above it; returns its absolute path.
 fn make(folder: &Path) -> anyhow::Result<PathBuf> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
     std::path::absolute(folder)
         .with_context(|| format!("cannot find the absolute path of {}", folder.display()))
 }
 
-/// Makes the folder of the first attempt that `root` does not hold yet: a run that goes on keeps the logs of its
+/// Makes the folder of the first attempt that `root` does not hold yet: a run that is resumed keeps the logs of its
 /// earlier starts, and their error files are not taken for new ones.
 fn new_attempt(root: &Path) -> anyhow::Result<PathBuf> {
     let mut attempt = 0;
     loop {
         let folder = root.join(format!("attempt_{attempt}"));
         match fs::create_dir(&folder) {
-            Ok(()) => return Ok(folder),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => attempt += 1,
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot make the folder {}", folder.display()));
+            made => {
+                made.with_context(|| format!("cannot make the folder {}", folder.display()))?;
+                return Ok(folder);
             }
         }
     }
@@ -320,7 +289,7 @@ mod tests {
         let files = Files::create(None, &routing, &temporary).unwrap();
         let error_file = files.error_file(1);
         assert!(error_file.parent().unwrap().is_dir());
-        assert!(files.open_logs(1).unwrap().stdout.is_none());
+        assert!(files.open_logs(1).unwrap()[0].is_none());
         drop(files);
         assert!(!error_file.parent().unwrap().exists());
     }

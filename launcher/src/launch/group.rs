@@ -1,11 +1,11 @@
 //! The workers of one attempt: how they are started, signalled and read.
 
-use super::files::{Files, Sieves, WorkerLogs, read_error};
+use super::files::{ByStream, Files, read_error};
 use super::inbox::Inbox;
 use crate::plan::Routing;
 use crossbeam_channel::Sender;
 use dtrain_agent::cause::{self, Evidence};
-use dtrain_agent::io::output::{Chunk, Reader, RotatingLog, Source, Stream, Style, Tail, Unkept};
+use dtrain_agent::io::output::{Chunk, Reader, RotatingLog, Sieve, Source, Stream, Style, Tail, Unkept};
 use dtrain_agent::io::process::{Streams, Terminal, Worker, WorkerSpec, handlers, stacks};
 use dtrain_agent::local::{Event, INSPECTION, Outcome};
 use rustix::io::Errno;
@@ -14,12 +14,12 @@ use std::io::{self, PipeReader};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The workers, and what is needed to start one.
+/// The workers of one attempt, by rank.
 pub(super) struct Group<'a> {
     inbox: &'a Inbox,
     specs: Vec<WorkerSpec>,
     files: &'a Files,
-    logs: Vec<Option<WorkerLogs>>,
+    logs: Vec<ByStream<RotatingLog>>,
     workers: Vec<Option<Worker>>,
     /// Signals that workers get as soon as they have a handler for them.
     pub(super) owed: Vec<(usize, i32)>,
@@ -34,20 +34,21 @@ impl<'a> Group<'a> {
         inbox: &'a Inbox,
         specs: Vec<WorkerSpec>,
         files: &'a Files,
-        logs: Vec<Option<WorkerLogs>>,
         capture: Capture<'a>,
-    ) -> Self {
-        Self {
+    ) -> anyhow::Result<Self> {
+        let ranks = 0..specs.len();
+        let logs = ranks.clone().map(|rank| files.open_logs(rank));
+        Ok(Self {
+            logs: logs.collect::<Result<_, _>>()?,
+            workers: ranks.clone().map(|_| None).collect(),
+            tails: ranks.map(|_| Tail::default()).collect(),
             inbox,
+            specs,
             files,
-            logs,
-            workers: specs.iter().map(|_| None).collect(),
             owed: Vec::new(),
-            tails: specs.iter().map(|_| Tail::default()).collect(),
             not_started: None,
             capture,
-            specs,
-        }
+        })
     }
 
     /// Starts the worker of this rank and answers whether it runs.
@@ -67,7 +68,7 @@ impl<'a> Group<'a> {
 
     fn try_start(&mut self, rank: usize) -> io::Result<Worker> {
         let (mut worker, streams) = self.inbox.family.start(&self.specs[rank])?;
-        let logs = self.logs[rank].take().unwrap_or_default();
+        let logs = std::mem::take(&mut self.logs[rank]);
         let (events, begun) = (self.inbox.sender.clone(), self.inbox.begun);
         let (tail, error_file) = (self.tails[rank].clone(), self.files.error_file(rank));
         let job = self.inbox.job.filter(|_| self.specs[rank].inherit_stdin);
@@ -91,10 +92,9 @@ impl<'a> Group<'a> {
             .capture
             .attach(rank, streams, logs, &self.tails[rank])
             // The worker may have been stopped for its first read already, which is not forgotten.
-            .and_then(|()| {
-                terminal.map_or(Ok(()), |terminal| {
-                    terminal.lend(&worker, self.inbox.family.clone())
-                })
+            .and_then(|()| match terminal {
+                Some(terminal) => terminal.lend(&worker, self.inbox.family.clone()),
+                None => Ok(()),
             })
             .and_then(|()| worker.watch(ended));
         if let Err(error) = attached {
@@ -104,7 +104,6 @@ impl<'a> Group<'a> {
         Ok(worker)
     }
 
-    /// Sends what is owed to those workers that have a handler for it by now.
     pub(super) fn pay(&mut self) {
         let workers = &self.workers;
         self.owed.retain(|&(rank, signal)| match &workers[rank] {
@@ -116,7 +115,6 @@ impl<'a> Group<'a> {
         });
     }
 
-    /// Sends the signal to the worker's process group, if it was started.
     pub(super) fn signal(&self, rank: usize, signal: i32) {
         if let Some(worker) = &self.workers[rank] {
             worker.signal(signal);
@@ -132,20 +130,18 @@ impl<'a> Group<'a> {
         self.inbox.family.end_orphans();
     }
 
-    /// Process ids by rank; none for a worker that was not started.
+    /// Process ids; none for a worker that was not started.
     pub(super) fn pids(&self) -> Vec<Option<u32>> {
-        self.workers
-            .iter()
-            .map(|worker| worker.as_ref().map(Worker::pid))
-            .collect()
+        let workers = self.workers.iter();
+        workers.map(|worker| worker.as_ref().map(Worker::pid)).collect()
     }
 
-    /// Writes down where these workers are, which hang, for each beside its logs, or tells all where no logs are kept. A debugger
-    /// takes its time, so it is done on threads; the agent hears when it is done, with the number.
+    /// Collects the stacks of these workers in a file beside their logs, or shows them where no logs are kept. A debugger takes its
+    /// time, so threads do it; the agent gets this number afterwards.
     pub(super) fn inspect(&self, ranks: &[usize], number: u32, notices: &Sender<String>) {
         let pids = self.pids();
-        let hanging: Vec<_> = ranks
-            .iter()
+        let hanging = ranks.iter();
+        let hanging: Vec<_> = hanging
             .filter_map(|&rank| Some((rank, pids[rank]?, self.files.stacks_path(rank))))
             .collect();
         let (notices, events) = (notices.clone(), self.inbox.sender.clone());
@@ -178,9 +174,8 @@ fn where_it_is(rank: usize, pid: u32, path: Option<&Path>) -> String {
 /// Whether the system refused only for now.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-    [Errno::AGAIN, Errno::NOMEM, Errno::NFILE, Errno::MFILE]
-        .map(Some)
-        .contains(&errno)
+    let passing = [Errno::AGAIN, Errno::NOMEM, Errno::NFILE, Errno::MFILE];
+    passing.map(Some).contains(&errno)
 }
 
 /// Whether the last words of a worker that failed are that another one is gone.
@@ -202,7 +197,7 @@ fn says_that_it_lost_a_peer(outcome: Outcome, tail: &Tail, error_file: &Path) ->
 /// What the readers of all workers share.
 pub(super) struct Capture<'a> {
     pub(super) routing: &'a Routing,
-    pub(super) sieves: Sieves,
+    pub(super) sieves: ByStream<Sieve>,
     pub(super) chunks: Sender<Chunk>,
     pub(super) unkept: Unkept,
     pub(super) stop: Arc<PipeReader>,
@@ -210,17 +205,18 @@ pub(super) struct Capture<'a> {
 }
 
 impl Capture<'_> {
-    fn attach(&self, rank: usize, streams: Streams, logs: WorkerLogs, tail: &Tail) -> io::Result<()> {
+    fn attach(
+        &self,
+        rank: usize,
+        streams: Streams,
+        [stdout_log, stderr_log]: ByStream<RotatingLog>,
+        tail: &Tail,
+    ) -> io::Result<()> {
         if let Some(stdout) = streams.stdout {
-            self.read(rank, Stream::Stdout, stdout, logs.stdout, None)?;
+            self.read(rank, Stream::Stdout, stdout, stdout_log, None)?;
         }
-        self.read(
-            rank,
-            Stream::Stderr,
-            streams.stderr,
-            logs.stderr,
-            Some(tail.clone()),
-        )
+        let tail = Some(tail.clone());
+        self.read(rank, Stream::Stderr, streams.stderr, stderr_log, tail)
     }
 
     fn read(
@@ -231,18 +227,15 @@ impl Capture<'_> {
         log: Option<RotatingLog>,
         tail: Option<Tail>,
     ) -> io::Result<()> {
-        let sieve = match stream {
-            Stream::Stdout => &self.sieves.stdout,
-            Stream::Stderr => &self.sieves.stderr,
-        };
         let style = self.routing.style(rank, stream);
+        let sieve = self.sieves[stream.index()].clone();
         let reader = Reader {
             source: Source { rank, stream },
             stream: pipe,
             style,
-            prefix: self.routing.prefix(rank).as_bytes().to_vec(),
+            prefix: self.routing.prefixes[rank].as_bytes().to_vec(),
             log,
-            sieve: sieve.clone().filter(|_| style != Style::Hidden),
+            sieve: sieve.filter(|_| style != Style::Hidden),
             tail,
             chunks: self.chunks.clone(),
             unkept: self.unkept.clone(),

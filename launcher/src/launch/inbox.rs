@@ -15,23 +15,15 @@ pub(super) struct Inbox {
     pub(super) sender: Sender<Event>,
     events: Receiver<Event>,
     pub(super) family: Family,
-    /// What the shell knows.
     pub(super) job: Option<ShellJob>,
 }
 
-/// What came of work before anything was started.
-pub(super) enum Early<T> {
-    Done(T),
-    /// This signal asked the launcher to stop, and the work did not end.
-    Stopped {
-        signal: i32,
-    },
-}
-
-/// How a wait for output came to its end.
+/// The result of work before anything was started, or the signal that asked the launcher to stop before the work ended.
+pub(super) type Early<T> = Result<T, i32>;
+/// How a wait for output ended.
 #[derive(Default)]
 pub(super) struct Waited {
-    /// INT or TERM came first: whoever reads the output does not go on reading, and the user wants to go.
+    /// INT or TERM came first: the user does not want to wait.
     pub(super) given_up: bool,
     /// This stop signal came meanwhile.
     pub(super) stopped: Option<i32>,
@@ -39,13 +31,12 @@ pub(super) struct Waited {
     pub(super) notices: Vec<i32>,
 }
 
-/// Work that was begun before a request to stop is waited for so long: its result may be that a later launch goes on from a checkpoint.
+/// Work that was begun before a request to stop is waited for so long: it may find a checkpoint, and the exit code is 75 then.
 const LAST_CHECKS: Duration = Duration::from_secs(2);
 
 impl Inbox {
     /// Begins to receive the signals that are `handled` and those by which a shell controls its jobs, and to watch the
     /// guardian.
-    /// Errors: the system refuses a thread or a handler.
     pub(super) fn open(begun: Begun, behind: &Behind, handled: &[i32]) -> anyhow::Result<Self> {
         descendants::adopt().context("cannot become the parent of processes that workers leave behind")?;
         let (sender, events) = crossbeam_channel::unbounded();
@@ -80,18 +71,16 @@ impl Inbox {
         })
     }
 
-    /// Does `work` on a thread of its own, which is left alone if it does not end soon after a request to stop, or if nobody is there
-    /// any more who wants it. What comes meanwhile is kept for [`Inbox::pause`].
-    /// Errors: the thread cannot be started, or panicked.
+    /// Does `work` on a thread of its own, and leaves it alone if it does not end soon after a request to stop, or if the guardian
+    /// dies. What comes meanwhile is kept for [`Inbox::pause`].
     pub(super) fn while_nothing_runs<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> anyhow::Result<Early<T>> {
         let (done, result) = crossbeam_channel::bounded(1);
         let thread = std::thread::Builder::new().name("checks".to_owned());
-        thread
-            .spawn(move || done.send(work()))
-            .context("cannot start a thread")?;
+        let started = thread.spawn(move || done.send(work()));
+        started.context("cannot start a thread")?;
         let (mut kept, mut stopped, mut give_up) = (Vec::new(), None, crossbeam_channel::never());
         let result = loop {
             crossbeam_channel::select! {
@@ -99,31 +88,26 @@ impl Inbox {
                 recv(self.events) -> event => {
                     let event = event.unwrap_or(Event::Abandoned);
                     match (&event, stopped) {
-                        (Event::Abandoned, _) => return Ok(Early::Stopped { signal: signals::KILL }),
+                        (Event::Abandoned, _) => return Ok(Err(signals::KILL)),
                         (Event::Stop { signal }, None) => {
                             stopped = Some((*signal, Instant::now()));
                             give_up = crossbeam_channel::after(LAST_CHECKS);
                         }
                         (Event::Stop { signal: signals::INT | signals::TERM }, Some((signal, first)))
-                            if first.elapsed() >= SAME_REQUEST =>
-                        {
-                            return Ok(Early::Stopped { signal });
-                        }
+                            if first.elapsed() >= SAME_REQUEST => return Ok(Err(signal)),
                         _ => {}
                     }
                     kept.push(event);
                 }
-                recv(give_up) -> _ => {
-                    return Ok(Early::Stopped { signal: stopped.map_or(signals::TERM, |(signal, _)| signal) });
-                }
+                recv(give_up) -> _ => return Ok(Err(stopped.map_or(signals::TERM, |(signal, _)| signal))),
             }
         };
         // It cannot fail: this holds the receiver.
         kept.into_iter().for_each(|event| drop(self.sender.send(event)));
-        Ok(Early::Done(result))
+        Ok(Ok(result))
     }
 
-    /// Lets `pause` pass between two attempts, unless something comes that ends it.
+    /// Waits for `pause` between two attempts, unless something comes that ends it.
     pub(super) fn pause(&self, pause: Duration, restarts: &mut Restarts) {
         let deadline = Instant::now() + pause;
         let mut is_over = restarts.is_asked();
@@ -136,7 +120,7 @@ impl Inbox {
         }
     }
 
-    /// The next thing that happens, or the timer at `deadline`.
+    /// The next event, or the timer at `deadline`.
     pub(super) fn next(&self, deadline: Instant) -> Event {
         // This holds a sender, so that the channel cannot close.
         self.events.recv_deadline(deadline).unwrap_or(Event::Timer)

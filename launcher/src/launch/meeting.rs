@@ -14,20 +14,17 @@ const LOOPBACK: &str = "127.0.0.1";
 /// How often a chosen port may be lost before it is taken.
 const TRIES: u32 = 10;
 
-/// A place that was found to be usable.
 #[derive(Debug)]
 pub(super) struct Meeting {
     /// As the workers are told it.
     pub(super) host: String,
-    /// Those of this machine that the name stands for.
     pub(super) addresses: Vec<IpAddr>,
     /// The port that the user wants.
     pub(super) port: Option<u16>,
 }
 
 impl Meeting {
-    /// Checks what the user wants: an address of this machine, and a port that nobody has.
-    /// Errors: the flag, its value, and why rank 0 could not listen there.
+    /// Checks the user's choice: an address of this machine, and a free port.
     pub(super) fn check(args: &ContractArgs) -> anyhow::Result<Self> {
         Self::at(args.host(), args.port())
     }
@@ -50,34 +47,32 @@ impl Meeting {
     /// The workers' port, and the place of the store where one is served.
     /// Errors: no port is free, or not the one that the user wants.
     pub(super) fn place(&self, is_served: bool) -> anyhow::Result<(MasterPort, Option<Place>)> {
-        let choose = || {
-            self.port
-                .map_or_else(MasterPort::choose, |number| Ok(MasterPort::fixed(number)))
+        let choose = || match self.port {
+            Some(number) => Ok(MasterPort::fixed(number)),
+            None => MasterPort::choose(),
         };
-        let mut port = choose()?;
         if !is_served {
-            return Ok((port, None));
+            return Ok((choose()?, None));
         }
         for _ in 0..TRIES {
+            let port = choose()?;
             match Place::take(&self.addresses, port.number) {
                 // Another program was faster.
-                Err(error) if self.port.is_none() && error.kind() == ErrorKind::AddrInUse => port = choose()?,
+                Err(error) if self.port.is_none() && error.kind() == ErrorKind::AddrInUse => {}
                 taken => {
+                    let (host, number) = (&self.host, port.number);
                     let place = taken.with_context(|| {
-                        format!(
-                            "cannot serve the workers' store at {}, port {}",
-                            self.host, port.number
-                        )
+                        format!("cannot serve the workers' store at {host}, port {number}")
                     })?;
                     return Ok((port, Some(place)));
                 }
             }
         }
-        anyhow::bail!("cannot find a free TCP port for the workers' store")
+        bail!("cannot find a free TCP port for the workers' store")
     }
 }
 
-/// The addresses of this name, of which one must be of this machine.
+/// Those addresses of this name that are of this machine.
 fn own_addresses(flag: &str, host: &str) -> anyhow::Result<Vec<IpAddr>> {
     let known: BTreeSet<IpAddr> = match (host, 0).to_socket_addrs() {
         Ok(found) => found.map(|address| address.ip()).collect(),
@@ -85,10 +80,8 @@ fn own_addresses(flag: &str, host: &str) -> anyhow::Result<Vec<IpAddr>> {
             "{flag} {host}: no address is known for this name ({error}); give an address of this machine"
         ),
     };
-    let own: Vec<IpAddr> = known
-        .into_iter()
-        .filter(|address| TcpListener::bind((*address, 0)).is_ok())
-        .collect();
+    let is_own = |address: &IpAddr| TcpListener::bind((*address, 0)).is_ok();
+    let own: Vec<IpAddr> = known.into_iter().filter(is_own).collect();
     if own.is_empty() {
         bail!(
             "{flag} {host} is not an address of this machine, where rank 0 runs; several nodes are not built in this \

@@ -24,14 +24,14 @@ use dtrain_agent::io::temporary::Temporary;
 use dtrain_agent::local::{Cause, Next, RestartPolicy, Restarts, Resumption};
 use dtrain_common::env::TORCHELASTIC_USE_AGENT_STORE;
 use dtrain_common::exit::ExitStatus;
-use inbox::{Early, Inbox};
+use inbox::Inbox;
 use meeting::Meeting;
 use run::{Run, close};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs the command to its end. Call it from the main thread: the workers die with the thread that starts them.
-/// Errors: whatever is wrong before all workers run. None is left running then, and nothing of an earlier run is overwritten.
+/// Runs the command to its end. Call it from the main thread: the workers die with the thread that starts them. An error is
+/// whatever is wrong before all workers run. None is left running then, and nothing of an earlier run is overwritten.
 pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyhow::Result<ExitStatus> {
     let temporary = Temporary::of_guardian(behind.temporary.clone());
     let inbox = Inbox::open(begun, &behind, &args.contract.signals())?;
@@ -42,8 +42,8 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
         Ok((notes, meeting, plan::check(&asked, begun)?))
     };
     let (notes, meeting, mut plan) = match inbox.while_nothing_runs(check)? {
-        Early::Done(checked) => checked?,
-        Early::Stopped { signal } => return Ok(report::not_begun(None, Cause::Stopped { signal })),
+        Ok(checked) => checked?,
+        Err(signal) => return Ok(report::not_begun(None, Cause::Stopped { signal })),
     };
     plan.headline.extend(notes);
     let mut restarts = Restarts::new(RestartPolicy {
@@ -52,24 +52,23 @@ pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyho
         limit: plan.limit,
         training: plan.training().is_some(),
     });
-    // What has come already is heard as between two attempts.
+    // What has come already counts as between two attempts.
     inbox.pause(Duration::ZERO, &mut restarts);
+    let not_begun = |cause| Ok(report::not_begun(Some(&plan), cause));
     let notices = match restarts.resume(begun.elapsed(), plan.has_checkpoint()) {
         Resumption::Start { notices } => notices,
-        Resumption::Stopped { signal } => {
-            return Ok(report::not_begun(Some(&plan), Cause::Stopped { signal }));
-        }
-        Resumption::Requeue => return Ok(report::not_begun(Some(&plan), Cause::Requeue)),
+        Resumption::Stopped { signal } => return not_begun(Cause::Stopped { signal }),
+        Resumption::Requeue => return not_begun(Cause::Requeue),
         // The attempt says so.
         Resumption::TooLate { .. } => Vec::new(),
     };
     if plan.is_evicted() {
-        return Ok(report::not_begun(Some(&plan), Cause::Evicted));
+        return not_begun(Cause::Evicted);
     }
-    let copies = plan
-        .keeps_copies()
-        .then(|| MemoryCopies::new(&temporary))
-        .transpose()?;
+    let copies = match plan.keeps_copies() {
+        true => Some(MemoryCopies::new(&temporary)?),
+        false => None,
+    };
     let first = Attempt::prepare(&plan, &meeting, &temporary, 0)?;
     let screen = Screen::start(plan.headline()).context("cannot start the thread that writes the output")?;
     let launch = Launch {
@@ -100,7 +99,6 @@ struct Launch<'a> {
     before: Option<Box<Over>>,
 }
 
-/// An attempt that is over.
 struct Over {
     run: Run,
     attempt: Attempt,
@@ -112,7 +110,7 @@ struct Over {
 enum Then {
     /// It is the last one.
     End(Box<Over>),
-    /// Another one, after a pause, unless the launcher is asked to stop.
+    /// Another one follows after a pause, unless the launcher is asked to stop.
     Again(Box<Over>, Duration),
     /// Nothing was started: the run directory is another run's.
     Nothing,
@@ -120,11 +118,8 @@ enum Then {
 
 impl Launch<'_> {
     fn run(mut self, mut attempt: Attempt, mut notices: Vec<i32>) -> anyhow::Result<ExitStatus> {
-        let log_note = attempt.files.note();
-        for note in log_note
-            .into_iter()
-            .chain(self.plan.routing.note().map(str::to_owned))
-        {
+        let note = self.plan.routing.note.map(str::to_owned);
+        for note in attempt.files.note().into_iter().chain(note) {
             self.say(format!("dtrain: {note}"));
         }
         loop {
@@ -159,10 +154,9 @@ impl Launch<'_> {
         let begun = self.supervise(&mut attempt, notices, &mut earlier);
         let put_back = |launch: &Self| {
             let earlier = earlier.as_ref().filter(|_| !launch.plan.is_evicted());
-            earlier
-                .and_then(EarlierResult::put_back)
-                .into_iter()
-                .for_each(|text| launch.say(text));
+            if let Some(text) = earlier.and_then(EarlierResult::put_back) {
+                launch.say(text);
+            }
         };
         let mut run = match begun {
             Ok(run) => run,
@@ -212,14 +206,8 @@ impl Launch<'_> {
         *earlier = Some(EarlierResult::set_aside(self.plan.run_dir.as_ref())?);
         let store = attempt.store.take();
         let places = (&self.plan, &self.meeting);
-        let job = attempt.job(
-            store,
-            places,
-            self.args,
-            self.inbox.begun,
-            self.copies.as_ref(),
-            notices,
-        );
+        let (begun, copies) = (self.inbox.begun, self.copies.as_ref());
+        let job = attempt.job(store, places, self.args, begun, copies, notices);
         reactor::attempt(&self.inbox, job, &self.screen)
     }
 
@@ -231,20 +219,17 @@ impl Launch<'_> {
         let next = self.restarts.after(&run.verdict, lasted, taken.is_some(), now);
         if matches!(next, Next::Restart { .. } | Next::Stop) {
             let lines = report::failure(&self.plan, &run, &attempt);
-            run.unkept
-                .iter()
-                .cloned()
-                .chain(lines)
-                .for_each(|line| self.say(line));
+            for line in run.unkept.iter().cloned().chain(lines) {
+                self.say(line);
+            }
         }
         let port = attempt.port.number;
         let mut over = match self.before.take() {
             Some(before) if run.not_started.is_some() => before,
-            _ => Box::new(Over {
-                run,
-                attempt,
-                reason: None,
-            }),
+            _ => {
+                let reason = None;
+                Box::new(Over { run, attempt, reason })
+            }
         };
         let pause = match next {
             Next::Finish { reason } => {
@@ -270,12 +255,8 @@ impl Launch<'_> {
                 Duration::ZERO
             }
             Next::Restart { restart, pause } => {
-                self.say(told::restarting(
-                    restart,
-                    self.args.max_restarts,
-                    self.plan.nproc,
-                    pause,
-                ));
+                let (allowed, workers) = (self.args.max_restarts, self.plan.nproc);
+                self.say(told::restarting(restart, allowed, workers, pause));
                 pause
             }
         };
@@ -285,10 +266,8 @@ impl Launch<'_> {
     /// Lets the pause pass and prepares the next attempt, unless something came that ends the run.
     fn next(&mut self, mut over: Box<Over>, pause: Duration) -> Result<(Attempt, Vec<i32>), Box<Over>> {
         self.inbox.pause(pause, &mut self.restarts);
-        let notices = match self
-            .restarts
-            .resume(self.inbox.begun.elapsed(), self.plan.has_checkpoint())
-        {
+        let now = self.inbox.begun.elapsed();
+        let notices = match self.restarts.resume(now, self.plan.has_checkpoint()) {
             Resumption::Start { notices } => notices,
             Resumption::Stopped { signal } => {
                 over.run.verdict.cause = Cause::Stopped { signal };
@@ -322,27 +301,21 @@ impl Launch<'_> {
 
     /// Reports how the run ended.
     fn finish(self, over: Over) -> ExitStatus {
-        let Over {
-            mut run,
-            attempt,
-            reason,
-        } = over;
+        let (mut run, attempt) = (over.run, over.attempt);
         if self.plan.is_evicted() {
             run.verdict.cause = Cause::Evicted;
         }
         let report = report::Report::new(&self.plan, &run, &attempt, self.restarts.used, self.inbox.begun);
-        if let Some(reason) = reason.filter(|_| !report.is_refusal) {
+        if let Some(reason) = over.reason.filter(|_| !report.is_refusal) {
             self.say(format!("dtrain: not restarted: {reason}"));
         }
         if let Some(run_dir) = self.plan.run_dir.as_ref().filter(|_| !self.plan.is_evicted())
             && let Err(error) = report.write(run_dir)
         {
-            self.say(format!(
-                "dtrain: cannot write {}: {error}",
-                run_dir.result().display()
-            ));
+            let path = run_dir.result();
+            self.say(format!("dtrain: cannot write {}: {error}", path.display()));
         }
-        for text in run.unkept.clone().into_iter().chain(report.text) {
+        for text in run.unkept.into_iter().chain(report.text) {
             self.say(text);
         }
         if !run.given_up {

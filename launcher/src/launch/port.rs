@@ -1,10 +1,9 @@
 //! The TCP port where the workers meet.
 //!
 //! Where the launcher serves the store it takes the port at once. Else rank 0 does, some time after the launcher has chosen it, so
-//! somebody else can be faster. Three
-//! things make that unlikely: the port lies outside the range from which the system serves programs that ask for any port;
-//! it is free on all addresses at the moment of the choice; and no other dtrain on this machine chooses it while this one
-//! runs. If it is lost all the same, the worker's error says so, and the group is started again at another port.
+//! somebody else can be faster. Three things make that unlikely: the port lies outside the range from which the system serves programs
+//! that ask for any port; it is free on all addresses at the moment of the choice; and no other dtrain on this machine chooses it while
+//! this one runs. If it is lost all the same, the worker's error says so, and the group is started again at another port.
 
 use anyhow::Context;
 use std::collections::hash_map::RandomState;
@@ -32,7 +31,6 @@ pub(super) struct MasterPort {
 
 impl MasterPort {
     /// Chooses a port that is free on this machine at this moment.
-    /// Errors: no port is free.
     pub(super) fn choose() -> anyhow::Result<Self> {
         let range =
             candidates(&fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default());
@@ -42,27 +40,24 @@ impl MasterPort {
             let number = range.start + offset as u16;
             let Ok(claim) = claim(number) else { continue };
             if is_free(number) {
-                return Ok(Self {
-                    number,
-                    chosen: true,
-                    _claim: Some(claim),
-                });
+                return Ok(Self::of(number, true, Some(claim)));
             }
         }
         let any = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|listener| listener.local_addr());
-        Ok(Self {
-            number: any.context("cannot find a free TCP port for the workers")?.port(),
-            chosen: true,
-            _claim: None,
-        })
+        let any = any.context("cannot find a free TCP port for the workers")?;
+        Ok(Self::of(any.port(), true, None))
     }
 
     /// The port that the user wants.
     pub(super) fn fixed(number: u16) -> Self {
+        Self::of(number, false, None)
+    }
+
+    fn of(number: u16, chosen: bool, claim: Option<UnixDatagram>) -> Self {
         Self {
             number,
-            chosen: false,
-            _claim: None,
+            chosen,
+            _claim: claim,
         }
     }
 
@@ -72,10 +67,8 @@ impl MasterPort {
         lines.any(|line| {
             let line = line.to_ascii_lowercase();
             let in_use = line.contains("eaddrinuse") || line.contains("address already in use");
-            in_use
-                && line
-                    .split(|c: char| !c.is_ascii_digit())
-                    .any(|word| word == number)
+            let mut words = line.split(|c: char| !c.is_ascii_digit());
+            in_use && words.any(|word| word == number)
         })
     }
 }
@@ -83,11 +76,8 @@ impl MasterPort {
 /// The ports below those that the system gives out by itself (`ip_local_port_range`: lowest and highest).
 fn candidates(local_range: &str) -> Range<u16> {
     const USUAL: u16 = 32_768;
-    let given_out = local_range
-        .split_whitespace()
-        .next()
-        .and_then(|lowest| lowest.parse().ok())
-        .unwrap_or(USUAL);
+    let lowest = local_range.split_whitespace().next();
+    let given_out = lowest.and_then(|lowest| lowest.parse().ok()).unwrap_or(USUAL);
     // A machine that gives out almost all ports leaves no room below; then any port is as good as another.
     if given_out >= LOWEST + 1000 {
         LOWEST..given_out

@@ -22,12 +22,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What to supervise: one attempt.
+/// One attempt.
 pub(super) struct Job<'a> {
     pub(super) plan: &'a Plan,
-    /// By rank.
     pub(super) specs: Vec<WorkerSpec>,
-    /// Where a store is to be served to them.
+    /// Where a store is served to them.
     pub(super) store: Option<Place>,
     pub(super) files: &'a Files,
     pub(super) heartbeats: &'a Heartbeats,
@@ -37,13 +36,10 @@ pub(super) struct Job<'a> {
     pub(super) notices: Vec<i32>,
 }
 
-/// Starts the workers of `job` and stays with them until the last has ended, what they left behind too, and their output has been
-/// read.
-/// Errors: the launcher's own threads, pipes or log files cannot be made; nothing has been started then.
+/// Starts the workers of `job` and returns when the last has ended, what they left behind too, and their output has been
+/// read. On an error nothing has been started.
 pub(super) fn attempt(inbox: &Inbox, job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
     let workers = job.specs.len();
-    let logs = (0..workers).map(|rank| job.files.open_logs(rank).map(Some));
-    let logs = logs.collect::<Result<_, _>>()?;
     let unkept = Unkept::new(screen.notices.clone());
     let (stop, stop_out) = io::pipe().context("cannot make a pipe")?;
     let (alive, readers_done) = crossbeam_channel::bounded(0);
@@ -69,7 +65,7 @@ pub(super) fn attempt(inbox: &Inbox, job: Job<'_>, screen: &Screen) -> anyhow::R
             notices: job.notices,
         }),
         actions: VecDeque::new(),
-        group: Group::new(inbox, job.specs, job.files, logs, capture),
+        group: Group::new(inbox, job.specs, job.files, capture)?,
         watch: job.heartbeats.watch(workers, inbox.begun),
         look_every: job.hang.map_or(TICK, |hang| hang.look_every()),
         plan: job.plan,
@@ -80,7 +76,7 @@ pub(super) fn attempt(inbox: &Inbox, job: Job<'_>, screen: &Screen) -> anyhow::R
     };
     let (verdict, group, beaten) = reactor.run();
     let met = store.map(Serving::end);
-    // No worker writes any more. What a daemon that left its process group may still write is not waited for.
+    // What a daemon that left its process group may still write is not waited for.
     drop(stop_out);
     let run = Run {
         verdict,
@@ -98,7 +94,7 @@ pub(super) fn attempt(inbox: &Inbox, job: Job<'_>, screen: &Screen) -> anyhow::R
 
 struct Reactor<'a> {
     agent: Agent,
-    /// Still to be carried out.
+    /// Not carried out yet.
     actions: VecDeque<Action>,
     group: Group<'a>,
     watch: Watch,
@@ -136,7 +132,7 @@ impl<'a> Reactor<'a> {
         let _ = self.screen.notices.send(text);
     }
 
-    /// The one place where decisions have effects.
+    /// Only here decisions have effects.
     fn carry_out(&mut self, action: Action) {
         match action {
             Action::Start { rank } => {

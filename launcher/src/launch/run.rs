@@ -1,5 +1,3 @@
-//! What an attempt came to.
-
 use super::inbox::{Inbox, Waited};
 use dtrain_agent::io::output::{Screen, Tail, Unkept};
 use dtrain_agent::io::store::Met;
@@ -10,24 +8,23 @@ use std::io;
 /// An attempt that is over; some of its output may still wait for the screen.
 pub(super) struct Run {
     pub(super) verdict: Verdict,
-    /// Process ids by rank; none for a worker that was never started.
+    /// By rank; none for a worker that was never started.
     pub(super) pids: Vec<Option<u32>>,
     /// The last lines of standard error by rank.
     pub(super) tails: Vec<Tail>,
-    /// The worker that could not be started, and why.
     pub(super) not_started: Option<(usize, io::Error)>,
     /// Logs that are not whole, in words.
     pub(super) unkept: Option<String>,
     /// Who came to the store, where one was served.
     pub(super) met: Option<Met>,
-    /// Whether any worker gave a sign of life.
+    /// Whether any worker has beaten.
     pub(super) beaten: bool,
     /// The user does not want to wait for the screen.
     pub(super) given_up: bool,
 }
 
 impl Run {
-    /// Whether the workers were stopped by SIGTERM, as batch systems do, before they had done anything that could be lost.
+    /// Whether the workers were stopped by SIGTERM, as batch systems do, before anything could be lost.
     pub(super) fn is_stopped_before_its_first_step(&self) -> bool {
         let signal = signals::TERM;
         self.verdict.cause == (Cause::Stopped { signal }) && !self.beaten
@@ -45,11 +42,6 @@ impl Run {
 
 /// Waits until the screen has taken everything, unless the user asks a second time to stop.
 pub(super) fn close(screen: Screen, inbox: &Inbox) {
-    let Screen {
-        chunks,
-        notices,
-        done,
-    } = screen;
-    drop((chunks, notices));
-    inbox.wait(&done);
+    drop((screen.chunks, screen.notices));
+    inbox.wait(&screen.done);
 }

@@ -9,22 +9,19 @@ use dtrain_common::text::counted;
 use std::io;
 use std::time::Duration;
 
-/// That it goes on.
 pub(super) fn restarting(restart: u32, allowed: u32, workers: usize, pause: Duration) -> String {
-    let all = if workers == 1 {
-        "the worker".to_owned()
-    } else {
-        format!("all {workers} workers")
+    let all = match workers {
+        1 => "the worker".to_owned(),
+        _ => format!("all {workers} workers"),
     };
-    let when = if pause.is_zero() {
-        String::new()
-    } else {
-        format!(" in {} s", pause.as_secs())
+    let when = match pause.as_secs() {
+        0 => String::new(),
+        seconds => format!(" in {seconds} s"),
     };
     format!("dtrain: restarting {all}{when} (restart {restart} of {allowed})")
 }
 
-/// What the user is told while the run goes on; nothing where the banner follows at once.
+/// The message for a notice; none where the banner follows at once.
 pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<String> {
     let workers = plan.nproc;
     let refusal = Outcome::Exited(ExitStatus::Usage.code().into());
@@ -52,10 +49,8 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
             left.as_secs()
         )),
         Notice::Hanging { silent } => {
-            let ranks: Vec<_> = silent
-                .iter()
-                .map(|(rank, since)| format!("rank {rank} for {} s", since.as_secs()))
-                .collect();
+            let rank = |(rank, since): &(usize, Duration)| format!("rank {rank} for {} s", since.as_secs());
+            let ranks: Vec<_> = silent.iter().map(rank).collect();
             Some(format!(
                 "dtrain: no progress: nothing was heard of {}; finding out where the workers are, and stopping them unless \
                  they go on",
@@ -63,10 +58,9 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
             ))
         }
         Notice::Thawed { frozen, taken_back } => {
-            let hang = if *taken_back {
-                ", also whether the workers hang"
-            } else {
-                ""
+            let hang = match taken_back {
+                true => ", also whether the workers hang",
+                false => "",
             };
             Some(format!(
                 "dtrain: the launcher did not run for {} s: all times but the time limit begin anew{hang}",
@@ -96,28 +90,22 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
     }
 }
 
-/// That the workers are killed because the run directory is another run's.
+/// The workers are killed because the run directory is another run's.
 pub(super) fn evicted(plan: &Plan) -> String {
-    let folder = plan
-        .run_dir
-        .as_ref()
-        .map(|run_dir| run_dir.root().display().to_string());
+    let folder = plan.run_dir.as_ref().map(|run_dir| run_dir.root().display());
     format!(
         "dtrain: another run has taken {}, because this launcher was suspended or its file system did not answer: killing the \
          workers, and writing nothing more there",
-        folder.unwrap_or_default()
+        folder.map(|folder| folder.to_string()).unwrap_or_default()
     )
 }
-
-/// That a worker could not be started, and why.
 pub(super) fn cannot_start(plan: &Plan, rank: usize, error: &io::Error) -> String {
-    let of = if plan.nproc == 1 {
-        String::new()
-    } else {
-        format!(" for rank {rank}")
+    let of = match plan.nproc {
+        1 => String::new(),
+        _ => format!(" for rank {rank}"),
     };
-    let why = why_not_started(error);
-    format!("cannot start `{}`{of}: {why}", plan.command.program.display())
+    let (program, why) = (plan.command.program.display(), why_not_started(error));
+    format!("cannot start `{program}`{of}: {why}")
 }
 
 /// Why the system refused to execute a program that is there and executable.

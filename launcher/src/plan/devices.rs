@@ -15,9 +15,7 @@ pub(super) struct Machine {
     pub(super) inventory: Result<Inventory, GpuError>,
     /// The driver's; none where it does not tell.
     pub(super) versions: Option<Versions>,
-    /// CUDA_VISIBLE_DEVICES.
     pub(super) list: Option<String>,
-    /// CUDA_DEVICE_ORDER.
     pub(super) order: Option<String>,
 }
 
@@ -26,13 +24,12 @@ pub(super) struct Machine {
 pub(crate) enum Devices {
     /// What the launcher's own says.
     Inherited,
-    /// That there is none.
+    /// No GPU.
     Cpu,
-    /// That there are these.
+    /// These GPUs.
     Chosen(Chosen),
 }
 
-/// The GPUs on which the workers compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InUse {
     pub(super) inventory: Inventory,
@@ -52,8 +49,8 @@ pub(crate) struct Chosen {
     by_index: bool,
     /// A worker sees its own alone, as the first one: CUDA shows a process no more than one MIG instance.
     alone: bool,
-    /// For people.
-    described: String,
+    /// `GPUs 4 and 6 (NVIDIA H200)`, with the machine's numbers.
+    pub(super) described: String,
 }
 
 impl Machine {
@@ -80,9 +77,8 @@ impl Machine {
 
     /// Whether what a worker sees is one MIG instance, however many there are.
     pub(super) fn shows_an_instance(&self) -> bool {
-        self.inventory
-            .as_ref()
-            .is_ok_and(|inventory| self.visible(inventory).instances(inventory).next().is_some())
+        let shows = |inventory| self.visible(inventory).instances(inventory).next().is_some();
+        self.inventory.as_ref().is_ok_and(shows)
     }
 
     /// What a worker sees in words (`1 GPU (NVIDIA H200)`), or why it sees nothing.
@@ -106,20 +102,17 @@ impl Machine {
                 _ => "the visible GPUs are in MIG mode and have no instances".to_owned(),
             };
         }
-        if let Some(first) = visible.instances(inventory).next() {
-            let instances = visible.instances(inventory).count();
-            return format!(
-                "1 of {} ({})",
-                counted(instances, "MIG instance"),
-                inventory.name(first)
-            );
+        let instances: Vec<_> = visible.instances(inventory).collect();
+        if let [first, ..] = instances[..] {
+            let count = counted(instances.len(), "MIG instance");
+            return format!("1 of {count} ({})", inventory.name(first));
         }
         let usable = |place: &&Place| inventory.gpus[place.gpu()].mig.is_none();
         let names = names(inventory, visible.places().iter().filter(usable).copied());
         format!("{} ({names})", counted(count, "GPU"))
     }
 
-    /// What is wrong with a driver that is there and does not answer as it should.
+    /// Why a driver that is there does not answer.
     pub(super) fn failure(&self) -> Option<String> {
         match &self.inventory {
             Err(error @ GpuError::Driver { .. }) => Some(error.to_string()),
@@ -152,30 +145,23 @@ impl Machine {
         })
     }
 
-    /// The GPUs that the user has named.
-    /// Errors: they are not there, not visible or not usable; the message lists those that are.
+    /// The GPUs that the user has named; the error lists those that are visible.
     pub(super) fn choose(&self, wanted: &GpuIds) -> anyhow::Result<Chosen> {
         let flag = || format!("--gpu-ids {wanted}");
-        let described = self.described();
-        let inventory = match &self.inventory {
-            Ok(inventory) if !self.visible(inventory).places().is_empty() => inventory,
+        let remedy = match &self.inventory {
+            Ok(inventory) if !self.visible(inventory).places().is_empty() => {
+                let places = self
+                    .visible(inventory)
+                    .choose(inventory, wanted.ids(), self.order.as_deref())
+                    .with_context(flag)?;
+                return Ok(Chosen::new(inventory, &places));
+            }
             Ok(inventory) if !inventory.gpus.is_empty() => {
-                let error =
-                    anyhow::anyhow!("{described}; unset it, or give --gpu-ids none for workers on the CPU");
-                return Err(error.context(flag()));
+                "unset it, or give --gpu-ids none for workers on the CPU"
             }
-            _ => {
-                let error = anyhow::anyhow!(
-                    "{described}; leave the flag out, or give --gpu-ids none, for workers on the CPU"
-                );
-                return Err(error.context(flag()));
-            }
+            _ => "leave the flag out, or give --gpu-ids none, for workers on the CPU",
         };
-        let places = self
-            .visible(inventory)
-            .choose(inventory, wanted.ids(), self.order.as_deref())
-            .with_context(flag)?;
-        Ok(Chosen::new(inventory, &places))
+        Err(anyhow::anyhow!("{}; {remedy}", self.described()).context(flag()))
     }
 
     fn visible(&self, inventory: &Inventory) -> Visible {
@@ -185,9 +171,8 @@ impl Machine {
 
 impl Chosen {
     fn new(inventory: &Inventory, places: &[Place]) -> Self {
-        let uuids = places
-            .iter()
-            .map(|place| inventory.uuid(*place).map(str::to_owned));
+        let uuids = places.iter();
+        let uuids = uuids.map(|place| inventory.uuid(*place).map(str::to_owned));
         // A list is of one kind, so that one GPU without a UUID makes it a list of numbers. A driver that gives none knows
         // nothing of MIG.
         let (entries, by_index) = match uuids.collect::<Option<Vec<_>>>() {
@@ -202,11 +187,6 @@ impl Chosen {
             alone: instances && places.len() > 1,
             described: described(inventory, places),
         }
-    }
-
-    /// `GPUs 4 and 6 (NVIDIA H200)`, with the machine's numbers.
-    pub(super) fn described(&self) -> &str {
-        &self.described
     }
 }
 
@@ -231,7 +211,7 @@ impl Devices {
         }
     }
 
-    /// Adds what the worker of `local_rank` is to see. `inherited` looks up the launcher's own environment.
+    /// Adds the variables of the worker of `local_rank`. `inherited` looks up the launcher's own environment.
     pub(crate) fn tell(
         &self,
         local_rank: usize,
@@ -251,17 +231,16 @@ impl Devices {
                 if chosen.by_index || inherited(CUDA_DEVICE_ORDER).is_none() {
                     vars.push((CUDA_DEVICE_ORDER, "PCI_BUS_ID".into()));
                 }
-                if chosen.alone {
-                    vars.iter_mut()
-                        .filter(|(name, _)| *name == LOCAL_RANK)
-                        .for_each(|(_, value)| *value = "0".into());
+                let rank = vars.iter_mut().find(|(name, _)| *name == LOCAL_RANK);
+                if let Some((_, value)) = rank.filter(|_| chosen.alone) {
+                    *value = "0".into();
                 }
             }
         }
     }
 }
 
-/// The number of GPUs for which the kernel's module has a folder; none where that says nothing of what is visible. It is
+/// The number of GPUs for which the kernel's module has a folder; none where CUDA_VISIBLE_DEVICES hides some. It is
 /// enough to know that there are as many GPUs as workers, without waiting for the driver's library.
 pub(super) fn listed_by_the_kernel() -> Option<usize> {
     if std::env::var_os(CUDA_VISIBLE_DEVICES).is_some() {
@@ -290,8 +269,7 @@ fn described(inventory: &Inventory, places: &[Place]) -> String {
 /// The product names of these devices, each once.
 fn names(inventory: &Inventory, places: impl Iterator<Item = Place>) -> String {
     let mut names: Vec<&str> = Vec::new();
-    for place in places {
-        let name = inventory.name(place);
+    for name in places.map(|place| inventory.name(place)) {
         if !names.contains(&name) {
             names.push(name);
         }

@@ -1,12 +1,12 @@
-//! What the driver tells of a recipe's GPUs before its workers start, and is better known then than in the first step: a driver
-//! too old for libtorch, memory that others hold, GPUs of several kinds.
+//! What the driver tells of a recipe's GPUs before its workers start: a driver too old for libtorch, memory that others hold, GPUs of
+//! several kinds.
 
 use super::devices::InUse;
 use crate::gpus::owner::{Owner, owner};
 use anyhow::{Context, bail};
 use dtrain_agent::io::process::memory_kill::sees_the_kernels_pids;
 use dtrain_common::env::DTRAIN_CUDA;
-use dtrain_common::gpu::{Driver, GpuProcess, Nvidia, Place, Versions, oldest_driver};
+use dtrain_common::gpu::{Driver, GpuProcess, Nvidia, Versions, oldest_driver};
 use dtrain_common::units::ByteSize;
 
 /// The CUDA for which libtorch's CUDA set is built, by its major version.
@@ -19,8 +19,8 @@ const MOSTLY_FREE: u64 = 75;
 /// So many processes of a GPU are named.
 const NAMED: usize = 4;
 
-/// Checks the GPUs that the workers of a recipe compute on; answers what the user should know, one sentence each.
-/// Errors: the driver is too old, or a GPU's memory is in use but for next to nothing.
+/// Checks the GPUs that the workers of a recipe compute on; answers what the user should know, one sentence each. The driver must
+/// not be too old, and no GPU's memory full.
 pub(super) fn check(gpus: &InUse) -> anyhow::Result<Vec<String>> {
     let own = std::env::var(DTRAIN_CUDA).ok();
     if let Some(versions) = &gpus.versions {
@@ -32,31 +32,29 @@ pub(super) fn check(gpus: &InUse) -> anyhow::Result<Vec<String>> {
 }
 
 /// Whether libtorch's CUDA runs on the driver. `own` is the value of DTRAIN_CUDA.
-/// Errors: it does not, or the variable is no version.
 fn check_driver(versions: &Versions, own: Option<&str>) -> anyhow::Result<()> {
     let needed = match own.map(str::trim).filter(|text| !text.is_empty()) {
         None => LIBTORCH_CUDA,
-        Some(text) => text
-            .split('.')
-            .next()
-            .and_then(|major| major.parse().ok())
-            .with_context(|| {
+        Some(text) => {
+            let major = text.split('.').next().and_then(|major| major.parse().ok());
+            major.with_context(|| {
                 format!(
                     "{DTRAIN_CUDA} is {text:?}; expected the version of CUDA of your libtorch, such as 12.6"
                 )
-            })?,
+            })?
+        }
     };
     if versions.serves(needed) {
         return Ok(());
     }
-    let knows = versions
-        .cuda
-        .as_ref()
-        .map_or_else(String::new, |cuda| format!(", which supports CUDA up to {cuda}"));
-    let newer = oldest_driver(needed).map_or_else(
-        || "a newer one".to_owned(),
-        |branch| format!("{branch} or a newer one"),
-    );
+    let knows = match &versions.cuda {
+        Some(cuda) => format!(", which supports CUDA up to {cuda}"),
+        None => String::new(),
+    };
+    let newer = match oldest_driver(needed) {
+        Some(branch) => format!("{branch} or a newer one"),
+        None => "a newer one".to_owned(),
+    };
     bail!(
         "the NVIDIA driver is {}{knows}, and libtorch is built for CUDA {needed}: install driver {newer}, use a libtorch that \
          is built for an older CUDA (LIBTORCH, and its version in {DTRAIN_CUDA}), or train on the CPU with --gpu-ids none",
@@ -71,21 +69,20 @@ type User = (GpuProcess, Option<Owner>);
 fn processes(gpu: usize) -> Vec<User> {
     let status = Nvidia::open().and_then(|mut driver| driver.status());
     let gpus = status.map(|status| status.gpus).unwrap_or_default();
+    // In a container the driver's numbers mean other processes.
+    let known = sees_the_kernels_pids();
     let of_gpu = gpus
         .into_iter()
         .nth(gpu)
-        .map(|gpu| gpu.processes)
-        .unwrap_or_default();
-    // In a container the driver's numbers mean other processes.
-    let known = sees_the_kernels_pids();
-    of_gpu
         .into_iter()
+        .flat_map(|gpu| gpu.processes);
+    of_gpu
         .map(|process| (process, known.then(|| owner(process.pid)).flatten()))
         .collect()
 }
 
-/// A sentence for each GPU of whose memory others have taken much. `users` tells who uses a GPU, and is only asked then.
-/// Errors: next to nothing is free on one.
+/// A sentence for each GPU of whose memory others have taken much; an error where next to nothing is free. `users` tells who uses a
+/// GPU.
 fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Result<Vec<String>> {
     let inventory = &gpus.inventory;
     let mut notes = Vec::new();
@@ -102,11 +99,10 @@ fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Res
             ByteSize(free),
             ByteSize(total)
         );
-        // Which of a GPU's processes use an instance the driver does not tell.
-        let who = if place.is_instance() {
-            "the processes on that GPU are in `dtrain gpu info`".to_owned()
-        } else {
-            in_words(users(place.gpu()))
+        // The driver does not tell which processes use an instance.
+        let who = match place.is_instance() {
+            true => "the processes on that GPU are in `dtrain gpu info`".to_owned(),
+            false => in_words(users(place.gpu())),
         };
         if free < LEAST_FREE {
             full.push(format!(
@@ -145,10 +141,10 @@ fn user((process, owner): &User) -> String {
         Some(owner) => format!(" of {} ({})", owner.user, owner.command),
         None => ", which cannot be seen from here,".to_owned(),
     };
-    let memory = process.used_bytes.map_or_else(
-        || "an unknown part".to_owned(),
-        |bytes| ByteSize(bytes).to_string(),
-    );
+    let memory = match process.used_bytes {
+        Some(bytes) => ByteSize(bytes).to_string(),
+        None => "an unknown part".to_owned(),
+    };
     format!("pid {}{who} holds {memory}", process.pid)
 }
 
@@ -156,19 +152,19 @@ fn user((process, owner): &User) -> String {
 fn several_kinds(gpus: &InUse) -> Option<String> {
     let inventory = &gpus.inventory;
     let mut kinds: Vec<(&str, u64)> = Vec::new();
-    let sized = |place: &Place| (inventory.name(*place), inventory.total_bytes(*place));
-    for kind in gpus.places.iter().map(sized) {
-        // One kind's GPUs may differ by what the driver keeps of each.
-        if !kinds.iter().any(|(name, _)| *name == kind.0) {
-            kinds.push(kind);
+    for place in &gpus.places {
+        // GPUs of one kind may differ by what the driver keeps of each.
+        let name = inventory.name(*place);
+        if !kinds.iter().any(|(known, _)| *known == name) {
+            kinds.push((name, inventory.total_bytes(*place)));
         }
     }
     let (name, bytes) = kinds.iter().copied().min_by_key(|(_, bytes)| *bytes)?;
     if kinds.len() == 1 {
         return None;
     }
-    let listed: Vec<_> = kinds
-        .iter()
+    let listed = kinds.iter();
+    let listed: Vec<_> = listed
         .map(|(name, bytes)| format!("{name} with {}", ByteSize(*bytes)))
         .collect();
     Some(format!(

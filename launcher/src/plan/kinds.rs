@@ -26,16 +26,13 @@ pub(crate) struct Plan {
     pub(crate) command: Command,
     /// Where to write; always there for a recipe.
     pub(crate) run_dir: Option<RunDir>,
-    /// When it must be over.
     pub(crate) limit: Option<TimeLimit>,
-    /// What becomes of the workers' output.
     pub(crate) routing: Routing,
-    /// What the user is told first, one sentence each.
+    /// The first messages, one sentence each.
     pub(crate) headline: Vec<String>,
     pub(crate) of: Of,
 }
 
-/// What the user is told first.
 pub(super) fn headline(
     notes: Vec<String>,
     summary: String,
@@ -43,12 +40,8 @@ pub(super) fn headline(
     limited: Option<&Limited>,
 ) -> Vec<String> {
     let limit = limited.map(|limited| limited.note.clone());
-    notes
-        .into_iter()
-        .chain([summary])
-        .chain(bound.note())
-        .chain(limit)
-        .collect()
+    let lines = notes.into_iter().chain([summary]);
+    lines.chain(bound.note()).chain(limit).collect()
 }
 
 /// What is executed.
@@ -67,7 +60,6 @@ pub(crate) enum Of {
 }
 
 impl Plan {
-    /// What a recipe's training has beyond a program.
     pub(crate) fn training(&self) -> Option<&Training> {
         match &self.of {
             Of::Training(training) => Some(training),
@@ -79,8 +71,7 @@ impl Plan {
         self.training().map(|training| &training.lock)
     }
 
-    /// Before a restart: a training goes on from its newest checkpoint, a program begins anew.
-    /// Errors: the run directory cannot be read any more.
+    /// Before a restart: a training resumes from its newest checkpoint, a program begins anew.
     pub(crate) fn go_on(&mut self) -> anyhow::Result<()> {
         if let (Of::Training(training), Some(run_dir)) = (&self.of, &self.run_dir)
             && let Some(args) = training.go_on(run_dir)?
@@ -97,13 +88,10 @@ impl Plan {
         has_begun.unwrap_or(false).then_some(asked)
     }
 
-    /// Whether another launch would go on from a checkpoint of this run.
+    /// Whether another launch would resume from a checkpoint of this run.
     pub(crate) fn has_checkpoint(&self) -> bool {
-        let newest = self
-            .training()
-            .and(self.run_dir.as_ref())
-            .map(RunDir::newest_checkpoint);
-        matches!(newest, Some(Ok(Some(_))))
+        let run_dir = self.training().and(self.run_dir.as_ref());
+        matches!(run_dir.map(RunDir::newest_checkpoint), Some(Ok(Some(_))))
     }
 
     /// Whether another run has taken over the run directory: nothing more may be written there.
@@ -111,15 +99,15 @@ impl Plan {
         self.claim().is_some_and(RunLock::is_lost)
     }
 
-    /// What the user is to be told of the claim to the run directory, once.
+    /// A message about the claim to the run directory, once.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.claim().and_then(RunLock::trouble)
     }
 
-    /// Whether copies of the state are kept in memory: of use only where the workers are started again.
+    /// Whether copies of the state are kept in memory, for restarts.
     pub(crate) fn keeps_copies(&self) -> bool {
-        self.training()
-            .is_some_and(|training| training.recipe.checkpoint.in_memory)
+        let training = self.training();
+        training.is_some_and(|training| training.recipe.checkpoint.in_memory)
     }
 
     /// Exit codes of these workers for which a restart is no remedy: a wrong recipe stays wrong, and a model that does not
@@ -128,7 +116,7 @@ impl Plan {
         self.training().map_or(&[], |_| &[2, 3])
     }
 
-    /// The exit code by which these workers say that they stopped on request.
+    /// The exit code of workers that stopped on request.
     pub(crate) fn requeue_code(&self) -> Option<i32> {
         self.training().map(|_| i32::from(ExitStatus::Requeue.code()))
     }
@@ -145,17 +133,13 @@ impl Plan {
         }
     }
 
-    /// What the user is told before the workers start.
     pub(crate) fn headline(&self) -> String {
-        let lines: Vec<_> = self
-            .headline
-            .iter()
-            .map(|line| format!("dtrain: {line}"))
-            .collect();
+        let lines = self.headline.iter();
+        let lines: Vec<_> = lines.map(|line| format!("dtrain: {line}")).collect();
         lines.join("\n")
     }
 
-    /// The process of the worker of `rank`, with its variables.
+    /// The process of the worker of `rank`.
     pub(crate) fn worker(&self, rank: usize, env: Vec<(&'static str, OsString)>) -> WorkerSpec {
         let (reads, is_named) = match &self.of {
             Of::Training(_) => (false, false),
@@ -174,13 +158,12 @@ impl Plan {
     }
 }
 
-/// What only a training has.
 #[derive(Debug)]
 pub(crate) struct Training {
     pub(super) recipe: Recipe,
     /// Keeps other runs out of the run directory.
     pub(super) lock: RunLock,
-    /// The checkpoint that `--resume` names, where it names one.
+    /// The checkpoint that `--resume` names.
     pub(super) asked: Option<PathBuf>,
 }
 
@@ -198,7 +181,6 @@ impl Training {
     }
 }
 
-/// What only a program has.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(super) stdin: StandardInput,
@@ -224,20 +206,14 @@ impl StandardInput {
     }
 }
 
-/// The trainer's command line. Which of the run's checkpoints is the newest whole one, to the last byte, is for the trainer to find.
+/// The trainer's command line. The trainer itself finds the newest checkpoint that is whole to the last byte.
 pub(super) fn trainer_args(run_dir: &RunDir, start: Start, resume: &Resume) -> Vec<OsString> {
     let resume = match start {
         Start::Fresh => "never".into(),
         Start::Resume(_) if *resume == Resume::Auto => "auto".into(),
         Start::Resume(checkpoint) => checkpoint.into(),
     };
-    let (recipe, root) = (run_dir.recipe().into(), run_dir.root().into());
-    vec![
-        recipe,
-        "--run-dir".into(),
-        root,
-        "--prepared".into(),
-        "--resume".into(),
-        resume,
-    ]
+    let mut args = vec![run_dir.recipe().into(), "--run-dir".into(), run_dir.root().into()];
+    args.extend(["--prepared".into(), "--resume".into(), resume]);
+    args
 }

@@ -11,36 +11,31 @@ use dtrain_common::time::{parse_clock, show_time};
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// The longest time that a run is asked to stop before its limit, unless it says so itself.
+/// The longest default of --time-margin, and the part of the limit that it is otherwise.
 const LONGEST_MARGIN: Duration = Duration::from_secs(120);
-/// And no more than this part of the time.
 const MARGIN_PART: u32 = 10;
 
-/// A time limit, and what the user is told of it.
+/// A time limit, and its message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Limited {
     pub(super) limit: TimeLimit,
     pub(super) note: String,
 }
 
-/// When workers are to be asked to stop, and must have ended; none where there is no limit. `training`: they know how to end with a
-/// checkpoint, and heed the end of a Slurm job without being asked to.
-/// Errors: a margin without a limit, or longer than it.
+/// When workers are to be asked to stop, and must have ended. `training`: they know how to end with a checkpoint, and the limit of a
+/// Slurm job counts too.
 pub(super) fn limit(
     args: &LimitArgs,
     training: bool,
     begun: Begun,
     inherited: impl Fn(&str) -> Option<String>,
 ) -> anyhow::Result<Option<Limited>> {
-    let own = match args.time_limit {
-        Some(Limit::Time(time)) => Some(time),
-        _ => None,
+    let (own, heeds_job) = match args.time_limit {
+        Some(Limit::Time(time)) => (Some(time), training),
+        Some(Limit::None) => (None, false),
+        None => (None, training),
     };
-    let job = match args.time_limit {
-        Some(Limit::None) => None,
-        _ if !training => None,
-        _ => left(begun, inherited),
-    };
+    let job = heeds_job.then(|| left(begun, inherited)).flatten();
     let (end, whose) = match (own, job) {
         (Some(own), Some(job)) if job < own => (job, "the Slurm job's"),
         (Some(own), _) => (own, "--time-limit"),
@@ -76,7 +71,7 @@ pub(super) fn limit(
     }))
 }
 
-/// A time for people, who count no parts of seconds but in very short ones.
+/// Parts of seconds count only in very short times.
 fn whole_seconds(time: Duration) -> Duration {
     match time.as_secs() {
         0..10 => Duration::from_millis(time.as_millis() as u64),
@@ -84,10 +79,10 @@ fn whole_seconds(time: Duration) -> Duration {
     }
 }
 
-/// A controller that does not answer is not waited for any longer.
+/// For squeue, whose controller may not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is left of the job; none outside of one, in one without an end, and where nobody says.
+/// What is left of the job; none outside of one, and in one without an end.
 fn left(begun: Begun, inherited: impl Fn(&str) -> Option<String>) -> Option<Duration> {
     let job = inherited(SLURM_JOB_ID)?;
     match inherited(SLURM_JOB_END_TIME) {

@@ -16,11 +16,10 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// What the worker of `rank` is bound to.
+    /// The cores of the worker of `rank`.
     pub(super) fn of(&self, rank: usize) -> Option<CpuSet> {
-        let cores = self.cores.get(rank)?;
         let mut set = CpuSet::new();
-        for core in cores {
+        for core in self.cores.get(rank)? {
             set.set(*core);
         }
         Some(set)
@@ -34,18 +33,12 @@ impl Bound {
 
     /// The binding in words.
     pub(super) fn note(&self) -> Option<String> {
-        let mode = self.mode?;
-        let shares: Vec<_> = self
-            .cores
-            .iter()
-            .enumerate()
+        let mode = self.mode?.name();
+        let shares = self.cores.iter().enumerate();
+        let shares: Vec<_> = shares
             .map(|(rank, cores)| format!("rank {rank} to {}", topology::in_words(cores)))
             .collect();
-        Some(format!(
-            "--numa-binding {}: CPU cores: {}",
-            mode.name(),
-            shares.join("; ")
-        ))
+        Some(format!("--numa-binding {mode}: CPU cores: {}", shares.join("; ")))
     }
 }
 
@@ -71,7 +64,6 @@ enum NumaError {
 
 /// Binds `workers` workers on this machine as `mode` says; without one nothing is bound. `visible` is
 /// CUDA_VISIBLE_DEVICES.
-/// Errors: the machine's topology cannot be read, or does not allow it.
 pub(super) fn bind(mode: Option<Binding>, workers: usize, visible: Option<&str>) -> anyhow::Result<Bound> {
     let Some(mode) = mode else {
         return Ok(Bound::default());
@@ -85,24 +77,18 @@ pub(super) fn bind(mode: Option<Binding>, workers: usize, visible: Option<&str>)
                 mode.name()
             )
         })?;
-    Ok(Bound {
-        mode: Some(mode),
-        cores,
-    })
+    let mode = Some(mode);
+    Ok(Bound { mode, cores })
 }
 
 /// The cores of each worker.
 fn share_out(topology: &Topology, mode: Binding, workers: usize) -> Result<Vec<Cores>, NumaError> {
-    let nodes: Vec<usize> = (0..workers)
-        .map(|rank| node_of(topology, rank, workers))
-        .collect();
+    let nodes = (0..workers).map(|rank| node_of(topology, rank, workers));
+    let nodes: Vec<usize> = nodes.collect();
     let share = |rank: usize| {
         let node = nodes[rank];
-        let cores = topology
-            .nodes
-            .get(&node)
-            .filter(|cores| !cores.is_empty())
-            .ok_or(NumaError::NotAllowed { node, rank })?;
+        let cores = topology.nodes.get(&node).filter(|cores| !cores.is_empty());
+        let cores = cores.ok_or(NumaError::NotAllowed { node, rank })?;
         // This worker is the `place`th of `neighbours` on its node.
         let place = nodes[..rank].iter().filter(|other| **other == node).count();
         let neighbours = nodes.iter().filter(|other| **other == node).count();
@@ -122,12 +108,8 @@ fn node_of(topology: &Topology, rank: usize, workers: usize) -> usize {
     if !topology.gpus.is_empty() {
         return topology.gpus[rank % topology.gpus.len()];
     }
-    let usable: Vec<usize> = topology
-        .nodes
-        .iter()
-        .filter(|(_, cores)| !cores.is_empty())
-        .map(|(node, _)| *node)
-        .collect();
+    let usable = topology.nodes.iter().filter(|(_, cores)| !cores.is_empty());
+    let usable: Vec<usize> = usable.map(|(node, _)| *node).collect();
     usable
         .get(rank * usable.len() / workers)
         .copied()
@@ -142,15 +124,14 @@ fn socket(topology: &Topology, cores: &Cores) -> Result<Cores, NumaError> {
         let socket = topology.sockets.get(core);
         sockets.insert(socket.ok_or(NumaError::Unknown { what, core: *core })?);
     }
+    let is_on_them = |core: &usize| {
+        topology
+            .sockets
+            .get(core)
+            .is_some_and(|own| sockets.contains(own))
+    };
     let all = topology.nodes.values().flatten().copied();
-    Ok(all
-        .filter(|core| {
-            topology
-                .sockets
-                .get(core)
-                .is_some_and(|socket| sockets.contains(socket))
-        })
-        .collect())
+    Ok(all.filter(is_on_them).collect())
 }
 
 /// A share of whole physical cores that no neighbour has. The first ones get one more where it does not divide.
@@ -177,9 +158,8 @@ fn exclusive(
 
 /// The cores that share one last-level cache; the larger groups first, and in turn where workers are more.
 fn complex(topology: &Topology, cores: &Cores, place: usize) -> Result<Cores, NumaError> {
-    let mut complexes: Vec<Cores> = grouped(cores, &topology.caches, "the caches")?
-        .into_values()
-        .collect();
+    let complexes = grouped(cores, &topology.caches, "the caches")?;
+    let mut complexes: Vec<Cores> = complexes.into_values().collect();
     // Stable, so that equal ones stay in the order of their lowest core.
     complexes.sort_by_key(|complex| std::cmp::Reverse(complex.len()));
     let chosen = place % complexes.len();
@@ -194,9 +174,8 @@ fn grouped(
 ) -> Result<BTreeMap<usize, Cores>, NumaError> {
     let mut groups: BTreeMap<usize, Cores> = BTreeMap::new();
     for core in cores {
-        let group = group_of
-            .get(core)
-            .ok_or(NumaError::Unknown { what, core: *core })?;
+        let group = group_of.get(core);
+        let group = group.ok_or(NumaError::Unknown { what, core: *core })?;
         groups.entry(*group).or_default().insert(*core);
     }
     Ok(groups)

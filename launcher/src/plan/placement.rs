@@ -22,7 +22,6 @@ pub(super) fn measure(args: &LaunchArgs, is_training: bool) -> anyhow::Result<Si
 }
 
 /// On which GPU and on which CPU cores each worker computes, where the user asks for more than the default.
-/// Errors: the machine has no such places.
 pub(super) fn placement(args: &LaunchArgs, size: &Size) -> anyhow::Result<(Option<Vec<String>>, Bound)> {
     let own = own_devices(args.contract.virtual_local_rank, size.nproc, &size.devices)?;
     let visible = size.devices.list();
@@ -31,7 +30,6 @@ pub(super) fn placement(args: &LaunchArgs, size: &Size) -> anyhow::Result<(Optio
 }
 
 /// For each worker a GPU of its own, if `wanted`; an empty list where there is no GPU.
-/// Errors: there are more workers than GPUs.
 fn own_devices(wanted: bool, workers: usize, devices: &Devices) -> anyhow::Result<Option<Vec<String>>> {
     if !wanted {
         return Ok(None);

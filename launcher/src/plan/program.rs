@@ -17,7 +17,6 @@ use std::fs;
 use std::io::{ErrorKind, IsTerminal};
 use std::path::Path;
 
-/// Errors: what is wrong and what to do; nothing has been written then.
 pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, begun: Begun) -> anyhow::Result<Plan> {
     let (command, is_python) = command(target)?;
     for (given, flag) in [
@@ -33,27 +32,20 @@ pub(super) fn plan(target: &Target<'_>, args: &LaunchArgs, begun: Begun) -> anyh
     let size = measure(args, false)?;
     let nproc = size.nproc;
     if let Some(rank) = args.stdin_rank.filter(|rank| *rank >= nproc) {
-        bail!(
-            "--stdin-rank {rank}: there are ranks 0 to {}; name one of them",
-            nproc - 1
-        );
+        let last = nproc - 1;
+        bail!("--stdin-rank {rank}: there are ranks 0 to {last}; name one of them");
     }
-    let home = if args.run_dir.is_some() {
-        Home::RunDir
-    } else {
-        Home::Nowhere
+    let home = match args.run_dir {
+        Some(_) => Home::RunDir,
+        None => Home::Nowhere,
     };
     let mut routing = Routing::plan(&args.output, nproc, &args.contract.role, home)?;
     let (own_devices, bound) = placement(args, &size)?;
     let limited = limit::limit(&args.limits, false, begun, |name| std::env::var(name).ok())?;
     let run_dir = args.run_dir.as_deref().map(new_or_empty).transpose()?;
     routing.make_folder()?;
-    let mut summary = format!(
-        "{} of {}{}",
-        counted(nproc, "worker"),
-        target.name.display(),
-        size.place
-    );
+    let (workers, name) = (counted(nproc, "worker"), target.name.display());
+    let mut summary = format!("{workers} of {name}{}", size.place);
     if let Some(run_dir) = &run_dir {
         summary.push_str(&format!("; run directory {}", run_dir.root().display()));
     }
@@ -104,17 +96,11 @@ fn command(target: &Target<'_>) -> anyhow::Result<(Command, bool)> {
     line.extend_from_slice(args);
     // Python finds its environment by the path under which it was called.
     let arg0 = program.clone().into();
-    Ok((
-        Command {
-            program,
-            arg0,
-            args: line,
-        },
-        true,
-    ))
+    let args = line;
+    Ok((Command { program, arg0, args }, true))
 }
 
-/// Whether Python programs of so many workers have the launcher's store: torchrun's do, unless the user's environment says otherwise.
+/// Whether Python programs of so many workers have the launcher's store, as torchrun's do, unless the user's environment refuses it.
 /// A worker alone serves itself.
 fn is_for_python(workers: usize, get: impl Fn(&str) -> Option<OsString>) -> bool {
     let is_refused =

@@ -7,7 +7,7 @@ use crate::cli::{Choice, OutputArgs, Place, PrefixTemplate};
 use anyhow::{Context, bail, ensure};
 use dtrain_agent::io::output::{Frames, Stream, Style, draws_frames};
 use dtrain_agent::io::temporary;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// torchrun's variable for the prefix.
@@ -21,7 +21,6 @@ const ELSEWHERE: Duration = Duration::from_secs(1);
 /// The size at which a log is begun anew, unless the user says another.
 const USUAL_LOG: u64 = 1 << 30;
 
-/// Where one stream of one worker goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     /// To the screen.
@@ -36,14 +35,15 @@ pub(crate) struct Routing {
     /// By local rank, in the order of [`Stream::BOTH`].
     routes: Vec<[Route; 2]>,
     /// By local rank.
-    prefixes: Vec<String>,
-    /// Texts of which a line must have one to be copied, in the order of [`Stream::BOTH`].
-    filters: [Vec<String>; 2],
-    log_dir: Option<PathBuf>,
+    pub(crate) prefixes: Vec<String>,
+    /// Texts of which a shown line must have one to be copied, in the order of [`Stream::BOTH`].
+    pub(crate) filters: [Vec<String>; 2],
+    /// The folder for logs of a launch without a run directory.
+    pub(crate) log_dir: Option<PathBuf>,
     /// The folder for logs is still to be made, in a temporary place.
     temporary: bool,
-    log_size: u64,
-    note: Option<&'static str>,
+    pub(crate) log_size: u64,
+    pub(crate) note: Option<&'static str>,
 }
 
 /// Whether the run has a directory of its own.
@@ -57,7 +57,6 @@ pub(crate) enum Home {
     Nowhere,
 }
 
-/// What there is beside the flags.
 #[derive(Clone, Copy, Debug)]
 struct Setting<'a> {
     workers: usize,
@@ -69,9 +68,7 @@ struct Setting<'a> {
 }
 
 impl Routing {
-    /// Checks the flags for so many workers on this machine.
-    /// Errors: they contradict each other or would have no effect, name workers that are not there, or the log directory
-    /// cannot be one. Nothing has been written.
+    /// Checks the flags for so many workers on this machine. Nothing is written.
     pub(crate) fn plan(args: &OutputArgs, workers: usize, role: &str, home: Home) -> anyhow::Result<Self> {
         if let Some(folder) = &args.log_dir
             && (folder.exists() || folder.is_symlink())
@@ -90,16 +87,14 @@ impl Routing {
             .map_err(anyhow::Error::msg)
             .with_context(|| format!("{TEMPLATE_VARIABLE} is set wrongly"))?;
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Self::of(
-            args,
-            &Setting {
-                workers,
-                home,
-                role,
-                hostname: &hostname,
-                template: template.as_ref(),
-            },
-        )
+        let setting = Setting {
+            workers,
+            home,
+            role,
+            hostname: &hostname,
+            template: template.as_ref(),
+        };
+        Self::of(args, &setting)
     }
 
     fn of(args: &OutputArgs, setting: &Setting<'_>) -> anyhow::Result<Self> {
@@ -134,11 +129,8 @@ impl Routing {
             }
         }
         let filters = [&args.duplicate_stdout_filters, &args.duplicate_stderr_filters];
-        for (stream, _) in Stream::BOTH
-            .into_iter()
-            .zip(filters)
-            .filter(|(_, filter)| filter.is_some())
-        {
+        let given = Stream::BOTH.into_iter().zip(filters);
+        for (stream, _) in given.filter(|(_, filter)| filter.is_some()) {
             let flag = format!("--duplicate-{}-filters", stream.name());
             ensure!(
                 has_folder,
@@ -149,21 +141,19 @@ impl Routing {
                 "{flag} has no effect: it copies lines that are shown, and --redirects leaves none"
             );
         }
-        let keeps =
-            routes.iter().flatten().any(|route| route.kept) || filters.iter().any(|filter| filter.is_some());
+        let keeps = routes.iter().flatten().any(|route| route.kept);
         ensure!(
-            keeps || args.log_max_size.is_none(),
+            keeps || filters.iter().any(|filter| filter.is_some()) || args.log_max_size.is_none(),
             "--log-max-size has no effect: no log files are kept; give --log-dir DIR or --run-dir DIR"
         );
         let note = (!has_folder && args.tee.is_some()).then_some(
             "--tee: the output is shown and kept in no file; --log-dir DIR or --run-dir DIR gives it a place",
         );
         let template = args.log_line_prefix_template.as_ref().or(setting.template);
+        let prefixes = (0..setting.workers).map(|rank| prefix(template, rank, setting));
         Ok(Self {
             routes,
-            prefixes: (0..setting.workers)
-                .map(|rank| prefix(template, rank, setting))
-                .collect(),
+            prefixes: prefixes.collect(),
             filters: filters.map(|filter| filter.as_ref().map(|list| list.0.clone()).unwrap_or_default()),
             log_dir: args.log_dir.clone(),
             temporary,
@@ -172,25 +162,20 @@ impl Routing {
         })
     }
 
-    /// Makes the temporary folder for logs that no other folder is named for; it stays, like any log. Call it once nothing
-    /// else can be wrong.
-    /// Errors: it cannot be made.
+    /// Makes the temporary folder for logs where no other is named; it stays, like any log. Call it once nothing else can be wrong.
     pub(crate) fn make_folder(&mut self) -> anyhow::Result<()> {
-        if self.temporary {
+        if std::mem::take(&mut self.temporary) {
             let folder = temporary::make_lasting("dtrain-logs-")
                 .context("--redirects: cannot make a folder for logs; give --log-dir DIR")?;
             self.log_dir = Some(folder);
-            self.temporary = false;
         }
         Ok(())
     }
 
-    /// Number of workers.
     pub(crate) fn workers(&self) -> usize {
         self.routes.len()
     }
 
-    /// Where this stream of this worker goes.
     pub(crate) fn route(&self, local_rank: usize, stream: Stream) -> Route {
         self.routes[local_rank][stream.index()]
     }
@@ -201,7 +186,7 @@ impl Routing {
             return Style::Hidden;
         }
         let is_terminal = stream.is_terminal();
-        if !is_terminal && self.workers() == 1 && self.prefix(local_rank).is_empty() {
+        if !is_terminal && self.workers() == 1 && self.prefixes[local_rank].is_empty() {
             return Style::Raw;
         }
         Style::Lines {
@@ -219,55 +204,24 @@ impl Routing {
     pub(crate) fn passes(&self, local_rank: usize, stream: Stream, is_named: bool) -> bool {
         let Route { shown, kept } = self.route(local_rank, stream);
         let is_alone = match self.workers() {
-            1 => self.prefix(local_rank).is_empty(),
+            1 => self.prefixes[local_rank].is_empty(),
             _ => is_named,
         };
-        shown && !kept && is_alone && self.filters(stream).is_empty()
-    }
-
-    /// What stands before this worker's lines.
-    pub(crate) fn prefix(&self, local_rank: usize) -> &str {
-        &self.prefixes[local_rank]
-    }
-
-    /// The texts of which a shown line of this stream must have one to be copied; none where nothing is copied.
-    pub(crate) fn filters(&self, stream: Stream) -> &[String] {
-        &self.filters[stream.index()]
-    }
-
-    /// The folder for logs of a launch without a run directory.
-    pub(crate) fn log_dir(&self) -> Option<&Path> {
-        self.log_dir.as_deref()
-    }
-
-    /// The size at which a log is begun anew.
-    pub(crate) fn log_size(&self) -> u64 {
-        self.log_size
-    }
-
-    /// What the user should hear about the flags.
-    pub(crate) fn note(&self) -> Option<&'static str> {
-        self.note
+        shown && !kept && is_alone && self.filters[stream.index()].is_empty()
     }
 }
 
-/// Where a stream goes, as far as --redirects and --tee say.
+/// Where --redirects and --tee send a stream.
 fn route(args: &OutputArgs, local_rank: usize, stream: Stream) -> Route {
-    if args.redirects.is_none() && args.tee.is_none() {
-        return Route {
-            shown: true,
-            kept: true,
-        };
-    }
     let takes = |choice: &Option<Choice>| {
-        choice
-            .as_ref()
-            .is_some_and(|choice| choice.takes(local_rank, stream))
+        let choice = choice.as_ref();
+        choice.is_some_and(|choice| choice.takes(local_rank, stream))
     };
     let (redirected, teed) = (takes(&args.redirects), takes(&args.tee));
+    let neither = args.redirects.is_none() && args.tee.is_none();
     Route {
         shown: teed || !redirected,
-        kept: teed || redirected,
+        kept: teed || redirected || neither,
     }
 }
 
@@ -298,13 +252,11 @@ fn check_ranks(args: &OutputArgs, workers: usize) -> anyhow::Result<()> {
         ("--local-ranks-filter", filter.collect()),
     ] {
         if let Some(absent) = ranks.into_iter().find(|rank| *rank >= workers) {
-            match workers {
-                1 => bail!("{flag}: there is no local rank {absent}; the only worker is 0"),
-                _ => bail!(
-                    "{flag}: there is no local rank {absent}; the {workers} workers are 0 to {}",
-                    workers - 1
-                ),
-            }
+            let known = match workers {
+                1 => "the only worker is 0".to_owned(),
+                _ => format!("the {workers} workers are 0 to {}", workers - 1),
+            };
+            bail!("{flag}: there is no local rank {absent}; {known}");
         }
     }
     Ok(())

@@ -1,12 +1,11 @@
 //! How many workers, and on which devices: what was asked for against what the machine has.
 
-use super::devices::{Chosen, Devices, InUse, Machine};
+use super::devices::{Devices, InUse, Machine};
 use crate::cli::GpuIds;
 use crate::cli::Nproc;
 use anyhow::bail;
 use dtrain_common::text::counted;
 
-/// What was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
     pub(super) is_training: bool,
@@ -27,7 +26,7 @@ pub(super) struct Host {
 pub(super) struct Size {
     pub(super) nproc: usize,
     pub(super) devices: Devices,
-    /// Where they run, for the headline, after their number: ` on the CPU`; empty where that is theirs to choose.
+    /// The headline after the number of workers: ` on the CPU`; empty where the place is theirs to choose.
     pub(super) place: String,
     /// A sentence where something is not what one might expect.
     pub(super) note: Option<String>,
@@ -35,9 +34,8 @@ pub(super) struct Size {
     pub(super) gpus: Option<InUse>,
 }
 
-/// The workers that were asked for. `look` asks the driver, where that is needed.
-/// Errors: a GPU is demanded that is not there, the CPU cores of `--nproc cpu` are more than the visible GPUs, or the flags
-/// contradict each other.
+/// The number and place of workers. `look` asks the driver, where that is needed. GPUs that are missing and flags that contradict each
+/// other are errors.
 pub(super) fn size(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
     match asked.gpu_ids {
         None => on_the_visible(asked, host, look),
@@ -48,7 +46,7 @@ pub(super) fn size(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine)
 
 /// The environment decides.
 fn on_the_visible(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) -> anyhow::Result<Size> {
-    // What a program does on the CPU, alone, or with a GPU for each worker needs no word, and no time for the driver.
+    // What a program does on the CPU, alone, or with a GPU for each worker needs no message, and no time for the driver.
     let own_affair = match asked.nproc {
         _ if asked.is_training => None,
         Nproc::Cpu => Some(host.cores),
@@ -99,26 +97,24 @@ fn on_the_visible(asked: Asked<'_>, host: Host, look: impl FnOnce() -> Machine) 
     Ok(size)
 }
 
-/// A recipe whose workers are to be more than the visible GPUs: one on each of these instead, since the number of workers is
-/// none of the recipe's settings. All cores of the CPU are another matter: whoever asks for them does not want the GPUs.
+/// A recipe with more workers than visible GPUs: one on each GPU instead, since the number of workers is none of the recipe's
+/// settings. Whoever asks for all cores of the CPU does not want the GPUs.
 fn fewer(nproc: Nproc, asked: usize, machine: &Machine) -> anyhow::Result<Size> {
     let (gpus, described) = (machine.count(), machine.described());
     let instances = machine.shows_an_instance();
     if nproc == Nproc::Cpu {
-        let more = if instances {
-            ", name as many MIG instances in --gpu-ids,"
-        } else {
-            ""
+        let more = match instances {
+            true => ", name as many MIG instances in --gpu-ids,",
+            false => "",
         };
         bail!(
             "--nproc cpu: there would be {asked} workers, and what is visible is {described}; use --nproc {gpus}{more} or \
              --gpu-ids none for workers on the CPU"
         )
     }
-    let more = if instances {
-        "name as many MIG instances in --gpu-ids for a worker on each, or use"
-    } else {
-        "use"
+    let more = match instances {
+        true => "name as many MIG instances in --gpu-ids for a worker on each, or use",
+        false => "use",
     };
     let started = match gpus {
         1 => "1 worker instead".to_owned(),
@@ -132,13 +128,11 @@ fn fewer(nproc: Nproc, asked: usize, machine: &Machine) -> anyhow::Result<Size> 
     Ok(Size::inherited(gpus, on_visible(&described), Some(note)))
 }
 
-/// The place of workers on what is visible.
 fn on_visible(described: &str) -> String {
     format!(", {described} visible")
 }
 
 impl Size {
-    /// Workers that see what the launcher sees.
     fn inherited(nproc: usize, place: String, note: Option<String>) -> Self {
         Self {
             nproc,
@@ -160,12 +154,10 @@ fn on_the_cpu(nproc: Nproc, host: Host) -> anyhow::Result<Size> {
             "--nproc gpu and --gpu-ids none contradict each other; leave one out, or use --nproc N for N workers on the CPU"
         ),
     };
+    let place = " on the CPU".to_owned();
     Ok(Size {
-        nproc,
         devices: Devices::Cpu,
-        place: " on the CPU".into(),
-        note: None,
-        gpus: None,
+        ..Size::inherited(nproc, place, None)
     })
 }
 
@@ -191,17 +183,15 @@ fn on_the_chosen(
         );
     }
     let machine = look();
-    let chosen: Chosen = machine.choose(ids)?;
+    let chosen = machine.choose(ids)?;
+    let place = format!(" on {}", chosen.described);
     Ok(Size {
-        nproc: count,
-        place: format!(" on {}", chosen.described()),
         gpus: machine.in_use_as(&chosen),
         devices: Devices::Chosen(chosen),
-        note: None,
+        ..Size::inherited(count, place, None)
     })
 }
 
-/// The value of --nproc.
 fn word(nproc: Nproc) -> String {
     match nproc {
         Nproc::Auto => "auto".into(),
@@ -211,7 +201,7 @@ fn word(nproc: Nproc) -> String {
     }
 }
 
-/// Cores that this process may use; 1 where the system does not tell.
+/// Cores that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// The trainer's file name.
 const WORKER: &str = "dtrain-worker";
 
-/// Errors: what is wrong and what to do; nothing has been written then.
+/// On an error nothing has been written.
 pub(super) fn plan(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Result<Plan> {
     let recipe = Recipe::load(name, &args.set).map_err(|error| no_recipe(name, error))?;
     recipe.check_paths()?;
@@ -39,18 +39,15 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Resul
     };
     let routing = Routing::plan(&args.output, nproc, &args.contract.role, Home::Recipe).map_err(with_note)?;
     let checked = size.gpus.as_ref().map(gpu_check::check).transpose()?;
-    let mut notes: Vec<_> = size
-        .note
-        .clone()
-        .into_iter()
-        .chain(checked.into_iter().flatten())
-        .collect();
+    let mut notes = Vec::from_iter(size.note.clone());
+    notes.extend(checked.into_iter().flatten());
     let partition = partition(&recipe, nproc)?;
     let (own_devices, bound) = placement(args, &size)?;
     let worker = find_worker()?;
-    let resume = args.resume.as_deref().map_or(Resume::Auto, |text| {
-        text.parse().unwrap_or_else(|never| match never {})
-    });
+    let resume = match args.resume.as_deref().map(str::parse) {
+        Some(Ok(resume)) => resume,
+        None => Resume::Auto,
+    };
     let limited = limit::limit(&args.limits, true, begun, |name| std::env::var(name).ok())?;
     let (run_dir, start, lock) = prepare(name, &recipe, &resume, args.run_dir.as_deref(), begun)?;
     notes.extend(lock.note());
@@ -80,7 +77,7 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, begun: Begun) -> anyhow::Resul
     })
 }
 
-/// The run in a sentence, and from what the trainer is told to go on.
+/// The run in a sentence, and what the trainer resumes from.
 fn summary<'a>(
     size: &Size,
     partition: &str,
@@ -89,20 +86,16 @@ fn summary<'a>(
     resume: &'a Resume,
 ) -> anyhow::Result<(String, &'a Resume)> {
     let (workers, folder) = (counted(size.nproc, "worker"), run_dir.root().display());
-    let summary = format!(
-        "{workers}{}; effective batch {partition}; run directory {folder}",
-        size.place
-    );
+    let place = &size.place;
+    let summary = format!("{workers}{place}; effective batch {partition}; run directory {folder}");
     let Start::Resume(checkpoint) = start else {
         return Ok((summary, resume));
     };
     let summary = format!("{summary}; resuming from {}", checkpoint.display());
-    let Resume::From(asked) = resume else {
-        return Ok((summary, resume));
+    let asked = match resume {
+        Resume::From(asked) if run_dir.goes_on_after(asked)? => asked,
+        _ => return Ok((summary, resume)),
     };
-    if !run_dir.goes_on_after(asked)? {
-        return Ok((summary, resume));
-    }
     let since = format!(
         "{summary}, the newest since the run began with {}; to begin with that again, remove {}",
         asked.display(),
@@ -119,16 +112,15 @@ fn no_recipe(name: &str, error: RecipeError) -> anyhow::Error {
     }
     let told = error.to_string();
     let told = told.trim_end_matches('.');
-    if path.is_file() {
-        anyhow!(
+    match path.is_file() {
+        true => anyhow!(
             "{told}. A Python script starts by `dtrain launch -- python3 {name}`, another program by `dtrain launch -- {name}`"
-        )
-    } else {
-        anyhow!("{told}. A program stands after two dashes: `dtrain launch -- {name}`")
+        ),
+        false => anyhow!("{told}. A program stands after two dashes: `dtrain launch -- {name}`"),
     }
 }
 
-/// How the steps of a run, or of its stages one after another, are cut up, in words.
+/// The cut of a run's steps, or of its stages one after another, in words.
 fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
     let of_stage = |number| {
         let alone = recipe.of_stage(number);
@@ -139,9 +131,8 @@ fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
         }
         .to_string())
     };
-    let mut words = (0..recipe.stages())
-        .map(of_stage)
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let words = (0..recipe.stages()).map(of_stage);
+    let mut words = words.collect::<anyhow::Result<Vec<_>>>()?;
     words.dedup();
     Ok(words.join(", then "))
 }
@@ -181,24 +172,18 @@ fn prepare(
 /// Makes a new folder of this name, or with a number after it when another launch of the same second has it.
 fn claim(root: &Path) -> anyhow::Result<PathBuf> {
     let mut candidate = root.to_owned();
-    for number in 2.. {
-        match fs::create_dir(&candidate) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                let mut next = root.as_os_str().to_owned();
-                next.push(format!("-{number}"));
-                candidate = next.into();
-            }
-            made => {
-                made.with_context(|| format!("cannot make the folder {}", candidate.display()))?;
-                break;
-            }
+    let mut number = 1;
+    while let Err(error) = fs::create_dir(&candidate) {
+        if error.kind() != ErrorKind::AlreadyExists {
+            return Err(error).with_context(|| format!("cannot make the folder {}", candidate.display()));
         }
+        number += 1;
+        candidate = format!("{}-{number}", root.display()).into();
     }
     Ok(candidate)
 }
 
 /// The trainer: where DTRAIN_WORKER says, else beside this executable, else in PATH.
-/// Errors: it lies nowhere, or DTRAIN_WORKER names none.
 pub(crate) fn find_worker() -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH");
     if let Some(named) = std::env::var_os(DTRAIN_WORKER).filter(|named| !named.is_empty()) {

@@ -42,22 +42,21 @@ pub enum Role {
     Guardian,
     /// The launcher proper.
     Launcher(Behind),
-    /// A process whose parent was killed before this could be asked.
+    /// A process whose parent was killed before this could be found out.
     Abandoned,
 }
 
 /// What stands behind the launcher.
 #[derive(Clone, Debug)]
 pub struct Behind {
-    /// The guardian.
     pub guardian: Pid,
-    /// What the shell knows as its job; none where it is gone.
+    /// The job as the shell knows it; none where it is gone.
     pub job: Option<ShellJob>,
-    /// The folder for what is only needed during the run. The guardian removes it.
+    /// The folder for temporary files. The guardian removes it.
     pub temporary: PathBuf,
 }
 
-/// Which of them this process is. Workers do not inherit the variables that tell it.
+/// What this process is. Workers do not inherit the variables that tell it.
 pub fn role() -> Role {
     let named = |variable| {
         let named = std::env::var_os(variable)?;
@@ -88,25 +87,21 @@ pub fn role() -> Role {
     }
 }
 
-/// Runs this command as the launcher proper, and stays behind it. Signals that are not `handled` do to this process what they
+/// Runs this command as the launcher proper, and waits for it. Signals that are not `handled` do to this process what they
 /// do to any program, and the launcher then ends everything.
 pub fn stand_behind(handled: &[i32]) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     let own = OsString::from(process::id().to_string());
     if descendants::any() {
-        let ended = run_again(handled, inherited, &[(DTRAIN_FRONT, own)])?;
-        let code = exit_code(&ended);
+        let code = run_again(handled, inherited, &[(DTRAIN_FRONT, own)])?;
         descendants::finish_readers();
         return Ok(code);
     }
     descendants::adopt().context("cannot become the parent of processes that are left behind")?;
     let temporary = Temporary::make()?;
-    let variables = [
-        (DTRAIN_GUARDIAN, own),
-        (DTRAIN_TEMPORARY, temporary.path().into()),
-    ];
-    let ended = run_again(handled, inherited, &variables)?;
-    let code = exit_code(&ended);
+    let folder = temporary.path().into();
+    let variables = [(DTRAIN_GUARDIAN, own), (DTRAIN_TEMPORARY, folder)];
+    let code = run_again(handled, inherited, &variables)?;
     // Whoever reads the output shall not wait for what follows.
     descriptors::close_output();
     descendants::end_all();
@@ -114,14 +109,13 @@ pub fn stand_behind(handled: &[i32]) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// How the next process ended.
-struct Ended {
-    pid: u32,
-    status: process::ExitStatus,
-}
-
-/// Starts this command once more with these variables, passes signals on to it, and waits for its end.
-fn run_again(handled: &[i32], inherited: Inherited, variables: &[(&str, OsString)]) -> anyhow::Result<Ended> {
+/// Starts this command once more with these variables, passes signals on to it, and waits for its end. Answers the exit code, and
+/// says so if it was killed.
+fn run_again(
+    handled: &[i32],
+    inherited: Inherited,
+    variables: &[(&str, OsString)],
+) -> anyhow::Result<ExitCode> {
     let mut args = std::env::args_os();
     let mut command = Command::new("/proc/self/exe");
     if let Some(name) = args.next() {
@@ -155,10 +149,7 @@ fn run_again(handled: &[i32], inherited: Inherited, variables: &[(&str, OsString
     let status = next
         .wait()
         .context("cannot wait for the launcher's own process")?;
-    Ok(Ended {
-        pid: next.id(),
-        status,
-    })
+    Ok(exit_code(next.id(), status))
 }
 
 /// Passes a signal on to the next process. One that suspends the job suspends this process too.
@@ -190,8 +181,7 @@ fn wait_for_handler(pid: Pid, signal: Signal) {
     }
 }
 
-/// Waits until the process has stopped, and answers whether it has, or is going to after `patience`: not if it ends, or if nobody wants
-/// it to stop any more.
+/// Waits until the process has stopped, and answers whether it has, or is going to after `patience`: not if it ends, or `is_over`.
 fn stops(pid: Pid, patience: Duration, is_over: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     let change =
@@ -207,16 +197,14 @@ fn stops(pid: Pid, patience: Duration, is_over: impl Fn() -> bool) -> bool {
     false
 }
 
-/// The exit code of this process. Says so when the next one was killed.
-fn exit_code(ended: &Ended) -> ExitCode {
-    if let Some(code) = ended.status.code() {
+fn exit_code(pid: u32, status: process::ExitStatus) -> ExitCode {
+    if let Some(code) = status.code() {
         return ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX));
     }
-    let signal = ended.status.signal().unwrap_or(signals::KILL);
+    let signal = status.signal().unwrap_or(signals::KILL);
     let _ = writeln!(
         io::stderr(),
-        "dtrain: the launcher (pid {}) was killed by {}; its workers and what they had started are ended",
-        ended.pid,
+        "dtrain: the launcher (pid {pid}) was killed by {}; its workers and what they had started are ended",
         signals::name(signal)
     );
     ExitStatus::Signal(signal).into()

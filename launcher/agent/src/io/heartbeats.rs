@@ -18,7 +18,6 @@ pub struct Heartbeats {
     folder: TempDir,
 }
 
-/// What was seen of the files.
 #[derive(Debug)]
 pub struct Watch {
     files: Vec<PathBuf>,
@@ -27,7 +26,6 @@ pub struct Watch {
 }
 
 impl Heartbeats {
-    /// Makes the folder.
     pub fn new(temporary: &Temporary) -> anyhow::Result<Self> {
         let folder = temporary.folder("beat-")?;
         Ok(Self { folder })
@@ -38,7 +36,6 @@ impl Heartbeats {
         self.folder.path().join(format!("rank_{rank}"))
     }
 
-    /// Begins to watch so many workers' files.
     pub fn watch(&self, workers: usize, begun: Begun) -> Watch {
         Watch {
             files: (0..workers).map(|rank| self.file(rank)).collect(),
@@ -49,13 +46,12 @@ impl Heartbeats {
 }
 
 impl Watch {
-    /// Whether any worker has beaten.
     pub fn has_seen_any(&self) -> bool {
         self.touched.iter().any(Option::is_some)
     }
 
-    /// The beats since the last look, each with its own time as far as that can be: who was silent first is told by
-    /// milliseconds, and the files are looked at less often.
+    /// The beats since the last look, each with its own time as far as possible: the order of silence is told by milliseconds,
+    /// and the files are looked at less often.
     pub fn look(&mut self, begun: Begun) -> Vec<Event> {
         let (now, wall) = (begun.elapsed(), SystemTime::now());
         let mut beats = Vec::new();
@@ -65,7 +61,7 @@ impl Watch {
                 continue;
             };
             *seen = touched;
-            // It came since the last look, whatever the calendar says: that can be set.
+            // It came since the last look, whatever the calendar says: somebody may set that.
             let at = now.saturating_sub(wall.duration_since(time).unwrap_or_default());
             beats.push(Event::Beat {
                 rank,

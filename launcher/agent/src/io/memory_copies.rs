@@ -43,7 +43,6 @@ impl MemoryCopies {
         })
     }
 
-    /// Where the workers find it.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }

@@ -38,12 +38,10 @@ impl Temporary {
         })
     }
 
-    /// The folder that the guardian has made.
     pub fn of_guardian(folder: PathBuf) -> Self {
         Self { folder, _made: None }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.folder
     }
@@ -62,7 +60,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Makes a folder of this prefix that stays, where TMPDIR says or else elsewhere. The guardian has warned where it is elsewhere.
+/// Makes a folder of this prefix that stays, where TMPDIR says or else elsewhere. The guardian has warned then.
 pub fn make_lasting(prefix: &str) -> anyhow::Result<PathBuf> {
     let (folder, _) = make_in(prefix, &std::env::temp_dir(), &OTHERS.map(Path::new))?;
     Ok(folder.keep())
@@ -74,10 +72,8 @@ fn make_in(prefix: &str, wanted: &Path, others: &[&Path]) -> anyhow::Result<(Tem
         Ok(folder) => return Ok((folder, None)),
         Err(error) => error,
     };
-    let other = others
-        .iter()
-        .find_map(|other| Some((other, private(other, prefix).ok()?)));
-    let Some((other, folder)) = other else {
+    let mut others = others.iter();
+    let Some((other, folder)) = others.find_map(|other| Some((other, private(other, prefix).ok()?))) else {
         return Err(refused).with_context(|| {
             format!(
                 "no temporary folder can be made in {}; name a folder in TMPDIR that can be written to",

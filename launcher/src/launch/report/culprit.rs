@@ -16,13 +16,13 @@ use dtrain_common::result::{self, Failure};
 /// Lines of standard error that are shown and kept in `result.json`.
 const LAST_LINES: usize = 20;
 
-/// The worker that is told about: the first that failed, or the one because of which it did.
+/// The worker of the failure message: the first that failed, or the one because of which it did.
 pub(super) struct Culprit<'a> {
     pub(super) end: &'a End,
     seen_first: &'a End,
     cause: Option<cause::Cause>,
     host: String,
-    /// What it said itself in its error file.
+    /// Its message in its error file.
     pub(super) reported: Option<String>,
     /// The last lines of its standard error.
     tail: Vec<String>,
@@ -42,10 +42,8 @@ impl<'a> Culprit<'a> {
             Outcome::Signaled(_) | Outcome::Lost => false,
         };
         let failed: Vec<_> = run.verdict.ends.iter().filter(|end| !well(end)).collect();
-        let mut suspects: Vec<_> = failed
-            .iter()
-            .map(|end| suspect(end, run, files, &kills))
-            .collect();
+        let suspects = failed.iter().map(|end| suspect(end, run, files, &kills));
+        let mut suspects: Vec<_> = suspects.collect();
         let judged = failed.iter().position(|end| end.rank == first);
         // How workers end that were stopped because of a hang says nothing about it.
         let (blamed, hang) = match (hung, judged) {
@@ -73,37 +71,29 @@ impl<'a> Culprit<'a> {
     /// How it ended, in words.
     pub(super) fn ended(&self) -> String {
         let mut how = ended(self.end.outcome);
-        if self
-            .cause
-            .as_ref()
-            .is_some_and(|cause| cause.kind == cause::Kind::Hang)
-        {
+        let is_hang = |cause: &cause::Cause| cause.kind == cause::Kind::Hang;
+        if self.cause.as_ref().is_some_and(is_hang) {
             how = format!("no progress, then {how}");
         }
         if !self.yielded() {
             return how;
         }
-        let sender = if self.end.stopped_by_agent() {
-            " from the launcher"
-        } else {
-            ""
+        let sender = match self.end.stopped_by_agent() {
+            true => " from the launcher",
+            false => "",
         };
-        format!(
-            "{how}{sender}, after rank {} had failed because of it",
-            self.seen_first.rank
-        )
+        let first = self.seen_first.rank;
+        format!("{how}{sender}, after rank {first} had failed because of it")
     }
 
-    /// Whether the worker that was seen first is not the one that is told about.
+    /// Whether the worker that was seen first is another one.
     fn yielded(&self) -> bool {
         self.end.rank != self.seen_first.rank
     }
 
     pub(super) fn banner(&self, nproc: usize, run: &Run, files: &Files) -> Vec<String> {
         let rank = self.end.rank;
-        let pid = run.pids[rank]
-            .map(|pid| format!(" (pid {pid})"))
-            .unwrap_or_default();
+        let pid = run.pids[rank].map_or(String::new(), |pid| format!(" (pid {pid})"));
         let mut lines = vec![format!(
             "dtrain: rank {rank}{pid} failed after {:.1} s on {}: {}",
             self.end.at.as_secs_f64(),
@@ -131,72 +121,62 @@ impl<'a> Culprit<'a> {
         lines
     }
 
-    /// One line for the workers that failed by themselves as well, one for those that were stopped, and what else they said, each once.
+    /// One line for the workers that failed by themselves as well, one for those that were stopped, and their further messages,
+    /// each once.
     fn peers(&self, verdict: &Verdict, files: &Files) -> Vec<String> {
-        let others = verdict
-            .ends
-            .iter()
-            .filter(|end| end.rank != self.end.rank && end.outcome != Outcome::Exited(0));
+        let is_other = |end: &&End| end.rank != self.end.rank && end.outcome != Outcome::Exited(0);
+        let others = verdict.ends.iter().filter(is_other);
         let (mut stopped, failed): (Vec<_>, Vec<_>) = others.partition(|end| !end.sent.is_empty());
         stopped.sort_by_key(|end| end.rank);
-        let failed_how = if self.yielded() {
-            "failed because of it"
-        } else {
-            "failed after it"
+        let failed_how = match self.yielded() {
+            true => "failed because of it",
+            false => "failed after it",
         };
         let mut said: Vec<String> = self.reported.iter().cloned().collect();
         let mut words = Vec::new();
         for end in failed.iter().chain(&stopped) {
-            if let Some(message) = files
-                .reported_error(end.rank)
-                .filter(|message| !said.contains(message))
-            {
+            let message = files.reported_error(end.rank);
+            if let Some(message) = message.filter(|message| !said.contains(message)) {
                 let first = message.lines().next().unwrap_or_default();
                 words.push(format!("    rank {}: {first}", end.rank));
                 said.push(message);
             }
         }
-        let mut lines: Vec<_> = [(failed_how, failed), ("stopped because of it", stopped)]
-            .into_iter()
-            .filter(|(_, ends)| !ends.is_empty())
-            .map(|(what, ends)| {
-                let ends: Vec<_> = ends
-                    .iter()
-                    .map(|end| format!("rank {} ({})", end.rank, ended(end.outcome)))
-                    .collect();
-                format!("  {what}: {}", ends.join(", "))
-            })
-            .collect();
+        let how = |end: &&End| format!("rank {} ({})", end.rank, ended(end.outcome));
+        let mut lines = Vec::new();
+        for (what, ends) in [(failed_how, failed), ("stopped because of it", stopped)] {
+            if !ends.is_empty() {
+                let ends: Vec<_> = ends.iter().map(how).collect();
+                lines.push(format!("  {what}: {}", ends.join(", ")));
+            }
+        }
         lines.extend(words);
         lines
     }
 
     pub(super) fn failure(&self, begun: Begun) -> Failure {
+        let (exit_code, signal) = match self.end.outcome {
+            Outcome::Exited(code) => (Some(code), None),
+            Outcome::Signaled(signal) => (None, Some(signals::name(signal))),
+            Outcome::Lost => (None, None),
+        };
+        let tail = || (!self.tail.is_empty()).then(|| self.tail.join("\n"));
+        let cause = |cause: &cause::Cause| result::Cause {
+            kind: cause.kind.word(),
+            text: cause.text.clone(),
+        };
         Failure {
             rank: self.end.rank,
             host: self.host.clone(),
-            exit_code: match self.end.outcome {
-                Outcome::Exited(code) => Some(code),
-                Outcome::Signaled(_) | Outcome::Lost => None,
-            },
-            signal: match self.end.outcome {
-                Outcome::Signaled(signal) => Some(signals::name(signal)),
-                Outcome::Exited(_) | Outcome::Lost => None,
-            },
-            message: self
-                .reported
-                .clone()
-                .or_else(|| (!self.tail.is_empty()).then(|| self.tail.join("\n"))),
-            cause: self.cause.as_ref().map(|cause| result::Cause {
-                kind: cause.kind.word(),
-                text: cause.text.clone(),
-            }),
+            exit_code,
+            signal,
+            message: self.reported.clone().or_else(tail),
+            cause: self.cause.as_ref().map(cause),
             at_ms: begun.unix_ms(self.end.at),
         }
     }
 }
 
-/// A failed worker and what is known about why.
 fn suspect(end: &End, run: &Run, files: &Files, kills: &SinceThen) -> Suspect {
     let stderr = run.tails[end.rank].lines();
     let error_file = files.error_text(end.rank);

@@ -17,13 +17,12 @@ use std::io::{self, Write};
 
 /// The outcome of a run of which every worker was started.
 pub(super) struct Report {
-    /// What the command returns.
     pub(super) status: ExitStatus,
-    /// A worker has refused the recipe or the data, which is said in one sentence.
+    /// A worker has refused the recipe or the data, in one sentence.
     pub(super) is_refusal: bool,
-    /// What the user is told last, if there is anything to say.
+    /// The last message.
     pub(super) text: Option<String>,
-    /// What is noted in `result.json`, beside the training's own figures.
+    /// For `result.json`, beside the training's own figures.
     result: RunResult,
 }
 
@@ -33,8 +32,8 @@ impl Report {
         let is_training = plan.training().is_some();
         let status = exit_status(&run.verdict, is_training);
         let meaning = meaning(status, run.verdict.cause);
+        // A worker that refuses the recipe or the data has not failed: its message is that of the launcher for a wrong recipe.
         let culprit = Culprit::find(plan, run, attempt);
-        // A worker that refuses the recipe or the data has not failed: it says what the launcher says of a wrong recipe.
         let refusal = culprit
             .as_ref()
             .filter(|_| status == ExitStatus::Usage && is_training);
@@ -44,11 +43,8 @@ impl Report {
             (None, Some(culprit)) => culprit.banner(plan.nproc, run, &attempt.files),
             (None, None) => Vec::new(),
         };
-        let folder = plan
-            .run_dir
-            .as_ref()
-            .filter(|_| is_training)
-            .map(|run_dir| run_dir.root().display());
+        let run_dir = plan.run_dir.as_ref().filter(|_| is_training);
+        let folder = run_dir.map(|run_dir| run_dir.root().display());
         let code = status.code();
         lines.extend(match (status, folder) {
             (ExitStatus::Success, Some(folder)) => {
@@ -82,7 +78,6 @@ impl Report {
     }
 
     /// Completes the training figures that the worker has written with the outcome, and notes a good end for the next `--resume`.
-    /// Errors: a file cannot be read or written.
     pub(super) fn write(&self, run_dir: &RunDir) -> io::Result<()> {
         let outcome = self.result.clone();
         let result = RunResult {
@@ -116,7 +111,7 @@ fn reason(plan: &Plan, run: &Run, culprit: Option<&Culprit<'_>>, meaning: String
     }
 }
 
-/// Says why nothing was started, and answers the exit status. `plan`: as far as the command has been checked.
+/// Says why nothing was started. `plan`: as far as the command has been checked.
 pub(super) fn not_begun(plan: Option<&Plan>, cause: Cause) -> ExitStatus {
     let (status, resume) = match cause {
         Cause::Requeue => (ExitStatus::Requeue, plan.and_then(|plan| plan.run_dir.as_ref())),

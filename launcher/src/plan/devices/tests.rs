@@ -106,7 +106,7 @@ fn the_cpu_is_an_empty_list_and_no_choice_changes_nothing() {
 fn chosen_gpus_in_words() {
     let words = |inventory, ids: &str| {
         let chosen = machine(inventory, None).choose(&ids.parse().unwrap());
-        chosen.unwrap().described().to_owned()
+        chosen.unwrap().described
     };
     assert_eq!(words(gpus(4), "2"), "GPU 2 (NVIDIA T4)");
     assert_eq!(words(gpus(4), "3,1"), "GPUs 3 and 1 (NVIDIA T4)");

@@ -5,8 +5,9 @@ use dtrain_common::env::CUDA_VISIBLE_DEVICES;
 use dtrain_common::gpu::{GpuInfo, Inventory, Visible};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// CPU cores by the system's numbers.
 pub(super) type Cores = BTreeSet<usize>;
@@ -14,7 +15,6 @@ pub(super) type Cores = BTreeSet<usize>;
 /// Where cores and GPUs lie. Groups are named by their lowest core, allowed or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Topology {
-    /// The cores of each NUMA node that this process may use.
     pub(super) nodes: BTreeMap<usize, Cores>,
     /// Each core's socket, where it is known.
     pub(super) sockets: BTreeMap<usize, usize>,
@@ -55,18 +55,16 @@ impl Topology {
                 topology.sockets.insert(*core, socket);
             }
             let siblings = list(&folder.join("topology/thread_siblings_list")).unwrap_or_default();
-            topology
-                .siblings
-                .insert(*core, siblings.first().copied().unwrap_or(*core));
+            let physical = siblings.first().copied().unwrap_or(*core);
+            topology.siblings.insert(*core, physical);
             if let Some(cache) = last_level_cache(&folder.join("cache")) {
                 topology.caches.insert(*core, cache);
             }
         }
-        topology.gpus = visible_gpus(&gpus(root)?, visible)?
-            .into_iter()
-            // A machine of one node often says -1, and so may a virtual one of several.
-            .map(|node| node.or(topology.nodes.keys().next().copied()).unwrap_or_default())
-            .collect();
+        // A machine of one node often says -1, and so may a virtual one of several.
+        let usual = topology.nodes.keys().next().copied().unwrap_or_default();
+        let gpus = visible_gpus(&gpus(root)?, visible)?.into_iter();
+        topology.gpus = gpus.map(|node| node.unwrap_or(usual)).collect();
         Ok(topology)
     }
 }
@@ -84,36 +82,29 @@ fn gpus(root: &Path) -> anyhow::Result<Vec<Gpu>> {
     let Ok(entries) = fs::read_dir(&folder) else {
         return Ok(Vec::new());
     };
-    let names: Result<Vec<_>, _> = entries
-        .map(|entry| entry.map(|entry| entry.file_name()))
-        .collect();
-    let mut names = names.with_context(|| format!("cannot list {}", folder.display()))?;
-    names.sort();
-    Ok(names
-        .iter()
-        .map(|address| {
-            let information =
-                fs::read_to_string(folder.join(address).join("information")).unwrap_or_default();
-            let uuid = information
-                .lines()
-                .find_map(|line| line.strip_prefix("GPU UUID:"));
-            Gpu {
-                uuid: uuid.map(|uuid| uuid.trim().to_owned()),
-                node: number(&root.join("sys/bus/pci/devices").join(address).join("numa_node")),
-            }
-        })
-        .collect())
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+    let names = names.collect::<Result<BTreeSet<_>, _>>();
+    let names = names.with_context(|| format!("cannot list {}", folder.display()))?;
+    let gpu = |address: &OsString| {
+        let information = fs::read_to_string(folder.join(address).join("information")).unwrap_or_default();
+        let mut lines = information.lines();
+        let uuid = lines.find_map(|line| line.strip_prefix("GPU UUID:"));
+        Gpu {
+            uuid: uuid.map(|uuid| uuid.trim().to_owned()),
+            node: number(&root.join("sys/bus/pci/devices").join(address).join("numa_node")),
+        }
+    };
+    Ok(names.iter().map(gpu).collect())
 }
 
 /// The nodes of the GPUs that CUDA shows, in its order.
 fn visible_gpus(gpus: &[Gpu], visible: Option<&str>) -> anyhow::Result<Vec<Option<usize>>> {
-    if let Some(entry) =
-        visible.and_then(|list| list.split(',').find(|entry| entry.trim().starts_with("MIG-")))
+    let mut entries = visible.unwrap_or_default().split(',').map(str::trim);
+    if let Some(entry) = entries.find(|entry| entry.starts_with("MIG-"))
         && !gpus.is_empty()
     {
         bail!(
-            "the NUMA node of {} in {CUDA_VISIBLE_DEVICES} is not known; name whole GPUs, or do not bind",
-            entry.trim()
+            "the NUMA node of {entry} in {CUDA_VISIBLE_DEVICES} is not known; name whole GPUs, or do not bind"
         );
     }
     let known = |(index, gpu): (u32, &Gpu)| GpuInfo {
@@ -128,29 +119,25 @@ fn visible_gpus(gpus: &[Gpu], visible: Option<&str>) -> anyhow::Result<Vec<Optio
         gpus: (0..).zip(gpus).map(known).collect(),
     };
     let shown = Visible::new(&inventory, visible);
-    Ok(shown
-        .places()
-        .iter()
-        .map(|place| gpus[place.gpu()].node)
-        .collect())
+    let places = shown.places().iter();
+    Ok(places.map(|place| gpus[place.gpu()].node).collect())
 }
 
 /// The lowest core that shares this core's largest cache.
 fn last_level_cache(folder: &Path) -> Option<usize> {
-    let last = numbered(folder, "index")
-        .into_iter()
-        .filter(|(_, cache)| {
-            let kind = fs::read_to_string(cache.join("type")).unwrap_or_default();
-            matches!(kind.trim(), "Unified" | "Data")
-        })
-        .filter_map(|(_, cache)| Some((number(&cache.join("level"))?, cache)))
-        .max_by_key(|(level, _)| *level)?
-        .1;
+    let is_of_data = |cache: &PathBuf| {
+        let kind = fs::read_to_string(cache.join("type")).unwrap_or_default();
+        matches!(kind.trim(), "Unified" | "Data")
+    };
+    let caches = numbered(folder, "index").into_iter().map(|(_, cache)| cache);
+    let levels = caches.filter(is_of_data);
+    let levels = levels.filter_map(|cache| Some((number(&cache.join("level"))?, cache)));
+    let (_, last) = levels.max_by_key(|(level, _)| *level)?;
     list(&last.join("shared_cpu_list")).ok()?.first().copied()
 }
 
 /// The entries of a folder that are called `prefix` and a number; none where there is no such folder.
-fn numbered(folder: &Path, prefix: &str) -> Vec<(usize, std::path::PathBuf)> {
+fn numbered(folder: &Path, prefix: &str) -> Vec<(usize, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries
         .filter_map(|entry| {
@@ -197,17 +184,11 @@ pub(super) fn in_words(cores: &Cores) -> String {
             _ => ranges.push((*core, *core)),
         }
     }
-    let words: Vec<_> = ranges
-        .iter()
-        .map(|(first, last)| {
-            if first == last {
-                first.to_string()
-            } else {
-                format!("{first}-{last}")
-            }
-        })
-        .collect();
-    words.join(",")
+    let word = |(first, last): &(usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    ranges.iter().map(word).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

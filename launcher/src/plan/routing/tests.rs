@@ -4,6 +4,7 @@ use super::*;
 use clap::Parser;
 use proptest::prelude::*;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 #[derive(Parser)]
 struct Flags {
@@ -101,7 +102,7 @@ fn the_filter_is_for_the_screen_alone() {
 fn prefixes() {
     let prefix = |line: &[&str], workers: usize| {
         let routing = routing(line, workers, Home::Nowhere).unwrap();
-        routing.prefix(workers - 1).to_owned()
+        routing.prefixes[workers - 1].clone()
     };
     assert_eq!(prefix(&[], 1), "");
     assert_eq!(prefix(&[], 2), "[rank 1] ");
@@ -124,7 +125,7 @@ fn the_flag_comes_before_the_variable() {
         hostname: "node-a",
         template: Some(&inherited),
     };
-    let of = |line: &[&str]| Routing::of(&flags(line), &setting).unwrap().prefix(0).to_owned();
+    let of = |line: &[&str]| Routing::of(&flags(line), &setting).unwrap().prefixes[0].clone();
     assert_eq!(of(&[]), "<0>");
     assert_eq!(of(&["--log-line-prefix-template", "$hostname"]), "node-a");
 }
@@ -149,17 +150,17 @@ fn what_has_no_place_is_refused() {
         Home::RunDir,
         "no log files are kept",
     );
-    let note = routing(&["-t", "3"], 1, Home::Nowhere).unwrap().note().unwrap();
+    let note = routing(&["-t", "3"], 1, Home::Nowhere).unwrap().note.unwrap();
     assert!(note.starts_with("--tee: the output is shown and kept in no file"));
-    assert_eq!(routing(&["-t", "3"], 1, Home::RunDir).unwrap().note(), None);
+    assert_eq!(routing(&["-t", "3"], 1, Home::RunDir).unwrap().note, None);
 }
 
 #[test]
 fn output_that_would_only_be_kept_gets_a_temporary_folder() {
     let mut routing = routing(&["-r", "1:2"], 2, Home::Nowhere).unwrap();
-    assert_eq!(routing.log_dir(), None, "nothing is made before every check");
+    assert_eq!(routing.log_dir, None, "nothing is made before every check");
     routing.make_folder().unwrap();
-    let folder = routing.log_dir().unwrap().to_owned();
+    let folder = routing.log_dir.clone().unwrap();
     let mode = std::fs::metadata(&folder).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     std::fs::remove_dir(folder).unwrap();
@@ -175,7 +176,7 @@ fn one_folder_for_logs_is_enough() {
     refused(&line, 1, Home::RunDir, "leave out --log-dir logs");
     refused(&line, 1, Home::Recipe, "--log-dir is for programs");
     assert_eq!(
-        routing(&line, 1, Home::Nowhere).unwrap().log_dir(),
+        routing(&line, 1, Home::Nowhere).unwrap().log_dir.as_deref(),
         Some(Path::new("logs"))
     );
 }
@@ -230,10 +231,10 @@ fn sizes_and_filters_are_handed_on() {
         Home::RunDir,
     )
     .unwrap();
-    assert_eq!(given.filters(Stream::Stdout), ["a", "b"]);
-    assert!(given.filters(Stream::Stderr).is_empty());
-    assert_eq!(given.log_size(), u64::MAX);
-    assert_eq!(routing(&[], 1, Home::RunDir).unwrap().log_size(), USUAL_LOG);
+    assert_eq!(given.filters[0], ["a", "b"]);
+    assert!(given.filters[1].is_empty());
+    assert_eq!(given.log_size, u64::MAX);
+    assert_eq!(routing(&[], 1, Home::RunDir).unwrap().log_size, USUAL_LOG);
 }
 
 proptest! {

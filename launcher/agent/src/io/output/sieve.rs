@@ -27,7 +27,7 @@ impl Sieve {
         self.texts.iter().any(|text| text.find(line).is_some())
     }
 
-    /// Adds whole lines to the log.
+    /// Adds whole lines to the log. The first error names the log's path; nothing is kept from then on.
     pub(super) fn keep(&self, lines: &[u8]) -> Result<(), (PathBuf, io::Error)> {
         // A log is whole between any two statements, so a panic elsewhere has not broken it.
         let mut held = self.log.lock().unwrap_or_else(PoisonError::into_inner);

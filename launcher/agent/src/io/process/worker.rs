@@ -18,13 +18,11 @@ use std::process::{Child, Command, Stdio};
 /// What to start.
 #[derive(Clone, Debug)]
 pub struct WorkerSpec {
-    /// The executable's path.
     pub program: PathBuf,
     /// What the program sees as its own name.
     pub arg0: OsString,
-    /// Its arguments.
     pub args: Vec<OsString>,
-    /// Variables set on top of the launcher's own environment.
+    /// Variables in addition to the launcher's own environment.
     pub env: Vec<(&'static str, OsString)>,
     /// The only cores it may use, unless it may use those of the launcher.
     pub cpus: Option<CpuSet>,
@@ -93,17 +91,13 @@ impl Worker {
         // nothing, which is all that is allowed in the child of a process with several threads.
         unsafe { command.pre_exec(before_exec) };
         let mut child = command.spawn()?;
-        let Some(stderr) = child.stderr.take() else {
-            unreachable!("standard error was asked to be a pipe");
+        let pid = Pid::from_raw(child.id().cast_signed());
+        let (Some(stderr), Some(pid)) = (child.stderr.take(), pid) else {
+            unreachable!("standard error is a pipe, and a child's pid is positive");
         };
-        let Some(pid) = Pid::from_raw(child.id().cast_signed()) else {
-            unreachable!("a child's pid is positive");
-        };
+        let stdout = child.stdout.take();
         let streams = Streams {
-            stdout: child
-                .stdout
-                .take()
-                .map(|stdout| File::from(OwnedFd::from(stdout))),
+            stdout: stdout.map(|stdout| File::from(OwnedFd::from(stdout))),
             stderr: File::from(OwnedFd::from(stderr)),
         };
         Ok((Self { child, pid }, streams))
@@ -125,12 +119,10 @@ impl Worker {
         let Some(signal) = Signal::from_named_raw(signal) else {
             return;
         };
-        // It can only fail because nothing is left to be signalled, or because what is left belongs to another user
-        // (a set-uid program), which no retry would change.
+        // It can only fail because nothing is left, or because what is left belongs to another user (a set-uid program).
         let _ = rustix::process::kill_process_group(self.pid, signal);
     }
 
-    /// Kills what is left of the process group and reaps the worker's process.
     pub(super) fn sweep(&mut self) {
         self.signal(signals::KILL);
         // The outcome is known already, and a child that cannot be waited for cannot be reaped either.
@@ -138,7 +130,7 @@ impl Worker {
     }
 }
 
-/// Blocks until the process has ended, and leaves it to be reaped by its owner.
+/// Blocks until the process has ended, and leaves it unreaped.
 fn wait_for_end(pid: Pid) -> Outcome {
     loop {
         match rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
