@@ -22,6 +22,7 @@ pub fn share(total: usize, parts: usize, index: usize) -> Range<usize> {
 }
 
 /// Why a batch cannot be cut up.
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error, Clone, Copy, PartialEq, Eq)]
 pub enum BatchError {
     /// The effective batch is 0.
@@ -38,27 +39,17 @@ pub enum BatchError {
         "an effective batch of {effective_batch} cannot be shared by {ranks} ranks: every rank needs at least one \
          sample; start at most {effective_batch} processes or raise train.effective_batch"
     )]
-    FewerSamplesThanRanks {
-        /// Samples of one optimizer step.
-        effective_batch: usize,
-        /// Ranks that should share them.
-        ranks: usize,
-    },
+    FewerSamplesThanRanks { effective_batch: usize, ranks: usize },
     /// Samples that are normalised together do not fit into the micro-batches of all ranks.
     #[error(
         "a group of {group} samples is normalised together, and {ranks} ranks take micro-batches of at most {micro_batch}; set \
          memory.micro_batch to {least} or more, or model.batchnorm to \"group:{most}\" or less"
     )]
     LargeGroup {
-        /// Samples of a group.
         group: usize,
-        /// Ranks.
         ranks: usize,
-        /// The largest micro-batch allowed.
         micro_batch: usize,
-        /// The smallest that would do.
         least: usize,
-        /// The largest group that would do.
         most: usize,
     },
 }
@@ -253,7 +244,6 @@ impl Partition {
         self.samples.div_ceil(self.unit)
     }
 
-    /// The units of `rank`, where none is spread.
     fn units_of(&self, rank: usize) -> Range<usize> {
         share(self.units(), self.ranks, rank)
     }

@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// No question or answer is longer.
 const MAX_LINE: u64 = 64 << 10;
 /// The time in which the other side has to send its line.
 const LINE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,7 +47,6 @@ pub struct Answer {
     pub rank: usize,
 }
 
-/// The line that comes back.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Reply {
@@ -154,7 +152,6 @@ impl Drop for Listener {
     }
 }
 
-/// Whether a folder is this user's alone.
 fn own(folder: &Path) -> io::Result<()> {
     let meta = fs::symlink_metadata(folder)?;
     let user = rustix::process::geteuid().as_raw();
@@ -233,7 +230,6 @@ pub fn ask(path: &Path, ask: Ask, timeout: Duration) -> Result<Answer, AskError>
     }
 }
 
-/// The other side's line.
 fn line(stream: &UnixStream) -> io::Result<String> {
     let mut line = String::new();
     BufReader::new(stream).take(MAX_LINE).read_line(&mut line)?;

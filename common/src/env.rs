@@ -3,12 +3,10 @@
 //!
 //! Every variable is one documented constant; no other module spells a name.
 
-mod devices;
 mod worker;
 
 use std::time::Duration;
 
-pub use devices::{CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, DTRAIN_CUDA};
 pub use worker::{EnvError, WorkerEnv};
 
 /// Rank of this worker among all workers, from 0.
@@ -84,6 +82,13 @@ pub const DTRAIN_TRANSPORT: &str = "DTRAIN_TRANSPORT";
 /// `micro_step=2` is the second one of a rank, `after=5` grants five allocations of the phase first, `times=2` refuses in the first
 /// try of the step and in the second. Unset in a run that is meant.
 pub const DTRAIN_FAULT: &str = "DTRAIN_FAULT";
+/// Which GPUs a CUDA program sees, and in which order; [`crate::gpu::Visible`] reads it.
+pub const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+/// How CUDA counts GPUs: `PCI_BUS_ID` as NVML does, `FASTEST_FIRST` or unset the fastest first.
+pub const CUDA_DEVICE_ORDER: &str = "CUDA_DEVICE_ORDER";
+/// The version of CUDA for which a libtorch of the user's own is built, such as `12.6`; the launcher checks the driver against
+/// it. Unset: that of libtorch's CUDA set.
+pub const DTRAIN_CUDA: &str = "DTRAIN_CUDA";
 /// The Python that runs scripts and modules, before all others; torchrun's variable.
 pub const PYTHON_EXEC: &str = "PYTHON_EXEC";
 /// Folder of the Python environment in use.

@@ -8,56 +8,37 @@ mod driver;
 #[cfg(test)]
 mod fixtures;
 mod status;
-mod versions;
 mod visible;
-
-use serde::{Deserialize, Serialize};
 
 use crate::units::ByteSize;
 
 pub use choice::{ChoiceError, GpuId, GpuIdError};
 pub use driver::{Nvidia, all_compute_in_bf16, inventory};
-pub use status::{Driver, GpuProcess, GpuStatus, Status};
-pub use versions::{Versions, oldest_driver};
+pub use status::{Driver, GpuProcess, GpuStatus, Status, Versions, oldest_driver};
 pub use visible::Visible;
 
 pub use nvml_wrapper::error::NvmlError;
 
-/// One GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// One GPU, or one MIG instance: a part of a GPU that programs use as if it were one.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuInfo {
-    /// NVML's index, which orders GPUs by PCI bus.
+    /// NVML's index, which orders GPUs by PCI bus; of an instance that among the instances of its GPU.
     pub index: u32,
-    /// Product name.
+    /// Product name; of an instance with its profile, such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
     pub name: String,
-    /// `GPU-...`, the same across restarts; none where the driver gives none.
+    /// `GPU-...` or `MIG-...`, the same across restarts; none where the driver gives none.
     pub uuid: Option<String>,
     /// Memory of the device in bytes.
     pub total_bytes: u64,
     /// Memory nobody uses at the moment, in bytes.
     pub free_bytes: u64,
-    /// The instances into which it is divided, where it is in MIG mode. CUDA cannot use it as a whole then, also where
-    /// there is no instance.
-    pub mig: Option<Vec<MigInfo>>,
-}
-
-/// One MIG instance: a part of a GPU that programs use as if it were a GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MigInfo {
-    /// NVML's index among the instances of its GPU.
-    pub index: u32,
-    /// Product name and profile, such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
-    pub name: String,
-    /// `MIG-...`.
-    pub uuid: String,
-    /// Memory of the instance in bytes.
-    pub total_bytes: u64,
-    /// Memory nobody uses at the moment, in bytes.
-    pub free_bytes: u64,
+    /// The instances into which a GPU is divided, where it is in MIG mode. CUDA cannot use it as a whole then, also
+    /// where there is no instance.
+    pub mig: Option<Vec<GpuInfo>>,
 }
 
 /// Every GPU of the machine in NVML's order, whatever CUDA_VISIBLE_DEVICES says.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
     /// The GPUs; each lies at the position of its index.
     pub gpus: Vec<GpuInfo>,
@@ -71,6 +52,7 @@ pub struct Place {
 }
 
 /// Why the GPUs could not be listed.
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
     /// There is no NVIDIA driver; the machine trains on its CPU.
@@ -78,12 +60,7 @@ pub enum GpuError {
     NoDriver,
     /// The driver is there and does not answer as it should.
     #[error("the NVIDIA driver failed to {what}: {source}; check that `nvidia-smi` works")]
-    Driver {
-        /// What was asked of it.
-        what: String,
-        /// Its answer.
-        source: NvmlError,
-    },
+    Driver { what: String, source: NvmlError },
 }
 
 impl Place {
@@ -114,55 +91,35 @@ impl Inventory {
         self.gpus.iter().any(|gpu| gpu.mig.is_some())
     }
 
-    /// Product name.
-    pub fn name(&self, place: Place) -> &str {
-        match self.instance(place) {
-            Some(instance) => &instance.name,
-            None => &self.gpus[place.gpu].name,
-        }
-    }
-
-    /// All its memory in bytes.
-    pub fn total_bytes(&self, place: Place) -> u64 {
-        self.instance(place)
-            .map_or(self.gpus[place.gpu].total_bytes, |instance| instance.total_bytes)
-    }
-
-    /// The memory that nobody uses at the moment, in bytes.
-    pub fn free_bytes(&self, place: Place) -> u64 {
-        self.instance(place)
-            .map_or(self.gpus[place.gpu].free_bytes, |instance| instance.free_bytes)
+    /// The device there.
+    pub fn device(&self, place: Place) -> &GpuInfo {
+        let gpu = &self.gpus[place.gpu];
+        let instance = place
+            .instance
+            .and_then(|instance| gpu.mig.as_deref()?.get(instance));
+        instance.unwrap_or(gpu)
     }
 
     /// What CUDA_VISIBLE_DEVICES calls it; none where the driver gives no UUID.
     pub fn uuid(&self, place: Place) -> Option<&str> {
-        match self.instance(place) {
-            Some(instance) => Some(&instance.uuid),
-            None => self.gpus[place.gpu].uuid.as_deref(),
-        }
+        self.device(place).uuid.as_deref()
     }
 
     /// What it is on this machine: `GPU 6`, `MIG instance 1 of GPU 0`.
     pub fn title(&self, place: Place) -> String {
         let gpu = self.gpus[place.gpu].index;
-        match self.instance(place) {
-            Some(instance) => format!("MIG instance {} of GPU {gpu}", instance.index),
-            None => format!("GPU {gpu}"),
+        match place.is_instance() {
+            true => format!("MIG instance {} of GPU {gpu}", self.device(place).index),
+            false => format!("GPU {gpu}"),
         }
     }
 
-    /// Name, memory and UUID.
     fn details(&self, place: Place) -> String {
-        let (name, bytes) = (self.name(place), self.total_bytes(place));
-        let uuid = self.uuid(place).unwrap_or("no UUID");
-        format!("{name}, {}, {uuid}", ByteSize(bytes))
+        let device = self.device(place);
+        let uuid = device.uuid.as_deref().unwrap_or("no UUID");
+        format!("{}, {}, {uuid}", device.name, ByteSize(device.total_bytes))
     }
 
-    fn instance(&self, place: Place) -> Option<&MigInfo> {
-        self.gpus[place.gpu].mig.as_deref()?.get(place.instance?)
-    }
-
-    /// The GPU of this number, as a whole.
     fn at(&self, index: u64) -> Option<Place> {
         let gpu = usize::try_from(index).ok()?;
         (gpu < self.gpus.len()).then(|| Place::whole(gpu))
@@ -172,7 +129,6 @@ impl Inventory {
         (0..self.gpus.len()).map(Place::whole)
     }
 
-    /// The MIG instances of a GPU, in their order.
     fn instances(&self, gpu: usize) -> impl Iterator<Item = Place> {
         let count = self.gpus[gpu].mig.as_ref().map_or(0, Vec::len);
         (0..count).map(move |instance| Place {

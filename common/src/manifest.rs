@@ -6,7 +6,6 @@
 mod checksum;
 mod entry;
 mod error;
-mod name;
 mod seal;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +20,6 @@ pub use self::checksum::{CHECKSUM_BYTES, Checksum, hex};
 pub use self::entry::{FileEntry, Part};
 pub use self::error::ManifestError;
 use self::error::failed;
-pub use self::name::{folder_name, step_of};
 use crate::files::write_atomic;
 use crate::numbers;
 use crate::recipe::{Best, Recipe};
@@ -30,12 +28,24 @@ use crate::recipe::{Best, Recipe};
 pub const FORMAT: u32 = 4;
 /// The first format whose manifests have a checksum of their own.
 const SEALED: u32 = 3;
-/// The oldest format that this version reads.
 const OLDEST: u32 = 1;
 /// Name of the manifest within a checkpoint's folder.
 pub const FILE_NAME: &str = "manifest.json";
 /// No manifest is larger; a file that is was not written by dtrain.
 const MAX_BYTES: u64 = 16 << 20;
+
+const STEP_PREFIX: &str = "step-";
+
+/// The name of the folder of the checkpoint after `step` optimizer steps, such as `step-00000120`.
+pub fn folder_name(step: u64) -> String {
+    format!("{STEP_PREFIX}{step:08}")
+}
+
+/// The step of a checkpoint folder's name, when it is spelt as [`folder_name`] spells it.
+pub fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix(STEP_PREFIX)?.parse().ok()?;
+    (name == folder_name(step)).then_some(step)
+}
 
 /// The state of a loss scaler.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -118,7 +128,7 @@ pub struct Manifest {
     /// The recipe as resolved.
     pub recipe: Recipe,
     /// The last figures, by name; NaN is written as `null`.
-    #[serde(with = "numbers::metrics", default)]
+    #[serde(with = "numbers", default)]
     pub metrics: BTreeMap<String, f64>,
     /// The best checkpoint so far, this one included, in a run that keeps one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -199,7 +209,10 @@ impl Manifest {
     /// Checks every file's size and checksum.
     pub fn verify(&self, dir: &Path) -> Result<(), ManifestError> {
         self.check_sizes(dir)?;
-        entry::verify(&self.files, dir, |_| ())
+        entry::damage(&self.files, dir, |_| ())
+            .into_iter()
+            .next()
+            .map_or(Ok(()), Err)
     }
 
     /// All that is wrong with the files that `wanted` names: an entry for each file that is missing, unreadable or of another

@@ -5,27 +5,22 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// For `#[serde(with)]` on named metrics.
-pub(crate) mod metrics {
-    use super::*;
+pub(crate) fn serialize<S: Serializer>(
+    map: &BTreeMap<String, f64>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    map.iter()
+        .map(|(name, value)| (name, value.is_finite().then_some(*value)))
+        .collect::<BTreeMap<_, _>>()
+        .serialize(serializer)
+}
 
-    pub(crate) fn serialize<S: Serializer>(
-        map: &BTreeMap<String, f64>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        map.iter()
-            .map(|(name, value)| (name, value.is_finite().then_some(*value)))
-            .collect::<BTreeMap<_, _>>()
-            .serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<BTreeMap<String, f64>, D::Error> {
-        let map = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
-        Ok(map
-            .into_iter()
-            .map(|(name, value)| (name, value.unwrap_or(f64::NAN)))
-            .collect())
-    }
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, f64>, D::Error> {
+    let map = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
+    Ok(map
+        .into_iter()
+        .map(|(name, value)| (name, value.unwrap_or(f64::NAN)))
+        .collect())
 }

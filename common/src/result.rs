@@ -76,10 +76,10 @@ pub struct RunResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
     /// The last evaluation and the last training loss, by name; NaN is written as `null`.
-    #[serde(with = "numbers::metrics", skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(with = "numbers", skip_serializing_if = "BTreeMap::is_empty")]
     pub final_metrics: BTreeMap<String, f64>,
     /// The test at the end, where the recipe asks for one: its figures by name; NaN is written as `null`.
-    #[serde(with = "numbers::metrics", skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(with = "numbers", skip_serializing_if = "BTreeMap::is_empty")]
     pub test: BTreeMap<String, f64>,
     /// The best checkpoint, where the recipe asks for one.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -168,7 +168,6 @@ impl RunDir {
     }
 }
 
-/// The path without links.
 fn real(path: &Path) -> Result<PathBuf, RunDirError> {
     fs::canonicalize(path).map_err(failed("find", path))
 }

@@ -3,38 +3,29 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Why a text is no size or span.
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum UnitError {
     /// Not a size in bytes.
     #[error(
         "{text:?} is not a size; write for example \"14 GiB\", \"512 MiB\", \"1 GB\" or a number of bytes"
     )]
-    ByteSize {
-        /// The text.
-        text: String,
-    },
+    ByteSize { text: String },
     /// A size beyond 2^64 bytes.
     #[error("{text:?} is more bytes than can be counted")]
-    TooLarge {
-        /// The text.
-        text: String,
-    },
+    TooLarge { text: String },
     /// Not a length of training.
     #[error(
         "{text:?} is not a length of training; write for example \"5 epochs\", \"0.5 epochs\" or \"100 steps\""
     )]
-    Span {
-        /// The text.
-        text: String,
-    },
+    Span { text: String },
 }
 
 /// A number of bytes. Reads `14 GiB`, `512MiB`, `1 GB` and `123`; shows two decimals of the largest binary unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ByteSize(pub u64);
 
 const BINARY: [(&str, u64); 5] = [
@@ -104,6 +95,13 @@ impl FromStr for ByteSize {
         } else {
             Ok(Self(bytes as u64))
         }
+    }
+}
+
+/// As text that says it exactly, as a person would: `25 MiB`.
+impl Serialize for ByteSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.exact())
     }
 }
 
@@ -281,7 +279,7 @@ mod tests {
         for json in ["-1", "1.5", "true", "\"x\"", "null"] {
             assert!(serde_json::from_str::<ByteSize>(json).is_err(), "{json}");
         }
-        assert_eq!(serde_json::to_string(&ByteSize(7)).unwrap(), "7");
+        assert_eq!(serde_json::to_string(&ByteSize(7)).unwrap(), "\"7\"");
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
     env: &WorkerEnv,
     job: &EvalJob,
 ) -> Result<ExitStatus, WorkerError> {
-    let device = device::choose(env, recipe.memory.budget.size())?;
+    let device = device::choose(env, recipe.memory.budget.stated().map(|size| size.0))?;
     let allowed =
         budget::bytes(recipe.memory.budget, device, env.local_world_size).map_err(TrainError::from)?;
     budget::enforce(allowed, device);
@@ -150,7 +150,7 @@ fn evaluate<T: BuildTask + 'static>(
         limits,
         stop: place.stop,
     };
-    let cut = recipe.partition(place.ranks.size(), recipe.memory.micro_batch.limit());
+    let cut = recipe.partition(place.ranks.size(), recipe.memory.micro_batch.stated());
     let usual = || cut.map_or(1, |cut| cut.micro_batch());
     let batch = subject.batch.unwrap_or_else(usual);
     // Steps of an epoch that were taken belong to it.

@@ -29,7 +29,7 @@ impl Host {
     pub(crate) fn enter(recipe: &Recipe, env: &WorkerEnv) -> Result<Self, WorkerError> {
         let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
         let surface = Surface::detect(env.rank);
-        let device = device::choose(env, recipe.memory.budget.size())?;
+        let device = device::choose(env, recipe.memory.budget.stated().map(|size| size.0))?;
         prepare_graphs(recipe.model.compile, device).map_err(TrainError::from)?;
         let allowed =
             budget::bytes(recipe.memory.budget, device, env.local_world_size).map_err(TrainError::from)?;

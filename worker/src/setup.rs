@@ -282,7 +282,7 @@ pub(crate) fn loader_options(recipe: &Recipe, local_world_size: usize) -> Loader
     const MOST_THREADS: usize = 8;
     let own_share = share_of_cores(local_world_size).min(MOST_THREADS);
     LoaderOptions {
-        threads: recipe.data.workers.count().unwrap_or(own_share),
+        threads: recipe.data.workers.stated().unwrap_or(own_share),
         prefetch_batches: 4,
         seed: recipe.train.seed,
         // What a data set of the user's own makes of random numbers is its own affair.

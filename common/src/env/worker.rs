@@ -10,10 +10,10 @@ use super::{
     TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_RUN_ID, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE,
 };
 
-/// The variables without which a worker cannot join the others.
 const ESSENTIAL: [&str; 4] = [RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT];
 
 /// What is wrong with the environment of a worker.
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EnvError {
     /// Some of the variables of a distributed start are set and this one is not.
@@ -22,19 +22,14 @@ pub enum EnvError {
          and MASTER_PORT for a distributed start, or neither RANK nor WORLD_SIZE for a single process"
     )]
     Missing {
-        /// The variable that is missing.
         missing: &'static str,
-        /// One that is set.
         present: &'static str,
     },
     /// A variable has a value that cannot be read.
     #[error("the environment variable {name} is {value:?}; expected {expected}")]
     Invalid {
-        /// The variable.
         name: &'static str,
-        /// Its value.
         value: String,
-        /// What it should be, in words.
         expected: &'static str,
     },
     /// A rank does not lie below the number of ranks.
@@ -42,10 +37,7 @@ pub enum EnvError {
     RankOutOfRange(&'static str, usize, &'static str, usize),
     /// A variable's value is not UTF-8.
     #[error("the environment variable {name} is not valid UTF-8")]
-    NotUnicode {
-        /// The variable.
-        name: &'static str,
-    },
+    NotUnicode { name: &'static str },
 }
 
 /// The place of one worker among the others, as its environment tells it.
@@ -57,9 +49,7 @@ pub struct WorkerEnv {
     pub local_rank: usize,
     /// This node's rank among the nodes.
     pub group_rank: usize,
-    /// Rank among the workers of the same role.
-    pub role_rank: usize,
-    /// Name of the role.
+    /// Name of the role, which all workers have.
     pub role_name: String,
     /// Number of workers.
     pub world_size: usize,
@@ -67,8 +57,6 @@ pub struct WorkerEnv {
     pub local_world_size: usize,
     /// Number of nodes.
     pub group_world_size: usize,
-    /// Number of workers of the same role.
-    pub role_world_size: usize,
     /// Host of the store.
     pub master_addr: String,
     /// Port of the store.
@@ -92,12 +80,10 @@ impl WorkerEnv {
             rank: 0,
             local_rank: 0,
             group_rank: 0,
-            role_rank: 0,
             role_name: "default".into(),
             world_size: 1,
             local_world_size: 1,
             group_world_size: 1,
-            role_world_size: 1,
             master_addr: "127.0.0.1".into(),
             master_port: 29500,
             restart_count: 0,
@@ -127,18 +113,15 @@ impl WorkerEnv {
         let nodes = read.size(GROUP_WORLD_SIZE, 1)?;
         let local_size = read.size(LOCAL_WORLD_SIZE, world_size.div_ceil(nodes))?;
         let node = (rank / local_size).min(nodes - 1);
-        let role_size = read.size(ROLE_WORLD_SIZE, world_size)?;
         let error_file = get(TORCHELASTIC_ERROR_FILE).filter(|path| !path.is_empty());
         Ok(Self {
             rank,
             local_rank: read.rank(LOCAL_RANK, rank % local_size, LOCAL_WORLD_SIZE, local_size)?,
             group_rank: read.rank(GROUP_RANK, node, GROUP_WORLD_SIZE, nodes)?,
-            role_rank: read.rank(ROLE_RANK, rank.min(role_size - 1), ROLE_WORLD_SIZE, role_size)?,
             role_name: get(ROLE_NAME).unwrap_or(single.role_name),
             world_size,
             local_world_size: local_size,
             group_world_size: nodes,
-            role_world_size: role_size,
             master_addr: read.host(MASTER_ADDR)?,
             master_port: read.number(MASTER_PORT, single.master_port, "a port from 0 to 65535")?,
             restart_count: read.number(TORCHELASTIC_RESTART_COUNT, 0, WHOLE)?,
@@ -170,12 +153,12 @@ impl WorkerEnv {
             (RANK, self.rank.to_string()),
             (LOCAL_RANK, self.local_rank.to_string()),
             (GROUP_RANK, self.group_rank.to_string()),
-            (ROLE_RANK, self.role_rank.to_string()),
+            (ROLE_RANK, self.rank.to_string()),
             (ROLE_NAME, self.role_name.clone()),
             (WORLD_SIZE, self.world_size.to_string()),
             (LOCAL_WORLD_SIZE, self.local_world_size.to_string()),
             (GROUP_WORLD_SIZE, self.group_world_size.to_string()),
-            (ROLE_WORLD_SIZE, self.role_world_size.to_string()),
+            (ROLE_WORLD_SIZE, self.world_size.to_string()),
             (MASTER_ADDR, self.master_addr.clone()),
             (MASTER_PORT, self.master_port.to_string()),
             (TORCHELASTIC_RESTART_COUNT, self.restart_count.to_string()),
@@ -192,7 +175,6 @@ impl WorkerEnv {
 
 const WHOLE: &str = "a whole number of at least 0";
 
-/// Reads variables through a look-up.
 struct Reader<'a>(&'a dyn Fn(&str) -> Option<String>);
 
 impl Reader<'_> {

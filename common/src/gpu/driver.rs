@@ -9,7 +9,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
-use super::{Driver, GpuError, GpuInfo, GpuProcess, GpuStatus, Inventory, MigInfo, Status, Versions};
+use super::{Driver, GpuError, GpuInfo, GpuProcess, GpuStatus, Inventory, Status, Versions};
 
 /// The driver of this machine, kept open between questions.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Nvidia {
 
     /// The versions of the driver and of its CUDA.
     pub fn versions(&self) -> Result<Versions, GpuError> {
-        let driver = self.0.sys_driver_version();
+        let driver = self.0.sys_driver_version().map_err(failed("tell its version"))?;
         let cuda = self.0.sys_cuda_driver_version().ok().map(|version| {
             let (major, minor) = (
                 cuda_driver_version_major(version),
@@ -40,17 +40,14 @@ impl Nvidia {
             );
             format!("{major}.{minor}")
         });
-        let driver = driver.map_err(failed("tell its version"))?;
         Ok(Versions { driver, cuda })
     }
 }
 
 impl Driver for Nvidia {
     fn status(&mut self) -> Result<Status, GpuError> {
-        let nvml = &self.0;
         let Versions { driver, cuda } = self.versions()?;
-        let count = count(nvml)?;
-        let gpus = (0..count).map(|index| status(nvml, index));
+        let gpus = (0..count(&self.0)?).map(|index| status(&self.0, index));
         Ok(Status {
             driver,
             cuda,
@@ -99,14 +96,13 @@ fn process(info: ProcessInfo) -> GpuProcess {
 /// Whether every GPU of the machine computes in bfloat16 itself (compute capability 8.0, Ampere); false where that cannot
 /// be found out.
 pub fn all_compute_in_bf16() -> bool {
-    let capable = |nvml: &Nvml, index| {
-        let device = nvml.device_by_index(index)?;
-        Ok::<_, NvmlError>(device.cuda_compute_capability()?.major >= 8)
+    let capable = |nvml: &Nvml| -> Result<bool, NvmlError> {
+        let mut devices = (0..nvml.device_count()?).map(|index| nvml.device_by_index(index));
+        devices.try_fold(true, |all, device| {
+            Ok(all && device?.cuda_compute_capability()?.major >= 8)
+        })
     };
-    load().is_ok_and(|nvml| {
-        nvml.device_count()
-            .is_ok_and(|count| (0..count).all(|index| capable(&nvml, index).unwrap_or(false)))
-    })
+    load().is_ok_and(|nvml| capable(&nvml).unwrap_or(false))
 }
 
 /// Asks the driver for every GPU of the machine. Without a driver it is [`GpuError::NoDriver`].
@@ -119,13 +115,24 @@ fn count(nvml: &Nvml) -> Result<u32, GpuError> {
 }
 
 fn gpu(nvml: &Nvml, index: u32) -> Result<GpuInfo, GpuError> {
-    let of = |what: &str| failed(format!("{what} GPU {index}"));
-    let device = nvml.device_by_index(index).map_err(of("open"))?;
+    let title = format!("GPU {index}");
+    let opened = nvml.device_by_index(index);
+    let device = opened.map_err(failed(format!("open {title}")))?;
+    let mig = instances(&device, &title)?;
+    info(&device, index, &title, mig)
+}
+
+fn info(
+    device: &Device<'_>,
+    index: u32,
+    title: &str,
+    mig: Option<Vec<GpuInfo>>,
+) -> Result<GpuInfo, GpuError> {
+    let of = |what: &str| failed(format!("{what} {title}"));
     let uuid = match device.uuid() {
         Err(NvmlError::NotSupported) => None,
         other => Some(other.map_err(of("identify"))?),
     };
-    let mig = instances(&device, index)?;
     let (total_bytes, free_bytes) = match (device.memory_info(), &mig) {
         // Whoever may use an instance alone is not told about the rest of its GPU.
         (Err(NvmlError::NoPermission), Some(instances)) => (
@@ -147,26 +154,19 @@ fn gpu(nvml: &Nvml, index: u32) -> Result<GpuInfo, GpuError> {
 }
 
 /// The MIG instances of a GPU; none where it is not in MIG mode, or where GPU or driver know nothing of it.
-fn instances(device: &Device<'_>, gpu: u32) -> Result<Option<Vec<MigInfo>>, GpuError> {
+fn instances(device: &Device<'_>, gpu: &str) -> Result<Option<Vec<GpuInfo>>, GpuError> {
     if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
         return Ok(None);
     }
     let counted = device.mig_device_count();
-    let most = counted.map_err(failed(format!("count the MIG instances of GPU {gpu}")))?;
+    let most = counted.map_err(failed(format!("count the MIG instances of {gpu}")))?;
     // Not every number is taken; one that may not be used, as in a container that was given others, counts as not there.
     let taken = (0..most).filter_map(|index| Some((index, device.mig_device_by_index(index).ok()?)));
-    let instances = taken.map(|(index, instance)| {
-        let of = |what: &str| failed(format!("{what} MIG instance {index} of GPU {gpu}"));
-        let memory = instance.memory_info().map_err(of("tell the memory of"))?;
-        Ok(MigInfo {
-            index,
-            name: instance.name().map_err(of("name"))?,
-            uuid: instance.uuid().map_err(of("identify"))?,
-            total_bytes: memory.total,
-            free_bytes: memory.free,
-        })
+    let read = taken.map(|(index, instance)| {
+        let title = format!("MIG instance {index} of {gpu}");
+        info(&instance, index, &title, None)
     });
-    instances.collect::<Result<_, _>>().map(Some)
+    read.collect::<Result<_, _>>().map(Some)
 }
 
 /// The library by the name that every driver installs; the bare `.so` comes with development packages only.
@@ -208,7 +208,13 @@ mod tests {
                         "{gpu:?}"
                     );
                     for instance in gpu.mig.iter().flatten() {
-                        assert!(instance.uuid.starts_with("MIG-"), "{gpu:?}");
+                        assert!(
+                            instance
+                                .uuid
+                                .as_deref()
+                                .is_some_and(|uuid| uuid.starts_with("MIG-")),
+                            "{gpu:?}"
+                        );
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! Machines for the tests.
 
-use super::{GpuInfo, Inventory, MigInfo};
+use super::{GpuInfo, Inventory};
 
 /// A machine with so many GPUs of one kind, `GPU-00aa-0001`, `GPU-11aa-0001` and so on.
 pub(super) fn gpus(count: u32) -> Inventory {
@@ -11,12 +11,13 @@ pub(super) fn gpus(count: u32) -> Inventory {
 
 /// GPU 0 whole, GPU 1 in two instances, GPU 2 in MIG mode without one.
 pub(super) fn divided() -> Inventory {
-    let instance = |index: u32| MigInfo {
+    let instance = |index: u32| GpuInfo {
         index,
         name: "NVIDIA A100 MIG 3g.20gb".into(),
-        uuid: format!("MIG-{index}c-77"),
+        uuid: Some(format!("MIG-{index}c-77")),
         total_bytes: 20 << 30,
         free_bytes: 19 << 30,
+        mig: None,
     };
     let name = "NVIDIA A100";
     Inventory {
@@ -28,14 +29,13 @@ pub(super) fn divided() -> Inventory {
     }
 }
 
-/// Two kinds of GPUs.
 pub(super) fn mixed() -> Inventory {
     Inventory {
         gpus: vec![gpu(0, "NVIDIA T4", None), gpu(1, "NVIDIA H200", None)],
     }
 }
 
-fn gpu(index: u32, name: &str, mig: Option<Vec<MigInfo>>) -> GpuInfo {
+fn gpu(index: u32, name: &str, mig: Option<Vec<GpuInfo>>) -> GpuInfo {
     GpuInfo {
         index,
         name: name.into(),

@@ -1,4 +1,4 @@
-//! What the GPUs are doing at the moment.
+//! What the driver tells of itself, and of what the GPUs are doing at the moment.
 
 use serde::{Deserialize, Serialize};
 
@@ -57,5 +57,98 @@ impl GpuStatus {
     /// Memory in use, by anybody, in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.total_bytes.saturating_sub(self.free_bytes)
+    }
+}
+
+/// The oldest branch of the driver for a major version of CUDA, newest first (NVIDIA's CUDA Toolkit Release Notes, minor
+/// version compatibility).
+const OLDEST_DRIVERS: [(u32, u32); 2] = [(13, 580), (12, 525)];
+
+/// The driver and the CUDA that it brings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Versions {
+    /// The driver's version, such as `580.65.06`.
+    pub driver: String,
+    /// The newest CUDA that it supports, such as `13.0`; where a package for forward compatibility is in use, the CUDA of that
+    /// one. None where the driver does not tell.
+    pub cuda: Option<String>,
+}
+
+impl Versions {
+    /// Whether libraries of this major version of CUDA run on it, whatever their minor version; true where that cannot be
+    /// told.
+    pub fn serves(&self, cuda: u32) -> bool {
+        match self.cuda.as_deref().and_then(major) {
+            Some(newest) => newest >= cuda,
+            None => match (major(&self.driver), oldest_driver(cuda)) {
+                (Some(branch), Some(oldest)) => branch >= oldest,
+                _ => true,
+            },
+        }
+    }
+}
+
+/// The first branch of the driver on which libraries of this major version of CUDA run, such as 580; none where that is not
+/// known here.
+pub fn oldest_driver(cuda: u32) -> Option<u32> {
+    let known = OLDEST_DRIVERS.iter().find(|(major, _)| *major == cuda)?;
+    Some(known.1)
+}
+
+fn major(version: &str) -> Option<u32> {
+    version.trim().split('.').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn versions(driver: &str, cuda: Option<&str>) -> Versions {
+        Versions {
+            driver: driver.into(),
+            cuda: cuda.map(Into::into),
+        }
+    }
+
+    #[test]
+    fn the_cuda_that_the_driver_names_decides() {
+        for (driver, cuda, serves_12, serves_13) in [
+            ("580.65.06", "13.0", true, true),
+            ("590.44", "13.1", true, true),
+            ("575.57.08", "12.9", true, false),
+            ("525.60", "12.0", true, false),
+            ("470.256", "11.4", false, false),
+            // With a package for forward compatibility.
+            ("535.183", "13.0", true, true),
+        ] {
+            let versions = versions(driver, Some(cuda));
+            assert_eq!(
+                (versions.serves(12), versions.serves(13)),
+                (serves_12, serves_13),
+                "{driver}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_it_the_branch_of_the_driver_does() {
+        for (driver, serves_12, serves_13) in [
+            ("580.65.06", true, true),
+            ("579.99", true, false),
+            ("525.60.13", true, false),
+            ("520.61", false, false),
+            ("a driver", true, true),
+            ("", true, true),
+        ] {
+            for cuda in [None, Some("of no number")] {
+                let versions = versions(driver, cuda);
+                assert_eq!(
+                    (versions.serves(12), versions.serves(13)),
+                    (serves_12, serves_13),
+                    "{driver}"
+                );
+            }
+        }
+        assert!(versions("580.65", None).serves(14), "no branch is known for it");
     }
 }

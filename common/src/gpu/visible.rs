@@ -109,7 +109,6 @@ fn has_twice<T: PartialEq>(items: &[T]) -> bool {
     (1..items.len()).any(|position| items[..position].contains(&items[position]))
 }
 
-/// The number with which an entry begins.
 fn leading_number(entry: &str) -> Option<u64> {
     let digits = entry.strip_prefix('+').unwrap_or(entry);
     let end = digits
@@ -212,7 +211,7 @@ mod tests {
         let mut machine = divided();
         let instances = machine.gpus[1].mig.iter_mut().flatten();
         for (instance, name) in instances.zip(["MIG-GPU-1/1/0", "MIG-GPU-1/1/00"]) {
-            instance.uuid = name.into();
+            instance.uuid = Some(name.into());
         }
         let visible = Visible::new(&machine, Some("MIG-GPU-1/1/0"));
         assert_eq!(visible.instances(&machine).count(), 1);

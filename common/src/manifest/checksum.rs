@@ -12,48 +12,13 @@ pub const CHECKSUM_BYTES: usize = 32;
 const READ_BYTES: usize = 1 << 18;
 
 /// The checksum of so many bytes, in 64 lower-case hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Checksum {
     /// BLAKE3 with 256 bits, which one core computes as fast as a disk writes.
     Blake3(String),
     /// SHA-256, in checkpoints up to format 3.
     Sha256(String),
-}
-
-/// [`Checksum`] as it is in JSON, within an object that has other fields.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Fields {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    blake3: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    sha256: Option<String>,
-}
-
-impl Fields {
-    /// The one there is, if there is one.
-    pub(super) fn checksum(self) -> Result<Option<Checksum>, &'static str> {
-        match (self.blake3, self.sha256) {
-            (Some(_), Some(_)) => Err("both `blake3` and `sha256`; expected one of them"),
-            (Some(digits), None) => Ok(Some(Checksum::Blake3(digits))),
-            (None, Some(digits)) => Ok(Some(Checksum::Sha256(digits))),
-            (None, None) => Ok(None),
-        }
-    }
-}
-
-impl From<Checksum> for Fields {
-    fn from(checksum: Checksum) -> Self {
-        match checksum {
-            Checksum::Blake3(digits) => Self {
-                blake3: Some(digits),
-                sha256: None,
-            },
-            Checksum::Sha256(digits) => Self {
-                blake3: None,
-                sha256: Some(digits),
-            },
-        }
-    }
 }
 
 impl Checksum {
@@ -69,7 +34,6 @@ impl Checksum {
         }
     }
 
-    /// Whether the digits are such.
     pub(super) fn is_well_formed(&self) -> bool {
         let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         self.digits().len() == 2 * CHECKSUM_BYTES && self.digits().bytes().all(digit)
@@ -77,28 +41,22 @@ impl Checksum {
 
     /// The checksum of the same kind of what `source` has left, and how many bytes that is. `read` is told of the bytes read.
     pub(super) fn again(&self, source: impl Read, read: impl Fn(u64)) -> io::Result<(u64, Self)> {
-        match self {
-            Self::Blake3(_) => blake3_of(source, read),
-            Self::Sha256(_) => {
-                let mut hasher = Sha256::new();
-                let bytes = for_each_read(source, |some| {
-                    hasher.update(some);
-                    read(some.len() as u64);
-                })?;
-                Ok((bytes, Self::Sha256(hex(&hasher.finalize()))))
+        let (mut blake3, mut sha256) = (blake3::Hasher::new(), Sha256::new());
+        let bytes = for_each_read(source, |some| {
+            match self {
+                Self::Blake3(_) => {
+                    blake3.update(some);
+                }
+                Self::Sha256(_) => sha256.update(some),
             }
-        }
+            read(some.len() as u64);
+        })?;
+        let checksum = match self {
+            Self::Blake3(_) => Self::of_bytes(blake3.finalize().as_bytes()),
+            Self::Sha256(_) => Self::Sha256(hex(&sha256.finalize())),
+        };
+        Ok((bytes, checksum))
     }
-}
-
-/// How many bytes `source` has left, and their BLAKE3. `read` is told of the bytes read.
-pub(super) fn blake3_of(source: impl Read, read: impl Fn(u64)) -> io::Result<(u64, Checksum)> {
-    let mut hasher = blake3::Hasher::new();
-    let bytes = for_each_read(source, |some| {
-        hasher.update(some);
-        read(some.len() as u64);
-    })?;
-    Ok((bytes, Checksum::of_bytes(hasher.finalize().as_bytes())))
 }
 
 fn for_each_read(mut source: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<u64> {

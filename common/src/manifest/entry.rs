@@ -3,15 +3,15 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::checksum::{Checksum, Fields, blake3_of};
+use super::checksum::Checksum;
 use super::error::{ManifestError, failed};
 use serde::{Deserialize, Serialize};
 
 /// One file of a checkpoint. In JSON it has a checksum, where one rank has written all of it, or `parts`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(from = "Written", into = "Written")]
 pub struct FileEntry {
     /// Plain file name within the checkpoint's folder.
     pub name: String,
@@ -23,83 +23,42 @@ pub struct FileEntry {
 
 /// So many bytes of a file and their checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "WrittenPart", into = "WrittenPart")]
 pub struct Part {
     /// Size in bytes.
     pub bytes: u64,
     /// Checksum of the content.
+    #[serde(flatten)]
     pub checksum: Checksum,
 }
 
-/// [`Part`] as it is in JSON.
-#[derive(Serialize, Deserialize)]
-struct WrittenPart {
-    bytes: u64,
-    #[serde(flatten)]
-    checksum: Fields,
-}
-
-impl TryFrom<WrittenPart> for Part {
-    type Error = &'static str;
-
-    fn try_from(written: WrittenPart) -> Result<Self, Self::Error> {
-        let checksum = written.checksum.checksum()?;
-        Ok(Self {
-            bytes: written.bytes,
-            checksum: checksum.ok_or("missing field `blake3` of a part")?,
-        })
-    }
-}
-
-impl From<Part> for WrittenPart {
-    fn from(part: Part) -> Self {
-        Self {
-            bytes: part.bytes,
-            checksum: part.checksum.into(),
-        }
-    }
-}
-
-/// [`FileEntry`] as it is in JSON.
 #[derive(Serialize, Deserialize)]
 struct Written {
     name: String,
     bytes: u64,
     #[serde(flatten)]
-    checksum: Fields,
+    checksum: Option<Checksum>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     parts: Vec<Part>,
 }
 
-impl TryFrom<Written> for FileEntry {
-    type Error = &'static str;
-
-    fn try_from(written: Written) -> Result<Self, Self::Error> {
-        let Written {
-            name,
-            bytes,
-            checksum,
-            mut parts,
-        } = written;
+impl From<Written> for FileEntry {
+    fn from(written: Written) -> Self {
+        let (name, bytes, mut parts) = (written.name, written.bytes, written.parts);
         // Both together do not add up to the file, which is refused.
-        parts.extend(checksum.checksum()?.map(|checksum| Part { bytes, checksum }));
-        Ok(Self { name, bytes, parts })
+        parts.extend(written.checksum.map(|checksum| Part { bytes, checksum }));
+        Self { name, bytes, parts }
     }
 }
 
 impl From<FileEntry> for Written {
     fn from(entry: FileEntry) -> Self {
-        let FileEntry {
-            name,
-            bytes,
-            mut parts,
-        } = entry;
-        let whole = parts.len() == 1 && parts[0].bytes == bytes;
-        let own = if whole { parts.pop() } else { None };
+        let (name, bytes, mut parts) = (entry.name, entry.bytes, entry.parts);
+        let is_whole = parts.len() == 1 && parts[0].bytes == bytes;
+        let whole = if is_whole { parts.pop() } else { None };
         Self {
             name,
             bytes,
-            checksum: own.map(|part| part.checksum.into()).unwrap_or_default(),
+            checksum: whole.map(|part| part.checksum),
             parts,
         }
     }
@@ -108,7 +67,7 @@ impl From<FileEntry> for Written {
 impl FileEntry {
     /// The entry of a file that one process has written.
     pub fn of(path: &Path, name: &str) -> io::Result<Self> {
-        let (bytes, checksum) = blake3_of(File::open(path)?, |_| ())?;
+        let (bytes, checksum) = Checksum::Blake3(String::new()).again(File::open(path)?, |_| ())?;
         Ok(Self {
             name: name.into(),
             bytes,
@@ -134,7 +93,6 @@ impl FileEntry {
         }
     }
 
-    /// Checks that the file in `dir` has its size.
     pub(super) fn check_size(&self, dir: &Path) -> Result<(), ManifestError> {
         let path = dir.join(&self.name);
         let meta = std::fs::metadata(&path).map_err(failed("read", &path))?;
@@ -152,33 +110,9 @@ impl FileEntry {
     }
 }
 
-/// Checks the content of all files in `dir`, several parts at a time. `read` is told of the bytes read.
-pub(super) fn verify(
-    files: &[FileEntry],
-    dir: &Path,
-    read: impl Fn(u64) + Sync,
-) -> Result<(), ManifestError> {
-    let failed = AtomicBool::new(false);
-    let check = |slice: &Slice<'_>| {
-        // Nobody asks any more what the others are like.
-        if failed.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let checked = slice.check(dir, &read);
-        failed.fetch_or(checked.is_err(), Ordering::Relaxed);
-        checked
-    };
-    for_each_slice(files, check).into_iter().collect()
-}
-
-/// Everything that is wrong with the content of these files, in their order.
+/// Everything that is wrong with the content of these files, in their order, several parts at a time. `read` is told of the
+/// bytes read.
 pub(super) fn damage(files: &[FileEntry], dir: &Path, read: impl Fn(u64) + Sync) -> Vec<ManifestError> {
-    let checked = for_each_slice(files, |slice| slice.check(dir, &read));
-    checked.into_iter().filter_map(Result::err).collect()
-}
-
-/// The outcomes of `check` for all parts of these files, in their order; it runs for several at a time.
-fn for_each_slice<T: Send>(files: &[FileEntry], check: impl Fn(&Slice<'_>) -> T + Sync) -> Vec<T> {
     let mut slices = Vec::new();
     for entry in files {
         let mut offset = 0;
@@ -192,29 +126,28 @@ fn for_each_slice<T: Send>(files: &[FileEntry], check: impl Fn(&Slice<'_>) -> T 
     let check_some = || {
         let taken = std::iter::from_fn(|| {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            Some((at, check(slices.get(at)?)))
+            let checked = slices.get(at)?.check(dir, &read);
+            Some(checked.err().map(|error| (at, error)))
         });
-        taken.collect::<Vec<_>>()
+        taken.flatten().collect::<Vec<_>>()
     };
-    let mut outcomes = std::thread::scope(|scope| {
+    let mut found = std::thread::scope(|scope| {
         let others = 1..threads.min(slices.len());
         let others: Vec<_> = others.map(|_| scope.spawn(check_some)).collect();
-        let mut outcomes = check_some();
+        let mut found = check_some();
         for thread in others {
             let joined = thread.join();
-            outcomes.extend(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            found.extend(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
-        outcomes
+        found
     });
-    outcomes.sort_unstable_by_key(|(at, _)| *at);
-    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+    found.sort_unstable_by_key(|(at, _)| *at);
+    found.into_iter().map(|(_, error)| error).collect()
 }
 
-/// One part of one file.
 struct Slice<'a> {
     entry: &'a FileEntry,
     part: &'a Part,
-    /// Where it begins in the file.
     offset: u64,
 }
 

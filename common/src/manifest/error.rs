@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{FILE_NAME, FORMAT, MAX_BYTES};
 
 /// Why a checkpoint cannot be used. The path of each is the manifest's where nothing else is stated.
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// The folder has no manifest.
@@ -15,11 +16,8 @@ pub enum ManifestError {
     /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// `read` or `write`.
         action: &'static str,
-        /// The file.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// The manifest is too large to be one.
@@ -45,12 +43,7 @@ pub enum ManifestError {
         "{} has format {format} and this dtrain reads formats up to {FORMAT}; use the newer dtrain that wrote it",
         path.display()
     )]
-    NewerFormat {
-        /// The manifest.
-        path: PathBuf,
-        /// Its format.
-        format: u32,
-    },
+    NewerFormat { path: PathBuf, format: u32 },
     /// The format is none that ever was.
     #[error(
         "{} has format {}, which no dtrain writes",
@@ -77,14 +70,7 @@ pub enum ManifestError {
     Parts(PathBuf, String, u64),
     /// A file is not as long as the manifest says.
     #[error("{} has {got} bytes and its manifest says {expected}; the checkpoint is damaged, use an earlier one", path.display())]
-    Size {
-        /// The file.
-        path: PathBuf,
-        /// Bytes by the manifest.
-        expected: u64,
-        /// Bytes found.
-        got: u64,
-    },
+    Size { path: PathBuf, expected: u64, got: u64 },
     /// A file's content is not what was written.
     #[error(
         "{} does not have the checksum of its manifest{}; the checkpoint is damaged, use an earlier one",
@@ -92,20 +78,16 @@ pub enum ManifestError {
         place(range, *whole)
     )]
     Checksum {
-        /// The file.
         path: PathBuf,
         /// The bytes that the checksum is of.
         range: Range<u64>,
         /// Whether these are all of the file.
         whole: bool,
-        /// The checksum by the manifest.
         expected: String,
-        /// The one found.
         got: String,
     },
 }
 
-/// Which bytes, where they are not all.
 fn place(range: &Range<u64>, whole: bool) -> String {
     match whole {
         true => String::new(),

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::keys::{COUNT, Kind, PART, Range, choice, section};
+use super::keys::section;
+use super::kinds::{CACHE, COUNT, FOLDER_NAME, Kind, PART, PATH, Range, choice};
 use super::{Augment, Cache, DataKind, Masks, Resize, Tokenizer, Workers};
 
 /// Mean of ImageNet's training images by channel.
@@ -18,15 +19,15 @@ section! {
         kind: DataKind = DataKind::Folder, choice(DataKind::NAMES), experiment;
         /// Folder that holds the folders below; for text a file, or a folder of files. Absolute, and given for `folder` and
         /// `text` unless the task is the user's own.
-        root: Option<PathBuf> = None, Kind::Path;
+        root: Option<PathBuf> = None, PATH;
         /// Name of the folder of training images below `root`.
-        train: String = "train".into(), Kind::FolderName, experiment;
+        train: String = "train".into(), FOLDER_NAME, experiment;
         /// Name of the folder of test images below `root`.
-        test: String = "test".into(), Kind::FolderName, experiment;
+        test: String = "test".into(), FOLDER_NAME, experiment;
         /// Name of the folder of the training images' masks below `root`.
-        train_masks: String = "train_masks".into(), Kind::FolderName, experiment;
+        train_masks: String = "train_masks".into(), FOLDER_NAME, experiment;
         /// Name of the folder of the test images' masks below `root`.
-        test_masks: String = "test_masks".into(), Kind::FolderName, experiment;
+        test_masks: String = "test_masks".into(), FOLDER_NAME, experiment;
         /// What a mask's values mean.
         masks: Masks = Masks::Index, choice(Masks::NAMES), experiment;
         /// The value of mask pixels that are not learnt from.
@@ -46,7 +47,7 @@ section! {
         /// Loader threads of each rank.
         workers: Workers = Workers::Auto, Kind::AutoOrWhole(1, 1024);
         /// Memory for a folder's decoded images, for each rank.
-        cache: Cache = Cache::Auto, Kind::Cache;
+        cache: Cache = Cache::Auto, CACHE;
         /// Number of classes of generated images, or of masks. Without effect where a folder's sub-folders are the classes.
         classes: usize = 10, Kind::Whole(2, 1 << 20), experiment;
         /// Training samples of generated data.

@@ -63,7 +63,6 @@ fn model(task: Task, model: &mut Model) {
     model.context = model.context.or(context);
 }
 
-/// PyTorch's values.
 fn optim(optim: &mut Optim) {
     let decay = if optim.name == OptimName::AdamW { 0.01 } else { 0.0 };
     optim.weight_decay = optim.weight_decay.or(Some(decay));

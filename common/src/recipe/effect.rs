@@ -19,7 +19,6 @@ impl Idle {
     }
 }
 
-/// Words in quotes, with "and" between them.
 fn owners(words: &[&str]) -> String {
     let words: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
     words.join(" and ")
@@ -62,7 +61,6 @@ impl Recipe {
         idle.0
     }
 
-    /// What belongs to images and masks.
     fn idle_images(&self, idle: &mut Idle) {
         let generated = self.data.kind == DataKind::Generated;
         let masks = "data.train_masks data.test_masks data.masks";
@@ -87,7 +85,6 @@ impl Recipe {
         idle.add(keeps, "data.image_size", own_size);
     }
 
-    /// What belongs to texts and to generated samples.
     fn idle_samples(&self, idle: &mut Idle) {
         let generated = self.data.kind == DataKind::Generated;
         let (task, kind, lm) = (self.task.as_str(), self.data.kind.as_str(), self.task == Task::Lm);

@@ -23,7 +23,6 @@ impl From<Details> for RecipeError {
 }
 
 impl RecipeError {
-    /// An error about a recipe as a whole.
     pub(super) fn whole(source_name: &str, message: impl Into<String>) -> Self {
         Self::from(Details {
             source_name: Some(source_name.into()),

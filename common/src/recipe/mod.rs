@@ -5,8 +5,6 @@
 //! holds absolute paths and has every default of its task, model, optimizer and schedule filled in.
 
 mod auto;
-mod batch_norm;
-mod best;
 mod choices;
 mod custom;
 mod data;
@@ -15,27 +13,25 @@ mod differences;
 mod effect;
 mod embedded;
 mod error;
-mod every;
 mod hints;
 mod keys;
+mod kinds;
 mod load;
 mod model;
 mod optim;
 mod origin;
 mod paths;
-mod schema;
 mod sections;
 mod serial;
 mod stage;
+mod texts;
 mod validate;
 mod values;
 
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-pub use auto::{Budget, Cache, MicroBatch, Switch, Workers};
-pub use batch_norm::BatchNorm;
-pub use best::Best;
+pub use auto::{Auto, Budget, Cache, MicroBatch, Switch, Workers};
 pub use choices::{
     Amp, Augment, Compile, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks, MemoryFormat, ModelName,
     OnFailure, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, TestWeights, Tokenizer,
@@ -43,11 +39,11 @@ pub use choices::{
 };
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use error::RecipeError;
-pub use every::Every;
 pub use model::Model;
 pub use optim::{DEFAULT_ADAM_LR, Optim, OptimGroup, Schedule};
 pub use sections::{Checkpoint, Ema, Log, Memory, Precision, Reduce, Test, Train};
 pub use stage::{Stage, Unfreeze};
+pub use texts::{BatchNorm, Best, Every};
 
 pub use crate::lr::Scaling;
 pub use crate::units::{ByteSize, Span};

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::keys::{Kind, choice, section};
+use super::keys::section;
+use super::kinds::{AUTO_OR_FLAG, BATCH_NORM, GLOBS, Kind, PATH, RENAMES, choice};
 use super::{BatchNorm, Compile, Loss, MemoryFormat, ModelName, Switch, WeightsMode};
 
 /// Wider networks than any; keeps the arithmetic of their sizes far from overflow.
@@ -15,7 +16,7 @@ section! {
         /// states it for a custom task.
         name: Option<ModelName> = None, choice(ModelName::NAMES), experiment;
         /// Torchscript: the file of the module; absolute.
-        file: Option<PathBuf> = None, Kind::Path;
+        file: Option<PathBuf> = None, PATH;
         /// Torchscript: what is made of the module's output.
         loss: Loss = Loss::CrossEntropy, choice(Loss::NAMES), experiment;
         /// Size of a token's vector (vit, gpt) or channels of the first level (unet); filled in (192, 384, 32).
@@ -30,20 +31,20 @@ section! {
         context: Option<usize> = None, Kind::Whole(1, 1 << 20), experiment;
         /// A safetensors file with the usual PyTorch names to start from; absolute. Without it the weights are drawn from
         /// the seed.
-        weights: Option<PathBuf> = None, Kind::Path;
+        weights: Option<PathBuf> = None, PATH;
         /// How closely that file must fit the model.
         weights_mode: WeightsMode = WeightsMode::FineTune, choice(WeightsMode::NAMES);
         /// Pairs of a regular expression and its replacement, which make the names in that file those of the model.
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        weights_rename: Vec<(String, String)> = Vec::new(), Kind::Renames;
+        weights_rename: Vec<(String, String)> = Vec::new(), RENAMES;
         /// Globs of the parameters that are not trained.
-        freeze: Vec<String> = Vec::new(), Kind::Globs, experiment;
+        freeze: Vec<String> = Vec::new(), GLOBS, experiment;
         /// Over what BatchNorm takes its statistics in training.
-        batchnorm: BatchNorm = BatchNorm::Local, Kind::BatchNorm, experiment;
+        batchnorm: BatchNorm = BatchNorm::Local, BATCH_NORM, experiment;
         /// How images and convolution weights lie in memory.
         memory_format: MemoryFormat = MemoryFormat::Contiguous, choice(MemoryFormat::NAMES);
         /// Whether cuDNN tries which of its algorithms is the fastest for each convolution.
-        cudnn_benchmark: Switch = Switch::Auto, Kind::AutoOrFlag;
+        cudnn_benchmark: Switch = Switch::Auto, AUTO_OR_FLAG;
         /// How a GPU is given the work of a micro-step.
         compile: Compile = Compile::Off, choice(Compile::NAMES);
     }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Deserializer};
 
-use super::keys::{COUNT, Kind, PART, RATE, Range, choice, entry, section};
+use super::keys::{entry, section};
+use super::kinds::{COUNT, FLAG, GLOB_OR_GLOBS, Kind, PART, RATE, Range, SPAN, SPAN_OR_NONE, SPANS, choice};
 use super::{Decay, OptimName, Per, Scaling, ScheduleName};
 use crate::units::Span;
 
@@ -31,7 +32,7 @@ section! {
         /// SGD: momentum; filled in (0).
         momentum: Option<f64> = None, Kind::Number(Range::BelowOne), experiment;
         /// SGD: Nesterov's form of momentum; filled in (false).
-        nesterov: Option<bool> = None, Kind::Flag, experiment;
+        nesterov: Option<bool> = None, FLAG, experiment;
         /// Largest norm of the gradient over all parameters; without it gradients are used as they are.
         clip: Option<f64> = None, Kind::Number(Range::AboveZero), experiment;
         /// The course of the learning rate.
@@ -47,7 +48,7 @@ entry! {
     OptimGroup {
         /// Globs on the names of parameters, at least one; `match` in a recipe, where one may stand without a list.
         #[serde(deserialize_with = "one_or_many")]
-        patterns as "match": Vec<String>, Kind::GlobOrGlobs;
+        patterns as "match": Vec<String>, GLOB_OR_GLOBS;
         /// The group's learning rate is the recipe's times this.
         #[serde(default = "one")]
         lr_factor: f64, RATE;
@@ -79,17 +80,17 @@ section! {
         /// The course after the warm-up.
         name: ScheduleName = ScheduleName::Constant, Kind::Choice(ScheduleName::NAMES, &["polynomial"]), experiment;
         /// Over this span the learning rate rises to its full value; never with one-cycle, which has a rise of its own.
-        warmup: Option<Span> = None, Kind::Span { zero: true }, experiment;
+        warmup: Option<Span> = None, SPAN_OR_NONE, experiment;
         /// How often the rate moves after the warm-up.
         per: Per = Per::Step, choice(Per::NAMES), experiment;
         /// Linear and cosine: where the learning rate ends; filled in (0).
         min_lr: Option<f64> = None, RATE, experiment;
         /// Step: the time between two changes; never zero, and whole epochs with `per = "epoch"`. Exactly one of this and
         /// `milestones` is given.
-        every: Option<Span> = None, Kind::Span { zero: false }, experiment;
+        every: Option<Span> = None, SPAN, experiment;
         /// Step: the times of the changes, counted from the same beginning as `every`, rising where that can be told
         /// without the number of steps in an epoch.
-        milestones: Option<Vec<Span>> = None, Kind::Spans, experiment;
+        milestones: Option<Vec<Span>> = None, SPANS, experiment;
         /// Step, exponential: the factor at each change; filled in for step (0.1).
         gamma: Option<f64> = None, Kind::Number(Range::AboveZero), experiment;
         /// One-cycle: the part of the run in which the rate rises; filled in (0.3). PyTorch's pct_start.

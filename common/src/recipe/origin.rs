@@ -7,7 +7,6 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{Details, RecipeError};
 
-/// Something wrong with one key.
 #[derive(Debug)]
 pub(super) struct Problem {
     /// The names of the sections and of the key; `[0]` for the first table of a list.
@@ -31,13 +30,10 @@ impl Problem {
 
 /// One `--set`.
 pub(super) struct Override {
-    /// The key that it sets.
     pub(super) path: Vec<String>,
-    /// `key=value` as it was given.
     pub(super) text: String,
 }
 
-/// Where each value came from.
 pub(super) struct Origin<'a> {
     pub(super) source_name: &'a str,
     pub(super) text: &'a str,
@@ -98,7 +94,6 @@ impl Origin<'_> {
     }
 }
 
-/// A key of the file, or a table of a list.
 struct Place {
     path: Vec<String>,
     /// Where the key begins, or the table.
@@ -145,18 +140,15 @@ fn places(text: &str) -> Vec<Place> {
     found
 }
 
-/// The line, from 1, of a byte offset.
 fn line_of(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
 }
 
-/// Whether the recipe states the key.
 pub(super) fn given(recipe: &Value, dotted: &str) -> bool {
     let mut names = dotted.split('.');
     names.try_fold(recipe, |value, name| value.get(name)).is_some()
 }
 
-/// A path as it is printed.
 pub(super) fn dotted(path: &[String]) -> String {
     path.join(".").replace(".[", "[")
 }

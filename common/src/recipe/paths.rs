@@ -107,7 +107,6 @@ fn readable_file(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Only a shell expands `~`.
 fn home_hint(path: &Path) -> &'static str {
     match path.iter().any(|part| part == "~") {
         true => "; `~` is not expanded in a recipe, write the whole path",

@@ -1,8 +1,10 @@
 //! The sections of a recipe that need few words: `[train]`, `[precision]`, `[memory]`, `[reduce]`, `[ema]`, `[checkpoint]`,
 //! `[test]` and `[log]`.
 
-use super::auto::exact_size;
-use super::keys::{AUTO_OR_COUNT, COUNT, Kind, PART, Range, choice, entry, section};
+use super::keys::{entry, section};
+use super::kinds::{
+    AUTO_OR_COUNT, AUTO_OR_FLAG, BEST, BUDGET, COUNT, EVERY, FLAG, Kind, PART, Range, SPAN, choice,
+};
 use super::{
     Amp, Best, Budget, Compress, Every, LastBatch, MicroBatch, OnFailure, Recompute, Switch, TestWeights,
 };
@@ -50,7 +52,7 @@ section! {
         /// has an effect only where float16 is used.
         loss_scale: Option<f64> = None, Kind::Number(Range::AboveZero);
         /// Whether a GPU computes what is left in float32, its matrix products and convolutions, in TF32.
-        tf32: Switch = Switch::Auto, Kind::AutoOrFlag;
+        tf32: Switch = Switch::Auto, AUTO_OR_FLAG;
     }
 }
 
@@ -60,13 +62,13 @@ section! {
         /// Largest number of samples in one forward and backward pass.
         micro_batch: MicroBatch = MicroBatch::Auto, AUTO_OR_COUNT;
         /// The most that a rank's tensors may take.
-        budget: Budget = Budget::Auto, Kind::Budget;
+        budget: Budget = Budget::Auto, BUDGET;
         /// Whether segments of the model are computed again in backward (Chen et al. 2016, arXiv 1604.06174).
         recompute: Recompute = Recompute::Auto, choice(Recompute::NAMES);
         /// Whether a micro-batch that was halved for want of memory is tried larger again at the beginning of every epoch.
-        grow: bool = false, Kind::Flag;
+        grow: bool = false, FLAG;
         /// Whether each rank keeps only its part of the optimizer's state (ZeRO-1, Rajbhandari 2020, arXiv 1910.02054).
-        shard_optimizer: bool = false, Kind::Flag;
+        shard_optimizer: bool = false, FLAG;
     }
 }
 
@@ -74,13 +76,11 @@ section! {
     /// `[reduce]`: how gradients are summed over ranks.
     Reduce "reduce" {
         /// Size of a bucket, the piece of the gradients that is reduced in one go.
-        #[serde(serialize_with = "exact_size")]
         bucket: ByteSize = ByteSize(25 << 20), Kind::Size(1 << 10);
         /// Size of the first bucket, smaller so that the reduction begins early.
-        #[serde(serialize_with = "exact_size")]
         first_bucket: ByteSize = ByteSize(1 << 20), Kind::Size(1 << 10);
         /// Whether buckets are reduced while backward goes on; otherwise after it.
-        overlap: bool = true, Kind::Flag;
+        overlap: bool = true, FLAG;
         /// In what form gradients travel.
         compress: Compress = Compress::None, choice(Compress::NAMES);
     }
@@ -94,7 +94,7 @@ entry! {
         decay: f64, PART;
         /// Whether it keeps less at first, so that it does not hold on to the initial weights.
         #[serde(default = "yes")]
-        warmup: bool, Kind::Flag;
+        warmup: bool, FLAG;
     }
 }
 
@@ -106,17 +106,17 @@ section! {
     /// `[checkpoint]`
     Checkpoint "checkpoint" {
         /// Time between two checkpoints; never zero.
-        every: Every = Every::Span(Span::Epochs(1.0)), Kind::Every;
+        every: Every = Every::Span(Span::Epochs(1.0)), EVERY;
         /// How many of the newest checkpoints stay; at least 1.
         keep: usize = 3, COUNT;
         /// The last one of every span of this length stays too.
-        keep_every: Option<Span> = None, Kind::Span { zero: false };
+        keep_every: Option<Span> = None, SPAN;
         /// Whether the state after every step is copied in memory, for the ranks to go on from when one of them has died.
-        in_memory: bool = false, Kind::Flag;
+        in_memory: bool = false, FLAG;
         /// What one that cannot be written means.
         on_failure: OnFailure = OnFailure::Stop, choice(OnFailure::NAMES);
         /// Which one stays beside them.
-        best: Option<Best> = None, Kind::Best;
+        best: Option<Best> = None, BEST;
     }
 }
 

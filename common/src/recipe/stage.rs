@@ -1,6 +1,7 @@
 //! `[[stage]]`: parts of a run with settings of their own, and the recipe of one of them.
 
-use super::keys::{AUTO_OR_COUNT, COUNT, Kind, RATE, Range, choice, entry};
+use super::keys::entry;
+use super::kinds::{AUTO_OR_COUNT, COUNT, GLOB_OR_GLOBS, GLOBS, Kind, NAME, RATE, Range, choice};
 use super::optim::{one, one_or_many};
 use super::{Loss, MicroBatch, OptimGroup, Passage, Recipe, Recompute};
 
@@ -8,14 +9,14 @@ entry! {
     /// `[[stage]]`: what is not stated is as the rest of the recipe says.
     Stage {
         /// Its name; no other stage has the same.
-        name: String, Kind::Name;
+        name: String, NAME;
         /// Passes over the training set. Exactly one of `epochs` and `steps` is given.
         epochs: Option<u64>, COUNT;
         /// Optimizer steps.
         steps: Option<u64>, COUNT;
         /// Globs of the parameters that are not trained, beside those of `model.freeze`. Without it a stage that unfreezes
         /// begins with what was frozen at the end of the stage before, and any other with `model.freeze` alone.
-        freeze: Option<Vec<String>>, Kind::Globs;
+        freeze: Option<Vec<String>>, GLOBS;
         /// What is trained after all, and from when on; in rising order of `at`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         unfreeze: Vec<Unfreeze>, Kind::Sections(Unfreeze::KEYS, 2);
@@ -54,7 +55,7 @@ entry! {
         at: f64, Kind::Number(Range::BelowOne);
         /// Globs on the names of parameters, at least one; `match` in a recipe, where one may stand without a list.
         #[serde(deserialize_with = "one_or_many")]
-        patterns as "match": Vec<String>, Kind::GlobOrGlobs;
+        patterns as "match": Vec<String>, GLOB_OR_GLOBS;
     }
 }
 

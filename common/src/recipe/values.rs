@@ -2,12 +2,46 @@
 
 use toml::Value;
 
-use super::hints::{describe, nearest, one_of, quoted, unknown};
-use super::keys::{Key, Kind, MAX_COUNT, Range};
+use super::hints::{describe, nearest};
+use super::keys::Section;
+use super::kinds::{self, Key, Kind};
 use super::origin::{Problem, dotted, given};
-use super::schema::RECIPE;
-use super::{BatchNorm, Best, Every, Task};
-use crate::units::{ByteSize, Span};
+use super::{Checkpoint, Data, Ema, Log, Memory, Model, Optim, Precision, Reduce, Stage, Task, Test, Train};
+
+const fn key<T: Section>(name: &'static str) -> Key {
+    let kind = Kind::Section(T::KEYS);
+    Key { name, kind }
+}
+
+/// Tasks that a later version will have.
+const PLANNED: &[&str] = &["cod", "fgvc", "elevation", "few-shot", "reasoning-seg"];
+
+/// Every key of a recipe.
+pub(super) const RECIPE: &[Key] = &[
+    Key {
+        name: "task",
+        kind: Kind::Choice(Task::NAMES, PLANNED),
+    },
+    key::<Data>("data"),
+    key::<Model>("model"),
+    key::<Train>("train"),
+    key::<Optim>("optim"),
+    key::<Precision>("precision"),
+    key::<Memory>("memory"),
+    key::<Reduce>("reduce"),
+    key::<Ema>("ema"),
+    key::<Checkpoint>("checkpoint"),
+    key::<Test>("test"),
+    key::<Log>("log"),
+    Key {
+        name: "custom",
+        kind: Kind::Free,
+    },
+    Key {
+        name: "stage",
+        kind: Kind::Sections(Stage::KEYS, 1),
+    },
+];
 
 /// Everything in a recipe that is no key or no value of its key.
 pub(super) fn check(recipe: &Value) -> Vec<Problem> {
@@ -35,7 +69,6 @@ pub(super) fn check(recipe: &Value) -> Vec<Problem> {
     problems
 }
 
-/// The keys of a section.
 fn section(keys: &'static [Key], path: &[String], value: &Value, problems: &mut Vec<Problem>) {
     for (name, value) in value.as_table().into_iter().flatten() {
         let path = [path, std::slice::from_ref(name)].concat();
@@ -55,7 +88,7 @@ fn section(keys: &'static [Key], path: &[String], value: &Value, problems: &mut 
                 }
                 _ => format!("expected sections [[{}]], got {}", dotted(&path), describe(value)),
             },
-            Some(kind) => match check_value(kind, value) {
+            Some(kind) => match kinds::check(kind, value) {
                 Ok(()) => continue,
                 Err(message) => message,
             },
@@ -79,11 +112,9 @@ fn members(
             .iter()
             .filter(|key| value.get(key.name).is_none())
         {
-            let remedy = match key.kind {
-                Kind::Name => "give it a name, by which it is told from the others",
-                Kind::GlobOrGlobs => {
-                    "name the parameters by a glob such as \"backbone.*\", or by a list of them"
-                }
+            let remedy = match key.name {
+                "name" => "give it a name, by which it is told from the others",
+                "match" => "name the parameters by a glob such as \"backbone.*\", or by a list of them",
                 _ => "state after which part it begins, such as 0.5 for the half",
             };
             problems.push(Problem {
@@ -94,207 +125,73 @@ fn members(
     }
 }
 
-fn check_value(kind: &Kind, value: &Value) -> Result<(), String> {
-    match fits(kind, value)? {
-        true => Ok(()),
-        false => Err(format!("expected {}, got {}", expected(kind), describe(value))),
-    }
-}
-
-/// Whether the key takes this value; the message of a value that says more than that it does not.
-fn fits(kind: &Kind, value: &Value) -> Result<bool, String> {
-    let word = value.as_str();
-    let all = |test: fn(&Value) -> bool| value.as_array().is_some_and(|list| list.iter().all(test));
-    let is_empty = value.as_array().is_none_or(Vec::is_empty);
-    Ok(match kind {
-        // Their keys are looked at one by one.
-        Kind::Section(_) | Kind::Sections(..) => true,
-        Kind::Free => match value {
-            Value::Table(table) => table.values().try_for_each(finite).map(|()| true)?,
-            _ => false,
-        },
-        Kind::Choice(built, planned) => return chosen(built, planned, value),
-        Kind::Whole(min, max) => value
-            .as_integer()
-            .is_some_and(|number| (*min..=*max).contains(&number)),
-        Kind::AutoOrWhole(min, max) => word == Some("auto") || fits(&Kind::Whole(*min, *max), value)?,
-        Kind::Number(range) => is_in(*range, value),
-        Kind::Numbers(least, most, range) => value.as_array().is_some_and(|list| {
-            (*least..=*most).contains(&list.len()) && list.iter().all(|value| is_in(*range, value))
-        }),
-        Kind::Flag => value.is_bool(),
-        Kind::AutoOrFlag => value.is_bool() || word == Some("auto"),
-        Kind::Span { zero } => span(value, *zero).map(|()| true)?,
-        Kind::Spans => match value.as_array() {
-            Some(list) if !list.is_empty() => list
-                .iter()
-                .try_for_each(|value| span(value, false))
-                .map(|()| true)?,
-            _ => false,
-        },
-        Kind::Size(least) => size(value).transpose()?.is_some_and(|bytes| bytes >= *least),
-        Kind::Cache => matches!(word, Some("auto" | "off")) || matches!(size(value), Some(Ok(_))),
-        Kind::Budget if word == Some("auto") => true,
-        Kind::Budget => match size(value) {
-            Some(Err(message)) if word.is_some_and(|text| text.starts_with(|c: char| c.is_ascii_digit())) => {
-                return Err(message);
-            }
-            other => matches!(other, Some(Ok(bytes)) if bytes > 0),
-        },
-        Kind::Every => word.map(str::parse::<Every>).transpose()?.is_some(),
-        Kind::Best => word.map(str::parse::<Best>).transpose()?.is_some(),
-        Kind::BatchNorm => word.map(str::parse::<BatchNorm>).transpose()?.is_some(),
-        Kind::Globs => all(is_glob),
-        Kind::GlobOrGlobs => is_glob(value) || !is_empty && all(is_glob),
-        Kind::Renames => match value.as_array() {
-            Some(list) if !list.is_empty() => list.iter().try_for_each(rename).map(|()| true)?,
-            _ => false,
-        },
-        Kind::Name => word.is_some_and(|text| !text.trim().is_empty() && !text.contains(char::is_control)),
-        // Whether a glob matches anything is told when there are parameters.
-        Kind::Path => is_glob(value),
-        Kind::FolderName => word.is_some_and(is_folder_name),
-    })
-}
-
-/// What a key takes, in words.
-fn expected(kind: &Kind) -> String {
-    let text = match kind {
-        Kind::Choice(built, _) => return one_of(built),
-        Kind::Whole(min, max) if *max >= MAX_COUNT => return format!("a whole number of at least {min}"),
-        Kind::Whole(min, max) => return format!("a whole number from {min} to {max}"),
-        Kind::AutoOrWhole(min, max) => return format!("\"auto\" or {}", expected(&Kind::Whole(*min, *max))),
-        Kind::Number(range) => return format!("a number {}", range.describe()),
-        Kind::Numbers(least, most, range) if least == most => {
-            return format!("a list of {least} numbers, each {}", range.describe());
-        }
-        Kind::Numbers(_, _, range) => return format!("a list of numbers, each {}", range.describe()),
-        Kind::Size(least) => {
-            return format!(
-                "a size of at least {} such as \"25 MiB\"",
-                ByteSize(*least).exact()
-            );
-        }
-        Kind::Section(_) | Kind::Sections(..) => "a section",
-        Kind::Free => "a section with the settings of your trainer",
-        Kind::Flag => "true or false",
-        Kind::AutoOrFlag => "\"auto\", true or false",
-        Kind::Span { .. } => "a length of training such as \"5 epochs\" or \"100 steps\"",
-        Kind::Spans => "a list of lengths of training such as [\"30 epochs\", \"60 epochs\"]",
-        Kind::Cache => "\"auto\", \"off\" or a size such as \"4 GiB\"",
-        Kind::Budget => "\"auto\" or a size such as \"14 GiB\"",
-        Kind::Every => "a length of training or of time such as \"1 epoch\", \"500 steps\" or \"10 min\"",
-        Kind::Best => "max or min and the name of a figure, such as \"max accuracy\"",
-        Kind::BatchNorm => "\"local\", \"synced\", or a group of samples such as \"group:16\"",
-        Kind::Globs => "a list of globs on the names of parameters, such as [\"backbone.*\"]",
-        Kind::GlobOrGlobs => "a glob on the names of parameters, such as \"backbone.*\", or a list of them",
-        Kind::Renames => "a list of pairs, such as [[\"^module\\\\.\", \"\"]]",
-        Kind::Name => "a name in quotes",
-        Kind::Path => "a path in quotes",
-        Kind::FolderName => "the name of a folder below data.root, with no `..` and no leading `/`",
+/// The message for a key that does not exist: what was meant, or where it belongs, and what there is.
+fn unknown(keys: &[Key], path: &[String]) -> String {
+    let names: Vec<_> = keys.iter().map(|key| key.name).collect();
+    let name = path.last().map_or("", String::as_str);
+    let near = nearest(name, &names).or_else(|| alias(name).filter(|alias| names.contains(alias)));
+    let hint = match (near, homes(name).as_slice()) {
+        (Some(near), _) => format!("; did you mean `{near}`?"),
+        (None, [home]) => format!("; it belongs in {home};"),
+        (None, []) => ";".to_owned(),
+        (None, homes) => format!("; it belongs in one of {};", homes.join(", ")),
     };
-    text.into()
-}
-
-/// Whether this is one of the words that are built.
-fn chosen(built: &[&str], planned: &[&str], value: &Value) -> Result<bool, String> {
-    match value.as_str() {
-        Some(word) if built.contains(&word) => Ok(true),
-        Some(word) if planned.contains(&word) => {
-            let built = quoted(built);
-            Err(format!(
-                "{word:?} is not built in this version of dtrain, which has {built}"
-            ))
-        }
-        word => match word.and_then(|word| nearest(word, built)) {
-            None => Ok(false),
-            Some(near) => {
-                let (built, value) = (one_of(built), describe(value));
-                Err(format!("expected {built}, got {value}; did you mean {near:?}?"))
-            }
-        },
-    }
-}
-
-/// The bytes of a value that is a number of them or a text; none for a value of another type.
-fn size(value: &Value) -> Option<Result<u64, String>> {
-    match value {
-        Value::Integer(bytes) => u64::try_from(*bytes).ok().map(Ok),
-        Value::String(text) => Some(match text.parse::<ByteSize>() {
-            // A saved recipe holds no larger whole number.
-            Ok(ByteSize(bytes)) if i64::try_from(bytes).is_ok() => Ok(bytes),
-            Ok(_) => Err(format!("{text:?} is more memory than there is")),
-            Err(error) => Err(error.to_string()),
-        }),
-        _ => None,
-    }
-}
-
-/// A regular expression and what takes the place of its matches.
-fn rename(pair: &Value) -> Result<(), String> {
-    let texts: Option<Vec<&str>> = pair
-        .as_array()
-        .and_then(|pair| pair.iter().map(Value::as_str).collect());
-    let got = describe(pair);
-    match texts.as_deref() {
-        Some([pattern, _]) => regex_lite::Regex::new(pattern)
-            .map(drop)
-            .map_err(|error| format!("{pattern:?} is no regular expression: {error}")),
-        _ => Err(format!(
-            "expected a regular expression and a replacement, such as [\"^module\\\\.\", \"\"], got {got}"
-        )),
-    }
-}
-
-/// Text that can be a glob, or a path.
-fn is_glob(value: &Value) -> bool {
-    let text = value.as_str().unwrap_or_default();
-    !text.trim().is_empty() && !text.contains('\0')
-}
-
-/// Numbers that are not finite have no form in the manifest of a checkpoint.
-fn finite(value: &Value) -> Result<(), String> {
-    match value {
-        Value::Float(number) if !number.is_finite() => Err(format!(
-            "{number} in it cannot be kept with a run; use numbers that are finite"
-        )),
-        Value::Array(list) => list.iter().try_for_each(finite),
-        Value::Table(table) => table.values().try_for_each(finite),
-        _ => Ok(()),
-    }
-}
-
-fn span(value: &Value, zero: bool) -> Result<(), String> {
-    let Some(text) = value.as_str() else {
-        let expected = expected(&Kind::Span { zero });
-        return Err(format!("expected {expected}, got {}", describe(value)));
+    let place = match path {
+        [] | [_] => "a recipe".to_owned(),
+        [parents @ .., last, _] if last.starts_with('[') => format!("[[{}]]", dotted(parents)),
+        [parents @ .., _] => format!("[{}]", dotted(parents)),
     };
-    let unit = text.split_whitespace().nth(1).unwrap_or_default();
-    if ["s", "min", "h", "minutes", "hours", "seconds"].contains(&unit) {
-        return Err(format!(
-            "{text:?} is a length of time, which only checkpoint.every can be; give it in epochs or steps"
-        ));
-    }
-    match text.parse::<Span>() {
-        Err(error) => Err(error.to_string()),
-        Ok(span) if span.is_zero() && !zero => {
-            Err(format!("{text:?} is no time at all; give at least 1 step"))
+    format!("unknown key{hint} {place} takes {}", names.join(", "))
+}
+
+const ALIASES: &[(&str, &[&str])] = &[
+    ("effective_batch", &["batch", "batch_size", "global_batch_size"]),
+    ("lr", &["learning_rate"]),
+    ("optim", &["optimizer"]),
+    ("workers", &["num_workers"]),
+    ("clip", &["grad_clip", "clip_grad_norm", "max_grad_norm"]),
+    ("classes", &["num_classes"]),
+    ("image_size", &["img_size", "resolution"]),
+    ("channels", &["in_channels"]),
+    ("ignore", &["ignore_index"]),
+    ("context", &["block_size", "seq_len"]),
+    ("batchnorm", &["sync_bn", "sync_batchnorm"]),
+    ("match", &["params"]),
+    ("every", &["step_size"]),
+    ("rise", &["pct_start"]),
+    ("start_factor", &["div_factor"]),
+    ("final_factor", &["final_div_factor"]),
+    ("min_lr", &["eta_min"]),
+    ("bucket", &["bucket_cap_mb"]),
+];
+
+fn alias(name: &str) -> Option<&'static str> {
+    let known = ALIASES.iter().find(|(_, aliases)| aliases.contains(&name))?;
+    Some(known.0)
+}
+
+/// The sections that have a key of this name, as they stand in a recipe.
+fn homes(name: &str) -> Vec<String> {
+    fn visit(keys: &[Key], path: &str, name: &str, found: &mut Vec<String>) {
+        for key in keys {
+            let path = format!("{path}{}", key.name);
+            let (inner, home) = match key.kind {
+                Kind::Section(inner) => (inner, format!("[{path}]")),
+                Kind::Sections(inner, _) => (inner, format!("[[{path}]]")),
+                _ => continue,
+            };
+            if inner.iter().any(|key| key.name == name) {
+                found.push(home);
+            }
+            visit(inner, &format!("{path}."), name, found);
         }
-        Ok(_) => Ok(()),
     }
-}
-
-/// Whether a path stays below the folder that it is joined to.
-fn is_folder_name(text: &str) -> bool {
-    use std::path::Component;
-    let mut parts = std::path::Path::new(text).components().peekable();
-    !text.contains('\0') && parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
-}
-
-fn is_in(range: Range, value: &Value) -> bool {
-    let whole = value.as_integer().map(|whole| whole as f64);
-    value
-        .as_float()
-        .or(whole)
-        .is_some_and(|number| range.contains(number))
+    let mut found = Vec::new();
+    visit(RECIPE, "", name, &mut found);
+    // What a stage may state in place of another section's has its home there.
+    let of_stages = |home: &String| home.starts_with("[[stage");
+    if !found.iter().all(of_stages) {
+        found.retain(|home| !of_stages(home));
+    }
+    found
 }

@@ -10,6 +10,7 @@ use crate::recipe::RecipeError;
 pub type Differences = Vec<(String, String, String)>;
 
 /// Why a run may not use a folder. Nothing has been written. The first path of each is the folder, or the file, that it is about.
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
     /// The path is taken by something that is no folder.
@@ -67,11 +68,8 @@ pub enum RunDirError {
         record.display(),
     )]
     BeganElsewhere {
-        /// The run directory.
         path: PathBuf,
-        /// The checkpoint's folder.
         checkpoint: PathBuf,
-        /// The file that says so.
         record: PathBuf,
     },
     /// A checkpoint that was being brought back, by the rollback in the first folder, is nowhere. It lay at the second path; a

@@ -20,13 +20,10 @@ mod holder;
 
 use holder::Holder;
 
-/// What follows the name of the lock beside which a lease lies.
 pub(super) const SUFFIX: &str = ".lease";
 
-/// The times of a lease.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
-    /// Between two renewals.
     pub(super) renewal: Duration,
     /// Without a renewal for so long it is nobody's.
     pub(super) stale: Duration,
@@ -53,7 +50,6 @@ pub(super) struct Lease {
     renewing: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
-/// What the renewals have found.
 #[derive(Debug, Default)]
 struct State {
     lost: AtomicBool,
@@ -67,7 +63,6 @@ impl State {
     }
 }
 
-/// Why there is no lease.
 #[derive(Debug)]
 pub(super) enum LeaseError {
     /// Another process renews it; its own words.
@@ -205,7 +200,6 @@ impl Watch {
     }
 }
 
-/// What a renewal finds.
 enum Found {
     /// Our own lease, or one of which nobody can say whose it is. It is renewed.
     Own,
@@ -239,7 +233,6 @@ fn is_anothers(text: &str, own: &Holder) -> bool {
     Holder::parse(text).is_some_and(|holder| holder != *own)
 }
 
-/// Makes the file, unless there is one.
 fn create(path: &Path, own: &Holder) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).open(path)?;
     write(&file, own, 0).inspect_err(|_| {

@@ -18,7 +18,6 @@ const RUN: &str = ".lock";
 const TRAINER: &str = ".trainer.lock";
 /// A launcher that was killed a moment ago is still ending.
 const ENDING: Duration = Duration::from_secs(1);
-/// How often a lock that is waited for is tried.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Keeps others out of a run directory until it is dropped, or its process ends in whatever way.
@@ -63,7 +62,6 @@ impl RunLock {
     }
 }
 
-/// How a file is locked without waiting.
 type TryLock = fn(&File) -> Result<(), TryLockError>;
 
 impl RunDir {

@@ -11,7 +11,6 @@ use super::error::failed;
 use super::{Resume, RunDir, RunDirError, exists};
 use crate::files::{if_there, write_atomic};
 
-/// The content of resume.json.
 #[derive(Debug, Serialize, Deserialize)]
 struct Named {
     /// What the flag named: the path below `checkpoints/` where it lies there, so that the folder may move, else an absolute one. A link at

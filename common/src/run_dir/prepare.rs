@@ -47,7 +47,6 @@ impl RunDir {
         Ok(start)
     }
 
-    /// The rules; reads only.
     fn decide(&self, recipe: &Recipe, resume: &Resume) -> Result<Start, RunDirError> {
         let holds_run = match self.first_entry()? {
             None => false,

@@ -15,7 +15,6 @@ use super::{RunDir, RunDirError, real};
 use crate::files::{if_there, remove_temporary, symlink_atomic, sync_folder, write_atomic};
 use crate::metrics;
 
-/// The lines of metrics.jsonl, in its folder.
 const METRICS: &str = "metrics.jsonl";
 
 impl RunDir {

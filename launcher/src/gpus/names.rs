@@ -178,9 +178,10 @@ pub(crate) fn of_machine(inventory: &Inventory, visible: &Visible, bf16: bool) -
         instances
     };
     for place in places {
+        let device = inventory.device(place);
         let gpu = Gpu {
-            name: inventory.name(place).into(),
-            bytes: inventory.total_bytes(place),
+            name: device.name.clone(),
+            bytes: device.total_bytes,
             bf16,
         };
         if !gpus.contains(&gpu) {

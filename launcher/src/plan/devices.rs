@@ -105,7 +105,7 @@ impl Machine {
         let instances: Vec<_> = visible.instances(inventory).collect();
         if let [first, ..] = instances[..] {
             let count = counted(instances.len(), "MIG instance");
-            return format!("1 of {count} ({})", inventory.name(first));
+            return format!("1 of {count} ({})", inventory.device(first).name);
         }
         let usable = |place: &&Place| inventory.gpus[place.gpu()].mig.is_none();
         let names = names(inventory, visible.places().iter().filter(usable).copied());
@@ -269,7 +269,7 @@ fn described(inventory: &Inventory, places: &[Place]) -> String {
 /// The product names of these devices, each once.
 fn names(inventory: &Inventory, places: impl Iterator<Item = Place>) -> String {
     let mut names: Vec<&str> = Vec::new();
-    for name in places.map(|place| inventory.name(place)) {
+    for name in places.map(|place| inventory.device(place).name.as_str()) {
         if !names.contains(&name) {
             names.push(name);
         }

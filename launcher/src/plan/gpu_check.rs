@@ -88,14 +88,14 @@ fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Res
     let mut notes = Vec::new();
     let mut full = Vec::new();
     for place in &gpus.places {
-        let (free, total) = (inventory.free_bytes(*place), inventory.total_bytes(*place));
+        let (free, total) = (inventory.device(*place).free_bytes, inventory.device(*place).total_bytes);
         if free >= LEAST_FREE && free >= total / 100 * MOSTLY_FREE {
             continue;
         }
         let begin = format!(
             "{} ({}) has {} of {} free",
             inventory.title(*place),
-            inventory.name(*place),
+            inventory.device(*place).name,
             ByteSize(free),
             ByteSize(total)
         );
@@ -154,9 +154,9 @@ fn several_kinds(gpus: &InUse) -> Option<String> {
     let mut kinds: Vec<(&str, u64)> = Vec::new();
     for place in &gpus.places {
         // GPUs of one kind may differ by what the driver keeps of each.
-        let name = inventory.name(*place);
+        let name = inventory.device(*place).name.as_str();
         if !kinds.iter().any(|(known, _)| *known == name) {
-            kinds.push((name, inventory.total_bytes(*place)));
+            kinds.push((name, inventory.device(*place).total_bytes));
         }
     }
     let (name, bytes) = kinds.iter().copied().min_by_key(|(_, bytes)| *bytes)?;

@@ -124,7 +124,7 @@ fn no_recipe(name: &str, error: RecipeError) -> anyhow::Error {
 fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
     let of_stage = |number| {
         let alone = recipe.of_stage(number);
-        let cut = alone.partition(nproc, alone.memory.micro_batch.limit());
+        let cut = alone.partition(nproc, alone.memory.micro_batch.stated());
         Ok(match recipe.stage.get(number) {
             Some(stage) => cut.with_context(|| format!("stage {:?}", stage.name))?,
             None => cut?,

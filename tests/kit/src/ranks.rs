@@ -57,10 +57,8 @@ fn start(
     let env = WorkerEnv {
         rank,
         local_rank: rank,
-        role_rank: rank,
         world_size,
         local_world_size: world_size,
-        role_world_size: world_size,
         master_port: port,
         ..WorkerEnv::single()
     };

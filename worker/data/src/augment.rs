@@ -9,7 +9,6 @@ use super::fit::Frame;
 use super::plane::Placement;
 use super::rng::{SampleRng, below, between, coin};
 
-/// What was drawn for one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Choice {
     /// The rectangle of the decoded image that is shown instead of what [`Frame::new`] says.
@@ -45,7 +44,6 @@ pub(super) fn draw(augment: Augment, rng: &mut SampleRng, source: (u32, u32), ta
     choice
 }
 
-/// An eighth of the side, rounded.
 fn padding(side: u32) -> u32 {
     (side + 4) / 8
 }

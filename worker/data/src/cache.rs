@@ -35,24 +35,6 @@ pub struct CacheBudget(Arc<Counts>);
 struct Counts {
     bound: u64,
     used: AtomicU64,
-    images: AtomicU64,
-    hits: AtomicU64,
-    misses: AtomicU64,
-}
-
-/// What a cache holds and what it was good for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CacheStats {
-    /// The bound, in bytes.
-    pub bound_bytes: u64,
-    /// Memory in use, in bytes.
-    pub used_bytes: u64,
-    /// Images that are kept.
-    pub images: u64,
-    /// Samples that were found.
-    pub hits: u64,
-    /// Samples that had to be decoded.
-    pub misses: u64,
 }
 
 impl CacheBudget {
@@ -60,23 +42,15 @@ impl CacheBudget {
     pub fn new(bytes: u64) -> Self {
         Self(Arc::new(Counts {
             bound: bytes,
-            ..Counts::default()
+            used: AtomicU64::new(0),
         }))
     }
 
-    /// What there is now.
-    pub fn stats(&self) -> CacheStats {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        CacheStats {
-            bound_bytes: self.0.bound,
-            used_bytes: read(&self.0.used),
-            images: read(&self.0.images),
-            hits: read(&self.0.hits),
-            misses: read(&self.0.misses),
-        }
+    #[cfg(test)]
+    pub(super) fn used(&self) -> u64 {
+        self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Takes memory if there is so much left.
     fn take(&self, bytes: u64) -> bool {
         let more = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.0.bound);
         let used = &self.0.used;
@@ -97,14 +71,12 @@ pub(super) struct Cache<T> {
     budget: CacheBudget,
     /// What this data set has of the budget, in bytes.
     taken: AtomicU64,
-    kept: AtomicU64,
 }
 
 /// What the allocator needs besides, at most, for an entry and its values.
 const OVERHEAD_BYTES: usize = 64;
 
 impl<T> Cache<T> {
-    /// For so many samples, all of them absent.
     pub(super) fn new(samples: usize, budget: CacheBudget) -> Self {
         let places = samples * size_of::<OnceLock<Box<T>>>();
         let slots = if budget.take(places as u64) { samples } else { 0 };
@@ -112,20 +84,11 @@ impl<T> Cache<T> {
             slots: (0..slots).map(|_| OnceLock::new()).collect(),
             budget,
             taken: AtomicU64::new((slots * size_of::<OnceLock<Box<T>>>()) as u64),
-            kept: AtomicU64::new(0),
         }
     }
 
-    /// The sample, if it is kept.
     pub(super) fn get(&self, index: usize) -> Option<&T> {
-        let found = self.slots.get(index)?.get();
-        let counts = &self.budget.0;
-        let count = match found {
-            Some(_) => &counts.hits,
-            None => &counts.misses,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
-        found.map(|entry| &**entry)
+        self.slots.get(index)?.get().map(|entry| &**entry)
     }
 
     /// Keeps a sample whose values take so many bytes, if there is room; only then it is made.
@@ -141,8 +104,6 @@ impl<T> Cache<T> {
         match slot.set(Box::new(make())) {
             Ok(()) => {
                 self.taken.fetch_add(bytes, Ordering::Relaxed);
-                self.kept.fetch_add(1, Ordering::Relaxed);
-                self.budget.0.images.fetch_add(1, Ordering::Relaxed);
             }
             Err(_) => self.budget.give_back(bytes),
         }
@@ -153,8 +114,6 @@ impl<T> Drop for Cache<T> {
     /// What goes with its data set is free for the others that share the budget.
     fn drop(&mut self) {
         self.budget.give_back(*self.taken.get_mut());
-        let kept = *self.kept.get_mut();
-        self.budget.0.images.fetch_sub(kept, Ordering::Relaxed);
     }
 }
 

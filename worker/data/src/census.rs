@@ -5,7 +5,6 @@
 pub struct Census {
     /// By class, as far as the highest that occurs.
     counts: Vec<u64>,
-    /// Pixels of no class.
     ignored: u64,
     masks: usize,
 }
@@ -28,7 +27,6 @@ impl Census {
         }
     }
 
-    /// Counts what another has counted too.
     pub(super) fn add(&mut self, other: &Self) {
         if self.counts.len() < other.counts.len() {
             self.counts.resize(other.counts.len(), 0);

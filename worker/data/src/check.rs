@@ -28,13 +28,13 @@ pub enum Depth {
     Full,
 }
 
-impl Depth {
-    /// Up to this many images are decoded in full, which takes seconds; beyond it would take minutes.
-    pub const FULL_UP_TO: usize = 10_000;
+/// Up to this many images are decoded in full, which takes seconds; beyond it would take minutes.
+const FULL_UP_TO: usize = 10_000;
 
+impl Depth {
     /// The depth for a split of `images`.
     pub fn for_len(images: usize) -> Self {
-        match images <= Self::FULL_UP_TO {
+        match images <= FULL_UP_TO {
             true => Depth::Full,
             false => Depth::Header,
         }
@@ -51,7 +51,6 @@ pub struct Needs {
 }
 
 impl Default for Needs {
-    /// RGB pictures of any size.
     fn default() -> Self {
         Self {
             channels: 3,
@@ -246,12 +245,10 @@ pub struct Looker {
     raw: Vec<u8>,
     raster: Raster,
     pub(super) labels: Labels,
-    /// What this thread has counted.
     pub(super) census: Census,
 }
 
 impl Looker {
-    /// Looks at an image and gives its size.
     pub(super) fn image(
         &mut self,
         path: &Path,

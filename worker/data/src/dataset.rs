@@ -95,7 +95,6 @@ impl Column {
         }
     }
 
-    /// Whether it is of that field, or of one like it.
     pub(super) fn suits(&self, field: &Field) -> bool {
         match self {
             Self::F32(_) => field.kind == FieldKind::F32 && field.normalize.is_none(),
@@ -176,7 +175,6 @@ impl Column {
         }
     }
 
-    /// Sets a range to zero.
     pub(super) fn clear(&mut self, range: Range<usize>) {
         match self {
             Self::F32(values) => values[range].fill(0.0),

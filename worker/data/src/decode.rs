@@ -96,7 +96,6 @@ pub fn rgb8(bytes: &[u8], raw: &mut Vec<u8>, rgb: &mut Vec<u8>) -> Result<(u32, 
     })
 }
 
-/// Who decodes a file whose channels are data.
 enum Source<'a> {
     Bands(Box<Bands<'a>>),
     Picture(Box<dyn ImageDecoder + 'a>),

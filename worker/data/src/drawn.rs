@@ -21,7 +21,6 @@ pub enum Split {
 }
 
 impl Split {
-    /// For the key of a generator.
     pub(super) fn number(self) -> u64 {
         match self {
             Split::Train => 0,
@@ -29,7 +28,6 @@ impl Split {
         }
     }
 
-    /// For messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Split::Train => "training",
@@ -62,7 +60,6 @@ pub struct Drawing {
     pub(super) target: Target,
 }
 
-/// What is to be learnt of it.
 pub(super) enum Target {
     Class(u32),
     Mask(Labels),

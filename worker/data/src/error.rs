@@ -13,6 +13,7 @@ const LISTED: usize = 5;
 pub const MOST_NAMED: usize = 20;
 
 /// An error that ends the run. Each message says where it is and what to do; the first path is that place.
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// A split's folder, or the data root above it, does not exist; what to do.
@@ -119,7 +120,6 @@ pub enum DataError {
          text, lower model.context or change data.test_fraction",
         context + 1
     )]
-    #[allow(missing_docs)]
     ShortText {
         part: &'static str,
         tokens: usize,
@@ -148,6 +148,7 @@ pub enum DataError {
 }
 
 /// Why one sample cannot be used. It names no path: [`BadSample`] does.
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     /// The file cannot be opened or read.
@@ -172,7 +173,6 @@ pub enum SampleError {
     #[error(
         "it has {found} channels where {expected} are expected; set data.channels = {found} or convert the image"
     )]
-    #[allow(missing_docs)]
     Channels { found: usize, expected: usize },
     /// Samples of a type, with its bits, that is not read.
     #[error(
@@ -185,7 +185,6 @@ pub enum SampleError {
         "the data has {count} values that are not finite (the first is {value}, at column {column}, row {row} of channel \
          {channel}); replace them in the file, for example by 0"
     )]
-    #[allow(missing_docs)]
     NotFinite {
         value: f32,
         channel: usize,
@@ -214,7 +213,6 @@ pub enum SampleError {
          set data.classes to the number of classes, or data.ignore to the value that means none",
         classes.saturating_sub(1)
     )]
-    #[allow(missing_docs)]
     MaskValue {
         value: u16,
         column: usize,
@@ -274,7 +272,6 @@ fn names(all: &[String]) -> String {
     }
 }
 
-/// The first few of them, a line each.
 fn lines(bad: &[BadSample]) -> String {
     let mut lines: String = bad
         .iter()

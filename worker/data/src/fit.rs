@@ -46,7 +46,6 @@ impl Frame {
         }
     }
 
-    /// The corner, if every pixel of the result is one of the image.
     fn exact(&self) -> Option<(usize, usize)> {
         let same = (self.width, self.height) == (f64::from(self.target.0), f64::from(self.target.1));
         (same && self.left.fract() == 0.0 && self.top.fract() == 0.0)

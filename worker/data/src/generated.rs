@@ -74,7 +74,6 @@ impl Painter for Patterns {
     }
 }
 
-/// The kinds of pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Stripes,
@@ -83,11 +82,9 @@ enum Kind {
     Spots,
 }
 
-/// What the images of one class have in common.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Class {
     kind: Kind,
-    /// Direction in radians, from 0 to pi.
     angle: f32,
     /// Waves, rings or spots across the image.
     waves: f32,

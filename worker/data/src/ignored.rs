@@ -15,7 +15,6 @@ const LISTED: usize = 5;
 pub struct Ignored(BTreeMap<String, usize>);
 
 impl Ignored {
-    /// Counts a file.
     pub(super) fn count(&mut self, name: &str) {
         let ending = Path::new(name).extension().map(|it| it.to_string_lossy());
         let ending = ending.map_or_else(String::new, |ending| ending.to_ascii_lowercase());

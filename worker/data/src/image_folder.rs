@@ -101,15 +101,6 @@ impl ImageIndex {
         })
     }
 
-    /// How many images each class has.
-    pub fn class_counts(&self) -> Vec<usize> {
-        let mut counts = vec![0; self.classes.len()];
-        for sample in &self.samples {
-            counts[sample.0 as usize] += 1;
-        }
-        counts
-    }
-
     /// The index without the samples that `report`, which is of this index, found bad. More than 1% of them, a class
     /// that loses all, and differing sizes of images that are not resized are errors.
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
@@ -163,10 +154,8 @@ impl Listed for ImageIndex {
     }
 }
 
-/// The settings that name the splits' folders.
 pub(super) const SPLITS: &str = "data.root, data.train and data.test";
 
-/// One visible name in a folder.
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) is_folder: bool,

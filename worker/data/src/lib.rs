@@ -47,7 +47,7 @@ pub mod vocabulary;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{CacheBudget, CacheStats, cache_bytes, free_host_bytes};
+pub use cache::{CacheBudget, cache_bytes, free_host_bytes};
 pub use census::Census;
 pub use check::{CheckReport, Depth, Listed, Needs, Target, check, too_many_bad};
 pub use dataset::{Column, Dataset, Field, FieldKind, load_one};

@@ -93,7 +93,6 @@ impl Loader {
         }
     }
 
-    /// Takes the next batch if it is there.
     fn look(&self, state: &mut State) -> Next {
         // Of several threads that fail the first is told of, and it is the end.
         if state.stop {

@@ -30,7 +30,6 @@ pub struct MaskRule {
 }
 
 impl MaskRule {
-    /// Turns values into classes.
     pub(super) fn apply(self, labels: &mut Labels) -> Result<(), SampleError> {
         let Self {
             kind,

@@ -81,7 +81,6 @@ pub struct PictureSet<L> {
 #[derive(Debug)]
 struct Kept {
     image: Raster,
-    /// Empty where there are no masks.
     labels: Labels,
 }
 
@@ -100,7 +99,6 @@ impl Scratch {
         files + self.image.held_bytes() + self.labels.held_bytes() + self.fitter.held_bytes()
     }
 
-    /// Reads an image and its mask.
     fn decode(
         &mut self,
         path: &Path,
@@ -145,7 +143,6 @@ impl<L: Listed> PictureSet<L> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads a sample from its files, or from memory.
     fn load_in(
         &self,
         scratch: &mut Scratch,

@@ -13,7 +13,6 @@ use super::raster::{Samples, Values, View};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pixels {
     normalize: Arc<Normalize>,
-    /// Values of one channel of an image.
     plane: usize,
     /// What is [`Values::F32`] is normalised.
     values: Values,

@@ -7,9 +7,7 @@ use std::ops::Range;
 pub(super) struct Placement {
     /// Column of the source that becomes the first; what lies outside of the source is 0 before normalisation.
     pub(super) left: i32,
-    /// Row of the source that becomes the first.
     pub(super) top: i32,
-    /// Whether the result is mirrored left to right.
     pub(super) flip: bool,
 }
 

@@ -34,7 +34,6 @@ impl Values {
         }
     }
 
-    /// How many there are.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::U8(values) => values.len(),
@@ -88,14 +87,12 @@ impl Raster {
         }
     }
 
-    /// The memory for 8-bit values, emptied.
     pub(super) fn empty_u8(&mut self) -> &mut Vec<u8> {
         let values = self.values.u8();
         values.clear();
         values
     }
 
-    /// The memory for floating-point values, emptied.
     pub(super) fn empty_f32(&mut self) -> &mut Vec<f32> {
         let values = self.values.f32();
         values.clear();
@@ -195,7 +192,6 @@ impl<'a> View<'a> {
         self.width * self.height * self.channels * each
     }
 
-    /// A copy without gaps.
     pub(super) fn to_raster(self) -> Raster {
         let values = match self.samples {
             Samples::U8(values) => Values::U8(self.gather(values)),

@@ -53,7 +53,7 @@ fn settings(limit: Option<(u64, u64)>) -> String {
 /// is free now less a margin; on a GPU less what is lost between its allocator's blocks.
 pub(crate) fn bytes(budget: recipe::Budget, device: Device, local_ranks: usize) -> Result<u64, ShimError> {
     let rest = match budget {
-        recipe::Budget::Size(size) => size.0,
+        recipe::Budget::Is(size) => size.0,
         recipe::Budget::Auto if device.is_cuda() => {
             let (free, _) = memory::device_memory(device)?;
             free.saturating_sub(LIBRARIES)
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_size_is_taken_as_it_is_and_auto_is_shared() {
-        let size = recipe::Budget::Size(ByteSize(1 << 20));
+        let size = recipe::Budget::Is(ByteSize(1 << 20));
         assert_eq!(bytes(size, Device::Cpu, 8).unwrap(), 1 << 20);
         // Between the blocks of a GPU's allocator some is lost.
         let on_gpu = bytes(size, Device::Cuda(0), 8).unwrap();

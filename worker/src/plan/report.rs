@@ -81,7 +81,7 @@ pub(crate) fn report<P: Predictor>(
     predictor: &mut P,
     job: &PlanJob,
 ) -> Result<Plan, P::Error> {
-    let most = recipe.memory.budget.size();
+    let most = recipe.memory.budget.stated().map(|size| size.0);
     let asked = |gpu: &Gpu| {
         let budget = usable(gpu.bytes).min(most.unwrap_or(u64::MAX));
         Asked::new(recipe, job.nproc, budget, precision(recipe.precision.amp, gpu))

@@ -168,7 +168,7 @@ impl<'a, P: Predictor> Solver<'a, P> {
     /// The ways in which a step can be cut up, one for every micro-batch that the recipe leaves free, which ascend.
     fn partitions(&self, asked: &Asked) -> Result<Vec<Partition>, BatchError> {
         let cut = |limit| self.subject.partition(asked.ranks, limit);
-        if let MicroBatch::Size(size) = asked.micro_batch {
+        if let MicroBatch::Is(size) = asked.micro_batch {
             return Ok(vec![cut(Some(size))?]);
         }
         let whole = cut(None)?;

@@ -22,8 +22,8 @@ impl Kernels {
         let cudnn_benchmark = recipe.model.cudnn_benchmark;
         if !device.is_cuda() {
             return match cudnn_benchmark {
-                Switch::On => Err(PrecisionError::BenchmarkOnCpu),
-                Switch::Auto | Switch::Off => Ok(None),
+                Switch::Is(true) => Err(PrecisionError::BenchmarkOnCpu),
+                Switch::Auto | Switch::Is(false) => Ok(None),
             };
         }
         Ok(Some(Self {
@@ -84,7 +84,7 @@ mod tests {
                 cudnn_benchmark: false
             }
         );
-        let on = tf32(Switch::On, gpu);
+        let on = tf32(Switch::Is(true), gpu);
         assert_eq!(on.is_ok(), all_compute_in_bf16());
     }
 }

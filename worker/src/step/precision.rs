@@ -178,15 +178,15 @@ impl Precision {
 pub(super) fn tf32(asked: Switch, device: Device) -> Result<bool, PrecisionError> {
     if !device.is_cuda() {
         return match asked {
-            Switch::On => Err(PrecisionError::Tf32OnCpu),
-            Switch::Auto | Switch::Off => Ok(false),
+            Switch::Is(true) => Err(PrecisionError::Tf32OnCpu),
+            Switch::Auto | Switch::Is(false) => Ok(false),
         };
     }
     match asked {
-        Switch::Off => Ok(false),
+        Switch::Is(false) => Ok(false),
         // TF32 came with bfloat16, in compute capability 8.0. All GPUs of the machine are asked, so that all ranks decide alike.
-        Switch::On if !all_compute_in_bf16() => Err(PrecisionError::NoTf32),
-        Switch::On => Ok(true),
+        Switch::Is(true) if !all_compute_in_bf16() => Err(PrecisionError::NoTf32),
+        Switch::Is(true) => Ok(true),
         Switch::Auto => Ok(all_compute_in_bf16()),
     }
 }

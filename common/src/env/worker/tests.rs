@@ -53,18 +53,10 @@ fn each_essential_variable_is_missed_by_name() {
 #[test]
 fn the_rest_follows_from_rank_and_size() {
     let env = read(&FOUR).unwrap();
+    assert_eq!((env.rank, env.local_rank, env.group_rank), (3, 3, 0));
     assert_eq!(
-        (env.rank, env.local_rank, env.group_rank, env.role_rank),
-        (3, 3, 0, 3)
-    );
-    assert_eq!(
-        (
-            env.world_size,
-            env.local_world_size,
-            env.group_world_size,
-            env.role_world_size
-        ),
-        (4, 4, 1, 4)
+        (env.world_size, env.local_world_size, env.group_world_size),
+        (4, 4, 1)
     );
     assert_eq!(
         (env.restart_count, env.max_restarts, env.use_agent_store),
@@ -120,7 +112,6 @@ fn bad_values_are_named() {
         (LOCAL_RANK, "9"),
         (LOCAL_WORLD_SIZE, "0"),
         (GROUP_RANK, "1"),
-        (ROLE_RANK, "4"),
         (TORCHELASTIC_RESTART_COUNT, "-1"),
         (TORCHELASTIC_USE_AGENT_STORE, "perhaps"),
     ] {
@@ -138,15 +129,9 @@ fn bad_values_are_named() {
 fn vars_round_trip() {
     let mut env = WorkerEnv::single();
     env.rank = 5;
-    env.role_rank = 5;
     env.local_rank = 1;
     env.group_rank = 2;
-    (
-        env.world_size,
-        env.role_world_size,
-        env.local_world_size,
-        env.group_world_size,
-    ) = (6, 6, 2, 3);
+    (env.world_size, env.local_world_size, env.group_world_size) = (6, 2, 3);
     env.master_addr = "::1".into();
     env.master_port = 0;
     env.max_restarts = 3;

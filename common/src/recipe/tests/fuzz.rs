@@ -47,16 +47,16 @@ fn values() -> Vec<String> {
     ]
     .map(String::from)
     .into();
-    fn words(keys: &[keys::Key], values: &mut Vec<String>) {
+    fn words(keys: &[kinds::Key], values: &mut Vec<String>) {
         for key in keys {
             match key.kind {
-                keys::Kind::Section(inner) | keys::Kind::Sections(inner, _) => words(inner, values),
-                keys::Kind::Choice(built, _) => values.extend(built.iter().map(|word| word.to_string())),
+                kinds::Kind::Section(inner) | kinds::Kind::Sections(inner, _) => words(inner, values),
+                kinds::Kind::Choice(built, _) => values.extend(built.iter().map(|word| word.to_string())),
                 _ => {}
             }
         }
     }
-    words(schema::RECIPE, &mut values);
+    words(values::RECIPE, &mut values);
     values.sort();
     values.dedup();
     values

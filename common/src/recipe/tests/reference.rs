@@ -50,17 +50,17 @@ fn every_key_is_of_the_experiment_or_free() {
 }
 
 pub(super) fn schema_keys() -> Vec<String> {
-    fn visit(keys: &[keys::Key], path: &str, found: &mut Vec<String>) {
+    fn visit(keys: &[kinds::Key], path: &str, found: &mut Vec<String>) {
         for key in keys {
             let name = format!("{path}{}", key.name);
             match &key.kind {
-                keys::Kind::Section(inner) => visit(inner, &format!("{name}."), found),
+                kinds::Kind::Section(inner) => visit(inner, &format!("{name}."), found),
                 _ => found.push(name),
             }
         }
     }
     let mut found = Vec::new();
-    visit(schema::RECIPE, "", &mut found);
+    visit(values::RECIPE, "", &mut found);
     found.sort();
     found
 }
@@ -86,15 +86,15 @@ fn schema_and_types_agree() {
 }
 
 /// The keys of this name's section, or of each member of its list.
-fn inner_keys(keys: &'static [keys::Key], name: &str) -> &'static [keys::Key] {
+fn inner_keys(keys: &'static [kinds::Key], name: &str) -> &'static [kinds::Key] {
     match keys.iter().find(|key| key.name == name).unwrap().kind {
-        keys::Kind::Section(inner) | keys::Kind::Sections(inner, _) => inner,
+        kinds::Kind::Section(inner) | kinds::Kind::Sections(inner, _) => inner,
         _ => panic!("{name} is a section"),
     }
 }
 
 /// What these write is what the schema lists for them.
-fn agree(written: &[serde_json::Value], listed: &[keys::Key]) {
+fn agree(written: &[serde_json::Value], listed: &[kinds::Key]) {
     let mut keys: Vec<&str> = written
         .iter()
         .flat_map(|value| value.as_object().unwrap().keys().map(String::as_str))
@@ -110,14 +110,14 @@ fn agree(written: &[serde_json::Value], listed: &[keys::Key]) {
 fn schema_and_groups_agree() {
     let group = parse(FULL, &[]).unwrap().optim.group.remove(1);
     let written = [serde_json::to_value(group).unwrap()];
-    agree(&written, inner_keys(inner_keys(schema::RECIPE, "optim"), "group"));
+    agree(&written, inner_keys(inner_keys(values::RECIPE, "optim"), "group"));
 }
 
 #[test]
 fn schema_and_stages_agree() {
     let recipe = serde_json::to_value(parse(samples::STAGES, &[]).unwrap()).unwrap();
     let stages = recipe["stage"].as_array().unwrap();
-    let keys = inner_keys(schema::RECIPE, "stage");
+    let keys = inner_keys(values::RECIPE, "stage");
     agree(stages, keys);
     agree(
         stages[1]["unfreeze"].as_array().unwrap(),
@@ -188,16 +188,16 @@ fn docs_of(heading: &str) -> &'static str {
 /// Every key has its row in the reference, below the heading of its section, with every word that it takes.
 #[test]
 fn the_reference_lists_every_key_and_word() {
-    fn visit(keys: &[keys::Key], part: &str) {
+    fn visit(keys: &[kinds::Key], part: &str) {
         for key in keys {
             let row = format!("| `{}` |", key.name);
             match &key.kind {
                 // A sub-section or a list of them has a heading of its own.
-                keys::Kind::Section(inner) | keys::Kind::Sections(inner, _) => {
+                kinds::Kind::Section(inner) | kinds::Kind::Sections(inner, _) => {
                     assert!(part.contains(&row), "no row for {}", key.name);
                     visit(inner, docs_of(&format!("### `{}`", key.name)));
                 }
-                keys::Kind::Choice(words, _) => {
+                kinds::Kind::Choice(words, _) => {
                     assert!(part.contains(&row), "no row for {}", key.name);
                     for word in *words {
                         assert!(
@@ -211,11 +211,11 @@ fn the_reference_lists_every_key_and_word() {
             }
         }
     }
-    for key in schema::RECIPE {
+    for key in values::RECIPE {
         match &key.kind {
-            keys::Kind::Section(inner) => visit(inner, docs_of(&format!("## `[{}]`", key.name))),
-            keys::Kind::Sections(inner, _) => visit(inner, docs_of(&format!("## `[[{}]]`", key.name))),
-            keys::Kind::Free => assert!(!docs_of(&format!("## `[{}]`", key.name)).is_empty()),
+            kinds::Kind::Section(inner) => visit(inner, docs_of(&format!("## `[{}]`", key.name))),
+            kinds::Kind::Sections(inner, _) => visit(inner, docs_of(&format!("## `[[{}]]`", key.name))),
+            kinds::Kind::Free => assert!(!docs_of(&format!("## `[{}]`", key.name)).is_empty()),
             _ => visit(std::slice::from_ref(key), docs_of("## Top level")),
         }
     }

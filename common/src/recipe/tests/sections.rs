@@ -37,8 +37,8 @@ fn tf32_is_for_what_is_left_in_float32() {
     assert_eq!(small(&[]).precision.tf32, Switch::Auto);
     for (word, switch) in [
         ("auto", Switch::Auto),
-        ("true", Switch::On),
-        ("false", Switch::Off),
+        ("true", Switch::Is(true)),
+        ("false", Switch::Is(false)),
     ] {
         let recipe = small(&[&format!("precision.tf32={word}"), "precision.amp=off"]);
         assert_eq!(recipe.precision.tf32, switch);

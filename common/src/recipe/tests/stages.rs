@@ -37,7 +37,7 @@ fn a_stage_s_settings_go_over_the_recipe_s() {
     assert_eq!((second.train.steps, second.train.epochs), (Some(90), None));
     assert_eq!(
         (second.train.effective_batch, second.memory.micro_batch),
-        (8, MicroBatch::Size(1))
+        (8, MicroBatch::Is(1))
     );
     assert_eq!(second.memory.recompute, Recompute::On);
     assert_eq!(second.learning_rate(), 2.5e-4);

@@ -42,7 +42,6 @@ pub(super) fn check(recipe: &Recipe, stated: &Value) -> Vec<Problem> {
     checks.problems
 }
 
-/// A recipe, and what was found wrong with it.
 struct Checks<'a> {
     recipe: &'a Recipe,
     stated: &'a Value,

@@ -6,7 +6,6 @@ use super::{Checks, Task};
 use crate::recipe::ModelName;
 
 impl Checks<'_> {
-    /// Whether the task takes this network.
     pub(super) fn model_pairing(&mut self) {
         let takes = |name: &&str| match self.recipe.task {
             Task::Classify => !["unet", "gpt"].contains(name),

@@ -93,7 +93,6 @@ impl Checks<'_> {
         }
     }
 
-    /// The times at which a step schedule moves.
     fn changes(&mut self) {
         let schedule = &self.recipe.optim.schedule;
         match (&schedule.every, &schedule.milestones) {

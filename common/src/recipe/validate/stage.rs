@@ -40,7 +40,6 @@ impl Checks<'_> {
         self.add(&format!("stage[{number}].{key}"), message);
     }
 
-    /// Settings that mean nothing in their stage.
     fn stage_effect(&mut self, number: usize) {
         let (recipe, stage) = (self.recipe, &self.recipe.stage[number]);
         let chooses = matches!(recipe.task, Task::Torchscript | Task::Custom);

@@ -17,7 +17,6 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// This process.
     pub(super) fn this() -> Self {
         let pid = std::process::id();
         let (began, place) = match (began(pid), place(pid)) {

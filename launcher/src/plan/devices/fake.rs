@@ -1,7 +1,7 @@
 //! Machines for the tests.
 
 use super::Machine;
-use dtrain_common::gpu::{GpuError, GpuInfo, Inventory, MigInfo, Versions};
+use dtrain_common::gpu::{GpuError, GpuInfo, Inventory, Versions};
 
 /// A machine under this value of CUDA_VISIBLE_DEVICES.
 pub(in crate::plan) fn machine(inventory: Inventory, list: Option<&str>) -> Machine {
@@ -40,19 +40,20 @@ pub(in crate::plan) fn gpus(count: u32) -> Inventory {
 
 /// GPU 0 whole, GPU 1 in two instances.
 pub(in crate::plan) fn divided() -> Inventory {
-    let instance = |index| MigInfo {
+    let instance = |index| GpuInfo {
         index,
         name: "NVIDIA T4 MIG 1g.8gb".into(),
-        uuid: format!("MIG-{index}"),
+        uuid: Some(format!("MIG-{index}")),
         total_bytes: 1 << 33,
         free_bytes: 1 << 32,
+        mig: None,
     };
     Inventory {
         gpus: vec![gpu(0, None), gpu(1, Some(vec![instance(0), instance(1)]))],
     }
 }
 
-fn gpu(index: u32, mig: Option<Vec<MigInfo>>) -> GpuInfo {
+fn gpu(index: u32, mig: Option<Vec<GpuInfo>>) -> GpuInfo {
     GpuInfo {
         index,
         name: "NVIDIA T4".into(),

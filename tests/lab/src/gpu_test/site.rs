@@ -284,10 +284,8 @@ pub(super) fn strangers(ranks: usize) -> Result<Vec<WorkerEnv>> {
     let env = |rank| WorkerEnv {
         rank,
         group_rank: rank,
-        role_rank: rank,
         world_size: ranks,
         group_world_size: ranks,
-        role_world_size: ranks,
         master_port: port,
         ..WorkerEnv::single()
     };

@@ -14,11 +14,9 @@ use super::super::raster::Raster;
 use super::convert::{separate, unit16};
 use super::refuse::{LIMIT_BYTES, check_size, cut_short};
 
-/// A TIFF file whose directory has been read.
 pub(super) struct Bands<'a> {
     decoder: Decoder<Cursor<Cow<'a, [u8]>>>,
     pub(super) size: (u32, u32),
-    /// Values of a pixel.
     pub(super) count: usize,
     /// The type of the values, and whether it fills the bits of one: 12-bit values do not.
     kind: Option<DecodingSampleType>,
@@ -27,7 +25,6 @@ pub(super) struct Bands<'a> {
 }
 
 impl<'a> Bands<'a> {
-    /// Reads the directory.
     pub(super) fn open(bytes: &'a [u8]) -> Result<Self, SampleError> {
         let bands = Self::read(Cow::Borrowed(bytes))?;
         let stated = bands.1;

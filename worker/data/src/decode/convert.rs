@@ -5,39 +5,26 @@ use image::ColorType;
 use super::super::error::SampleError;
 use super::super::raster::Raster;
 
-/// Anything that `image` decodes, as 8-bit RGB.
 pub(super) fn to_rgb8(color: ColorType, raw: &[u8], rgb: &mut Vec<u8>) -> Result<(), SampleError> {
     rgb.clear();
     rgb.reserve(raw.len() / usize::from(color.bytes_per_pixel()) * 3);
     match color {
-        ColorType::L8 => rgb.extend(raw.iter().flat_map(|&grey| [grey; 3])),
-        ColorType::La8 => rgb.extend(raw.chunks_exact(2).flat_map(|p| [over_white(p[0], p[1]); 3])),
-        ColorType::Rgba8 => {
-            rgb.extend(
-                raw.chunks_exact(4)
-                    .flat_map(|p| [p[0], p[1], p[2]].map(|c| over_white(c, p[3]))),
-            );
-        }
-        ColorType::L16 => rgb.extend(raw.chunks_exact(2).flat_map(|p| [high(p, 0); 3])),
-        ColorType::La16 => {
-            rgb.extend(
-                raw.chunks_exact(4)
-                    .flat_map(|p| [over_white(high(p, 0), high(p, 1)); 3]),
-            );
-        }
-        ColorType::Rgb16 => rgb.extend(
-            raw.chunks_exact(6)
-                .flat_map(|p| [high(p, 0), high(p, 1), high(p, 2)]),
-        ),
-        ColorType::Rgba16 => {
-            rgb.extend(
-                raw.chunks_exact(8)
-                    .flat_map(|p| [0, 1, 2].map(|c| over_white(high(p, c), high(p, 3)))),
-            );
-        }
+        ColorType::L8 => each(raw, 1, rgb, |p| [p[0]; 3]),
+        ColorType::La8 => each(raw, 2, rgb, |p| [over_white(p[0], p[1]); 3]),
+        ColorType::Rgba8 => each(raw, 4, rgb, |p| [p[0], p[1], p[2]].map(|c| over_white(c, p[3]))),
+        ColorType::L16 => each(raw, 2, rgb, |p| [high(p, 0); 3]),
+        ColorType::La16 => each(raw, 4, rgb, |p| [over_white(high(p, 0), high(p, 1)); 3]),
+        ColorType::Rgb16 => each(raw, 6, rgb, |p| [0, 1, 2].map(|c| high(p, c))),
+        ColorType::Rgba16 => each(raw, 8, rgb, |p| {
+            [0, 1, 2].map(|c| over_white(high(p, c), high(p, 3)))
+        }),
         other => return Err(unknown(other)),
     }
     Ok(())
+}
+
+fn each(raw: &[u8], size: usize, rgb: &mut Vec<u8>, pixel: impl Fn(&[u8]) -> [u8; 3]) {
+    rgb.extend(raw.chunks_exact(size).flat_map(pixel));
 }
 
 /// Whether an image of that kind can be given with so many channels.
@@ -87,7 +74,6 @@ pub(super) fn to_planes(
     Ok(())
 }
 
-/// Values that lie pixel by pixel, as planes.
 pub(super) fn separate<T: Copy, U>(
     pixels: &[T],
     channels: usize,
@@ -105,7 +91,6 @@ pub(super) fn separate<T: Copy, U>(
     }
 }
 
-/// A 16-bit value on the scale from 0 to 1.
 pub(super) fn unit16(value: u16) -> f32 {
     f32::from(value) / 65535.0
 }

@@ -16,7 +16,6 @@ use libjpeg_turbo_rs::{Decoder, JpegError, PixelFormat};
 use super::super::error::SampleError;
 use super::refuse::{cut_short, damage};
 
-/// JPEG markers, each after a byte 0xff.
 pub(super) const SOI: u8 = 0xd8;
 const EOI: u8 = 0xd9;
 const SOS: u8 = 0xda;
@@ -27,7 +26,6 @@ pub(super) struct Jpeg<'a> {
     frame: Frame,
 }
 
-/// What the frame header states.
 #[derive(Debug, Clone, Copy)]
 struct Frame {
     bits: u8,
@@ -135,7 +133,6 @@ pub(super) fn is_whole(bytes: &[u8]) -> bool {
     segments(bytes).any(|segment| segment.marker == EOI)
 }
 
-/// A marker and what belongs to it.
 struct Segment<'a> {
     marker: u8,
     content: &'a [u8],

@@ -10,7 +10,6 @@ use super::super::error::{BadSample, DataError};
 use super::super::rng::{Domain, keyed};
 use super::batch::{Batch, LoaderOptions, MicroBatch};
 
-/// The plan, boxed.
 pub(super) type Work = Box<dyn Iterator<Item = MicroBatch> + Send>;
 
 pub(super) struct Shared {
@@ -33,14 +32,12 @@ pub(super) struct State {
     pub(super) exhausted: bool,
     /// Batches that are loading or loaded, oldest first.
     pub(super) jobs: VecDeque<Job>,
-    /// Memory of used batches.
     pub(super) spare: Vec<Vec<Column>>,
     /// An error to be reported by the next call, before anything else.
     pub(super) broken: Option<DataError>,
     pub(super) stop: bool,
 }
 
-/// One batch in the making.
 pub(super) struct Job {
     epoch: u64,
     pub(super) samples: usize,
@@ -52,7 +49,6 @@ pub(super) struct Job {
     pub(super) failed: Option<DataError>,
 }
 
-/// What a thread does next.
 enum Task {
     /// Loads the sample at this position of a batch of an epoch.
     Load(Arc<Mutex<Batch>>, u64, usize),

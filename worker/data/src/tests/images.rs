@@ -122,3 +122,15 @@ pub(crate) fn real(name: &str) -> Option<PathBuf> {
     );
     None
 }
+
+/// How many images each class has.
+pub(crate) fn class_counts(index: &crate::ImageIndex) -> Vec<usize> {
+    let of = |class| {
+        index
+            .samples
+            .iter()
+            .filter(|sample| sample.0 as usize == class)
+            .count()
+    };
+    (0..index.classes.len()).map(of).collect()
+}

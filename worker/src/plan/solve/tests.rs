@@ -82,7 +82,7 @@ fn what_the_recipe_settles_is_not_touched() {
     };
     assert_eq!(chosen(&machine, &on), Some((16, 1, 4)));
     let fixed = Asked {
-        micro_batch: MicroBatch::Size(8),
+        micro_batch: MicroBatch::Is(8),
         ..asked(budget)
     };
     assert_eq!(chosen(&machine, &fixed), Some((8, 2, 3)));

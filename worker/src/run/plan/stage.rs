@@ -107,7 +107,7 @@ impl StagePlan {
             first_epoch: before.iter().map(Length::epochs).sum(),
             steps_per_epoch: own.steps_per_epoch,
             length,
-            partition: alone.partition(ranks, alone.memory.micro_batch.limit())?,
+            partition: alone.partition(ranks, alone.memory.micro_batch.stated())?,
             recompute: match alone.memory.recompute {
                 Recompute::On => usize::MAX,
                 Recompute::Off | Recompute::Auto => 0,

@@ -156,10 +156,9 @@ fn the_cache_changes_nothing_but_the_work() {
                     }
                 }
             }
-            let stats = sets.map(|set| set.options.cache.stats());
-            assert_eq!((stats[0].images, stats[0].hits), (0, 0));
-            assert!(stats[1].used_bytes <= 7_000, "{:?}", stats[1]);
-            assert_eq!((stats[2].images, stats[2].misses), (3, 3), "each is decoded once");
+            let [none, some, all] = sets.map(|set| set.options.cache.used());
+            assert_eq!(none, 0);
+            assert!(some <= 7_000 && all > 3 * 24 * 24 * 3, "{some} {all}");
         }
     }
 }

@@ -1,0 +1,317 @@
+//! The values that keys take: what one must be, in words, and whether it is. What depends on several keys is in `validate`.
+
+use std::path::{Component, Path};
+use std::str::FromStr;
+
+use toml::Value;
+
+use super::hints::{describe, nearest, one_of, quoted};
+use super::{BatchNorm, Best, Every};
+use crate::units::{ByteSize, Span};
+
+/// Whether a key takes a value; an error says more than that it does not.
+type Fits = fn(&Value) -> Result<bool, String>;
+
+pub(super) struct Key {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+}
+
+pub(super) enum Kind {
+    /// A section with keys of its own.
+    Section(&'static [Key]),
+    /// A list of sections with these keys, of which the first so many are required.
+    Sections(&'static [Key], usize),
+    /// A section with any keys.
+    Free,
+    /// One of these words; the second list holds those that a later version will take.
+    Choice(&'static [&'static str], &'static [&'static str]),
+    /// A whole number in this range.
+    Whole(i64, i64),
+    /// "auto" or a whole number in this range.
+    AutoOrWhole(i64, i64),
+    /// A number of this range.
+    Number(Range),
+    /// So many numbers of this range, from the first count to the second.
+    Numbers(usize, usize, Range),
+    /// A number of bytes, of at least so many.
+    Size(u64),
+    /// Anything else, in words.
+    Other(&'static str, Fits),
+}
+
+/// Larger batches and data sets than any; keeps products of them far from overflow.
+const MAX_COUNT: i64 = 1 << 40;
+/// A number of samples, steps or epochs.
+pub(super) const COUNT: Kind = Kind::Whole(1, MAX_COUNT);
+/// A number of samples, or "auto".
+pub(super) const AUTO_OR_COUNT: Kind = Kind::AutoOrWhole(1, MAX_COUNT);
+pub(super) const RATE: Kind = Kind::Number(Range::AtLeastZero);
+pub(super) const PART: Kind = Kind::Number(Range::Inside);
+pub(super) const FLAG: Kind = Kind::Other("true or false", |value| Ok(value.is_bool()));
+pub(super) const AUTO_OR_FLAG: Kind = Kind::Other("\"auto\", true or false", |value| {
+    Ok(value.is_bool() || value.as_str() == Some("auto"))
+});
+const A_SPAN: &str = "a length of training such as \"5 epochs\" or \"100 steps\"";
+/// A length of training, not zero.
+pub(super) const SPAN: Kind = Kind::Other(A_SPAN, |value| span(value, false));
+/// A length of training, which may be zero.
+pub(super) const SPAN_OR_NONE: Kind = Kind::Other(A_SPAN, |value| span(value, true));
+/// At least one length of training, none of them zero.
+pub(super) const SPANS: Kind = Kind::Other(
+    "a list of lengths of training such as [\"30 epochs\", \"60 epochs\"]",
+    |value| each(value, |value| check(&SPAN, value)),
+);
+/// A length of training or of time, not zero.
+pub(super) const EVERY: Kind = Kind::Other(
+    "a length of training or of time such as \"1 epoch\", \"500 steps\" or \"10 min\"",
+    parsed::<Every>,
+);
+pub(super) const BEST: Kind = Kind::Other(
+    "max or min and the name of a figure, such as \"max accuracy\"",
+    parsed::<Best>,
+);
+pub(super) const BATCH_NORM: Kind = Kind::Other(
+    "\"local\", \"synced\", or a group of samples such as \"group:16\"",
+    parsed::<BatchNorm>,
+);
+pub(super) const CACHE: Kind = Kind::Other("\"auto\", \"off\" or a size such as \"4 GiB\"", |value| {
+    Ok(matches!(value.as_str(), Some("auto" | "off")) || matches!(size(value), Some(Ok(_))))
+});
+pub(super) const BUDGET: Kind = Kind::Other("\"auto\" or a size such as \"14 GiB\"", |value| {
+    let word = value.as_str().unwrap_or_default();
+    match size(value) {
+        _ if word == "auto" => Ok(true),
+        Some(Err(message)) if word.starts_with(|c: char| c.is_ascii_digit()) => Err(message),
+        bytes => Ok(matches!(bytes, Some(Ok(1..)))),
+    }
+});
+/// Globs on the names of parameters, possibly none.
+pub(super) const GLOBS: Kind = Kind::Other(
+    "a list of globs on the names of parameters, such as [\"backbone.*\"]",
+    |value| Ok(value.as_array().is_some_and(|list| list.iter().all(is_glob))),
+);
+/// One glob or at least one in a list.
+pub(super) const GLOB_OR_GLOBS: Kind = Kind::Other(
+    "a glob on the names of parameters, such as \"backbone.*\", or a list of them",
+    |value| {
+        let all = |list: &Vec<Value>| !list.is_empty() && list.iter().all(is_glob);
+        Ok(is_glob(value) || value.as_array().is_some_and(all))
+    },
+);
+/// Pairs of a regular expression and a replacement, at least one.
+pub(super) const RENAMES: Kind =
+    Kind::Other("a list of pairs, such as [[\"^module\\\\.\", \"\"]]", |value| {
+        each(value, rename)
+    });
+pub(super) const NAME: Kind = Kind::Other("a name in quotes", |value| {
+    let is_name = |text: &str| !text.trim().is_empty() && !text.contains(char::is_control);
+    Ok(value.as_str().is_some_and(is_name))
+});
+pub(super) const PATH: Kind = Kind::Other("a path in quotes", |value| Ok(is_glob(value)));
+pub(super) const FOLDER_NAME: Kind = Kind::Other(
+    "the name of a folder below data.root, with no `..` and no leading `/`",
+    |value| Ok(value.as_str().is_some_and(is_folder_name)),
+);
+
+pub(super) const fn choice(words: &'static [&'static str]) -> Kind {
+    Kind::Choice(words, &[])
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Range {
+    Any,
+    AtLeastZero,
+    AtLeastOne,
+    AboveZero,
+    /// 0 included, 1 not.
+    BelowOne,
+    /// Neither 0 nor 1.
+    Inside,
+}
+
+impl Range {
+    fn contains(self, value: &Value) -> bool {
+        let number = value.as_float().or(value.as_integer().map(|whole| whole as f64));
+        number.is_some_and(|number| {
+            number.is_finite()
+                && match self {
+                    Self::Any => true,
+                    Self::AtLeastZero => number >= 0.0,
+                    Self::AtLeastOne => number >= 1.0,
+                    Self::AboveZero => number > 0.0,
+                    Self::BelowOne => (0.0..1.0).contains(&number),
+                    Self::Inside => number > 0.0 && number < 1.0,
+                }
+        })
+    }
+
+    fn describe(self) -> &'static str {
+        match self {
+            Self::Any => "that is finite",
+            Self::AtLeastZero => "of at least 0",
+            Self::AtLeastOne => "of at least 1",
+            Self::AboveZero => "above 0",
+            Self::BelowOne => "of at least 0 and below 1",
+            Self::Inside => "above 0 and below 1",
+        }
+    }
+}
+
+pub(super) fn check(kind: &Kind, value: &Value) -> Result<(), String> {
+    match fits(kind, value)? {
+        true => Ok(()),
+        false => Err(format!("expected {}, got {}", expected(kind), describe(value))),
+    }
+}
+
+fn fits(kind: &Kind, value: &Value) -> Result<bool, String> {
+    let is_whole = |min: i64, max: i64| {
+        value
+            .as_integer()
+            .is_some_and(|number| (min..=max).contains(&number))
+    };
+    Ok(match *kind {
+        // Their keys are looked at one by one.
+        Kind::Section(_) | Kind::Sections(..) => true,
+        Kind::Free => {
+            let table = value.as_table();
+            let checked = table.map(|table| table.values().try_for_each(finite));
+            checked.transpose()?.is_some()
+        }
+        Kind::Choice(built, planned) => return chosen(built, planned, value),
+        Kind::Whole(min, max) => is_whole(min, max),
+        Kind::AutoOrWhole(min, max) => value.as_str() == Some("auto") || is_whole(min, max),
+        Kind::Number(range) => range.contains(value),
+        Kind::Numbers(least, most, range) => value.as_array().is_some_and(|list| {
+            (least..=most).contains(&list.len()) && list.iter().all(|value| range.contains(value))
+        }),
+        Kind::Size(least) => size(value).transpose()?.is_some_and(|bytes| bytes >= least),
+        Kind::Other(_, fits) => return fits(value),
+    })
+}
+
+fn expected(kind: &Kind) -> String {
+    match *kind {
+        Kind::Section(_) | Kind::Sections(..) => "a section".into(),
+        Kind::Free => "a section with the settings of your trainer".into(),
+        Kind::Choice(built, _) => one_of(built),
+        Kind::Whole(min, MAX_COUNT..) => format!("a whole number of at least {min}"),
+        Kind::Whole(min, max) => format!("a whole number from {min} to {max}"),
+        Kind::AutoOrWhole(min, max) => format!("\"auto\" or {}", expected(&Kind::Whole(min, max))),
+        Kind::Number(range) => format!("a number {}", range.describe()),
+        Kind::Numbers(least, most, range) if least == most => {
+            format!("a list of {least} numbers, each {}", range.describe())
+        }
+        Kind::Numbers(_, _, range) => format!("a list of numbers, each {}", range.describe()),
+        Kind::Size(least) => format!(
+            "a size of at least {} such as \"25 MiB\"",
+            ByteSize(least).exact()
+        ),
+        Kind::Other(words, _) => words.into(),
+    }
+}
+
+/// Whether this is one of the words that are built.
+fn chosen(built: &[&str], planned: &[&str], value: &Value) -> Result<bool, String> {
+    match value.as_str() {
+        Some(word) if built.contains(&word) => Ok(true),
+        Some(word) if planned.contains(&word) => {
+            let built = quoted(built);
+            Err(format!(
+                "{word:?} is not built in this version of dtrain, which has {built}"
+            ))
+        }
+        word => match word.and_then(|word| nearest(word, built)) {
+            None => Ok(false),
+            Some(near) => {
+                let (built, value) = (one_of(built), describe(value));
+                Err(format!("expected {built}, got {value}; did you mean {near:?}?"))
+            }
+        },
+    }
+}
+
+/// Whether the value is a text that reads as a `T`.
+fn parsed<T: FromStr<Err = String>>(value: &Value) -> Result<bool, String> {
+    Ok(value.as_str().map(str::parse::<T>).transpose()?.is_some())
+}
+
+/// Whether the value is a list that is not empty, whose members are looked at.
+fn each(value: &Value, check: fn(&Value) -> Result<(), String>) -> Result<bool, String> {
+    match value.as_array() {
+        Some(list) if !list.is_empty() => list.iter().try_for_each(check).map(|()| true),
+        _ => Ok(false),
+    }
+}
+
+fn size(value: &Value) -> Option<Result<u64, String>> {
+    match value {
+        Value::Integer(bytes) => u64::try_from(*bytes).ok().map(Ok),
+        Value::String(text) => Some(match text.parse::<ByteSize>() {
+            // A saved recipe holds no larger whole number.
+            Ok(ByteSize(bytes)) if i64::try_from(bytes).is_ok() => Ok(bytes),
+            Ok(_) => Err(format!("{text:?} is more memory than there is")),
+            Err(error) => Err(error.to_string()),
+        }),
+        _ => None,
+    }
+}
+
+fn rename(pair: &Value) -> Result<(), String> {
+    let texts = pair
+        .as_array()
+        .map(|pair| pair.iter().map(Value::as_str).collect::<Vec<_>>());
+    match texts.as_deref() {
+        Some([Some(pattern), Some(_)]) => regex_lite::Regex::new(pattern)
+            .map(drop)
+            .map_err(|error| format!("{pattern:?} is no regular expression: {error}")),
+        _ => Err(format!(
+            "expected a regular expression and a replacement, such as [\"^module\\\\.\", \"\"], got {}",
+            describe(pair)
+        )),
+    }
+}
+
+/// Text that can be a glob, or a path. Whether a glob matches anything is told when there are parameters.
+fn is_glob(value: &Value) -> bool {
+    let text = value.as_str().unwrap_or_default();
+    !text.trim().is_empty() && !text.contains('\0')
+}
+
+/// Numbers that are not finite have no form in the manifest of a checkpoint.
+fn finite(value: &Value) -> Result<(), String> {
+    match value {
+        Value::Float(number) if !number.is_finite() => Err(format!(
+            "{number} in it cannot be kept with a run; use numbers that are finite"
+        )),
+        Value::Array(list) => list.iter().try_for_each(finite),
+        Value::Table(table) => table.values().try_for_each(finite),
+        _ => Ok(()),
+    }
+}
+
+fn span(value: &Value, zero: bool) -> Result<bool, String> {
+    let Some(text) = value.as_str() else {
+        return Ok(false);
+    };
+    let unit = text.split_whitespace().nth(1).unwrap_or_default();
+    if ["s", "min", "h", "minutes", "hours", "seconds"].contains(&unit) {
+        return Err(format!(
+            "{text:?} is a length of time, which only checkpoint.every can be; give it in epochs or steps"
+        ));
+    }
+    match text.parse::<Span>() {
+        Err(error) => Err(error.to_string()),
+        Ok(span) if span.is_zero() && !zero => {
+            Err(format!("{text:?} is no time at all; give at least 1 step"))
+        }
+        Ok(_) => Ok(true),
+    }
+}
+
+/// Whether a path stays below the folder that it is joined to.
+fn is_folder_name(text: &str) -> bool {
+    let mut parts = Path::new(text).components().peekable();
+    !text.contains('\0') && parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
+}

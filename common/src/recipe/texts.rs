@@ -1,0 +1,250 @@
+//! Settings that are texts of their own: `checkpoint.best`, `checkpoint.every` and `model.batchnorm`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{Goal, Recipe, Span};
+use crate::batch::{BatchError, Partition};
+use crate::time::{parse_time, show_time};
+use crate::units::UnitError;
+
+crate::choice::as_text!(BatchNorm, Best, Every);
+
+/// By which figure of an evaluation checkpoints are compared, as in `"max accuracy"` or `"min loss"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Best {
+    /// Which of two values is the better one.
+    pub goal: Goal,
+    /// The figure's name as in metrics.jsonl; that the task has it is told when there is a task.
+    pub figure: String,
+}
+
+impl Best {
+    /// Whether `value` is better than the best one before it, if there was any. A value that is not finite never is, and neither
+    /// is one that is only as good.
+    pub fn is_better(&self, value: f64, before: Option<f64>) -> bool {
+        value.is_finite()
+            && before.is_none_or(|before| match self.goal {
+                Goal::Max => value > before,
+                Goal::Min => value < before,
+            })
+    }
+}
+
+impl FromStr for Best {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let known = |c: char| c.is_ascii_alphanumeric() || "_-.@/".contains(c);
+        let (goal, figure) = match words[..] {
+            ["max", name] if name.chars().all(known) => (Goal::Max, name.to_owned()),
+            ["min", name] if name.chars().all(known) => (Goal::Min, name.to_owned()),
+            _ => {
+                return Err(format!(
+                    "expected max or min and the name of a figure, such as \"max accuracy\" or \"min loss\", got {text:?}"
+                ));
+            }
+        };
+        Ok(Self { goal, figure })
+    }
+}
+
+impl fmt::Display for Best {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.goal, self.figure)
+    }
+}
+
+/// How often something is done; never zero when it was read from text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Every {
+    /// After so much training.
+    Span(Span),
+    /// After so much time.
+    Time(Duration),
+}
+
+impl Every {
+    /// The length of training, unless it is one of time.
+    pub fn span(self) -> Option<Span> {
+        match self {
+            Self::Span(span) => Some(span),
+            Self::Time(_) => None,
+        }
+    }
+
+    /// The length of time, unless it is one of training.
+    pub fn time(self) -> Option<Duration> {
+        match self {
+            Self::Span(_) => None,
+            Self::Time(time) => Some(time),
+        }
+    }
+}
+
+impl FromStr for Every {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(time) = parse_time(text) {
+            return Ok(Self::Time(time));
+        }
+        let span: Span = text
+            .parse()
+            .map_err(|error: UnitError| format!("{error}; or a length of time, such as \"10 min\""))?;
+        match span.is_zero() {
+            false => Ok(Self::Span(span)),
+            true => Err(format!("{text:?} is no time at all; give at least 1 step")),
+        }
+    }
+}
+
+impl fmt::Display for Every {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Span(span) => span.fmt(f),
+            Self::Time(time) => f.write_str(&show_time(*time)),
+        }
+    }
+}
+
+/// The samples that BatchNorm normalises together in training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BatchNorm {
+    /// The micro-batch of one rank.
+    #[default]
+    Local,
+    /// The micro-batches of all ranks together.
+    Synced,
+    /// Groups of so many samples of the step, at least 2, whatever the cut; the last group of a step may be smaller.
+    Group(usize),
+}
+
+impl BatchNorm {
+    /// The values that are one word.
+    pub const NAMES: &'static [&'static str] = &["local", "synced"];
+
+    /// Samples of a group, where there are groups.
+    pub fn group(self) -> Option<usize> {
+        match self {
+            Self::Group(samples) => Some(samples),
+            Self::Local | Self::Synced => None,
+        }
+    }
+}
+
+impl FromStr for BatchNorm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let group = || {
+            let samples = text.strip_prefix("group:")?.parse().ok()?;
+            (2..=1 << 40).contains(&samples).then_some(Self::Group(samples))
+        };
+        match text {
+            "local" => Ok(Self::Local),
+            "synced" => Ok(Self::Synced),
+            _ => group().ok_or_else(|| {
+                format!(
+                    "expected one of \"local\", \"synced\", or \"group:\" with the number of samples, at least 2, such as \
+                     \"group:16\", got {text:?}"
+                )
+            }),
+        }
+    }
+}
+
+impl fmt::Display for BatchNorm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("local"),
+            Self::Synced => f.write_str("synced"),
+            Self::Group(samples) => write!(f, "group:{samples}"),
+        }
+    }
+}
+
+impl Recipe {
+    /// How a step is cut among `ranks` into micro-batches of at most `micro_batch` samples (`None`: a rank's whole share), in the groups
+    /// that BatchNorm normalises.
+    pub fn partition(&self, ranks: usize, micro_batch: Option<usize>) -> Result<Partition, BatchError> {
+        let group = self.model.batchnorm.group();
+        Partition::in_groups(self.train.effective_batch, ranks, micro_batch, group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn values_read_back_and_others_name_those_there_are() {
+        for batchnorm in [BatchNorm::Local, BatchNorm::Synced, BatchNorm::Group(16)] {
+            assert_eq!(batchnorm.to_string().parse::<BatchNorm>().unwrap(), batchnorm);
+        }
+        for text in [
+            "",
+            "global",
+            "group",
+            "group:",
+            "group:1",
+            "group:-2",
+            "group:2.5",
+            "group: 4",
+            "Group:4",
+        ] {
+            let error = text.parse::<BatchNorm>().unwrap_err();
+            assert!(
+                error.contains("\"local\", \"synced\"") && error.contains("group:16"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn training_and_time_read() {
+        for (text, every, shown) in [
+            ("1 epoch", Every::Span(Span::Epochs(1.0)), "1 epoch"),
+            ("500 steps", Every::Span(Span::Steps(500)), "500 steps"),
+            ("10 min", Every::Time(Duration::from_secs(600)), "10 min"),
+            (" 90minutes", Every::Time(Duration::from_secs(5400)), "90 min"),
+            ("1.5 h", Every::Time(Duration::from_secs(5400)), "90 min"),
+            ("2 hours", Every::Time(Duration::from_secs(7200)), "2 h"),
+            ("0.25 s", Every::Time(Duration::from_millis(250)), "0.25 s"),
+        ] {
+            assert_eq!(text.parse::<Every>().unwrap(), every, "{text}");
+            assert_eq!(every.to_string(), shown);
+        }
+        for text in [
+            "",
+            "10",
+            "min",
+            "0 s",
+            "-1 h",
+            "nan h",
+            "inf s",
+            "1e300 h",
+            "0 steps",
+            "3 fortnights",
+        ] {
+            assert!(text.parse::<Every>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_reads_or_is_refused(text: String) {
+            let _ = text.parse::<Every>();
+        }
+
+        #[test]
+        fn times_round_trip(millis in 1_u64..1 << 40) {
+            let every = Every::Time(Duration::from_millis(millis));
+            prop_assert_eq!(every.to_string().parse::<Every>().unwrap(), every);
+        }
+    }
+}
