@@ -12,8 +12,7 @@ pub fn effective_batch(micro_batch: usize, grad_accum_steps: usize, ranks: usize
     micro_batch.saturating_mul(grad_accum_steps).saturating_mul(ranks)
 }
 
-/// Part `index` of `0..total` cut into `parts` contiguous parts whose sizes differ by at most one, larger first.
-/// Panics if `index` is not below `parts`.
+/// Part `index` of `0..total` cut into `parts` contiguous parts that differ by at most one, larger first.
 pub fn share(total: usize, parts: usize, index: usize) -> Range<usize> {
     assert!(index < parts, "share {index} of {parts} parts");
     let (base, larger) = (total / parts, total % parts);
@@ -72,8 +71,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Cuts `effective_batch` samples among `ranks` into micro-batches of at most `micro_batch` samples (`None`:
-    /// a rank's whole share).
+    /// Cuts a step among `ranks` into micro-batches of at most `micro_batch` samples (`None`: a whole share).
     pub fn new(effective_batch: usize, ranks: usize, micro_batch: Option<usize>) -> Result<Self, BatchError> {
         if effective_batch == 0 {
             return Err(BatchError::ZeroEffectiveBatch);
@@ -100,9 +98,9 @@ impl Partition {
         })
     }
 
-    /// As [`Partition::new`], in groups of `group` samples (`None`: each sample by itself). Ranks take whole groups where there are
-    /// enough of them and a micro-batch has room for one; otherwise each group is spread over all ranks.
-    /// It is an error where not even a part of a group fits.
+    /// As [`Partition::new`], in groups of `group` samples. Ranks take whole groups where there are enough
+    /// and a micro-batch has room for one; otherwise each group is spread over all ranks, as far as its parts
+    /// fit.
     pub fn in_groups(
         effective_batch: usize,
         ranks: usize,
@@ -190,8 +188,7 @@ impl Partition {
         }
     }
 
-    /// Whether all ranks take the same number of micro-steps. They do not where a rank has less than the busiest one has micro-steps: in
-    /// a step of fewer samples, or groups, than ranks, or with micro-batches of one that do not divide.
+    /// Whether all ranks take as many micro-steps: none has fewer samples, or groups, than the busiest steps.
     pub fn is_even(&self) -> bool {
         self.micro_ranges(self.ranks - 1).len() == self.grad_accum_steps()
     }
@@ -204,9 +201,8 @@ impl Partition {
         }
     }
 
-    /// The micro-batches of `rank` in order, as positions within the step: [`Partition::grad_accum_steps`] pieces of its share, or one
-    /// for each unit where there are fewer, whose sizes differ by at most one unit. Empty when the rank has no samples.
-    /// Panics if `rank` is not below [`Partition::ranks`].
+    /// The micro-batches of `rank` in order, as positions within the step: [`Partition::grad_accum_steps`]
+    /// pieces of its share, or one for each unit where there are fewer. Empty when the rank has no samples.
     pub fn micro_ranges(&self, rank: usize) -> Vec<Range<usize>> {
         if self.is_spread {
             let part = |unit: usize| {

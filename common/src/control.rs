@@ -81,8 +81,7 @@ pub struct Listener {
     path: PathBuf,
 }
 
-/// The folders in which sockets may lie, the first one preferred: below XDG_RUNTIME_DIR where that is set, and in /tmp, since a
-/// batch system or a container may set it for some processes of a user only.
+/// Where sockets may lie, the first preferred. A container may set XDG_RUNTIME_DIR for some processes only.
 pub fn folders() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let user = rustix::process::geteuid().as_raw();
@@ -128,8 +127,7 @@ impl Listener {
         &self.path
     }
 
-    /// Waits for a question and answers it with what `answer` makes of it; an `Err` is told to whoever asked.
-    /// After an error the next question may do better.
+    /// Waits for a question and answers it; an `Err` is told to whoever asked. After an error call it again.
     pub fn serve(&self, answer: impl FnOnce(Ask) -> Result<Answer, String>) -> io::Result<()> {
         let (mut stream, _) = self.listener.accept()?;
         stream.set_read_timeout(Some(LINE_TIMEOUT))?;
@@ -167,8 +165,7 @@ fn own(folder: &Path) -> io::Result<()> {
     ))
 }
 
-/// The sockets of this user's running workers in `folders`, with the workers' pids, in their order. Those of workers that have
-/// ended are removed.
+/// The pids and sockets of this user's running workers, by pid. Those of workers that ended are removed.
 pub fn workers(folders: &[PathBuf]) -> Vec<(u32, PathBuf)> {
     let mut found = Vec::new();
     for folder in folders.iter().filter(|folder| own(folder).is_ok()) {
@@ -192,8 +189,7 @@ fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
         .collect()
 }
 
-/// Removes sockets whose process is not there any more. One that is there keeps its own: between `bind` and `listen` it refuses
-/// connections too.
+/// Removes sockets whose process has ended. A process between `bind` and `listen` refuses connections too.
 fn remove_stale(folder: &Path) {
     for (pid, path) in sockets(folder) {
         if !Path::new("/proc").join(pid.to_string()).exists() && refuses(&path) {
@@ -207,8 +203,7 @@ fn refuses(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// Asks the worker at `path`, and waits so long for its answer. Connecting may take longer where many ask at once; a caller
-/// that must not wait calls this on a thread.
+/// Asks the worker at `path` and waits so long for its answer. Connecting may take longer where many ask.
 pub fn ask(path: &Path, ask: Ask, timeout: Duration) -> Result<Answer, AskError> {
     let failed = |error: io::Error| match error.kind() {
         ErrorKind::NotFound

@@ -49,21 +49,19 @@ pub const TORCH_NCCL_ASYNC_ERROR_HANDLING: &str = "TORCH_NCCL_ASYNC_ERROR_HANDLI
 pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
 /// When the launch command started, in nanoseconds since the Unix epoch; for start-up measurements.
 pub const DTRAIN_START_UNIX_NS: &str = "DTRAIN_START_UNIX_NS";
-/// `terminal`: the launcher shows this worker's carriage-return progress frames on a terminal. Unset or `lines`:
-/// plain lines.
+/// `terminal`: carriage-return progress frames are shown on a terminal. Unset or `lines`: plain lines.
 pub const DTRAIN_PROGRESS: &str = "DTRAIN_PROGRESS";
 /// Path of the worker binary, for the launcher; without it the launcher looks beside itself.
 pub const DTRAIN_WORKER: &str = "DTRAIN_WORKER";
-/// A file whose time of modification a worker sets to now at every step, as a sign of life: whoever does this even a few
-/// times is taken for hanging when the signs stop. The launcher names it; a program that never touches it is not judged.
+/// A file that a worker touches at every step, as a sign of life. A worker that has done so a few times and
+/// stops is taken for hanging; one that never does is not judged. The launcher names the file.
 pub const DTRAIN_HEARTBEAT_FILE: &str = "DTRAIN_HEARTBEAT_FILE";
-/// What that file's content begins with while the worker writes a checkpoint, or waits for one: the launcher then waits for it
-/// before it kills the worker after a request to stop. Empty at other times.
+/// Begins that file's content while the worker writes a checkpoint or waits for one: the launcher then waits
+/// before it kills the worker after a request to stop.
 pub const HEARTBEAT_WRITING: &str = "writing";
 /// Seconds that an operation between the ranks waits for a rank that does not come, such as `600` or `1.5`; unset: ten minutes.
 pub const DTRAIN_COLLECTIVE_TIMEOUT: &str = "DTRAIN_COLLECTIVE_TIMEOUT";
-/// A folder with room in memory for copies of a training's state, which the launcher makes for `checkpoint.in_memory`; see
-/// [`crate::memory_copies`].
+/// The folder that the launcher makes for `checkpoint.in_memory`; see [`crate::memory_copies`].
 pub const DTRAIN_MEMORY_COPIES: &str = "DTRAIN_MEMORY_COPIES";
 /// Slurm's: the number of the job that a process belongs to.
 pub const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
@@ -86,8 +84,7 @@ pub const DTRAIN_FAULT: &str = "DTRAIN_FAULT";
 pub const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 /// How CUDA counts GPUs: `PCI_BUS_ID` as NVML does, `FASTEST_FIRST` or unset the fastest first.
 pub const CUDA_DEVICE_ORDER: &str = "CUDA_DEVICE_ORDER";
-/// The version of CUDA for which a libtorch of the user's own is built, such as `12.6`; the launcher checks the driver against
-/// it. Unset: that of libtorch's CUDA set.
+/// The version of CUDA of a libtorch of the user's own, such as `12.6`, for the check of the driver.
 pub const DTRAIN_CUDA: &str = "DTRAIN_CUDA";
 /// The Python that runs scripts and modules, before all others; torchrun's variable.
 pub const PYTHON_EXEC: &str = "PYTHON_EXEC";

@@ -1,5 +1,4 @@
-//! The one table of exit codes. Both binaries map every outcome through [`ExitStatus`]; scripts and batch
-//! systems rely on these numbers.
+//! The one table of exit codes, on which scripts and batch systems rely.
 
 /// How a command ended, as its exit code tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,8 +39,7 @@ impl ExitStatus {
         }
     }
 
-    /// What the launcher returns when a worker of dtrain's own trainer exits with `code`: 2, 3, 5 and 75 keep
-    /// their meaning, 0 is success and everything else is [`ExitStatus::WorkerFailed`].
+    /// What the launcher returns when a worker of dtrain's own trainer exits with `code`.
     pub fn from_worker_code(code: i32) -> Self {
         match code {
             0 => Self::Success,

@@ -9,8 +9,8 @@ use std::path::Path;
 const PREFIX: &str = ".dtrain-";
 const SUFFIX: &str = ".tmp";
 
-/// Removes what a process that was killed has left of [`write_atomic`] and [`symlink_atomic`] in `folder`. Whoever calls it knows that
-/// nobody else is writing there.
+/// Removes what a killed process has left of [`write_atomic`] and [`symlink_atomic`] in a folder of one's
+/// own.
 pub fn remove_temporary(folder: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
@@ -31,16 +31,14 @@ pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Writes `bytes` to `path` so that a reader, also after a crash, sees the old content or the new, never a part:
-/// a temporary file beside it, flushed to disk, renamed over it, and the folder flushed.
-/// On an error `path` is as it was and no temporary file stays.
+/// Writes `bytes` to `path` whole or not at all, also after a crash: a temporary file beside it, flushed to
+/// disk, renamed over it, and the folder flushed. On an error `path` is as it was.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_atomic_with(path, true, |file| file.write_all(bytes))
 }
 
-/// As [`write_atomic`], of a file too large to be in memory: `write` writes it. Unless `replace` is set, a file that is there by the
-/// end is an error of the kind [`io::ErrorKind::AlreadyExists`].
-/// On an error `path` is as it was and no temporary file stays.
+/// As [`write_atomic`], written by `write`. Unless `replace` is set, a file that is there by the end is an
+/// error of the kind [`io::ErrorKind::AlreadyExists`].
 pub fn write_atomic_with<E: From<io::Error>>(
     path: &Path,
     replace: bool,
@@ -50,8 +48,7 @@ pub fn write_atomic_with<E: From<io::Error>>(
     let mut temporary = tempfile::Builder::new()
         .prefix(PREFIX)
         .suffix(SUFFIX)
-        // The usual mode of a new file (the umask applies), not the private one of temporary files: run directories
-        // are shared.
+        // The usual mode of a new file, not the private one of temporary files: run directories are shared.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)?;
     write(temporary.as_file_mut())?;
@@ -64,9 +61,8 @@ pub fn write_atomic_with<E: From<io::Error>>(
     Ok(sync_folder(folder)?)
 }
 
-/// Makes `link` a symbolic link to `target`, replacing an earlier link in one step. `target` is stored as given:
-/// a relative one is relative to the link's folder.
-/// On an error, as where `link` is a folder, it is as it was.
+/// Makes `link` a symbolic link to `target`, stored as given, replacing an earlier link in one step. On an
+/// error, as where `link` is a folder, it is as it was.
 pub fn symlink_atomic(target: &Path, link: &Path) -> io::Result<()> {
     let folder = folder_of(link)?;
     tempfile::Builder::new()

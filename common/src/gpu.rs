@@ -32,8 +32,7 @@ pub struct GpuInfo {
     pub total_bytes: u64,
     /// Memory nobody uses at the moment, in bytes.
     pub free_bytes: u64,
-    /// The instances into which a GPU is divided, where it is in MIG mode. CUDA cannot use it as a whole then, also
-    /// where there is no instance.
+    /// The instances of a GPU in MIG mode, possibly none. CUDA cannot use such a GPU as a whole.
     pub mig: Option<Vec<GpuInfo>>,
 }
 
@@ -80,8 +79,7 @@ impl Place {
 }
 
 impl Inventory {
-    /// Whether CUDA and NVML may count the GPUs differently: CUDA puts the fastest first, unless it is told otherwise,
-    /// which only shows among GPUs of several kinds.
+    /// Whether CUDA, which puts the fastest GPU first, and NVML may count the GPUs differently.
     pub fn is_mixed(&self) -> bool {
         self.gpus.windows(2).any(|pair| pair[0].name != pair[1].name)
     }

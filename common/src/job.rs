@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::ByteSize;
 
-/// A job besides training. The worker that gets one trains nothing: it writes its answer to standard output, and ends with 0,
-/// 2 (a wrong recipe), 3 (nothing fits) or 1.
+/// A job besides training: answers on standard output, ends with 0, 2 (recipe), 3 (memory) or 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "job", rename_all = "lowercase")]
 pub enum Job {

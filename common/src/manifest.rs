@@ -74,8 +74,7 @@ pub struct DataMark {
     pub train_samples: u64,
     /// Samples to test with.
     pub test_samples: u64,
-    /// SHA-256 of what the survey of the data found, such as the names of all files and classes, in hexadecimal digits; independent
-    /// of where the data lies.
+    /// SHA-256 of what the survey of the data found, in hexadecimal digits, wherever the data lies.
     pub sha256: String,
 }
 
@@ -118,8 +117,7 @@ pub struct Manifest {
     /// Updates of the moving average, in a run that has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema_updates: Option<u64>,
-    /// What the task keeps with the weights because a model is of no use without it, such as `{"vocabulary": ...}`; null
-    /// where there is nothing.
+    /// What the task keeps because a model is of no use without it, such as `{"vocabulary": ...}`, or null.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub extra: Value,
     /// What was trained on; none in checkpoints of earlier versions.
@@ -215,9 +213,8 @@ impl Manifest {
             .map_or(Ok(()), Err)
     }
 
-    /// All that is wrong with the files that `wanted` names: an entry for each file that is missing, unreadable or of another
-    /// size, and for each part of the others whose checksum differs. `read` is called with the bytes just read, from several
-    /// threads.
+    /// All that is wrong with the files that `wanted` names: those missing, unreadable or of another size,
+    /// and parts of other checksums. `read` is told of the bytes read, from several threads.
     pub fn damage(
         &self,
         dir: &Path,

@@ -1,5 +1,4 @@
-//! JSON has no NaN and no infinity: a metric that is not finite is written as `null` and read back as NaN, so that
-//! one bad figure never makes a whole file unreadable.
+//! Metrics in JSON, which has no NaN and no infinity: they are written as `null` and read back as NaN.
 
 use std::collections::BTreeMap;
 

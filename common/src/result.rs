@@ -1,5 +1,4 @@
-//! `result.json` of a run directory: how the run ended and what it reached. The worker fills in the training
-//! figures, the launcher the outcome.
+//! `result.json`: how the run ended and what it reached: figures by the worker, the outcome by the launcher.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -99,8 +98,7 @@ pub struct RunResult {
     /// Highest memory use in bytes, by rank.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peak_memory_bytes: Vec<u64>,
-    /// Images met in training that could not be read and were left out; those that the check at the start finds are not
-    /// counted.
+    /// Images that could not be read in training and were left out; the check at the start counts its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_images: Option<u64>,
     /// Steps that ran out of memory on some rank and were taken again.
@@ -115,8 +113,7 @@ pub struct RunResult {
 }
 
 impl RunResult {
-    /// Reads `path`; `None` when there is no such file.
-    /// A file that holds no result is an error of the kind `InvalidData` that names the path.
+    /// Reads `path`; `None` without such a file. A file that holds no result is `InvalidData`, with its path.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
         let Some(bytes) = if_there(std::fs::read(path))? else {
             return Ok(None);

@@ -1,6 +1,5 @@
-//! The run directory: where each file of a run lies, and the rules by which a run may begin or go on in a folder.
-//!
-//! Invariant: a refusal writes nothing, and no run ever overwrites another's.
+//! The run directory: where each file of a run lies, and the rules by which a run may begin or go on in a
+//! folder. Invariant: a refusal writes nothing, and no run ever overwrites another's.
 
 mod entries;
 mod error;
@@ -67,8 +66,7 @@ impl FromStr for Resume {
 pub const PARTIAL: &str = ".partial-";
 /// Begins the names of folders of checkpoints that are being removed: a checkpoint is there whole or not at all.
 pub const REMOVED: &str = ".removed-";
-/// Begins the names of folders of checkpoints that give way to another of the same step, where the file system cannot exchange two
-/// names at once. [`RunDir::recover`] brings one back whose step has no other.
+/// Begins the names of checkpoints that give way to another of their step; see [`RunDir::recover`].
 pub const REPLACED: &str = ".replaced-";
 
 impl RunDir {
@@ -117,8 +115,7 @@ impl RunDir {
         self.checkpoints().join("latest")
     }
 
-    /// `checkpoints/.next`: a link to the checkpoint that is about to be the newest one. It becomes [`RunDir::latest`] as soon as that
-    /// checkpoint has its name.
+    /// `checkpoints/.next`: a link to the checkpoint that becomes [`RunDir::latest`] once it has its name.
     pub fn next(&self) -> PathBuf {
         self.checkpoints().join(".next")
     }
@@ -143,8 +140,7 @@ impl RunDir {
         self.rank_logs(attempt, rank).join("error.json")
     }
 
-    /// Where a run goes that names no directory: `runs/<name>-20261120-214512`, in local time. `recipe_name` is the
-    /// recipe's path or name; its folder and extension do not count.
+    /// The run directory of a run that names none: `runs/<recipe>-20261120-214512`, in local time.
     pub fn default_root(recipe_name: &str, now: SystemTime) -> PathBuf {
         let stem = Path::new(recipe_name)
             .file_stem()

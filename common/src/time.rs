@@ -13,8 +13,7 @@ pub(crate) const UNITS: [(u64, &[&str]); 4] = [
     (1, &["s", "second", "seconds"]),
 ];
 
-/// Reads `90 s`, `10 min`, `1.5 h`, `2h 30min`, `1 day`, and Slurm's `02:30:00` and `1-12:00:00`; none for anything else, a number
-/// without a unit, and no time at all. To the millisecond, and at least one.
+/// Reads `90 s`, `1.5 h`, `2h 30min`, `1 day`, and Slurm's `02:30:00` and `1-12:00:00`, to the millisecond.
 pub fn parse_time(text: &str) -> Option<Duration> {
     let seconds = match text.contains(':') {
         true => parse_clock(text.trim())

@@ -144,8 +144,7 @@ impl WorkerEnv {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
-    /// Every variable of the contract with its value, for the launcher to set. OMP_NUM_THREADS and
-    /// TORCH_NCCL_ASYNC_ERROR_HANDLING are not among them: the user's own setting of these stays.
+    /// Every variable of the contract with its value, for the launcher to set.
     pub fn vars(&self) -> Vec<(&'static str, String)> {
         // Python's spelling: PyTorch compares with str(True).
         let agent_store = if self.use_agent_store { "True" } else { "False" };

@@ -66,8 +66,7 @@ impl fmt::Display for GpuId {
 }
 
 impl Visible {
-    /// The devices that `ids` name, in their order. An index counts the visible devices. `cuda_device_order` is the value
-    /// of CUDA_DEVICE_ORDER.
+    /// The devices that `ids` name, in their order. An index counts the visible devices.
     pub fn choose(
         &self,
         inventory: &Inventory,
@@ -88,7 +87,7 @@ impl Visible {
         Ok(chosen)
     }
 
-    /// The devices on which workers compute that are told no other list and take each the one of its local rank, below `count`;
+    /// The devices of workers that are told no list and take each the one of its local rank, below `count`;
     /// none where CUDA may count otherwise than NVML, or chooses one of several MIG instances itself.
     pub fn of_the_first(
         &self,

@@ -1,5 +1,4 @@
-//! NVIDIA's management library (NVML), which is loaded at run time: a machine without a driver gets
-//! [`GpuError::NoDriver`], never a failure to start.
+//! NVIDIA's management library (NVML), loaded at run time: without a driver it is [`GpuError::NoDriver`].
 
 use std::ffi::OsStr;
 
@@ -93,8 +92,7 @@ fn process(info: ProcessInfo) -> GpuProcess {
     }
 }
 
-/// Whether every GPU of the machine computes in bfloat16 itself (compute capability 8.0, Ampere); false where that cannot
-/// be found out.
+/// Whether every GPU computes in bfloat16 itself (compute capability 8.0, Ampere), as far as is known.
 pub fn all_compute_in_bf16() -> bool {
     let capable = |nvml: &Nvml| -> Result<bool, NvmlError> {
         let mut devices = (0..nvml.device_count()?).map(|index| nvml.device_by_index(index));

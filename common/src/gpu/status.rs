@@ -60,8 +60,7 @@ impl GpuStatus {
     }
 }
 
-/// The oldest branch of the driver for a major version of CUDA, newest first (NVIDIA's CUDA Toolkit Release Notes, minor
-/// version compatibility).
+/// The oldest driver for a major version of CUDA (CUDA Toolkit Release Notes, minor version compatibility).
 const OLDEST_DRIVERS: [(u32, u32); 2] = [(13, 580), (12, 525)];
 
 /// The driver and the CUDA that it brings.
@@ -69,14 +68,12 @@ const OLDEST_DRIVERS: [(u32, u32); 2] = [(13, 580), (12, 525)];
 pub struct Versions {
     /// The driver's version, such as `580.65.06`.
     pub driver: String,
-    /// The newest CUDA that it supports, such as `13.0`; where a package for forward compatibility is in use, the CUDA of that
-    /// one. None where the driver does not tell.
+    /// The newest CUDA that it supports, such as `13.0`, or that of a package for forward compatibility.
     pub cuda: Option<String>,
 }
 
 impl Versions {
-    /// Whether libraries of this major version of CUDA run on it, whatever their minor version; true where that cannot be
-    /// told.
+    /// Whether libraries of this major version of CUDA run on it; true where that cannot be told.
     pub fn serves(&self, cuda: u32) -> bool {
         match self.cuda.as_deref().and_then(major) {
             Some(newest) => newest >= cuda,
@@ -88,8 +85,7 @@ impl Versions {
     }
 }
 
-/// The first branch of the driver on which libraries of this major version of CUDA run, such as 580; none where that is not
-/// known here.
+/// The first branch of the driver for this major version of CUDA, such as 580; none where that is not known.
 pub fn oldest_driver(cuda: u32) -> Option<u32> {
     let known = OLDEST_DRIVERS.iter().find(|(major, _)| *major == cuda)?;
     Some(known.1)

@@ -63,8 +63,7 @@ impl Visible {
         self.by_index
     }
 
-    /// How many devices one process can use: with a MIG instance among them it is that one alone, and a GPU in MIG mode
-    /// is none as a whole.
+    /// How many devices one process can use: one MIG instance alone, or the GPUs that are not in MIG mode.
     pub fn count(&self, inventory: &Inventory) -> usize {
         if self.instances(inventory).next().is_some() {
             return 1;

@@ -110,8 +110,7 @@ impl FileEntry {
     }
 }
 
-/// Everything that is wrong with the content of these files, in their order, several parts at a time. `read` is told of the
-/// bytes read.
+/// What is wrong with the content of these files, in their order. `read` is told of the bytes read.
 pub(super) fn damage(files: &[FileEntry], dir: &Path, read: impl Fn(u64) + Sync) -> Vec<ManifestError> {
     let mut slices = Vec::new();
     for entry in files {

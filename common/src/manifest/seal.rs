@@ -1,6 +1,5 @@
-//! The checksum of a manifest over itself, its last field: what a manifest says of steps and scales is as much worth as the files.
-//!
-//! It is of all bytes before the comma in front of it, so it can be checked without knowing how JSON was written.
+//! The checksum of a manifest over itself, its last field: of all bytes before the comma in front of it, so
+//! that it can be checked without knowing how JSON was written.
 
 use super::checksum::hex;
 use sha2::{Digest, Sha256};

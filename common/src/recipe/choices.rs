@@ -1,5 +1,4 @@
-//! The settings of a recipe that are one of a few words. Each list of words is the single source for reading, writing
-//! and error messages.
+//! The settings of a recipe that are one of a few words, for reading, writing and error messages.
 
 use crate::choice::choices;
 

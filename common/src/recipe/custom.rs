@@ -7,9 +7,8 @@ use super::Recipe;
 use super::error::RecipeError;
 
 impl Recipe {
-    /// The section `[custom]` as a `T`. An absent section is an empty one, so a `T` whose fields all have defaults
-    /// (`#[serde(default)]`) needs none; with `#[serde(deny_unknown_fields)]` a mistyped key is an error.
-    /// The error names the first key that `T` lacks, needs or has with another type.
+    /// The section `[custom]` as a `T`; an absent section is an empty one. With
+    /// `#[serde(deny_unknown_fields)]` a mistyped key is an error, which names the key.
     pub fn custom_as<T: DeserializeOwned>(&self) -> Result<T, RecipeError> {
         serde_path_to_error::deserialize(Value::Table(self.custom.clone())).map_err(|error| {
             let path = error.path().to_string();

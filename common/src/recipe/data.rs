@@ -12,13 +12,11 @@ pub const IMAGENET_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
 pub const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 
 section! {
-    /// `[data]`. Which setting has an effect depends on the task and on `kind`, see docs/recipe.md; the others are at their
-    /// defaults.
+    /// `[data]`. docs/recipe.md says which setting has an effect; the others are at their defaults.
     Data "data" {
         /// Folder, generated or text; text for a language model and folder for the rest unless stated.
         kind: DataKind = DataKind::Folder, choice(DataKind::NAMES), experiment;
-        /// Folder that holds the folders below; for text a file, or a folder of files. Absolute, and given for `folder` and
-        /// `text` unless the task is the user's own.
+        /// Folder that holds the folders below; for text a file or a folder of files. Absolute when loaded.
         root: Option<PathBuf> = None, PATH;
         /// Name of the folder of training images below `root`.
         train: String = "train".into(), FOLDER_NAME, experiment;

@@ -1,5 +1,4 @@
-//! The defaults that depend on other settings, written down where nothing was stated, so that a saved recipe says it all
-//! and equals one that states the same.
+//! Defaults that depend on other settings, written down so that a saved recipe says it all.
 
 use super::{
     Amp, Augment, Data, DataKind, IMAGENET_MEAN, IMAGENET_STD, Masks, Model, ModelName, Optim, OptimName,

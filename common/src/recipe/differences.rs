@@ -1,5 +1,4 @@
-//! Which settings make an experiment, and how two recipes differ in them. The rest (where the data lies, how long the
-//! run is, how the machine cuts a step up, what is kept and printed) may change between a run and its continuation.
+//! Which settings make an experiment, and how two recipes differ in them; the rest may change on the way.
 
 use toml::{Table, Value};
 
@@ -35,8 +34,7 @@ impl Recipe {
     }
 }
 
-/// What the stages make of the experiment: all but their names and how they are cut up. The last one may be made longer, as a
-/// run may, where nothing is unfrozen at a part of it.
+/// The stages' part of the experiment. The last stage may be made longer where nothing is unfrozen in it.
 fn stages(stages: &[Stage]) -> Vec<Table> {
     let of = |(number, stage): (usize, &Stage)| {
         let ends = number + 1 == stages.len() && stage.unfreeze.iter().all(|entry| entry.at == 0.0);

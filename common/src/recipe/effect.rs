@@ -1,5 +1,4 @@
-//! Which settings mean nothing in a recipe, and why. They are refused when they are stated and not written when the
-//! recipe is saved.
+//! Settings without effect, and why. They are refused when stated, and not written when a recipe is saved.
 
 use super::{Amp, DataKind, ModelName, OptimName, Recipe, Resize, ScheduleName, Task};
 

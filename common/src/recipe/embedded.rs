@@ -15,8 +15,7 @@ impl Recipe {
         EMBEDDED
     }
 
-    /// What the network is called in file names, manifests and messages: the model's name, or the task's where a file
-    /// or the user's own trainer makes it.
+    /// The network in file names, manifests and messages: the model's name, or else the task's.
     pub fn model_name(&self) -> &'static str {
         self.model.name.map_or(self.task.as_str(), ModelName::as_str)
     }

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-/// What is wrong with a recipe. Its text reads `a.toml:12: train.epocs: unknown key; ...`, or begins with
-/// `--set key=value: ` when the value came from an override.
+/// What is wrong with a recipe: `a.toml:12: train.epocs: unknown key; ...`, or `--set key=value: ...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipeError(Box<Details>);
 
@@ -45,8 +44,7 @@ impl RecipeError {
         self.0.key.as_deref()
     }
 
-    /// The line, from 1, where the key stands (or its section, when it is missing). None when it came from an override
-    /// or the file could not be read.
+    /// The line, from 1, of the key or of its section; none for an override or a file that cannot be read.
     pub fn line(&self) -> Option<usize> {
         self.0.line
     }

@@ -1,5 +1,4 @@
-//! Keys of a recipe; and [`section!`], by which a section's one table of settings is its type, its
-//! defaults, its keys and its part of the experiment.
+//! [`section!`], by which one table is a section's type, defaults, keys and part of the experiment.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -33,8 +32,8 @@ impl Settings {
     }
 }
 
-/// Makes a section from its table: a line `field: type = default, kind;` for each setting, with `experiment` at the end where
-/// it makes the experiment, so that a run cannot go on with another value.
+/// Makes a section of lines `field: type = default, kind;`, with `experiment` at the end where another value
+/// is another experiment.
 macro_rules! section {
     ($(#[$meta:meta])* $name:ident $path:literal {
         $($(#[$about:meta])* $field:ident: $type:ty = $default:expr, $kind:expr $(, $experiment:ident)?;)+

@@ -16,9 +16,9 @@ const MAX_BYTES: u64 = 1 << 20;
 const MAX_DEPTH: usize = 16;
 
 impl Recipe {
-    /// Loads a recipe: `name_or_path` is a file, else the name of an embedded recipe. `overrides` are `a.b=value` with
-    /// a TOML value, or bare text where that is no TOML; they apply in order, later ones win, before anything is
-    /// checked. Errors name file, line and key.
+    /// Loads the recipe of a file, else the embedded one of that name. `overrides` are `a.b=value` with a
+    /// TOML value or bare text; they apply in order, before anything is checked. Errors name file, line and
+    /// key.
     pub fn load(name_or_path: &str, overrides: &[String]) -> Result<Self, RecipeError> {
         let path = Path::new(name_or_path);
         // A folder of the same name must not hide an embedded recipe.

@@ -48,8 +48,7 @@ pub use texts::{BatchNorm, Best, Every};
 pub use crate::lr::Scaling;
 pub use crate::units::{ByteSize, Span};
 
-/// A whole recipe. Settings that have no effect in it (another task's, another model's) are at their defaults and are
-/// not written.
+/// A whole recipe. Settings without effect are at their defaults and are not written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct Recipe {

@@ -12,8 +12,7 @@ const MAX_SIZE: i64 = 1 << 16;
 section! {
     /// `[model]`
     Model "model" {
-        /// The network. A loaded recipe has it for the tasks classify, segment and lm, never for torchscript, and as the user
-        /// states it for a custom task.
+        /// The network; filled in for the tasks classify, segment and lm, never there for torchscript.
         name: Option<ModelName> = None, choice(ModelName::NAMES), experiment;
         /// Torchscript: the file of the module; absolute.
         file: Option<PathBuf> = None, PATH;
@@ -29,8 +28,7 @@ section! {
         patch: Option<usize> = None, Kind::Whole(1, 4096), experiment;
         /// Tokens that a gpt sees at once; filled in (256).
         context: Option<usize> = None, Kind::Whole(1, 1 << 20), experiment;
-        /// A safetensors file with the usual PyTorch names to start from; absolute. Without it the weights are drawn from
-        /// the seed.
+        /// A safetensors file with the usual PyTorch names to start from; absolute.
         weights: Option<PathBuf> = None, PATH;
         /// How closely that file must fit the model.
         weights_mode: WeightsMode = WeightsMode::FineTune, choice(WeightsMode::NAMES);

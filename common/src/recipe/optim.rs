@@ -85,11 +85,9 @@ section! {
         per: Per = Per::Step, choice(Per::NAMES), experiment;
         /// Linear and cosine: where the learning rate ends; filled in (0).
         min_lr: Option<f64> = None, RATE, experiment;
-        /// Step: the time between two changes; never zero, and whole epochs with `per = "epoch"`. Exactly one of this and
-        /// `milestones` is given.
+        /// Step: the time between two changes; whole epochs with `per = "epoch"`. In place of `milestones`.
         every: Option<Span> = None, SPAN, experiment;
-        /// Step: the times of the changes, counted from the same beginning as `every`, rising where that can be told
-        /// without the number of steps in an epoch.
+        /// Step: the times of the changes, counted as `every` is, rising where that can be told.
         milestones: Option<Vec<Span>> = None, SPANS, experiment;
         /// Step, exponential: the factor at each change; filled in for step (0.1).
         gamma: Option<f64> = None, Kind::Number(Range::AboveZero), experiment;

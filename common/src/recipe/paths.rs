@@ -1,5 +1,4 @@
-//! The paths of a recipe: made absolute when it is loaded, so that a saved recipe works from anywhere, and looked at
-//! before a run.
+//! The paths of a recipe: made absolute when it is loaded, and looked at before a run.
 
 use std::io;
 use std::path::Path;
@@ -26,9 +25,8 @@ pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
 }
 
 impl Recipe {
-    /// The checks that need the file system: the folders that hold the samples can be listed, and the text, the module
-    /// and the weights can be read. What a user's own trainer reads is its own affair. Call it once before anything is
-    /// started or written.
+    /// The checks that need the file system: folders can be listed, files can be read. What a user's own
+    /// trainer reads is its own affair. Call it once before anything is started or written.
     pub fn check_paths(&self) -> Result<(), RecipeError> {
         if self.task == Task::Custom {
             return Ok(());

@@ -1,5 +1,4 @@
-//! The sections of a recipe that need few words: `[train]`, `[precision]`, `[memory]`, `[reduce]`, `[ema]`, `[checkpoint]`,
-//! `[test]` and `[log]`.
+//! The sections of a recipe that need few words.
 
 use super::keys::{entry, section};
 use super::kinds::{
@@ -48,8 +47,7 @@ section! {
     Precision "precision" {
         /// Automatic mixed precision.
         amp: Amp = Amp::Auto, choice(Amp::NAMES);
-        /// `fp16` and `auto`: the factor by which the loss is first scaled up; filled in when a recipe is loaded (65536). It
-        /// has an effect only where float16 is used.
+        /// The factor by which the loss is first scaled up where float16 is used; filled in (65536).
         loss_scale: Option<f64> = None, Kind::Number(Range::AboveZero);
         /// Whether a GPU computes what is left in float32, its matrix products and convolutions, in TF32.
         tf32: Switch = Switch::Auto, AUTO_OR_FLAG;

@@ -1,5 +1,4 @@
-//! Writing and reading a resolved recipe. Settings that mean nothing in it are left out, since a recipe that holds them
-//! is refused.
+//! Writing and reading a resolved recipe, without the settings that mean nothing in it.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use toml::{Table, Value};
@@ -45,8 +44,7 @@ impl<'de> Deserialize<'de> for Recipe {
 }
 
 impl Recipe {
-    /// The recipe as TOML, which reads back as an equal one.
-    /// A path that is not UTF-8 and a number beyond 2^63 have no form in TOML.
+    /// The recipe as TOML, which reads back as an equal one; an error for a path that is not UTF-8.
     pub fn to_toml(&self) -> Result<String, RecipeError> {
         let body = toml::to_string(self).map_err(|error| unwritable(&error))?;
         // The writer puts down integers that no reader takes.

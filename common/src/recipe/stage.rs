@@ -14,8 +14,8 @@ entry! {
         epochs: Option<u64>, COUNT;
         /// Optimizer steps.
         steps: Option<u64>, COUNT;
-        /// Globs of the parameters that are not trained, beside those of `model.freeze`. Without it a stage that unfreezes
-        /// begins with what was frozen at the end of the stage before, and any other with `model.freeze` alone.
+        /// Globs of parameters that are not trained, beside `model.freeze`. Without it a stage that unfreezes
+        /// begins with what was frozen before, and any other with `model.freeze` alone.
         freeze: Option<Vec<String>>, GLOBS;
         /// What is trained after all, and from when on; in rising order of `at`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -80,9 +80,8 @@ impl Recipe {
         self.stage.len().max(1)
     }
 
-    /// The recipe of one stage as if it were a run of its own, stages counted from 0: the stage's settings in place of those
-    /// that they replace. What is frozen depends on the stages before it and is not in it. Without sections `[[stage]]`, or
-    /// beyond them, it is the recipe itself.
+    /// The recipe of one stage, counted from 0, as if it were a run of its own; beyond the stages the recipe
+    /// itself. What is frozen depends on the stages before it and is not in it.
     pub fn of_stage(&self, number: usize) -> Self {
         let mut recipe = self.clone();
         let Some(stage) = self.stage.get(number) else {

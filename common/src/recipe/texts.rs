@@ -21,8 +21,7 @@ pub struct Best {
 }
 
 impl Best {
-    /// Whether `value` is better than the best one before it, if there was any. A value that is not finite never is, and neither
-    /// is one that is only as good.
+    /// Whether `value` is better than the best before it. One that is not finite, or only as good, never is.
     pub fn is_better(&self, value: f64, before: Option<f64>) -> bool {
         value.is_finite()
             && before.is_none_or(|before| match self.goal {
@@ -167,8 +166,7 @@ impl fmt::Display for BatchNorm {
 }
 
 impl Recipe {
-    /// How a step is cut among `ranks` into micro-batches of at most `micro_batch` samples (`None`: a rank's whole share), in the groups
-    /// that BatchNorm normalises.
+    /// How a step is cut among `ranks` into micro-batches, in the groups that BatchNorm normalises.
     pub fn partition(&self, ranks: usize, micro_batch: Option<usize>) -> Result<Partition, BatchError> {
         let group = self.model.batchnorm.group();
         Partition::in_groups(self.train.effective_batch, ranks, micro_batch, group)

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{REMOVED, step_of};
 use crate::files::if_there;
 
-/// Gives the folder of a checkpoint the name of one that is being removed, and returns that: whatever becomes of it then, nothing brings it
-/// back. One of the usual name may be there that could not be removed.
+/// Gives a checkpoint's folder the name of one that is being removed, and returns it: nothing brings it back.
 pub fn hide(folder: &Path) -> io::Result<PathBuf> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let mut hidden = folder.with_file_name(format!("{REMOVED}{name}"));

@@ -72,8 +72,8 @@ pub enum RunDirError {
         checkpoint: PathBuf,
         record: PathBuf,
     },
-    /// A checkpoint that was being brought back, by the rollback in the first folder, is nowhere. It lay at the second path; a
-    /// rollback that is completed has the name.
+    /// A checkpoint that a rollback was bringing back is gone: the rollback's folder, the checkpoint's place,
+    /// and the name of a completed rollback.
     #[error(
         "cannot complete the rollback in {}: the checkpoint {} that it brings back is gone; put it back, or rename the folder to {} \
          to go on without it",

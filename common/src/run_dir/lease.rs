@@ -27,8 +27,7 @@ pub(super) struct Pace {
     pub(super) renewal: Duration,
     /// Without a renewal for so long it is nobody's.
     pub(super) stale: Duration,
-    /// Of several that take a stale one at a time, the last has it: they look again after this. A server that takes longer to
-    /// answer was away.
+    /// Of several that take a stale one the last has it: they look again after this time.
     pub(super) settle: Duration,
 }
 
@@ -77,8 +76,8 @@ impl From<io::Error> for LeaseError {
 }
 
 impl Lease {
-    /// Takes the lease at `path`, which nobody may have, or a process that is dead or has stopped renewing it. One that is held
-    /// is waited for during `patience`, and until it is clear whether it is renewed.
+    /// Takes the lease at `path`, unless another process renews it. One that is held is waited for during
+    /// `patience`, and until it is clear whether it is renewed.
     pub(super) fn take(path: PathBuf, patience: Duration, pace: Pace) -> Result<Self, LeaseError> {
         let own = Holder::this();
         let begun = Instant::now();
@@ -185,8 +184,8 @@ struct Watch {
 }
 
 impl Watch {
-    /// For how long the lease has had this content at `now`. While the server was away, so that a look took longer than `settle`,
-    /// nobody could renew anything.
+    /// For how long the lease has had this content, counted anew after a look longer than `settle`: no
+    /// server.
     fn silent(&mut self, text: &str, looking: Duration, now: Instant, settle: Duration) -> Duration {
         let is_same = self.seen.as_ref().is_some_and(|(earlier, _)| earlier == text);
         self.renewed |= self.seen.is_some() && !is_same;
@@ -209,8 +208,7 @@ enum Found {
     Anothers,
 }
 
-/// Renews our own lease. It is opened anew each time: an open file may have become invalid (ESTALE), and opening asks the server. What
-/// is read and written is one file, whoever puts another in its place just now.
+/// Renews our own lease. An open file may have become invalid (ESTALE), so that it is opened anew.
 fn renew(path: &Path, own: &Holder, beat: u64) -> io::Result<Found> {
     let mut file = match OpenOptions::new().read(true).write(true).open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -261,8 +259,7 @@ fn content(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Puts a file of our own in the place of one that nobody renews; not where somebody else was faster, or came after it within
-/// `settle` or the time that writing takes.
+/// Puts our own file in the place of a stale one, unless somebody was faster or comes within `settle`.
 fn overwrite(path: &Path, stale: &str, own: &Holder, settle: Duration) -> io::Result<bool> {
     if content(path)?.as_deref() != Some(stale) {
         return Ok(false);

@@ -12,9 +12,9 @@ use super::{REPLACED, RunDir, RunDirError, step_of};
 use crate::manifest::{BestSoFar, Manifest, ManifestError};
 
 impl RunDir {
-    /// The folders of the run's checkpoints, whole or not, in the order in which a run goes on from the first that is whole: the
-    /// one that `latest` names, then those before it. Without `latest` all of them, the newest first; while a rollback is under way the
-    /// one that it goes back to, then those before it.
+    /// The folders of the run's checkpoints, in the order in which a run tries to go on: the one that
+    /// `latest` names and those before it, or all, or during a rollback the one that it goes back to and
+    /// those before it.
     pub fn candidates(&self) -> Result<Vec<PathBuf>, RunDirError> {
         let listed = self.unlisted();
         let mut steps = self.steps().map_err(&listed)?;
@@ -33,8 +33,7 @@ impl RunDir {
         Ok(set_aside.into_iter().chain(line.map(folder)).collect())
     }
 
-    /// The newest whole checkpoint: the first candidate whose manifest reads and whose files have their sizes.
-    /// One that a newer dtrain wrote is an error.
+    /// The first candidate whose manifest reads and whose files have their sizes; a newer format is an error.
     pub fn newest_checkpoint(&self) -> Result<Option<(PathBuf, Manifest)>, RunDirError> {
         for folder in self.candidates()? {
             match Manifest::read(&folder) {
@@ -69,8 +68,7 @@ impl RunDir {
         steps_in(&self.checkpoints())
     }
 
-    /// The step of the checkpoint that `link`, which is [`RunDir::latest`] or [`RunDir::best`], points to, when it lies in this
-    /// run's folder; none where there is no such link, or it points elsewhere or nowhere.
+    /// The step of this run's checkpoint to which `link`, [`RunDir::latest`] or [`RunDir::best`], points.
     pub fn linked(&self, link: &Path) -> Option<u64> {
         let step = self.named(link)?;
         let same = fs::canonicalize(link).ok()? == fs::canonicalize(self.checkpoint(step)).ok()?;

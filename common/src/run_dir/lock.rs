@@ -1,5 +1,4 @@
-//! Locks that keep two runs out of one folder, each with a lease beside it: on a network file system one machine may have locks and
-//! another none, or its locks may be its own affair.
+//! Locks that keep two runs out of one folder, each with a lease beside it for machines that share no locks.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -43,8 +42,7 @@ impl RunLock {
         ))
     }
 
-    /// Whether another run has taken the folder, because this process did not run, or did not reach the file system, for long.
-    /// Nothing more may be written there.
+    /// Whether another run has taken the folder, because the lease was not renewed for long.
     pub fn is_lost(&self) -> bool {
         self.lease.as_ref().is_some_and(Lease::is_lost)
     }
@@ -65,8 +63,7 @@ impl RunLock {
 type TryLock = fn(&File) -> Result<(), TryLockError>;
 
 impl RunDir {
-    /// Claims the folder, which is there, for a run that begins or goes on; waits a moment for one that is ending. Where the
-    /// file system knows no locks it is a lease, see [`RunLock::note`].
+    /// Claims the folder for a run; waits a moment for one that is ending. Without locks it is a lease.
     pub fn claim(&self) -> Result<RunLock, RunDirError> {
         self.lock(RUN, ENDING, File::try_lock)
     }

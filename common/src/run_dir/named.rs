@@ -1,5 +1,4 @@
-//! What `--resume` named, and how far the run has come with it. The same command begins with that checkpoint once, then goes on from the
-//! newest one, however the launches between have ended: also by a loss of power.
+//! What `--resume` named, and how far the run has come with it: the same command begins with it once.
 
 use std::fs;
 use std::io;
@@ -13,8 +12,7 @@ use crate::files::{if_there, write_atomic};
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Named {
-    /// What the flag named: the path below `checkpoints/` where it lies there, so that the folder may move, else an absolute one. A link at
-    /// its end is kept.
+    /// The path below `checkpoints/` where it lies there, else an absolute one. A link at its end is kept.
     checkpoint: PathBuf,
     state: State,
 }
@@ -51,8 +49,7 @@ impl RunDir {
         Ok(self.state_of(checkpoint)? == Some(State::Begun) && self.newest_checkpoint()?.is_some())
     }
 
-    /// Whether this checkpoint, which may be another run's, is the one to begin with: the run was begun with it and has no checkpoint yet, or
-    /// a launch has come no further than the recipe.
+    /// Whether the run was begun with this checkpoint and has none, or has come no further than the recipe.
     pub(super) fn began_elsewhere(&self, checkpoint: &Path) -> Result<bool, RunDirError> {
         let known = self.state_of(checkpoint)?.is_some() && self.candidates()?.is_empty();
         Ok(known || !(self.has_begun()? || exists(&self.logs())?))
@@ -70,8 +67,7 @@ impl RunDir {
         }
     }
 
-    /// The name of a checkpoint in the record: the same command names the same one, whatever the folder it is given in, and wherever the run
-    /// directory has been moved.
+    /// The name of a checkpoint in the record, wherever the command is given or the run directory moved.
     pub(super) fn below(&self, checkpoint: &Path) -> PathBuf {
         let path = std::path::absolute(checkpoint).unwrap_or_else(|_| checkpoint.to_owned());
         let Ok(own) = fs::canonicalize(self.checkpoints()) else {

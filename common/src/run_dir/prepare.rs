@@ -23,8 +23,8 @@ pub enum Start {
 }
 
 impl RunDir {
-    /// [`RunDir::prepare`] with a claim to the folder, which is held as long as the run lasts. Call it once, before any worker
-    /// starts. Where the folder may not be used, nothing of a run is written.
+    /// [`RunDir::prepare`] with a claim to the folder for as long as the run lasts. Call it once, first of
+    /// all.
     pub fn begin(&self, recipe: &Recipe, resume: &Resume) -> Result<(Start, RunLock), RunDirError> {
         self.decide(recipe, resume)?;
         fs::create_dir_all(&self.root).map_err(failed("create the folder", &self.root))?;
@@ -35,9 +35,8 @@ impl RunDir {
         Ok((start, lock))
     }
 
-    /// Makes the folder for a run of `recipe`, or opens that of an earlier run of the same experiment, and writes
-    /// recipe.toml. Whoever calls it has claimed the folder, see [`RunDir::begin`], or is alone with it.
-    /// Where the folder may not be used, nothing is written.
+    /// Makes the folder for a run, or opens that of an earlier run of the same experiment, and writes
+    /// recipe.toml. Whoever calls it has claimed the folder. Where it may not be used, nothing is written.
     pub fn prepare(&self, recipe: &Recipe, resume: &Resume) -> Result<Start, RunDirError> {
         let start = self.decide(recipe, resume)?;
         let toml = recipe.to_toml()?;
@@ -93,8 +92,7 @@ impl RunDir {
         }
     }
 
-    /// Whether the folder's run ended before it began, as one does whose recipe goes with neither data nor machine: there is
-    /// nothing to go on with and nothing to lose, and the mended recipe is another experiment.
+    /// Whether the folder's run ended before it began, as by a recipe that does not go with the data.
     fn was_refused(&self) -> Result<bool, RunDirError> {
         if self.has_begun()? {
             return Ok(false);

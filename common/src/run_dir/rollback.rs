@@ -64,9 +64,9 @@ impl RunDir {
         Ok((own, Some(set_aside)))
     }
 
-    /// Completes what a crash has broken off: a rollback; and a commit, where a checkpoint that has its name becomes the latest, and one
-    /// that gave way to another that did not come returns. One whose other came gets the name of what is removed. Returns what the
-    /// rollback has set aside. Rank 0 calls it with the claim of the training, before it chooses a checkpoint.
+    /// Completes a rollback that a crash has broken off, and a commit: a checkpoint that has its name becomes
+    /// the latest, and one that gave way to another that did not come returns. Rank 0 calls it with the claim
+    /// of the training.
     pub fn recover(&self) -> Result<Option<SetAside>, RunDirError> {
         let folder = self.checkpoints();
         let replaced = self.replaced().map_err(failed("list the folder", &folder))?;
@@ -107,8 +107,7 @@ impl RunDir {
         Ok(None)
     }
 
-    /// The rollback that set this checkpoint aside and those since, with their folders. The line of steps that it belongs to and the present
-    /// one have in common what the one that went back furthest has left.
+    /// The rollback that set this checkpoint aside and those since, with their folders.
     fn since(&self, restores: &Path) -> Result<Vec<(PathBuf, Rollback)>, RunDirError> {
         let own = restores.parent();
         let all = self.set_aside().map_err(self.unlisted())?;

@@ -55,8 +55,7 @@ impl SetAside {
 }
 
 impl Rollback {
-    /// The checkpoint that is set aside and the run goes on from, as long as it is, and the newest step of its line in
-    /// `checkpoints/`.
+    /// The checkpoint set aside from which the run goes on, if any, and the newest step of its line.
     pub(super) fn begins_at(&self, run_dir: &RunDir) -> (Option<PathBuf>, u64) {
         let Some(restores) = &self.restores else {
             return (None, self.to);
@@ -106,8 +105,7 @@ impl RunDir {
         Ok(found.into_iter().max())
     }
 
-    /// The path below `checkpoints/` of a checkpoint that a rollback of this run has set aside; none where it lies elsewhere. `checkpoint` is
-    /// a path without links.
+    /// The path below `checkpoints/` of a checkpoint that a rollback of this run has set aside.
     pub(super) fn set_aside_in(&self, checkpoint: &Path) -> Option<PathBuf> {
         let folder = checkpoint.parent()?;
         let number = name_of(folder).strip_prefix(PREFIX)?;

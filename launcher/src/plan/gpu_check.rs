@@ -88,7 +88,10 @@ fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Res
     let mut notes = Vec::new();
     let mut full = Vec::new();
     for place in &gpus.places {
-        let (free, total) = (inventory.device(*place).free_bytes, inventory.device(*place).total_bytes);
+        let (free, total) = (
+            inventory.device(*place).free_bytes,
+            inventory.device(*place).total_bytes,
+        );
         if free >= LEAST_FREE && free >= total / 100 * MOSTLY_FREE {
             continue;
         }

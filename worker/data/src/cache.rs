@@ -11,8 +11,8 @@ use dtrain_common::recipe;
 
 mod available;
 
-/// The bound of the cache for one of `local_ranks` processes on this machine, in bytes. `"auto"` is a quarter of the memory
-/// that the system, or a limit of the process's control group, has free now, shared evenly; where nothing is known, 0.
+/// The bound of the cache, in bytes, for one of `local_ranks` processes on this machine. `"auto"` is an even
+/// share of a quarter of the memory that is free now.
 pub fn cache_bytes(cache: recipe::Cache, local_ranks: usize) -> u64 {
     match cache {
         recipe::Cache::Auto => available::bytes() / 4 / local_ranks.max(1) as u64,
@@ -21,8 +21,7 @@ pub fn cache_bytes(cache: recipe::Cache, local_ranks: usize) -> u64 {
     }
 }
 
-/// The memory of the host that is free, in bytes, as far as the system and the process's control group say; 0 where neither
-/// does.
+/// The memory of the host that is free, in bytes; 0 where nothing is known.
 pub fn free_host_bytes() -> u64 {
     available::bytes()
 }

@@ -21,8 +21,7 @@ use super::regular;
 /// How closely images are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// The header: a known format and a size within the limit. Files that are damaged further on are found only when
-    /// they are loaded.
+    /// The header: a known format and a size within the limit. Damage further on is found when loading.
     Header,
     /// The whole image is decoded.
     Full,
@@ -107,8 +106,7 @@ pub struct CheckReport {
     sizes: Vec<(usize, (u32, u32))>,
 }
 
-/// Whether so many bad images are taken for damage to the data set: more than 1%. The same rule holds for images that
-/// turn out bad while training.
+/// Whether so many bad images, more than 1%, are taken for damage to the data set; also while training.
 pub fn too_many_bad(bad: usize, total: usize) -> bool {
     bad.saturating_mul(100) > total
 }
@@ -119,8 +117,8 @@ const HEADER_BYTES: u64 = 64 << 10;
 /// The longest time between two calls of `progress`.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
-/// Looks at all samples of `index` in `threads` threads (at least one) and calls `progress(done, total)` on this
-/// thread now and then, and once at the end. The report does not depend on the number of threads.
+/// Looks at all samples in `threads` threads (at least one) and calls `progress(done, total)` on this thread
+/// now and then, and once at the end.
 pub fn check<L: Listed>(
     index: &L,
     needs: Needs,

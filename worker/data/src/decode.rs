@@ -30,9 +30,8 @@ mod refuse;
 pub use mask::{mask, mask_header};
 pub use refuse::LIMIT_BYTES;
 
-/// The size that the header states, (width, height), after the checks that need no pixels: a known format, a kind
-/// that is read, `channels` channels, a size within the limit. `bytes` may be only the beginning of a file if the header
-/// lies in it.
+/// The size that the header states, (width, height), after the checks that need no pixels. `bytes` may be
+/// only the beginning of a file if the header lies in it.
 pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32), SampleError> {
     guarded(|| {
         if channels == 3 {
@@ -72,8 +71,6 @@ pub fn pixels(bytes: &[u8], channels: usize, raw: &mut Vec<u8>, out: &mut Raster
 }
 
 /// Decodes a picture into `rgb` (row by row, 3 bytes a pixel) and returns (width, height).
-///
-/// `raw` is working memory; both are kept by the caller to be used again.
 pub fn rgb8(bytes: &[u8], raw: &mut Vec<u8>, rgb: &mut Vec<u8>) -> Result<(u32, u32), SampleError> {
     guarded(|| {
         let decoder = open_picture(bytes)?;

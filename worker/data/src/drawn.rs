@@ -194,7 +194,7 @@ impl<P: Painter> Dataset for Drawn<P> {
     }
 }
 
-/// The three planes of an image of `size` x `size` pixels. `color` gives a pixel's colour by its number and its place, from 0 to 1;
+/// The three planes of an image. `color` gives a pixel's colour by its number and its place, from 0 to 1, and
 /// `noise` is the strength of what is added to it.
 pub(super) fn planes(
     size: usize,

@@ -22,9 +22,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// What of an image of the size `source` (width, height) is shown in `target` pixels. `crop` scales until the target
-    /// is covered; for squares its sizes and offsets are those of torchvision's `Resize(size)` and `CenterCrop(size)`.
-    /// Panics if a side is 0.
+    /// What of an image of the size `source` (width, height) is shown in `target` pixels. For squares, `crop`
+    /// is `Resize(size)` and `CenterCrop(size)` of torchvision.
     pub fn new(resize: Resize, source: (u32, u32), target: (u32, u32)) -> Result<Self, SampleError> {
         let all = Self::rectangle((0, 0), source, target);
         match resize {
@@ -53,8 +52,7 @@ impl Frame {
     }
 }
 
-/// Resizes images: bilinear with antialiasing, as torchvision does. What fits is only cut. Holds working memory, one for a
-/// thread.
+/// Resizes images: bilinear with antialiasing, as torchvision does. Holds working memory, one for a thread.
 #[derive(Debug)]
 pub struct Fitter {
     resizer: Resizer,
@@ -73,8 +71,7 @@ impl Default for Fitter {
 }
 
 impl Fitter {
-    /// The part of the image that the frame shows, in the frame's size.
-    /// Panics if the frame is of an image of another size.
+    /// The part of the image that the frame, which is of this image's size, shows.
     pub fn fit<'a>(&'a mut self, image: &'a Raster, frame: Frame) -> Result<View<'a>, SampleError> {
         let (width, height) = (frame.target.0 as usize, frame.target.1 as usize);
         let view = image.view();
@@ -138,8 +135,7 @@ fn resize(
     resized.map_err(|error| refused(&error))
 }
 
-/// The part of a mask that the frame shows, in the frame's size: each pixel is the one that its middle falls on, since a
-/// mixture of two classes is none.
+/// The part of a mask that the frame shows: each pixel is the one that its middle falls on.
 pub fn fit_labels(mask: &Labels, frame: Frame) -> Labels {
     let (width, height) = frame.target;
     let place = |start: f64, length: f64, pixels: u32, side: u32| -> Vec<usize> {

@@ -26,8 +26,7 @@ pub struct Patterns {
 }
 
 impl Generated {
-    /// `samples` images of `classes` classes, normalised with [`super::Normalize::default`], without random changes.
-    /// Panics if `classes` or `image_size` is 0.
+    /// `samples` images of `classes` classes, with [`super::Normalize::default`] and without random changes.
     pub fn new(classes: usize, samples: usize, image_size: usize, seed: u64, split: Split) -> Self {
         assert!(classes > 0, "a generated set has classes");
         let mut rng = keyed(Domain::GeneratedClasses, seed, 0, 0);

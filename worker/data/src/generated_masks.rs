@@ -21,9 +21,8 @@ pub struct Blobs {
 }
 
 impl GeneratedMasks {
-    /// `samples` images of `classes` classes, the ground included, normalised with [`super::Normalize::default`], without random
-    /// changes; pixels of no class are 255.
-    /// Panics if there are fewer than 2 or more than 65,536 classes, or `image_size` is 0.
+    /// `samples` images of 2 to 65,536 classes, the ground included, with [`super::Normalize::default`] and
+    /// without random changes; pixels of no class are 255.
     pub fn new(classes: usize, samples: usize, image_size: usize, seed: u64, split: Split) -> Self {
         assert!(
             (2..=1 << 16).contains(&classes),

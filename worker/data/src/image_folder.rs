@@ -32,8 +32,7 @@ pub struct ImageIndex {
     pub classes: Vec<String>,
     /// The images, sorted by class and then by path.
     pub samples: Vec<Sample>,
-    /// Width and height of all images, where they are not resized: set by [`ImageIndex::without_bad`], or before
-    /// the check to what the images must have.
+    /// Width and height of all images where they are not resized: what they must have, or was found.
     #[serde(default)]
     pub size: Option<(u32, u32)>,
     /// Files below the split's folder that are not used; known where it was scanned.
@@ -101,8 +100,8 @@ impl ImageIndex {
         })
     }
 
-    /// The index without the samples that `report`, which is of this index, found bad. More than 1% of them, a class
-    /// that loses all, and differing sizes of images that are not resized are errors.
+    /// The index without the samples that `report` found bad. More than 1% of them, a class that loses all,
+    /// and differing sizes of images that are not resized are errors.
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
         let samples = report.good(&self.samples)?;
         let kept: HashSet<u32> = samples.iter().map(|sample| sample.0).collect();
@@ -171,8 +170,7 @@ impl Entry {
     }
 }
 
-/// The visible entries of a folder by name. A link that leads nowhere counts as a file, so that a lost image is
-/// reported when it is read instead of being missed in silence.
+/// The visible entries of a folder by name. A link that leads nowhere counts as a file, which is then bad.
 pub(super) fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
     let unreadable = |source| DataError::UnreadableFolder(folder.to_path_buf(), source);
     let mut entries = Vec::new();

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::thread::{self, JoinHandle};
 
 use self::threads::{Shared, State, lock, wait};
@@ -20,9 +21,7 @@ mod threads;
 
 pub use batch::{Batch, LoaderOptions, MicroBatch};
 
-/// The loading threads. Iterate to get the batches; the time that `next` takes is the time waited for data.
-///
-/// Dropping it stops the threads after the sample that each is loading.
+/// The loading threads. Iterate to get the batches; dropping it stops the threads after their present sample.
 pub struct Loader {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -31,8 +30,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts loading `work`, an iterator that may be endless. It is asked for the next micro-batch on one of the
-    /// threads, never on two at once, and should not block.
+    /// Starts loading `work`, which may be endless, is asked on one thread at a time, and should not block.
     pub fn start(
         dataset: Arc<dyn Dataset>,
         options: LoaderOptions,
@@ -72,31 +70,19 @@ impl Loader {
             state.spare.push(batch.columns);
         }
     }
-}
 
-/// What there is of the next batch at the moment.
-enum Next {
-    /// It, or why there is none.
-    Here(Result<Batch, DataError>),
-    /// It is still loading.
-    Loading,
-    /// There is none any more.
-    None,
-}
-
-impl Loader {
     /// As [`Iterator::next`], but without waiting: `None` also where the next batch is still loading.
     pub fn next_if_loaded(&mut self) -> Option<Result<Batch, DataError>> {
         match self.look(&mut self.shared.lock()) {
-            Next::Here(batch) => Some(batch),
-            Next::Loading | Next::None => None,
+            Poll::Ready(batch) => batch,
+            Poll::Pending => None,
         }
     }
 
-    fn look(&self, state: &mut State) -> Next {
+    fn look(&self, state: &mut State) -> Poll<Option<Result<Batch, DataError>>> {
         // Of several threads that fail the first is told of, and it is the end.
         if state.stop {
-            return Next::None;
+            return Poll::Ready(None);
         }
         if state.broken.is_none() {
             state.broken = state.jobs.front_mut().and_then(|job| job.failed.take());
@@ -104,17 +90,17 @@ impl Loader {
         if let Some(error) = state.broken.take() {
             state.stop = true;
             self.shared.work_changed.notify_all();
-            return Next::Here(Err(error));
+            return Poll::Ready(Some(Err(error)));
         }
         match state.jobs.front() {
             Some(job) if job.done == job.samples => {
                 let batch = std::mem::take(&mut *lock(&job.batch));
                 state.jobs.pop_front();
                 self.shared.work_changed.notify_all();
-                Next::Here(Ok(batch))
+                Poll::Ready(Some(Ok(batch)))
             }
-            None if state.exhausted => Next::None,
-            _ => Next::Loading,
+            None if state.exhausted => Poll::Ready(None),
+            _ => Poll::Pending,
         }
     }
 }
@@ -127,9 +113,8 @@ impl Iterator for Loader {
         let mut state = self.shared.lock();
         loop {
             match self.look(&mut state) {
-                Next::Here(batch) => return Some(batch),
-                Next::None => return None,
-                Next::Loading => state = wait(&self.shared.batch_changed, state),
+                Poll::Ready(batch) => return batch,
+                Poll::Pending => state = wait(&self.shared.batch_changed, state),
             }
         }
     }

@@ -39,8 +39,7 @@ pub struct MaskIndex {
     pub rule: MaskRule,
     /// The pairs.
     pub samples: Vec<Pair>,
-    /// Width and height of all images, where they are not resized: set by [`MaskIndex::without_bad`], or before the check to
-    /// what the images must have.
+    /// Width and height of all images where they are not resized: what they must have, or was found.
     #[serde(default)]
     pub size: Option<(u32, u32)>,
     /// Files below both folders that are not used; known where they were scanned.
@@ -49,8 +48,8 @@ pub struct MaskIndex {
 }
 
 impl MaskIndex {
-    /// Lists the images below `root/images` and `root/masks`, also nested ones, and pairs those whose paths are the same but
-    /// for the ending. Hidden names are ignored and files of other kinds counted, as in an image folder.
+    /// Lists the images below both folders and pairs those whose paths are the same but for the ending.
+    /// Hidden names are ignored and files of other kinds counted.
     pub fn scan(root: &Path, images: &str, masks: &str, rule: MaskRule) -> Result<Self, DataError> {
         let (image_folder, mask_folder) = (root.join(images), root.join(masks));
         let mut ignored = Ignored::default();
@@ -111,9 +110,8 @@ impl MaskIndex {
         Ok(size)
     }
 
-    /// The index without the samples that `report`, which is of this index, found bad.
-    /// More than 1% of bad images, and differing sizes of images that are not resized, are errors.
-    /// Panics if the report is of another index.
+    /// The index without the samples that `report` found bad. More than 1% of them, and differing sizes of
+    /// images that are not resized, are errors.
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
         Ok(Self {
             samples: report.good(&self.samples)?,
@@ -122,9 +120,8 @@ impl MaskIndex {
         })
     }
 
-    /// What the masks hold, by the report of a check of this index. Where that decoded only some masks and found fewer than `wanted`
-    /// classes, the others are decoded too until there are so many, in `threads` threads with `progress` as in [`super::check()`]: a
-    /// class may be rare.
+    /// What the masks hold, by the report of a check. Where that decoded only some and found fewer than
+    /// `wanted` classes, the others are decoded too until there are so many: a class may be rare.
     pub fn census(
         &self,
         report: &CheckReport,

@@ -24,8 +24,7 @@ pub struct MaskRule {
     pub kind: MaskKind,
     /// Classes go from 0 to one less than this.
     pub classes: usize,
-    /// The value that means no class: in files of [`MaskKind::Index`], and of pixels that a random shift brings in
-    /// from outside of the image. The loss leaves it out.
+    /// The value that means no class, in files of [`MaskKind::Index`] and of pixels from outside of an image.
     pub ignore: i64,
 }
 

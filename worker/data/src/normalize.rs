@@ -1,5 +1,4 @@
-//! From pixel values to what a model takes: `(x - mean) / std` for each channel, in planes. 8-bit values stay what they are up to the
-//! device that computes with them, and are looked up in a table there.
+//! From pixel values to what a model takes: `(x - mean) / std` for each channel; 8-bit values by a table.
 
 use super::plane::Placement;
 use super::raster::View;
@@ -13,9 +12,8 @@ pub struct Normalize {
 }
 
 impl Normalize {
-    /// Mean and standard deviation of each channel, for 8- and 16-bit images on the scale from 0 to 1, for
-    /// floating-point images on that of their values. `std` must not be 0 (the recipe checks it).
-    /// Panics if the two are not of the same length.
+    /// Mean and standard deviation, not 0, of each channel, for 8- and 16-bit images on the scale from 0 to
+    /// 1, for floating-point images on that of their values.
     pub fn new(mean: &[f64], std: &[f64]) -> Self {
         assert_eq!(
             mean.len(),

@@ -1,5 +1,4 @@
-//! Images of files as a data set, with a class for each image or for each pixel: reading, decoding, keeping, resizing,
-//! changing at random.
+//! Images of files as a data set, with a class for each image or for each pixel.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -49,8 +48,7 @@ pub struct ImageOptions {
 }
 
 impl ImageOptions {
-    /// RGB pictures as squares of `side` pixels, cut from the middle, normalised as torchvision's weights expect, without
-    /// random changes or cache.
+    /// RGB pictures as squares of `side` pixels, as torchvision's weights expect, neither changed nor cached.
     pub fn square(side: u32) -> Self {
         Self {
             channels: 3,

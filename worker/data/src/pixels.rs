@@ -8,8 +8,8 @@ use super::normalize::Normalize;
 use super::plane::Placement;
 use super::raster::{Samples, Values, View};
 
-/// Images of one shape, one after the other, in planes. 8-bit images are normalised by the device that computes with them, which
-/// saves three quarters of the way there. Where an image is not of 8 bits, all are normalised here.
+/// Images of one shape, in planes. 8-bit images are normalised by the device, which saves three quarters of
+/// the way there. Where an image is not of 8 bits, all are normalised here.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pixels {
     normalize: Arc<Normalize>,

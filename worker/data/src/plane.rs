@@ -63,8 +63,7 @@ impl<T: Copy> Plane<'_, T> {
     }
 }
 
-/// For a side of `length` pixels: the range of the result that the source covers, and where in the source it begins. `shift` is
-/// [`Placement::left`] or [`Placement::top`].
+/// For a side of `length` pixels: the range of the result that the shifted source covers, and its start.
 fn covered(shift: i32, length: usize) -> (Range<usize>, usize) {
     let away = shift.unsigned_abs() as usize;
     let kept = length.saturating_sub(away);

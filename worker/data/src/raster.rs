@@ -109,8 +109,8 @@ pub enum Samples<'a> {
     F32(&'a [f32]),
 }
 
-/// A rectangle of an image. The value of channel c at (x, y) is `samples[c * plane + y * row + x]`, or
-/// `samples[c + y * row + 3 * x]` in an RGB picture.
+/// A rectangle of an image: channel c at (x, y) is `samples[c * plane + y * row + x]`, or `samples[c + y *
+/// row + 3 * x]` in an RGB picture.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     /// The values from the rectangle's upper left corner on.
@@ -233,8 +233,7 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// Writes it as a [`Pixels`](super::pixels::Pixels) with the same placement writes its image; what lies outside of it becomes
-    /// `outside`.
+    /// Writes it as an image is written with the same placement; what lies outside of it becomes `outside`.
     pub(super) fn write(&self, placement: Placement, outside: i64, out: &mut [i64]) {
         let (width, height) = (self.width as usize, self.height as usize);
         let (values, row, step) = (&self.values[..], width, 1);

@@ -35,8 +35,8 @@ impl Corpus {
         })
     }
 
-    /// A text of so many characters made by a small grammar: something to train on where there is no data. It depends on the
-    /// seed alone, and one of more characters begins with one of fewer.
+    /// A text of so many characters made by a small grammar, from the seed alone. One of more characters
+    /// begins with one of fewer.
     pub fn generated(tokenizer: Tokenizer, characters: usize, seed: u64) -> Result<Self, DataError> {
         let mut rng = keyed(Domain::GeneratedText, seed, 0, 0);
         let mut text = String::new();
@@ -64,8 +64,8 @@ pub struct TextIndex {
 }
 
 impl TextIndex {
-    /// Reads the text at `root`: a file, or all `*.txt` files of a folder in the order of their names. Hidden names are ignored;
-    /// a file that does not end with a line break gets one before the next file.
+    /// Reads the text at `root`: a file, or all `*.txt` files of a folder by name, hidden ones left out. A
+    /// file that does not end with a line break gets one before the next file.
     pub fn scan(root: &Path, tokenizer: Tokenizer) -> Result<(Self, Corpus), DataError> {
         let files = match root.is_dir() {
             true => texts(root)?,
@@ -144,8 +144,7 @@ fn digest(text: &str) -> u64 {
     })
 }
 
-/// Adds a sentence, or now and then a line break. Verbs agree with their subjects in number, some words call for others, so
-/// that there is something to learn at every distance up to a sentence.
+/// Adds a sentence, or now and then a line break. There is something to learn at every distance within it.
 fn sentence(rng: &mut SampleRng, text: &mut String) {
     const NOUNS: [&str; 8] = ["cat", "dog", "bird", "king", "river", "child", "tree", "ship"];
     const ADJECTIVES: [&str; 6] = ["small", "red", "old", "quiet", "bright", "wild"];

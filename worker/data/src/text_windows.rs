@@ -23,8 +23,7 @@ pub struct TextWindows {
 }
 
 impl TextWindows {
-    /// Windows of `context` tokens. The last `test_fraction` of the tokens (rounded) is the test part, what is before it the
-    /// training part. Panics if `context` is 0 or the fraction is not between 0 and 1.
+    /// Windows of `context` tokens. The last `test_fraction` of the tokens is the test part.
     pub fn new(corpus: Corpus, split: Split, test_fraction: f64, context: usize) -> Result<Self, DataError> {
         assert!(
             context > 0 && (0.0..=1.0).contains(&test_fraction),

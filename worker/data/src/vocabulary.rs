@@ -66,8 +66,7 @@ impl Vocabulary {
         narrow.collect::<Result<_, _>>().map(Tokens::U16)
     }
 
-    /// The text of some numbers, for samples drawn from a model. Numbers that are none of the vocabulary's, and bytes that
-    /// make no character, become U+FFFD.
+    /// The text of some numbers. Numbers that are none of the vocabulary's, and broken bytes, become U+FFFD.
     pub fn decode(&self, numbers: impl IntoIterator<Item = u32>) -> String {
         match self {
             Self::Chars(characters) => {

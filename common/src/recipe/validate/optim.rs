@@ -134,8 +134,7 @@ impl Checks<'_> {
     }
 }
 
-/// The length in words of the run, or of a stage whose schedule it is, when `warmup` is longer and that can be told without
-/// looking at the data.
+/// The length, in words, of what the schedule covers, if `warmup` is longer as far as the recipe tells.
 fn shorter_run(recipe: &Recipe, warmup: Span) -> Option<String> {
     let all: Vec<_> = (0..recipe.stages())
         .map(|number| recipe.of_stage(number))
@@ -157,8 +156,7 @@ fn shorter_run(recipe: &Recipe, warmup: Span) -> Option<String> {
         })
 }
 
-/// The length of these stages together, if the warm-up is longer, as far as the recipe alone says it. Of a run that takes no step
-/// at all another sentence tells.
+/// The length of these stages together, if `warmup` is longer as far as the recipe tells and there is a step.
 fn shorter_than(stages: &[Recipe], samples: Option<usize>, warmup: Span) -> Option<Span> {
     let rate = |stage: &Recipe| Some(stage.train.steps_per_epoch(samples? as u64));
     let steps = |stage: &Recipe| match rate(stage) {

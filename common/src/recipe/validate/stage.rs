@@ -1,5 +1,4 @@
-//! What must hold within `[[stage]]`, between the stages, and between them and the rest of the recipe. Which parameters their
-//! globs match is told when there is a model.
+//! What must hold within and between stages. What their globs match is told when there is a model.
 
 use toml::Value;
 

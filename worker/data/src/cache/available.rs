@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that could be taken without pushing others out: the system's figure, or what is left of a control group's limit
-/// where that is less. 0 where neither is known.
+/// The free memory by the system, or by a control group's limit where that is less; 0 if unknown.
 pub(super) fn bytes() -> u64 {
     at(Path::new("/"))
 }
@@ -24,8 +23,8 @@ fn meminfo(text: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The folders of the control groups that this process is in, innermost first: of version 2 and of version 1's controller
-/// of memory. Inside a container the process's own path is often not visible, but the root of the tree is its own.
+/// The folders of this process's control groups, of version 2 and of version 1's controller of memory,
+/// innermost first. Inside a container only the root of the tree may be visible.
 fn groups(root: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mut folders = Vec::new();

@@ -1,6 +1,4 @@
-//! TIFF files of any number of bands, read as the numbers that they hold: satellite tiles, elevation, depth.
-//!
-//! `image` reads TIFF files that are pictures; here the bands are data, whatever the file says they look like.
+//! TIFF files of any number of bands, read as numbers: satellite tiles, elevation, depth.
 
 use std::borrow::Cow;
 use std::io::Cursor;
@@ -96,45 +94,41 @@ impl<'a> Bands<'a> {
         let (count, planar) = (self.count, self.planar);
         (out.width, out.height, out.channels) = (self.size.0, self.size.1, count);
         let complete = match &self.values()? {
-            DecodingResult::U8(values) => {
-                spread(values, count, planar, out.empty_u8(), |value| value);
-                values.len()
-            }
-            DecodingResult::U16(values) => {
-                spread(values, count, planar, out.empty_f32(), unit16);
-                values.len()
-            }
+            DecodingResult::U8(values) => spread(values, count, planar, out.empty_u8(), |value| value),
+            DecodingResult::U16(values) => spread(values, count, planar, out.empty_f32(), unit16),
             DecodingResult::F16(values) => {
-                spread(values, count, planar, out.empty_f32(), |value| value.to_f32());
-                values.len()
+                spread(values, count, planar, out.empty_f32(), |value| value.to_f32())
             }
-            DecodingResult::F32(values) => {
-                spread(values, count, planar, out.empty_f32(), |value| value);
-                values.len()
-            }
+            DecodingResult::F32(values) => spread(values, count, planar, out.empty_f32(), |value| value),
             DecodingResult::F64(values) => {
-                spread(values, count, planar, out.empty_f32(), |value| value as f32);
-                values.len()
+                spread(values, count, planar, out.empty_f32(), |value| value as f32)
             }
             _ => 0,
         };
-        if complete != pixels * count {
-            return Err(cut_short());
+        match complete == pixels * count {
+            true => Ok(()),
+            false => Err(cut_short()),
         }
-        Ok(())
     }
 }
 
-fn spread<T: Copy, U>(found: &[T], count: usize, planar: bool, planes: &mut Vec<U>, value: impl Fn(T) -> U) {
+/// Writes what was found as planes, and says how many values there are.
+fn spread<T: Copy, U>(
+    found: &[T],
+    count: usize,
+    planar: bool,
+    planes: &mut Vec<U>,
+    value: impl Fn(T) -> U,
+) -> usize {
     if planar || count == 1 {
         planes.extend(found.iter().map(|&it| value(it)));
     } else {
         separate(found, count, planes, value);
     }
+    found.len()
 }
 
-/// The same file with its bands called shades of grey. The decoder gives all bands of such a file, but of one that is called
-/// RGB with further bands only the first three.
+/// The same file with its bands called shades of grey: of an RGB file the decoder gives only three bands.
 fn as_grey(bytes: &[u8]) -> Option<Vec<u8>> {
     let little = match bytes.get(..2)? {
         b"II" => true,

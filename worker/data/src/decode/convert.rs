@@ -40,8 +40,8 @@ pub(super) fn fits(color: ColorType, channels: usize) -> Result<(), SampleError>
     }
 }
 
-/// Anything that `image` decodes, as `channels` planes: 8-bit values stay, 16-bit ones become floating-point. One channel
-/// is the brightness, with transparent pixels over white.
+/// Anything that `image` decodes, as planes: 8-bit values stay, 16-bit ones become floating-point. One
+/// channel is the brightness, with transparent pixels over white.
 pub(super) fn to_planes(
     color: ColorType,
     raw: &[u8],

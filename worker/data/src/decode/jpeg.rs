@@ -127,8 +127,7 @@ fn frame(bytes: &[u8]) -> Result<Frame, SampleError> {
     Err(cut_short())
 }
 
-/// Whether a JPEG file reaches its end-of-image marker. The segments are walked through, since an embedded preview
-/// has a marker of its own, and many good files have something after the end.
+/// Whether a JPEG file reaches its end-of-image marker. An embedded preview has one of its own.
 pub(super) fn is_whole(bytes: &[u8]) -> bool {
     segments(bytes).any(|segment| segment.marker == EOI)
 }

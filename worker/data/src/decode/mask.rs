@@ -25,9 +25,8 @@ pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32), SampleError> {
     })
 }
 
-/// The numbers that a mask holds: of a palette image the places in the palette, of a grey one the grey values as they are
-/// stored, whatever their number of bits. RGB is read where the three values agree, transparency is ignored.
-/// JPEG files are refused, since their compression changes values.
+/// The numbers that a mask holds: places in a palette, or grey values as they are stored. RGB is read where
+/// the three values agree, transparency is ignored, JPEG files are refused.
 pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<(), SampleError> {
     out.values.clear();
     guarded(|| match format_of(bytes)? {

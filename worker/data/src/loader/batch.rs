@@ -19,8 +19,7 @@ pub struct MicroBatch {
 pub struct Batch {
     /// The fields of the data set.
     pub fields: Arc<[Field]>,
-    /// For each field the values of the n samples, one after the other; zeros where a sample could not be loaded, which mean nothing in
-    /// images that are still to be normalised.
+    /// The values of the n samples by field; what stands for a sample that could not be loaded means nothing.
     pub columns: Vec<Column>,
     /// n weights: 1, or 0 for a sample that could not be loaded.
     pub weights: Vec<f32>,

@@ -234,8 +234,7 @@ impl Shared {
     }
 }
 
-/// A lock whose holder panicked is taken over: such a panic is reported on its own way, and a second one here would
-/// hide it.
+/// A lock whose holder panicked is taken over: such a panic is reported on its own way.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
