@@ -91,7 +91,7 @@ impl Setup {
             .then(|| Arc::new(RankSync::new(env.world_size)));
         let mut registry = registry(recipe, device);
         if recipe.model.batchnorm.group().is_some() {
-            registry.normalise_in_groups();
+            registry.is_batch_grouped = true;
         }
         registry.set_batch_sync(batch_sync.clone().map(|sync| sync as Arc<dyn BatchSync>));
         let folder = opening.resume.as_deref().filter(|_| only.is_none());
@@ -142,7 +142,7 @@ impl Setup {
 
 pub(crate) fn registry(recipe: &Recipe, device: Device) -> Registry {
     let mut registry = Registry::new(device);
-    registry.channels_last(recipe.model.memory_format == MemoryFormat::ChannelsLast);
+    registry.channels_last = recipe.model.memory_format == MemoryFormat::ChannelsLast;
     registry
 }
 
@@ -262,7 +262,7 @@ fn has_figure(task: &dyn Task, wanted: &str) -> Result<(), WorkerError> {
 }
 
 fn needs(task: &dyn Task, registry: &Registry) -> Needs {
-    let batch_norms = match (registry.is_batch_grouped(), registry.is_batch_synced()) {
+    let batch_norms = match (registry.is_batch_grouped, registry.is_batch_synced()) {
         _ if !has_batch_norm(registry) => BatchNorms::None,
         (true, _) => BatchNorms::Grouped,
         (false, true) => BatchNorms::Synced,

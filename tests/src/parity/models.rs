@@ -95,8 +95,8 @@ impl Case {
     fn new(name: &'static str, kind: Kind, channels_last: bool) -> Self {
         let about = about(name);
         let mut registry = Registry::new(device());
-        registry.set_kind(kind);
-        registry.channels_last(channels_last);
+        registry.kind = kind;
+        registry.channels_last = channels_last;
         let forward = network(name, &about["settings"], &mut registry);
         for entry in registry.state() {
             let shape = entry.tensor().size();

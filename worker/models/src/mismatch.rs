@@ -1,9 +1,10 @@
 //! Comparing the tensors of a model with those of a file, and saying in words how they differ.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use safetensors::Dtype;
+use safetensors::tensor::TensorInfo;
 use tch::Kind;
 
 use super::dtype::kind_of;
@@ -15,14 +16,6 @@ pub(super) struct Wanted<'a> {
     pub(super) name: &'a str,
     pub(super) shape: Vec<usize>,
     pub(super) kind: Kind,
-}
-
-/// A tensor of the file, as far as comparing needs it.
-#[derive(Clone, Debug)]
-pub(super) struct Found<'a> {
-    pub(super) name: &'a str,
-    pub(super) shape: &'a [usize],
-    pub(super) dtype: Dtype,
 }
 
 /// A tensor whose shape in the file is not that in the model.
@@ -54,16 +47,15 @@ pub struct Mismatch {
 }
 
 /// Compares by name. A missing `num_batches_tracked` is no difference: files of before PyTorch 0.4.1 have none.
-pub(super) fn compare(model: &[Wanted<'_>], file: &[Found<'_>]) -> Mismatch {
-    let by_name: HashMap<&str, &Found<'_>> = file.iter().map(|found| (found.name, found)).collect();
+pub(super) fn compare(model: &[Wanted<'_>], file: &BTreeMap<&str, &TensorInfo>) -> Mismatch {
     let mut mismatch = Mismatch {
         model: looks_like(&model.iter().map(|wanted| wanted.name).collect::<Vec<_>>()),
-        file: looks_like(&file.iter().map(|found| found.name).collect::<Vec<_>>()),
+        file: looks_like(&file.keys().copied().collect::<Vec<_>>()),
         ..Mismatch::default()
     };
     for wanted in model {
         let name = wanted.name.to_owned();
-        match by_name.get(wanted.name) {
+        match file.get(wanted.name) {
             None if is_batch_counter(wanted.name) => {}
             None => mismatch.missing.push((name, wanted.shape.clone())),
             Some(found) if found.shape != wanted.shape => mismatch.shapes.push(ShapeDifference {
@@ -80,10 +72,10 @@ pub(super) fn compare(model: &[Wanted<'_>], file: &[Found<'_>]) -> Mismatch {
         }
     }
     let known: BTreeSet<&str> = model.iter().map(|wanted| wanted.name).collect();
-    for found in file.iter().filter(|found| !known.contains(found.name)) {
+    for (name, found) in file.iter().filter(|(name, _)| !known.contains(*name)) {
         mismatch
             .unexpected
-            .push((found.name.to_owned(), found.shape.to_vec()));
+            .push(((*name).to_owned(), found.shape.clone()));
     }
     // The first few are shown, and counters tell least about the network.
     mismatch
@@ -228,33 +220,19 @@ mod tests {
             wanted("bn.num_batches_tracked", &[], Kind::Int64),
             wanted("d", &[1], Kind::Float),
         ];
+        let info = |shape: &[usize], dtype| TensorInfo {
+            dtype,
+            shape: shape.to_vec(),
+            data_offsets: (0, 0),
+        };
         let file = [
-            Found {
-                name: "a",
-                shape: &[3, 2],
-                dtype: Dtype::F32,
-            },
-            Found {
-                name: "b",
-                shape: &[4],
-                dtype: Dtype::I32,
-            },
-            Found {
-                name: "x.num_batches_tracked",
-                shape: &[],
-                dtype: Dtype::I64,
-            },
-            Found {
-                name: "e",
-                shape: &[5],
-                dtype: Dtype::F32,
-            },
-            Found {
-                name: "d",
-                shape: &[1],
-                dtype: Dtype::BF16,
-            },
+            ("a", info(&[3, 2], Dtype::F32)),
+            ("b", info(&[4], Dtype::I32)),
+            ("x.num_batches_tracked", info(&[], Dtype::I64)),
+            ("e", info(&[5], Dtype::F32)),
+            ("d", info(&[1], Dtype::BF16)),
         ];
+        let file = file.iter().map(|(name, info)| (*name, info)).collect();
         let mismatch = compare(&model, &file);
         assert_eq!(mismatch.missing, [("c".to_owned(), vec![4])]);
         assert_eq!(

@@ -25,21 +25,23 @@ pub(super) fn looks_like(names: &[&str]) -> String {
     let bottleneck = names
         .iter()
         .any(|name| stage_and_block(name).is_some() && name.contains(".conv3."));
-    let residual = match (blocks, bottleneck) {
-        ([2, 2, 2, 2], false) => "a resnet18",
-        ([3, 4, 6, 3], false) => "a resnet34",
-        ([3, 4, 6, 3], true) => "a resnet50",
-        ([3, 4, 23, 3], true) => "a resnet101",
-        ([3, 8, 36, 3], true) => "a resnet152",
-        _ if blocks.iter().all(|count| *count > 0) => {
-            let counts = blocks.map(|count| count.to_string()).join("-");
-            let kind = if bottleneck { "bottleneck" } else { "basic" };
-            return format!("a residual network with {counts} {kind} blocks");
-        }
-        _ => "",
-    };
-    if !residual.is_empty() {
-        return residual.to_owned();
+    const RESIDUAL: [([usize; 4], bool, &str); 5] = [
+        ([2, 2, 2, 2], false, "a resnet18"),
+        ([3, 4, 6, 3], false, "a resnet34"),
+        ([3, 4, 6, 3], true, "a resnet50"),
+        ([3, 4, 23, 3], true, "a resnet101"),
+        ([3, 8, 36, 3], true, "a resnet152"),
+    ];
+    if let Some((.., known)) = RESIDUAL
+        .iter()
+        .find(|known| (known.0, known.1) == (blocks, bottleneck))
+    {
+        return (*known).to_owned();
+    }
+    if blocks.iter().all(|count| *count > 0) {
+        let counts = blocks.map(|count| count.to_string()).join("-");
+        let kind = if bottleneck { "bottleneck" } else { "basic" };
+        return format!("a residual network with {counts} {kind} blocks");
     }
     const MARKS: [(&str, &str); 6] = [
         ("denseblock", "a densenet"),
@@ -52,13 +54,9 @@ pub(super) fn looks_like(names: &[&str]) -> String {
             "a network of another family (VGG, MobileNet, EfficientNet or the like)",
         ),
     ];
-    match MARKS
-        .iter()
-        .find(|(mark, _)| names.iter().any(|name| name.contains(mark)))
-    {
-        Some((_, kind)) => (*kind).to_owned(),
-        None => "no network known to dtrain".to_owned(),
-    }
+    let marked = |(mark, _): &&(&str, &str)| names.iter().any(|name| name.contains(mark));
+    let kind = MARKS.iter().find(marked).map(|(_, kind)| *kind);
+    kind.unwrap_or("no network known to dtrain").to_owned()
 }
 
 /// A tensor that a vision transformer, a U-Net and a GPT has and no other network, at the root of its names.

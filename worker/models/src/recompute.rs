@@ -68,13 +68,8 @@ impl Recompute {
         self.shared.segments.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn failure(&self) -> MutexGuard<'_, Option<ModelError>> {
-        // An assignment leaves nothing half changed.
-        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn take_failure(&self) -> Option<ModelError> {
-        self.failure().take()
+        lock(&self.shared.failure).take()
     }
 
     /// Keeps the error, and gives libtorch its kind and its words.
@@ -85,7 +80,7 @@ impl Recompute {
             _ => ErrorKind::Other,
         };
         let message = error.to_string();
-        *self.failure() = Some(error);
+        *lock(&self.shared.failure) = Some(error);
         ShimError {
             op: "compute a segment",
             kind,
@@ -137,38 +132,41 @@ impl<T: Send + 'static> Segment<T> {
         x: &Tensor,
         forward: impl Fn(&T, &Tensor) -> Result<Tensor, ModelError> + Send + Sync + 'static,
     ) -> Result<Tensor, ModelError> {
-        let [y] = self.run_many([x], move |layers, [x]| Ok([forward(layers, x)?]))?;
-        Ok(y)
+        self.run_many([x], move |layers, [x]| forward(layers, x))
     }
 
-    /// As [`Segment::run`], of several tensors to several.
-    pub fn run_many<const N: usize, const M: usize>(
+    /// As [`Segment::run`], of several tensors.
+    pub fn run_many<const N: usize>(
         &self,
         inputs: [&Tensor; N],
-        forward: impl Fn(&T, [&Tensor; N]) -> Result<[Tensor; M], ModelError> + Send + Sync + 'static,
-    ) -> Result<[Tensor; M], ModelError> {
+        forward: impl Fn(&T, [&Tensor; N]) -> Result<Tensor, ModelError> + Send + Sync + 'static,
+    ) -> Result<Tensor, ModelError> {
         if !self.is_recomputed(&inputs) {
             return forward(&lock(&self.layers), inputs);
         }
         let (layers, handle) = (Arc::clone(&self.layers), self.recompute.clone());
-        let check = Check::new(Arc::clone(&self.name), self.is_checked());
+        let check = Check {
+            name: Arc::clone(&self.name),
+            values: self.is_checked(),
+            first: Mutex::default(),
+        };
         // What an earlier backward pass left for whoever asks, and nobody asked for.
         self.recompute.take_failure();
         let outputs = recompute(&inputs, move |inputs, pass| {
             let _region = Region::enter(pass);
             let compute = || {
-                let inputs = <&[Tensor; N]>::try_from(inputs).map_err(|_| count_differs(N, inputs.len()))?;
-                let outputs = forward(&lock(&layers), inputs.each_ref())?;
-                check.compare(&outputs, pass)?;
-                Ok(outputs.into())
+                let inputs = <&[Tensor; N]>::try_from(inputs).map_err(|_| other_count())?;
+                let output = forward(&lock(&layers), inputs.each_ref())?;
+                check.compare(&output, pass)?;
+                Ok(vec![output])
             };
             compute().map_err(|error| handle.fail(error))
         });
-        let outputs = outputs.map_err(|error| {
+        let mut outputs = outputs.map_err(|error| {
             let failure = self.recompute.take_failure();
             failure.unwrap_or_else(|| TchError::Torch(error.to_string()).into())
         })?;
-        <[Tensor; M]>::try_from(outputs).map_err(|outputs| count_differs(M, outputs.len()))
+        outputs.pop().ok_or_else(other_count)
     }
 
     /// Whether there is a backward pass to come that leads through the segment, and the segment is one of those.
@@ -194,13 +192,13 @@ impl<T: Send + 'static> Segment<T> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Layers are not changed by computing with them, and counters are whole; a panic is reported by whoever panicked.
+    // Layers are not changed by computing with them, and the rest is whole; a panic is reported by whoever panicked.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// That libtorch gives back as many tensors as it was given is what it promises.
-fn count_differs(expected: usize, got: usize) -> ModelError {
-    TchError::Convert(format!("{got} tensors and not {expected}")).into()
+fn other_count() -> ModelError {
+    TchError::Convert("another number of tensors".to_owned()).into()
 }
 
 thread_local! {
@@ -214,64 +212,50 @@ pub fn is_recomputing() -> bool {
 }
 
 /// While it lives, the thread computes a segment for this time. A segment within one that is computed again is so too.
-struct Region {
-    before: bool,
-}
+struct Region(bool);
 
 impl Region {
     fn enter(pass: Pass) -> Self {
         let before = RECOMPUTING.get();
         RECOMPUTING.set(before || pass == Pass::Again);
-        Self { before }
+        Self(before)
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        RECOMPUTING.set(self.before);
+        RECOMPUTING.set(self.0);
     }
 }
 
-/// What is kept of the results of the first time.
+/// What is kept of the result of the first time.
 struct Check {
     name: Arc<str>,
     /// Whether values are compared too.
     values: bool,
-    first: Mutex<Vec<Print>>,
+    first: Mutex<Option<Print>>,
 }
 
 impl Check {
-    fn new(name: Arc<str>, values: bool) -> Self {
-        Self {
-            name,
-            values,
-            first: Mutex::default(),
-        }
-    }
-
     /// Keeps what the first time gave, and holds the second against it.
-    fn compare(&self, outputs: &[Tensor], pass: Pass) -> Result<(), ModelError> {
-        let print = |output: &Tensor| {
-            let closeness = match self.values {
-                true => Closeness::on(output.device()),
-                false => Closeness::Shapes,
-            };
-            Print::of(output, closeness)
+    fn compare(&self, output: &Tensor, pass: Pass) -> Result<(), ModelError> {
+        let closeness = match self.values {
+            true => Closeness::on(output.device()),
+            false => Closeness::Shapes,
         };
-        let prints = outputs.iter().map(print).collect::<Result<Vec<_>, _>>()?;
+        let print = Print::of(output, closeness)?;
         let mut first = lock(&self.first);
         if pass == Pass::First {
-            *first = prints;
+            *first = Some(print);
             return Ok(());
         }
-        let mut pairs = first.iter().zip(&prints);
-        let different = pairs.find_map(|(first, again)| again.against(first));
-        different.map_or(Ok(()), |what| {
-            Err(ModelError::Recomputed {
+        match first.as_ref().and_then(|first| print.against(first)) {
+            None => Ok(()),
+            Some(what) => Err(ModelError::Recomputed {
                 segment: self.name.to_string(),
                 what,
-            })
-        })
+            }),
+        }
     }
 }
 

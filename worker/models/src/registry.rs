@@ -3,13 +3,12 @@
 //! The registry holds a shallow clone of the very tensor that a layer computes with. Whoever replaces a parameter's data
 //! (by a view into a flat buffer, say) through the registry thereby replaces it for the layer.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
 
 use super::error::ModelError;
-use super::layers::{BatchGroups, BatchSync, Shadow, SyncHandle, Weight, channels_last};
+use super::layers::{BatchGroups, BatchSync, Shadow, Weight, channels_last};
 use super::recompute::{Recompute, Segment};
 
 /// Whether a tensor is trained or only carried along.
@@ -61,14 +60,17 @@ impl Entry {
 #[derive(Debug)]
 pub struct Registry {
     device: Device,
-    kind: Kind,
-    channels_last: bool,
-    sync: Option<SyncHandle>,
+    /// The type of the floating-point tensors built from now on. Initial values are drawn in float32 whatever it is.
+    pub kind: Kind,
+    /// Whether the weights of convolutions built from now on, and with them what the network computes, lie channels-last:
+    /// N x C x H x W with the strides of N x H x W x C.
+    pub channels_last: bool,
+    /// Whether batch normalisations take their statistics over groups of a fixed size, as [`Registry::groups`] says before each step.
+    pub is_batch_grouped: bool,
+    sync: Option<Arc<dyn BatchSync>>,
     groups: BatchGroups,
-    is_grouped: bool,
     recompute: Recompute,
     entries: Vec<Entry>,
-    names: HashSet<String>,
     tied: Vec<(String, String)>,
 }
 
@@ -79,46 +81,19 @@ impl Registry {
             device,
             kind: Kind::Float,
             channels_last: false,
+            is_batch_grouped: false,
             sync: None,
             groups: BatchGroups::default(),
-            is_grouped: false,
             recompute: Recompute::default(),
             entries: Vec::new(),
-            names: HashSet::new(),
             tied: Vec::new(),
         }
-    }
-
-    /// Sets the type of the floating-point tensors built from now on. Initial values are drawn in float32 whatever it is.
-    pub fn set_kind(&mut self, kind: Kind) {
-        self.kind = kind;
-    }
-
-    /// Whether the weights of convolutions built from now on, and with them what the network computes, lie channels-last:
-    /// N x C x H x W with the strides of N x H x W x C.
-    pub fn channels_last(&mut self, on: bool) {
-        self.channels_last = on;
-    }
-
-    /// Whether convolutions are built channels-last.
-    pub fn is_channels_last(&self) -> bool {
-        self.channels_last
     }
 
     /// Sets with whom the batch normalisations built from now on share their statistics in training. One participant is as
     /// none.
     pub fn set_batch_sync(&mut self, sync: Option<Arc<dyn BatchSync>>) {
-        self.sync = sync.filter(|sync| sync.participants() > 1).map(SyncHandle);
-    }
-
-    /// Batch normalisations take their statistics over groups of a fixed size, as [`Registry::groups`] says before each step.
-    pub fn normalise_in_groups(&mut self) {
-        self.is_grouped = true;
-    }
-
-    /// Whether they do.
-    pub fn is_batch_grouped(&self) -> bool {
-        self.is_grouped
+        self.sync = sync.filter(|sync| sync.participants() > 1);
     }
 
     /// The groups that batch normalisations normalise apart.
@@ -181,7 +156,7 @@ impl Registry {
     }
 
     fn add(&mut self, name: String, tensor: &Tensor, role: Role) -> Result<(), ModelError> {
-        if !self.names.insert(name.clone()) {
+        if self.get(&name).is_some() {
             return Err(ModelError::DuplicateName(name));
         }
         self.entries.push(Entry {
@@ -222,7 +197,7 @@ impl Scope<'_> {
     }
 
     /// With whom batch normalisations share their statistics.
-    pub(super) fn sync(&self) -> Option<&SyncHandle> {
+    pub(super) fn sync(&self) -> Option<&Arc<dyn BatchSync>> {
         self.registry.sync.as_ref()
     }
 

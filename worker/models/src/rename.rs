@@ -2,12 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use regex_lite::Regex;
-use safetensors::tensor::TensorInfo;
-use tch::Tensor;
-
-use super::error::{ModelError, WeightsError, WeightsProblem};
+use super::error::{WeightsError, WeightsProblem};
 use super::tensor_file::TensorFile;
+use regex_lite::Regex;
 
 /// Regular expressions with what takes the place of their matches, one after the other: `^module\\.` and nothing takes away what
 /// DistributedDataParallel puts before every name.
@@ -27,40 +24,18 @@ impl Renames {
         })
     }
 
-    /// The file under its new names.
-    pub(super) fn of(&self, file: TensorFile) -> Result<RenamedFile, WeightsError> {
-        let mut names = BTreeMap::new();
-        for old in file.names() {
-            let new = self.apply(&old);
-            if let Some(first) = names.insert(new.clone(), old.clone()) {
-                let (second, name) = (old, new);
+    /// The file under its new names; an error where two of its tensors come to have one.
+    pub(super) fn of(&self, mut file: TensorFile) -> Result<TensorFile, WeightsError> {
+        let mut old = BTreeMap::new();
+        for (second, info) in std::mem::take(&mut file.tensors) {
+            let name = self.apply(&second);
+            file.tensors.insert(name.clone(), info);
+            if let Some(first) = old.insert(name.clone(), second.clone()) {
                 let problem = WeightsProblem::Renamed { first, second, name };
                 return Err(WeightsError::new(file.path(), problem));
             }
         }
-        Ok(RenamedFile { file, names })
-    }
-}
-
-/// A file whose tensors are asked for by new names.
-pub(super) struct RenamedFile {
-    file: TensorFile,
-    /// Those in the file, by the new ones.
-    names: BTreeMap<String, String>,
-}
-
-impl RenamedFile {
-    pub(super) fn tensors(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
-        let names = self.names.iter();
-        names.filter_map(|(new, old)| Some((new.as_str(), self.file.info(old)?)))
-    }
-
-    pub(super) fn info(&self, name: &str) -> Option<&TensorInfo> {
-        self.file.info(self.names.get(name)?)
-    }
-
-    pub(super) fn read(&self, name: &str) -> Result<Tensor, ModelError> {
-        self.file.read(self.names.get(name).map_or(name, String::as_str))
+        Ok(file)
     }
 }
 

@@ -151,7 +151,7 @@ impl ResNet {
         registry: &mut Registry,
     ) -> Result<Self, ModelError> {
         let (channels, classes) = (settings::channels(channels)?, settings::classes(classes)?);
-        let (channels_last, synced) = (registry.is_channels_last(), registry.is_batch_synced());
+        let (channels_last, synced) = (registry.channels_last, registry.is_batch_synced());
         let mut root = registry.root();
         let stem = root.segment(|root| Stem::new(root, channels))?;
         let expansion = if layout.bottleneck { EXPANSION } else { 1 };

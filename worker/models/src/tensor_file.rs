@@ -3,6 +3,7 @@
 //! A file is 8 bytes with the length of a header, the header (JSON: name, type, shape and place of each tensor), and the
 //! data. Every size is checked against the length of the file before a byte of data is read.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ pub struct TensorFile {
     path: PathBuf,
     file: File,
     data_start: u64,
-    metadata: Metadata,
+    pub(super) tensors: BTreeMap<String, TensorInfo>,
 }
 
 impl TensorFile {
@@ -83,7 +84,11 @@ impl TensorFile {
             path: path.to_owned(),
             file,
             data_start,
-            metadata,
+            tensors: metadata
+                .tensors()
+                .into_iter()
+                .map(|(name, info)| (name, info.clone()))
+                .collect(),
         })
     }
 
@@ -94,12 +99,14 @@ impl TensorFile {
 
     /// The names of all tensors, in the order of their data.
     pub fn names(&self) -> Vec<String> {
-        self.metadata.offset_keys()
+        let mut names: Vec<_> = self.tensors.iter().collect();
+        names.sort_by_key(|(_, info)| info.data_offsets);
+        names.into_iter().map(|(name, _)| name.clone()).collect()
     }
 
     /// Type and shape of a tensor.
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
-        self.metadata.info(name)
+        self.tensors.get(name)
     }
 
     /// The shape of a tensor.

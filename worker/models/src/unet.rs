@@ -123,7 +123,7 @@ impl Unet {
                 reason: format!("a U-Net halves its images at most {MAX_DEPTH} times; 4 is usual"),
             });
         }
-        let (channels_last, synced) = (registry.is_channels_last(), registry.is_batch_synced());
+        let (channels_last, synced) = (registry.channels_last, registry.is_batch_synced());
         let mut root = registry.root();
         let inc = root
             .sub("inc")
@@ -198,9 +198,7 @@ impl Classifier for Unet {
             skips.push(std::mem::replace(&mut x, lower));
         }
         for (level, skip) in self.up.iter().zip(skips.iter().rev()) {
-            [x] = level.run_many([&x, skip], move |level, [x, skip]| {
-                Ok([level.forward(x, skip, train)?])
-            })?;
+            x = level.run_many([&x, skip], move |level, [x, skip]| level.forward(x, skip, train))?;
         }
         self.outc.forward(&x)
     }
@@ -333,8 +331,8 @@ mod tests {
     fn channels_last_is_kept_and_changes_nothing() {
         let mut models = [false, true].map(|on| {
             let mut registry = Registry::new(Device::Cpu);
-            registry.set_kind(Kind::Double);
-            registry.channels_last(on);
+            registry.kind = Kind::Double;
+            registry.channels_last = on;
             let model = Unet::new(SMALL, &mut registry).unwrap();
             (registry, model)
         });

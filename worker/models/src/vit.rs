@@ -77,7 +77,7 @@ impl Vit {
             names: BlockNames::TIMM,
         };
         let tokens = (image_size / patch).pow(2) + 1;
-        let channels_last = registry.is_channels_last();
+        let channels_last = registry.channels_last;
         let mut root = registry.root();
         let cls_token = root.parameter("cls_token", &Init::Normal(1e-6).weight(&[1, 1, width])?)?;
         let pos_embed = root.parameter("pos_embed", &Init::Truncated(0.02).weight(&[1, tokens, width])?)?;
@@ -207,7 +207,7 @@ mod tests {
     fn every_parameter_learns_and_samples_are_apart() {
         for channels_last in [false, true] {
             let mut registry = Registry::new(Device::Cpu);
-            registry.channels_last(channels_last);
+            registry.channels_last = channels_last;
             let model = Vit::new(SMALL, 4, 7, &mut registry).unwrap();
             let x = images([3, 4, 16, 16]);
             let logits = model.forward(&x, true).unwrap();

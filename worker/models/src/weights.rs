@@ -1,15 +1,17 @@
 //! Moving a model's state from and to a safetensors file with PyTorch's names.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
 use dtrain_common::recipe::WeightsMode;
+use safetensors::tensor::TensorInfo;
 use tch::{Kind, TchError};
 
 use super::error::{ModelError, WeightsError, WeightsProblem};
-use super::mismatch::{Found, Mismatch, ShapeDifference, Wanted, compare, few, is_batch_counter, is_head};
+use super::mismatch::{Mismatch, ShapeDifference, Wanted, compare, few, is_batch_counter, is_head};
 use super::registry::{Entry, Registry};
-use super::rename::{RenamedFile, Renames};
+use super::rename::Renames;
 use super::tensor_file::TensorFile;
 use super::tensor_write::write_tensors;
 
@@ -131,24 +133,18 @@ pub fn load_renamed(
 }
 
 /// The file's tensors, but a tied weight that is there a second time. Alone it is reported, by the name that the model lacks.
-fn found<'a>(registry: &Registry, file: &'a RenamedFile) -> Vec<Found<'a>> {
+fn found<'a>(registry: &Registry, file: &'a TensorFile) -> BTreeMap<&'a str, &'a TensorInfo> {
     let is_second = |name: &str| {
         let tied = registry.tied().iter().find(|(second, _)| second == name);
         tied.is_some_and(|(_, first)| file.info(first).is_some())
     };
-    let tensors = file.tensors().filter(|(name, _)| !is_second(name));
-    tensors
-        .map(|(name, info)| Found {
-            name,
-            shape: &info.shape,
-            dtype: info.dtype,
-        })
-        .collect()
+    let tensors = file.tensors.iter().map(|(name, info)| (name.as_str(), info));
+    tensors.filter(|(name, _)| !is_second(name)).collect()
 }
 
 fn fill(
     registry: &Registry,
-    file: &RenamedFile,
+    file: &TensorFile,
     wanted: &[Wanted<'_>],
     report: &mut LoadReport,
 ) -> Result<(), ModelError> {
@@ -181,7 +177,7 @@ fn wanted(entry: &Entry) -> Result<Wanted<'_>, TchError> {
 }
 
 /// A tensor that is there a second time must be the same.
-fn check_ties(registry: &Registry, file: &RenamedFile, path: &Path) -> Result<(), ModelError> {
+fn check_ties(registry: &Registry, file: &TensorFile, path: &Path) -> Result<(), ModelError> {
     for (second, first) in registry.tied() {
         if file.info(second).is_some() && !file.read(second)?.f_equal(&file.read(first)?)? {
             let (first, second) = (first.clone(), second.clone());

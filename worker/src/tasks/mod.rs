@@ -238,7 +238,7 @@ pub const BATCH_NORM: &str = "BatchNorm normalises over each micro-batch";
 /// Whether the registered model normalises over a micro-batch alone: it keeps running statistics of the batches, and they are
 /// taken neither over all ranks nor over groups of a fixed size.
 pub fn has_local_batch_norm(registry: &Registry) -> bool {
-    !registry.is_batch_synced() && !registry.is_batch_grouped() && has_batch_norm(registry)
+    !registry.is_batch_synced() && !registry.is_batch_grouped && has_batch_norm(registry)
 }
 
 /// Whether the registered model keeps running statistics of batches.

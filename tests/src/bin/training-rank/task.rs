@@ -67,7 +67,7 @@ impl BuildTask for Subject {
             .and_then(|value| value.as_integer())
             .ok_or_else(|| wrong("custom.samples"))?;
         let dtype = if is("double") { Dtype::Double } else { Dtype::Float };
-        site.registry.set_kind(dtype);
+        site.registry.kind = dtype;
         let ids = match text("ids") {
             Some(path) => {
                 let rank = WorkerEnv::from_process().map_err(wrong)?.rank;

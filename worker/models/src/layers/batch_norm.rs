@@ -1,11 +1,13 @@
 //! Batch normalisation (Ioffe and Szegedy 2015, arXiv 1502.03167), of a micro-batch alone or of several together.
 
+use std::sync::Arc;
+
 use tch::{Device, Kind, Tensor};
 
 use super::super::error::ModelError;
 use super::super::recompute::is_recomputing;
 use super::super::registry::Scope;
-use super::batch_sync::{BatchGroups, JointBatch, SyncHandle};
+use super::batch_sync::{BatchGroups, BatchSync, JointBatch};
 use super::init::CPU_FLOAT;
 
 /// Batch normalisation of N x C x H x W by channel, with PyTorch's defaults (momentum 0.1, eps 1e-5).
@@ -24,7 +26,7 @@ pub struct BatchNorm2d {
     running_mean: Tensor,
     running_var: Tensor,
     num_batches_tracked: Tensor,
-    sync: Option<SyncHandle>,
+    sync: Option<Arc<dyn BatchSync>>,
     groups: BatchGroups,
 }
 
@@ -71,7 +73,7 @@ impl BatchNorm2d {
         let groups = self.groups.samples().filter(|_| train);
         match (groups, &self.sync) {
             (Some(group), _) if x.size()[0] > group => return self.forward_groups(x, group),
-            (None, Some(sync)) if train => return self.forward_joint(x, sync),
+            (None, Some(sync)) if train => return self.forward_joint(x, sync.as_ref()),
             _ => {}
         }
         if train && values_per_channel(x) < 2 {
@@ -140,7 +142,7 @@ impl BatchNorm2d {
         Ok(Tensor::f_cat(&parts, 0)?)
     }
 
-    fn forward_joint(&self, x: &Tensor, sync: &SyncHandle) -> Result<Tensor, ModelError> {
+    fn forward_joint(&self, x: &Tensor, sync: &dyn BatchSync) -> Result<Tensor, ModelError> {
         let kind = x.f_kind()?;
         // Statistics of half-precision values are taken in float32, as libtorch's own kernels do.
         let wide = x.f_to_kind(if kind == Kind::Double { kind } else { Kind::Float })?;

@@ -13,7 +13,7 @@ use super::super::error::ModelError;
 /// Every participant builds the same model and calls `forward` equally often, in training also with an empty micro-batch
 /// (N = 0) where it has no samples left, and runs the backward pass of each: the calls of [`BatchSync::all_reduce`], and
 /// the sums of gradients in the backward pass, meet in this order.
-pub trait BatchSync: Send + Sync {
+pub trait BatchSync: fmt::Debug + Send + Sync {
     /// The sum of `x` (any shape, float) over all participants, in the same bits on each of them. Differentiable: the
     /// gradient of `x` is the sum of the participants' gradients of the result, as each participant's loss is a part of
     /// one sum.
@@ -21,16 +21,6 @@ pub trait BatchSync: Send + Sync {
 
     /// How many participants there are, this one included.
     fn participants(&self) -> usize;
-}
-
-/// A shared [`BatchSync`] that can stand in a structure with `Debug`.
-#[derive(Clone)]
-pub(in super::super) struct SyncHandle(pub(in super::super) Arc<dyn BatchSync>);
-
-impl fmt::Debug for SyncHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SyncHandle({} participants)", self.0.participants())
-    }
 }
 
 /// The groups of samples that a model's batch normalisations normalise apart in training. A clone of it speaks of the same model.
@@ -68,19 +58,19 @@ impl JointBatch {
     /// Two sums over the participants: the squares are of deviations from the joint mean, where a sum of squares less the
     /// square of the sum would lose the digits that the two have in common. Of the tensors of the size of `x` only
     /// `centred` is kept for the backward pass.
-    pub(super) fn of(x: &Tensor, sync: &SyncHandle) -> Result<Self, ModelError> {
+    pub(super) fn of(x: &Tensor, sync: &dyn BatchSync) -> Result<Self, ModelError> {
         let (samples, channels, height, width) = x.size4()?;
         let dims: &[i64] = &[0, 2, 3];
         let own = (samples * height * width) as f64;
         let own = Tensor::f_full([1], own, (x.f_kind()?, x.device()))?;
         // Of an empty part these are zeros, which lead back to `x`: so its backward pass meets the others' too.
         let sum = x.f_sum_dim_intlist(dims, false, None::<Kind>)?;
-        let sums = sync.0.all_reduce(&Tensor::f_cat(&[sum, own], 0)?)?;
+        let sums = sync.all_reduce(&Tensor::f_cat(&[sum, own], 0)?)?;
         let count = sums.f_narrow(0, channels, 1)?.f_detach()?;
         let mean = sums.f_narrow(0, 0, channels)?.f_div(&count)?;
         let centred = x.f_sub(&mean.f_view([1, -1, 1, 1])?)?;
         let squares = centred.f_square()?.f_sum_dim_intlist(dims, false, None::<Kind>)?;
-        let variance = sync.0.all_reduce(&squares)?.f_div(&count)?;
+        let variance = sync.all_reduce(&squares)?.f_div(&count)?;
         Ok(Self {
             count,
             mean,

@@ -15,7 +15,6 @@ mod transformer;
 mod weight;
 
 pub use batch_norm::BatchNorm2d;
-pub(super) use batch_sync::SyncHandle;
 pub use batch_sync::{BatchGroups, BatchSync};
 pub use conv::{Conv2d, ConvOptions, ConvTranspose2d};
 pub use init::{Init, without_drawing};

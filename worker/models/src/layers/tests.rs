@@ -61,7 +61,7 @@ fn groups_are_normalised_apart_and_move_the_statistics_by_their_mean() {
     let x = Tensor::randn([7, 2, 3, 3], (Kind::Double, Device::Cpu)) * 3.0 + 1.0;
     let layer = |name: &str| {
         let mut registry = Registry::new(Device::Cpu);
-        registry.set_kind(Kind::Double);
+        registry.kind = Kind::Double;
         let layer = BatchNorm2d::new(&mut registry.root().sub(name), 2).unwrap();
         (registry, layer)
     };

@@ -78,30 +78,28 @@ impl Print {
                 "a tensor of {:?}, where it was {:?}",
                 self.kind, first.kind
             ))
-        } else if !self.values.agree(&first.values) {
-            Some("other values than in the forward pass".to_owned())
         } else {
-            None
+            let other = || "other values than in the forward pass".to_owned();
+            (!self.values.agree(&first.values)).then(other)
         }
     }
 }
 
 impl Values {
     fn agree(&self, first: &Self) -> bool {
-        match (self, first) {
-            (
-                Self::Near { norm, sum },
-                Self::Near {
-                    norm: other,
-                    sum: same,
-                },
-            ) => {
-                let near = |a: f64, b: f64| (a - b).abs() <= NEAR * other;
-                // What is not a number was none before.
-                (near(*norm, *other) && near(*sum, *same)) || !(other.is_finite() || norm.is_finite())
-            }
-            _ => self == first,
-        }
+        let (
+            &Self::Near { norm, sum },
+            &Self::Near {
+                norm: other,
+                sum: same,
+            },
+        ) = (self, first)
+        else {
+            return self == first;
+        };
+        let near = |a: f64, b: f64| (a - b).abs() <= NEAR * other;
+        // What is not a number was none before.
+        (near(norm, other) && near(sum, same)) || !(other.is_finite() || norm.is_finite())
     }
 }
 

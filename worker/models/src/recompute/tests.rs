@@ -109,7 +109,7 @@ fn resnets_have_the_same_gradients_and_statistics() {
         (Architecture::ResNet50, true, 17),
     ] {
         let mut registry = Registry::new(Device::Cpu);
-        registry.channels_last(last);
+        registry.channels_last = last;
         let model = build(arch, 3, 5, &mut registry).unwrap();
         let forward: Forward = Box::new(move |x| model.forward(x, true));
         compare(&registry, &forward, &images([2, 3, 33, 33]), segments);
@@ -126,7 +126,7 @@ fn a_unet_has_the_same_gradients_and_statistics() {
             depth: 3,
         };
         let mut registry = Registry::new(Device::Cpu);
-        registry.channels_last(last);
+        registry.channels_last = last;
         let model = build_unet(config, &mut registry).unwrap();
         let forward: Forward = Box::new(move |x| model.forward(x, true));
         compare(&registry, &forward, &images([2, 3, 21, 26]), 7);

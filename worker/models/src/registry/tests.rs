@@ -49,8 +49,8 @@ fn a_name_can_be_used_once() {
 #[test]
 fn type_and_layout_are_the_registrys() {
     let mut registry = Registry::new(Device::Cpu);
-    registry.set_kind(Kind::Double);
-    registry.channels_last(true);
+    registry.kind = Kind::Double;
+    registry.channels_last = true;
     let mut root = registry.root();
     let kernel = Tensor::f_arange(2 * 3 * 5 * 7, CPU).unwrap().view([2, 3, 5, 7]);
     let weight = root.parameter("weight", &kernel).unwrap();

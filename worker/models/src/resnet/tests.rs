@@ -196,8 +196,8 @@ fn any_number_of_channels_is_taken_and_no_other() {
 fn pair(layout: Layout) -> [(Registry, ResNet); 2] {
     let [plain, last] = [false, true].map(|on| {
         let mut registry = Registry::new(Device::Cpu);
-        registry.set_kind(Kind::Double);
-        registry.channels_last(on);
+        registry.kind = Kind::Double;
+        registry.channels_last = on;
         let net = ResNet::new(layout, 3, 5, &mut registry).unwrap();
         (registry, net)
     });

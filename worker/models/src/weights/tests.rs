@@ -266,7 +266,7 @@ fn every_network_is_saved_and_loaded_and_its_head_exchanged() {
     let make = |which: &str, classes: usize| {
         let mut registry = Registry::new(Device::Cpu);
         // The layout in memory is none of the file's business.
-        registry.channels_last(classes == 4);
+        registry.channels_last = classes == 4;
         match which {
             "vit" => drop(build(Architecture::Vit(vit), 3, classes, &mut registry).unwrap()),
             "resnet50" => drop(build(Architecture::ResNet50, 1, classes, &mut registry).unwrap()),
@@ -328,7 +328,7 @@ fn a_model_in_float64_is_saved_to_the_bit() {
     let path = folder.path().join("model.safetensors");
     let make = |kind| {
         let mut registry = Registry::new(Device::Cpu);
-        registry.set_kind(kind);
+        registry.kind = kind;
         let init = Tensor::rand([5, 7], (Kind::Double, Device::Cpu));
         let _ = registry.root().parameter("weight", &init).unwrap();
         registry

@@ -13,12 +13,14 @@ use super::super::super::{Architecture, UnetConfig, build, build_unet};
 use super::super::*;
 
 /// What the threads share.
+#[derive(Debug)]
 struct Table {
     slots: Mutex<Vec<Option<Tensor>>>,
     barrier: Barrier,
 }
 
 /// One thread's place.
+#[derive(Debug)]
 struct Seat {
     table: Arc<Table>,
     index: usize,
@@ -64,7 +66,7 @@ type Forward = Box<dyn Fn(&Tensor) -> Result<Tensor, ModelError> + Send>;
 fn compare(make: &dyn Fn(&mut Registry) -> Forward, x: &Tensor, parts: &[i64], tolerance: f64) {
     let new = |sync| {
         let mut registry = Registry::new(Device::Cpu);
-        registry.set_kind(Kind::Double);
+        registry.kind = Kind::Double;
         registry.set_batch_sync(sync);
         let forward = make(&mut registry);
         (registry, forward)
@@ -179,7 +181,7 @@ fn whole_networks_agree() {
             width: 4,
             depth: 2,
         };
-        registry.channels_last(true);
+        registry.channels_last = true;
         let model = build_unet(config, registry).unwrap();
         Box::new(move |x| model.forward(x, true))
     };
