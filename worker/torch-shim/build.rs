@@ -17,8 +17,8 @@ const RPATHS: [&str; 5] = [
     "$ORIGIN",
 ];
 
-/// CUDA's headers, where the wheels that libtorch needs have brought them and libtorch has its own for CUDA. They only check what is
-/// assumed of libtorch's classes, and clean up behind a graph that fails: nothing is linked.
+/// CUDA's headers, where set-up has brought them. They check what is assumed of libtorch's classes, and clean up behind a graph that
+/// fails: nothing is linked.
 fn cuda_headers(include: &Path) -> Option<PathBuf> {
     if !include.join("c10/cuda/impl/cuda_cmake_macros.h").is_file() {
         return None;
@@ -28,8 +28,7 @@ fn cuda_headers(include: &Path) -> Option<PathBuf> {
     cuda.join("cuda_runtime_api.h").is_file().then_some(cuda)
 }
 
-/// The lib folder of libtorch, found as torch-sys finds it. torch-sys would say where it lies, but only after it has compiled its
-/// own C++: this crate's is compiled meanwhile.
+/// The lib folder of libtorch, found as torch-sys finds it, which would tell only after it has compiled its own C++.
 fn libtorch_lib() -> Result<PathBuf, Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     println!("cargo:rerun-if-env-changed=LIBTORCH_LIB");
@@ -50,18 +49,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         .parent()
         .ok_or("libtorch's lib folder has no parent")?
         .join("include");
-    if !include
-        .join("torch/csrc/distributed/c10d/ProcessGroupGloo.hpp")
-        .is_file()
-    {
+    let header = include.join("torch/csrc/distributed/c10d/ProcessGroupGloo.hpp");
+    if !header.is_file() {
         return Err(format!(
-            "{} lacks libtorch's headers; run `cargo xtask setup`",
-            include.display()
+            "libtorch's headers lack {}; run `cargo xtask setup`",
+            header.display()
         )
         .into());
     }
 
-    compile(&include)?;
+    compile(&include);
     let mut rpaths: Vec<String> = RPATHS.map(String::from).into();
     // A libtorch of the user's own lies where no path relative to the binary leads.
     rpaths.push(lib.display().to_string());
@@ -72,12 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn compile(include: &Path) -> Result<(), Box<dyn Error>> {
-    let utf8 = |path: &Path| {
-        path.to_str()
-            .map(str::to_owned)
-            .ok_or("the path of the headers is not UTF-8")
-    };
+fn compile(include: &Path) {
     let mut build = cc::Build::new();
     build
         .cpp(true)
@@ -89,9 +81,9 @@ fn compile(include: &Path) -> Result<(), Box<dyn Error>> {
         .define("USE_C10D_GLOO", None)
         .include("csrc/gloo_declarations")
         .flag("-isystem")
-        .flag(utf8(include)?)
+        .flag(include)
         .flag("-isystem")
-        .flag(utf8(&include.join("torch/csrc/api/include"))?)
+        .flag(include.join("torch/csrc/api/include"))
         .warnings(true)
         // libtorch's own templates are noisy under -Wextra.
         .extra_warnings(false);
@@ -100,9 +92,8 @@ fn compile(include: &Path) -> Result<(), Box<dyn Error>> {
             .define("DT_HAS_CUDA_HEADERS", None)
             .include("csrc/cuda_declarations")
             .flag("-isystem")
-            .flag(utf8(&cuda)?);
+            .flag(cuda);
     }
     build.files(["csrc/shim.cpp", "csrc/graph.cpp"]);
     build.compile("dtrain_torch_shim");
-    Ok(())
 }

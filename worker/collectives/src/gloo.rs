@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dtrain_torch_shim::gloo::{Gloo, GlooWork, Transport};
+use dtrain_torch_shim::gloo::{Gloo, GlooWork, Operation as Kind, Transport};
 use dtrain_torch_shim::store::TcpStore;
 use tch::{Device, TchError, Tensor};
 
@@ -96,19 +96,22 @@ impl ProcessGroup for GlooGroup {
         }
         let operation = self.caller.operation(one.name(), one.bytes());
         let torch = |error| operation.torch(error);
-        let (gloo, timeout) = (&self.gloo, self.caller.timeout);
         let staged = host(one.output()).map_err(torch)?;
-        let work = match one {
-            Collective::AllReduce(_, op) => gloo.all_reduce(&staged, op, timeout),
-            Collective::Broadcast(_, root) => gloo.broadcast(&staged, root, timeout),
-            Collective::AllGather { input, .. } => {
-                let parts = staged.f_chunk(self.caller.size as i64, 0).map_err(torch)?;
-                gloo.all_gather(&parts, &host(input).map_err(torch)?, timeout)
+        let input = || Ok(vec![host(one.input()).map_err(torch)?]);
+        let (what, outputs, inputs) = match one {
+            Collective::AllReduce(_, op) => (Kind::AllReduce(op), vec![staged.shallow_clone()], Vec::new()),
+            Collective::Broadcast(_, root) => {
+                (Kind::Broadcast(root), vec![staged.shallow_clone()], Vec::new())
             }
-            Collective::ReduceScatter { input, op, .. } => {
-                gloo.reduce_scatter(&staged, &host(input).map_err(torch)?, op, timeout)
+            Collective::AllGather { .. } => {
+                let parts = staged.f_chunk(self.caller.size as i64, 0).map_err(torch)?;
+                (Kind::AllGather, parts, input()?)
+            }
+            Collective::ReduceScatter { op, .. } => {
+                (Kind::ReduceScatter(op), vec![staged.shallow_clone()], input()?)
             }
         };
+        let work = self.gloo.start(what, &outputs, &inputs, self.caller.timeout);
         let copy_back = match one.output().device() {
             Device::Cpu => None,
             _ => Some((staged, one.output().f_detach().map_err(torch)?)),
@@ -122,7 +125,7 @@ impl ProcessGroup for GlooGroup {
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
         let operation = self.caller.operation("barrier", 0);
-        let work = self.gloo.barrier(self.caller.timeout);
+        let work = self.gloo.start(Kind::Barrier, &[], &[], self.caller.timeout);
         Ok(Box::new(Pending {
             work: work.map_err(|error| operation.error(error))?,
             operation,

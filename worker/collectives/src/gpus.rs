@@ -55,57 +55,43 @@ pub enum GpuError {
     Group(#[from] CollectiveError),
 }
 
-/// A rank before it knows what the others have.
-pub(super) enum Candidate {
-    /// It needs no NCCL.
-    Host,
-    /// It has a GPU, and NCCL or the reason why not.
-    Gpu(usize, Result<Nccl, NcclError>),
-}
+/// This rank's GPU, and NCCL or the reason why not.
+pub(super) struct Gpu(usize, Result<Nccl, NcclError>);
 
-impl Candidate {
+impl Gpu {
     /// Loads NCCL where it is needed.
-    pub(super) fn new(wish: Transport, device: Device) -> Self {
+    pub(super) fn of(device: Device, wish: Transport) -> Option<Self> {
         match (device, wish) {
-            (Device::Cuda(gpu), Transport::Auto) => Self::Gpu(gpu, Nccl::load()),
-            _ => Self::Host,
+            (Device::Cuda(gpu), Transport::Auto) => Some(Self(gpu, Nccl::load())),
+            _ => None,
         }
     }
 
     /// Its NCCL's version as one number; 0 without.
     pub(super) fn version(&self) -> i32 {
-        match self {
-            Self::Gpu(_, Ok(nccl)) => nccl.version().0,
-            _ => 0,
-        }
+        self.1.as_ref().map_or(0, |nccl| nccl.version().0)
     }
+}
 
-    /// Connects the GPUs of all ranks where they are to be connected. `all` is what every rank has, by rank; `host` is a group of
-    /// the same ranks.
-    pub(super) fn connect(
-        self,
-        host: &GlooGroup,
-        all: &[Facts],
-        timeout: Duration,
-    ) -> Result<Option<NcclGroup>, GpuError> {
-        let rank = host.rank();
-        let (gpu, nccl) = match self {
-            Self::Gpu(_, Err(source)) => return Err(GpuError::Nccl { rank, source }),
-            Self::Gpu(gpu, Ok(nccl)) => (gpu, Some(nccl)),
-            Self::Host => (0, None),
-        };
-        agreed(all)?;
-        // Wishes that differ are told of by who asks for them, on every rank alike.
-        let nccl = nccl.filter(|_| all.iter().all(|facts| facts.wish == Transport::Auto));
-        let Some(nccl) = nccl else { return Ok(None) };
-        let invitation = invite(host, &nccl)?;
-        let seat = Seat {
-            rank,
-            size: host.size(),
-            timeout,
-        };
-        Ok(Some(NcclGroup::connect(&nccl, &invitation, seat, gpu)?))
-    }
+/// Connects the GPUs of all ranks where they are to be connected. `all` is what every rank has, by rank; `host` is a group of
+/// the same ranks. Where the ranks do not go together it fails on all of them, with the cause on the one that has it.
+pub(super) fn connect(
+    own: Option<Gpu>,
+    host: &GlooGroup,
+    all: &[Facts],
+    timeout: Duration,
+) -> Result<Option<NcclGroup>, GpuError> {
+    let (rank, size) = (host.rank(), host.size());
+    let own = own.map(|Gpu(gpu, nccl)| Ok((gpu, nccl?))).transpose();
+    let own = own.map_err(|source| GpuError::Nccl { rank, source })?;
+    agreed(all)?;
+    // Wishes that differ are told of by who asks for them, on every rank alike.
+    let Some((gpu, nccl)) = own.filter(|_| all.iter().all(|facts| facts.wish == Transport::Auto)) else {
+        return Ok(None);
+    };
+    let invitation = invite(host, &nccl)?;
+    let seat = Seat { rank, size, timeout };
+    Ok(Some(NcclGroup::connect(&nccl, &invitation, seat, gpu)?))
 }
 
 /// The same answer on every rank.

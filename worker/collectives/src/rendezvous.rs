@@ -8,7 +8,7 @@ use dtrain_torch_shim::{ShimError, gloo};
 use tch::Device;
 use thiserror::Error;
 
-use super::gpus::{self, GpuError};
+use super::gpus::{self, Gpu, GpuError};
 use super::shared::{Decision, Facts, decide, gather_facts};
 use super::transport::Transport;
 use super::{CollectiveError, GlooGroup, ProcessGroup, Ranks, SharedGroup, Sharing, SingleGroup};
@@ -134,15 +134,9 @@ impl Rendezvous {
 
     fn write_opening(&self, mark: u8, message: &[u8]) -> Result<(), RendezvousError> {
         let Some(store) = &self.store else { return Ok(()) };
-        let mut value = Vec::with_capacity(message.len() + 1);
-        value.push(mark);
-        value.extend_from_slice(message);
-        store
-            .set(OPENING, &value)
-            .map_err(|source| RendezvousError::NoOpening {
-                rank: self.env.rank,
-                source,
-            })
+        let written = store.set(OPENING, &[&[mark], message].concat());
+        let rank = self.env.rank;
+        written.map_err(|source| RendezvousError::NoOpening { rank, source })
     }
 
     /// The other ranks: waits for rank 0's message.
@@ -165,15 +159,14 @@ impl Rendezvous {
             _ => {
                 // Rank 0 ends first: whoever watches the ranks then names the one that knows why.
                 std::thread::sleep(REFUSED_LINGER);
-                Err(RendezvousError::Refused(
-                    String::from_utf8_lossy(value.get(1..).unwrap_or_default()).into_owned(),
-                ))
+                let reason = String::from_utf8_lossy(value.get(1..).unwrap_or_default());
+                Err(RendezvousError::Refused(reason.into_owned()))
             }
         }
     }
 
-    /// Connects all ranks by the transport that the environment names: see [`Rendezvous::connect_by`]. `device` is the one that
-    /// this rank trains on, and a GPU is the current device of the calling thread.
+    /// Connects all ranks by the transport that the environment names: see [`Rendezvous::connect_by`]. This rank trains on `device`; a
+    /// GPU is the current device of the calling thread.
     pub fn connect(&self, device: Device) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
         self.connect_by(self.wish, device)
     }
@@ -191,10 +184,11 @@ impl Rendezvous {
         let Some(gloo) = self.gloo(None)? else {
             return Ok(Box::new(SingleGroup));
         };
-        let seat = gpus::Candidate::new(wish, device);
-        let own = Facts::new(wish, self.is_local(), device != Device::Cpu, seat.version());
+        let gpu = Gpu::of(device, wish);
+        let nccl = gpu.as_ref().map_or(0, Gpu::version);
+        let own = Facts::new(wish, self.is_local(), device != Device::Cpu, nccl);
         let all = gather_facts(&gloo, own)?;
-        let gpus = seat.connect(&gloo, &all, self.timeout)?;
+        let gpus = gpus::connect(gpu, &gloo, &all, self.timeout)?;
         let mut group = share(gloo, own, &all)?;
         if let Some(gpus) = gpus {
             group = Box::new(super::DeviceGroup::new(group, gpus));
@@ -226,14 +220,12 @@ impl Rendezvous {
         };
         let named = name.map(|name| store.prefixed(name)).transpose();
         let named = named.map_err(unreachable(&self.env))?;
-        let interface = std::env::var("GLOO_SOCKET_IFNAME")
-            .ok()
-            .filter(|name| !name.is_empty());
-        let address = match &interface {
-            Some(name) => gloo::Transport::Interface(name),
+        let interface = std::env::var("GLOO_SOCKET_IFNAME").unwrap_or_default();
+        let address = match interface.as_str() {
             // On one machine the loopback address works whatever the host name resolves to.
-            None if self.is_local() => gloo::Transport::Host("127.0.0.1"),
-            None => gloo::Transport::Default,
+            "" if self.is_local() => gloo::Transport::Host("127.0.0.1"),
+            "" => gloo::Transport::Default,
+            name => gloo::Transport::Interface(name),
         };
         Ok(Some(GlooGroup::connect(
             named.as_ref().unwrap_or(store),
@@ -271,10 +263,7 @@ fn unreachable(env: &WorkerEnv) -> impl FnOnce(ShimError) -> RendezvousError {
 fn share(gloo: GlooGroup, own: Facts, all: &[Facts]) -> Result<Box<dyn ProcessGroup>, RendezvousError> {
     let (gloo, reason) = match decide(all) {
         Decision::Disagree(wishes) => return Err(RendezvousError::Disagreement(wishes)),
-        Decision::Gloo(reason) => {
-            tracing::debug!("the ranks communicate by TCP: {reason}");
-            (gloo, reason)
-        }
+        Decision::Gloo(reason) => (gloo, reason),
         Decision::Share => match SharedGroup::over(gloo)? {
             Sharing::Shared(group) => return Ok(Box::new(group)),
             Sharing::Refused { gloo, reason } => {
@@ -290,5 +279,6 @@ fn share(gloo: GlooGroup, own: Facts, all: &[Facts]) -> Result<Box<dyn ProcessGr
     if own.wish == Transport::Shared {
         return Err(RendezvousError::NoSharedMemory(reason));
     }
+    tracing::debug!("the ranks communicate by TCP: {reason}");
     Ok(Box::new(gloo))
 }

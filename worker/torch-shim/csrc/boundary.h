@@ -91,30 +91,30 @@ inline int32_t fail(DtError* error, DtErrorKind kind, const char* message) {
   return kind;
 }
 
+template <typename... Types>
+bool is_one_of(const c10::Error& e) {
+  return (... || (dynamic_cast<const Types*>(&e) != nullptr));
+}
+
+inline DtErrorKind kind_of(const c10::Error& e) {
+  if (is_one_of<c10::OutOfMemoryError>(e)) return DT_OUT_OF_MEMORY;
+  if (is_one_of<c10::DistNetworkError>(e)) return DT_NETWORK;
+  if (is_one_of<c10::DistStoreError>(e)) return DT_STORE;
+  if (is_one_of<c10::NotImplementedError>(e)) return DT_NOT_IMPLEMENTED;
+  if (is_one_of<c10::ValueError, c10::TypeError, c10::IndexError>(e)) return DT_INVALID_ARGUMENT;
+  return DT_OTHER;
+}
+
 // Of DT_NETWORK, DT_STORE and DT_OTHER the words tell more: see src/error.rs.
 template <typename Body>
 int32_t guard(DtError* error, Body&& body) noexcept {
   try {
     body();
     return DT_OK;
-  } catch (const c10::OutOfMemoryError& e) {
-    return fail(error, DT_OUT_OF_MEMORY, e.what_without_backtrace());
+  } catch (const c10::Error& e) {
+    return fail(error, kind_of(e), e.what_without_backtrace());
   } catch (const std::bad_alloc& e) {
     return fail(error, DT_OUT_OF_MEMORY, e.what());
-  } catch (const c10::DistNetworkError& e) {
-    return fail(error, DT_NETWORK, e.what_without_backtrace());
-  } catch (const c10::DistStoreError& e) {
-    return fail(error, DT_STORE, e.what_without_backtrace());
-  } catch (const c10::NotImplementedError& e) {
-    return fail(error, DT_NOT_IMPLEMENTED, e.what_without_backtrace());
-  } catch (const c10::ValueError& e) {
-    return fail(error, DT_INVALID_ARGUMENT, e.what_without_backtrace());
-  } catch (const c10::TypeError& e) {
-    return fail(error, DT_INVALID_ARGUMENT, e.what_without_backtrace());
-  } catch (const c10::IndexError& e) {
-    return fail(error, DT_INVALID_ARGUMENT, e.what_without_backtrace());
-  } catch (const c10::Error& e) {
-    return fail(error, DT_OTHER, e.what_without_backtrace());
   } catch (const Failure& e) {
     return fail(error, e.kind, e.what());
   } catch (const std::exception& e) {

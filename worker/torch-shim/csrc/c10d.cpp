@@ -8,7 +8,6 @@
 #include <chrono>
 
 using dtrain::guard;
-using dtrain::tensor;
 
 namespace {
 
@@ -85,56 +84,41 @@ int32_t dt_gloo_new(StoreHandle* store, int32_t rank, int32_t size, uint64_t tim
   });
 }
 
-int32_t dt_gloo_all_reduce(GlooHandle* group, const void* in_out, int32_t op, uint64_t timeout_ms, WorkHandle** out,
-                           DtError* error) {
+// `what` is an `Operation` of src/gloo.rs; `value` its reduction or its root.
+int32_t dt_gloo_start(GlooHandle* group, int32_t what, int32_t value, DtTensors outputs, DtTensors inputs, uint64_t timeout_ms,
+                      WorkHandle** out, DtError* error) {
   return guard(error, [&] {
-    c10d::AllreduceOptions options;
-    options.reduceOp = reduce_op(op);
-    options.timeout = Milliseconds(timeout_ms);
-    std::vector<at::Tensor> tensors{tensor(in_out)};
-    *out = new WorkHandle{group->group->allreduce(tensors, options)};
-  });
-}
-
-int32_t dt_gloo_broadcast(GlooHandle* group, const void* in_out, int32_t root, uint64_t timeout_ms, WorkHandle** out,
-                          DtError* error) {
-  return guard(error, [&] {
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    options.rootTensor = 0;
-    options.timeout = Milliseconds(timeout_ms);
-    std::vector<at::Tensor> tensors{tensor(in_out)};
-    *out = new WorkHandle{group->group->broadcast(tensors, options)};
-  });
-}
-
-int32_t dt_gloo_all_gather(GlooHandle* group, DtTensors outputs, const void* input, uint64_t timeout_ms, WorkHandle** out,
-                           DtError* error) {
-  return guard(error, [&] {
-    c10d::AllgatherOptions options;
-    options.timeout = Milliseconds(timeout_ms);
-    std::vector<std::vector<at::Tensor>> output_lists{outputs.list()};
-    std::vector<at::Tensor> inputs{tensor(input)};
-    *out = new WorkHandle{group->group->allgather(output_lists, inputs, options)};
-  });
-}
-
-int32_t dt_gloo_reduce_scatter(GlooHandle* group, const void* output, const void* input, int32_t op, uint64_t timeout_ms,
-                               WorkHandle** out, DtError* error) {
-  return guard(error, [&] {
-    c10d::ReduceScatterOptions options;
-    options.reduceOp = reduce_op(op);
-    options.timeout = Milliseconds(timeout_ms);
-    at::Tensor to = tensor(output), from = tensor(input);
-    *out = new WorkHandle{group->group->_reduce_scatter_base(to, from, options)};
-  });
-}
-
-int32_t dt_gloo_barrier(GlooHandle* group, uint64_t timeout_ms, WorkHandle** out, DtError* error) {
-  return guard(error, [&] {
-    c10d::BarrierOptions options;
-    options.timeout = Milliseconds(timeout_ms);
-    *out = new WorkHandle{group->group->barrier(options)};
+    auto to = outputs.list(), from = inputs.list();
+    const auto timely = [&](auto options) {
+      options.timeout = Milliseconds(timeout_ms);
+      return options;
+    };
+    const auto start = [&]() -> c10::intrusive_ptr<c10d::Work> {
+      switch (what) {
+        case 0: {
+          auto options = timely(c10d::AllreduceOptions());
+          options.reduceOp = reduce_op(value);
+          return group->group->allreduce(to, options);
+        }
+        case 1: {
+          auto options = timely(c10d::BroadcastOptions());
+          options.rootRank = value;
+          options.rootTensor = 0;
+          return group->group->broadcast(to, options);
+        }
+        case 2: {
+          std::vector<std::vector<at::Tensor>> lists{to};
+          return group->group->allgather(lists, from, timely(c10d::AllgatherOptions()));
+        }
+        case 3: {
+          auto options = timely(c10d::ReduceScatterOptions());
+          options.reduceOp = reduce_op(value);
+          return group->group->_reduce_scatter_base(to[0], from[0], options);
+        }
+        default: return group->group->barrier(timely(c10d::BarrierOptions()));
+      }
+    };
+    *out = new WorkHandle{start()};
   });
 }
 

@@ -198,11 +198,11 @@ int32_t dt_autocast_is_enabled(int32_t index, bool* out, DtError* error) {
 }
 
 // The cache of cast weights lives as long as the outermost autocast region.
-int32_t dt_autocast_enter(int32_t index, bool enabled, int32_t dtype, DtAutocast* before, DtError* error) {
+int32_t dt_autocast_enter(int32_t index, int32_t dtype, DtAutocast* before, DtError* error) {
   return guard(error, [&] {
     const auto type = device(index).type();
     *before = {at::autocast::is_autocast_enabled(type), static_cast<int32_t>(at::autocast::get_autocast_dtype(type))};
-    set_autocast(index, {enabled, dtype});
+    set_autocast(index, {true, dtype});
     at::autocast::increment_nesting();
   });
 }

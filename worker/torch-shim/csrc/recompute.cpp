@@ -26,35 +26,29 @@ constexpr std::array<at::DeviceType, 2> kAutocast{at::kCPU, at::kCUDA};
 struct Surroundings {
   std::array<std::pair<bool, at::ScalarType>, kAutocast.size()> autocast;
   bool cache;
-  // By device: the CPU's, and those of the GPUs that inputs lie on.
-  std::vector<std::pair<at::Device, at::Tensor>> generators;
+  // The CPU, and the GPUs that inputs lie on, with the states of their generators.
+  std::vector<at::Device> devices{at::Device(at::kCPU)};
+  std::vector<at::Tensor> states;
 
-  static std::vector<at::Device> devices(const variable_list& inputs) {
-    std::vector<at::Device> found{at::Device(at::kCPU)};
-    for (const auto& input : inputs)
-      if (input.is_cuda() && std::find(found.begin(), found.end(), input.device()) == found.end())
-        found.push_back(input.device());
-    return found;
-  }
-
-  static Surroundings now(const std::vector<at::Device>& devices) {
+  static Surroundings of(const variable_list& inputs) {
     Surroundings here{};
-    for (size_t index = 0; index < kAutocast.size(); ++index)
-      here.autocast[index] = {at::autocast::is_autocast_enabled(kAutocast[index]),
-                              at::autocast::get_autocast_dtype(kAutocast[index])};
-    here.cache = at::autocast::is_autocast_cache_enabled();
-    for (const auto& device : devices) {
-      auto generator = at::globalContext().defaultGenerator(device);
-      const std::lock_guard<std::mutex> held(generator.mutex());
-      here.generators.emplace_back(device, generator.get_state());
-    }
+    for (const auto& input : inputs)
+      if (input.is_cuda() && std::find(here.devices.begin(), here.devices.end(), input.device()) == here.devices.end())
+        here.devices.push_back(input.device());
+    here.read();
     return here;
   }
 
-  std::vector<at::Device> devices() const {
-    std::vector<at::Device> found;
-    for (const auto& [device, state] : generators) found.push_back(device);
-    return found;
+  void read() {
+    for (size_t index = 0; index < kAutocast.size(); ++index)
+      autocast[index] = {at::autocast::is_autocast_enabled(kAutocast[index]), at::autocast::get_autocast_dtype(kAutocast[index])};
+    cache = at::autocast::is_autocast_cache_enabled();
+    states.clear();
+    for (const auto& device : devices) {
+      auto generator = at::globalContext().defaultGenerator(device);
+      const std::lock_guard<std::mutex> held(generator.mutex());
+      states.push_back(generator.get_state());
+    }
   }
 
   void set() const {
@@ -63,10 +57,10 @@ struct Surroundings {
       at::autocast::set_autocast_enabled(kAutocast[index], autocast[index].first);
     }
     at::autocast::set_autocast_cache_enabled(cache);
-    for (const auto& [device, state] : generators) {
-      auto generator = at::globalContext().defaultGenerator(device);
+    for (size_t index = 0; index < devices.size(); ++index) {
+      auto generator = at::globalContext().defaultGenerator(devices[index]);
       const std::lock_guard<std::mutex> held(generator.mutex());
-      generator.set_state(state);
+      generator.set_state(states[index]);
     }
   }
 };
@@ -88,7 +82,10 @@ struct Region {
 
 // Puts the surroundings of the first time in place, and the present ones back at its end.
 struct Return {
-  explicit Return(const Surroundings& then) : now(Surroundings::now(then.devices())) { then.set(); }
+  explicit Return(const Surroundings& then) : now(then) {
+    now.read();
+    then.set();
+  }
   Return(const Return&) = delete;
   Return& operator=(const Return&) = delete;
   ~Return() {
@@ -136,7 +133,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
   static variable_list forward(AutogradContext* context, const at::Tensor& /*anchor*/, at::TensorList list,
                                c10::intrusive_ptr<Segment> segment) {
     const auto inputs = list.vec();
-    segment->surroundings = Surroundings::now(Surroundings::devices(inputs));
+    segment->surroundings = Surroundings::of(inputs);
     auto outputs = (*segment)(inputs, /*again=*/false);
     context->save_for_backward(inputs);
     context->set_materialize_grads(false);

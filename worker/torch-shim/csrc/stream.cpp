@@ -1,6 +1,7 @@
 // Streams and events of an accelerator, through c10's table of devices: no header and no library of CUDA is needed.
 #include "boundary.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -21,18 +22,6 @@ c10::Device gpu(int32_t index) { return {c10::DeviceType::CUDA, static_cast<c10:
 c10::Stream stream(DtStream s) { return c10::Stream(c10::Stream::UNSAFE, gpu(s.device), s.id); }
 
 DtStream plain(const c10::Stream& s) { return {s.id(), s.device_index()}; }
-
-// The device is the current one while this lives, as c10's own guards do it.
-class OnDevice {
- public:
-  explicit OnDevice(int32_t index) : before_(devices().exchangeDevice(gpu(index))) {}
-  ~OnDevice() { devices().uncheckedSetDevice(before_); }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
- private:
-  c10::Device before_;
-};
 
 struct EventHandle {
   explicit EventHandle(bool timed)
@@ -63,7 +52,7 @@ int32_t dt_stream_native(DtStream s, void** out, DtError* error) {
 
 int32_t dt_stream_synchronize(DtStream s, DtError* error) {
   return guard(error, [&] {
-    const OnDevice on(s.device);
+    const c10::DeviceGuard on(gpu(s.device));
     devices().synchronizeStream(stream(s));
   });
 }
@@ -84,14 +73,14 @@ int32_t dt_event_elapsed(const EventHandle* from, const EventHandle* to, double*
 
 int32_t dt_event_record(EventHandle* event, DtStream s, DtError* error) {
   return guard(error, [&] {
-    const OnDevice on(s.device);
+    const c10::DeviceGuard on(gpu(s.device));
     event->event.record(stream(s));
   });
 }
 
 int32_t dt_event_block(const EventHandle* event, DtStream s, DtError* error) {
   return guard(error, [&] {
-    const OnDevice on(s.device);
+    const c10::DeviceGuard on(gpu(s.device));
     event->event.block(stream(s));
   });
 }

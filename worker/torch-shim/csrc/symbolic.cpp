@@ -16,6 +16,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -97,40 +98,25 @@ Kind kind_of(const c10::OperatorHandle& op) {
   return kind;
 }
 
-Tensor to_meta(const Tensor& x) {
-  if (!x.defined() || x.is_meta()) return x;
-  return at::empty_strided(x.sizes(), x.strides(), x.options().device(at::kMeta));
+// A tensor's shape on another device.
+Tensor moved(const Tensor& x, c10::DeviceType to) {
+  if (!x.defined() || x.device().type() == to) return x;
+  return at::empty_strided(x.sizes(), x.strides(), x.options().device(to));
 }
 
-IValue to_meta(const IValue& value) {
-  if (value.isTensor()) return to_meta(value.toTensor());
+IValue moved(const IValue& value, c10::DeviceType to) {
+  if (value.isTensor()) return moved(value.toTensor(), to);
   if (value.isTensorList()) {
     c10::List<Tensor> list;
-    for (const Tensor& x : value.toTensorVector()) list.push_back(to_meta(x));
+    for (const Tensor& x : value.toTensorVector()) list.push_back(moved(x, to));
     return list;
   }
   if (value.isOptionalTensorList()) {
     c10::List<std::optional<Tensor>> list;
-    for (const auto& x : value.toOptionalTensorVector()) list.push_back(x ? std::optional(to_meta(*x)) : std::nullopt);
+    for (const auto& x : value.toOptionalTensorVector()) list.push_back(x ? std::optional(moved(*x, to)) : std::nullopt);
     return list;
   }
-  if (value.isDevice()) return c10::Device(c10::DeviceType::Meta);
-  return value;
-}
-
-Tensor from_meta(const Tensor& x) {
-  if (!x.defined()) return x;
-  return at::empty_strided(x.sizes(), x.strides(), x.options().device(at::kCPU));
-}
-
-IValue from_meta(const IValue& value) {
-  if (value.isTensor()) return from_meta(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<Tensor> list;
-    for (const Tensor& x : value.toTensorVector()) list.push_back(from_meta(x));
-    return list;
-  }
-  return value;
+  return value.isDevice() ? IValue(c10::Device(to)) : value;
 }
 
 double product_work(const std::string& name, const Stack& arguments) {
@@ -143,51 +129,46 @@ double product_work(const std::string& name, const Stack& arguments) {
   return 0.0;
 }
 
+// Which argument a result that is written to is, by its place.
+size_t written(const c10::FunctionSchema& schema, const c10::AliasInfo& result) {
+  const auto& arguments = schema.arguments();
+  const auto found = std::find_if(arguments.begin(), arguments.end(), [&](const c10::Argument& argument) {
+    return argument.alias_info() != nullptr && *argument.alias_info() == result;
+  });
+  TORCH_CHECK(found != arguments.end(), schema.name(), " returns what it was not given");
+  return static_cast<size_t>(found - arguments.begin());
+}
+
 void infer(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
   Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
   flops += product_work(schema.name(), arguments);
   Stack meta;
-  for (const auto& value : arguments) meta.push_back(to_meta(value));
+  for (const auto& value : arguments) meta.push_back(moved(value, c10::DeviceType::Meta));
   op.redispatchBoxed(DispatchKeySet(DispatchKey::Meta), &meta);
   torch::jit::drop(*stack, count);
   for (size_t index = 0; index < schema.returns().size(); ++index) {
     const auto* alias = schema.returns()[index].alias_info();
     if (alias == nullptr || !alias->isWrite()) {
-      stack->push_back(from_meta(meta[index]));
+      stack->push_back(moved(meta[index], c10::DeviceType::CPU));
       continue;
     }
     // An `out` argument takes the shape of the result.
-    for (size_t from = 0; from < count; ++from) {
-      const auto* given = schema.arguments()[from].alias_info();
-      if (given != nullptr && *given == *alias) {
-        auto out = arguments[from].toTensor();
-        const auto& shape = meta[index].toTensor();
-        if (out.sizes() != shape.sizes()) out.resize_(shape.sizes());
-        stack->push_back(out);
-        break;
-      }
-    }
+    auto out = arguments[written(schema, *alias)].toTensor();
+    const auto& shape = meta[index].toTensor();
+    if (out.sizes() != shape.sizes()) out.resize_(shape.sizes());
+    stack->push_back(out);
   }
 }
 
 void write_in_place(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
-  flops += product_work(schema.name(), Stack(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end()));
-  std::vector<IValue> results;
-  for (const auto& result : schema.returns()) {
-    for (size_t from = 0; from < count; ++from) {
-      const auto* given = schema.arguments()[from].alias_info();
-      if (given != nullptr && *given == *result.alias_info()) {
-        results.push_back(Call{stack, count}[from]);
-        break;
-      }
-    }
-  }
+  const Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  flops += product_work(schema.name(), arguments);
   torch::jit::drop(*stack, count);
-  for (auto& result : results) stack->push_back(std::move(result));
+  for (const auto& result : schema.returns()) stack->push_back(arguments[written(schema, *result.alias_info())]);
 }
 
 void apply(Rule rule, const Call& call) {

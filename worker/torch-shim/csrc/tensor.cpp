@@ -1,4 +1,4 @@
-// Data and gradients as views, the fused optimizer kernels, and the unscaling of gradients.
+// Gradients as views, the fused optimizer kernels, and the unscaling of gradients.
 #include "boundary.h"
 
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
@@ -17,10 +17,6 @@ std::optional<at::Tensor> given(const void* pointer) {
 } // namespace
 
 extern "C" {
-
-int32_t dt_tensor_set_data(const void* target, const void* source, DtError* error) {
-  return guard(error, [&] { tensor(target).set_data(tensor(source)); });
-}
 
 int32_t dt_tensor_set_grad(const void* target, const void* source, DtError* error) {
   return guard(error, [&] {

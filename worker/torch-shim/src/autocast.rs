@@ -28,15 +28,6 @@ pub struct Autocast {
 impl Autocast {
     /// Enters a region in which operations on `device` run in `dtype` (`Kind::BFloat16` or `Kind::Half`).
     pub fn enter(device: Device, dtype: Kind) -> Result<Self, ShimError> {
-        Self::switch(device, true, dtype)
-    }
-
-    /// Enters a region without autocast inside one that has it.
-    pub fn disabled(device: Device) -> Result<Self, ShimError> {
-        Self::switch(device, false, Kind::BFloat16)
-    }
-
-    fn switch(device: Device, enabled: bool, dtype: Kind) -> Result<Self, ShimError> {
         let op = "enter autocast";
         let device = device_index(op, device)?;
         let number = match dtype {
@@ -46,8 +37,7 @@ impl Autocast {
         let number = number.ok_or_else(|| {
             ShimError::invalid(op, format!("autocast runs in BFloat16 or Half, not {dtype:?}"))
         })?;
-        let enter =
-            |before: &mut _, error: &mut _| ffi::dt_autocast_enter(device, enabled, number, before, error);
+        let enter = |before: &mut _, error: &mut _| ffi::dt_autocast_enter(device, number, before, error);
         Ok(Self {
             device,
             before: fetched(op, enter)?,

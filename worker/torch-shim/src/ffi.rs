@@ -104,19 +104,10 @@ fallible! {
         store: &StoreHandle, rank: i32, size: i32, timeout_ms: u64, by_interface: bool, name: Text<'_>,
         out: &mut Option<Owned<GlooHandle>>
     );
-    safe fn dt_gloo_all_reduce(
-        group: &GlooHandle, in_out: Lent<'_>, op: i32, timeout_ms: u64, out: &mut Option<Owned<WorkHandle>>
+    safe fn dt_gloo_start(
+        group: &GlooHandle, what: i32, value: i32, outputs: LentList<'_>, inputs: LentList<'_>, timeout_ms: u64,
+        out: &mut Option<Owned<WorkHandle>>
     );
-    safe fn dt_gloo_broadcast(
-        group: &GlooHandle, in_out: Lent<'_>, root: i32, timeout_ms: u64, out: &mut Option<Owned<WorkHandle>>
-    );
-    safe fn dt_gloo_all_gather(
-        group: &GlooHandle, outputs: LentList<'_>, input: Lent<'_>, timeout_ms: u64, out: &mut Option<Owned<WorkHandle>>
-    );
-    safe fn dt_gloo_reduce_scatter(
-        group: &GlooHandle, output: Lent<'_>, input: Lent<'_>, op: i32, timeout_ms: u64, out: &mut Option<Owned<WorkHandle>>
-    );
-    safe fn dt_gloo_barrier(group: &GlooHandle, timeout_ms: u64, out: &mut Option<Owned<WorkHandle>>);
     safe fn dt_work_wait(work: &WorkHandle);
     safe fn dt_work_is_completed(work: &WorkHandle, out: &mut bool);
 }
@@ -138,7 +129,7 @@ fallible! {
     safe fn dt_rng_get_state(device: i32, out: &mut Option<NewTensor>);
     safe fn dt_rng_set_state(device: i32, state: Lent<'_>);
     safe fn dt_autocast_is_enabled(device: i32, out: &mut bool);
-    safe fn dt_autocast_enter(device: i32, enabled: bool, dtype: i32, before: &mut DtAutocast);
+    safe fn dt_autocast_enter(device: i32, dtype: i32, before: &mut DtAutocast);
     safe fn dt_autocast_leave(device: i32, before: &DtAutocast);
 }
 
@@ -191,7 +182,6 @@ fallible! {
 
 // tensor.cpp
 fallible! {
-    safe fn dt_tensor_set_data(target: Lent<'_>, source: Lent<'_>);
     safe fn dt_tensor_set_grad(target: Lent<'_>, source: Option<Lent<'_>>);
     safe fn dt_fused_adam(
         parameter: Lent<'_>, grad: Lent<'_>, exp_avg: Lent<'_>, exp_avg_sq: Lent<'_>, step: Lent<'_>,

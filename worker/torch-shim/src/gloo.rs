@@ -7,7 +7,7 @@ pub use dtrain_shared_memory::Reduction as ReduceOp;
 use tch::Tensor;
 
 use crate::error::{ShimError, checked, fetched, made};
-use crate::ffi::{self, DtError, GlooHandle, Lent, LentList, Owned, WorkHandle};
+use crate::ffi::{self, GlooHandle, Lent, LentList, Owned, WorkHandle};
 use crate::store::{TcpStore, millis};
 
 /// Which network address Gloo listens on.
@@ -33,6 +33,21 @@ pub struct Gloo(ManuallyDrop<Owned<GlooHandle>>);
 
 // SAFETY: the group may be used from any one thread at a time; its own threads synchronise with a mutex.
 unsafe impl Send for Gloo {}
+
+/// What a group does with one tensor of `outputs` and of `inputs`, unless it says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Reduces the output over all ranks, in place; no input.
+    AllReduce(ReduceOp),
+    /// Copies this rank's output to all ranks, in place; no input.
+    Broadcast(usize),
+    /// Collects every rank's input into one output per rank.
+    AllGather,
+    /// Reduces the input (world size x the output's elements) over all ranks and leaves the rank's own part in the output.
+    ReduceScatter(ReduceOp),
+    /// Ends when every rank has called it; no tensors.
+    Barrier,
+}
 
 /// An operation under way.
 #[derive(Debug)]
@@ -78,84 +93,36 @@ impl Gloo {
         Ok(Self(ManuallyDrop::new(group)))
     }
 
-    fn start(
+    /// Starts an operation, with its tensors as [`Operation`] says. Failures of the network come from the work.
+    pub fn start(
         &self,
-        op: &'static str,
-        tensors: &[&Tensor],
-        call: impl FnOnce(&GlooHandle, &mut Option<Owned<WorkHandle>>, &mut DtError) -> i32,
+        operation: Operation,
+        outputs: &[Tensor],
+        inputs: &[Tensor],
+        timeout: Duration,
     ) -> Result<GlooWork, ShimError> {
-        let fits = |tensor: &&Tensor| {
+        let (op, what, value) = match operation {
+            Operation::AllReduce(op) => ("all_reduce", 0, op as i32),
+            Operation::Broadcast(root) => ("broadcast", 1, root as i32),
+            Operation::AllGather => ("all_gather", 2, 0),
+            Operation::ReduceScatter(op) => ("reduce_scatter", 3, op as i32),
+            Operation::Barrier => ("barrier", 4, 0),
+        };
+        let fits = |tensor: &Tensor| {
             tensor.defined() && tensor.device() == tch::Device::Cpu && tensor.is_contiguous()
         };
-        if !tensors.iter().all(fits) {
+        if !outputs.iter().chain(inputs).all(fits) {
             return Err(ShimError::invalid(
                 op,
                 "Gloo takes contiguous tensors on the CPU alone",
             ));
         }
-        let handle = made(op, |out, error| call(&self.0, out, error))?;
+        let [to, from] = [outputs, inputs].map(|tensors| tensors.iter().map(Lent::from).collect::<Vec<_>>());
+        let handle = made(op, |out, error| {
+            let (to, from, timeout) = (LentList::new(&to), LentList::new(&from), millis(timeout));
+            ffi::dt_gloo_start(&self.0, what, value, to, from, timeout, out, error)
+        })?;
         Ok(GlooWork { handle, op })
-    }
-
-    /// Reduces `tensor` over all ranks, in place. Failures of the network come from the work.
-    pub fn all_reduce(
-        &self,
-        tensor: &Tensor,
-        op: ReduceOp,
-        timeout: Duration,
-    ) -> Result<GlooWork, ShimError> {
-        self.start("all_reduce", &[tensor], |group, out, error| {
-            ffi::dt_gloo_all_reduce(group, tensor.into(), op as i32, millis(timeout), out, error)
-        })
-    }
-
-    /// Copies rank `root`'s tensor to all ranks, in place.
-    pub fn broadcast(&self, tensor: &Tensor, root: usize, timeout: Duration) -> Result<GlooWork, ShimError> {
-        self.start("broadcast", &[tensor], |group, out, error| {
-            ffi::dt_gloo_broadcast(group, tensor.into(), root as i32, millis(timeout), out, error)
-        })
-    }
-
-    /// Collects every rank's `input` into `outputs`, one tensor of the input's shape per rank.
-    pub fn all_gather(
-        &self,
-        outputs: &[Tensor],
-        input: &Tensor,
-        timeout: Duration,
-    ) -> Result<GlooWork, ShimError> {
-        let tensors: Vec<&Tensor> = outputs.iter().chain([input]).collect();
-        let parts: Vec<Lent<'_>> = outputs.iter().map(Lent::from).collect();
-        self.start("all_gather", &tensors, |group, out, error| {
-            ffi::dt_gloo_all_gather(
-                group,
-                LentList::new(&parts),
-                input.into(),
-                millis(timeout),
-                out,
-                error,
-            )
-        })
-    }
-
-    /// Reduces `input` (world size x `output`'s elements) over all ranks and leaves the rank's own part in `output`.
-    pub fn reduce_scatter(
-        &self,
-        output: &Tensor,
-        input: &Tensor,
-        op: ReduceOp,
-        timeout: Duration,
-    ) -> Result<GlooWork, ShimError> {
-        self.start("reduce_scatter", &[output, input], |group, out, error| {
-            let (output, input, timeout) = (output.into(), input.into(), millis(timeout));
-            ffi::dt_gloo_reduce_scatter(group, output, input, op as i32, timeout, out, error)
-        })
-    }
-
-    /// Ends when every rank has called it.
-    pub fn barrier(&self, timeout: Duration) -> Result<GlooWork, ShimError> {
-        self.start("barrier", &[], |group, out, error| {
-            ffi::dt_gloo_barrier(group, millis(timeout), out, error)
-        })
     }
 
     /// Ends the group's threads. Call it when no operation is in flight: it waits for those that are.

@@ -62,15 +62,7 @@ impl<M: DerefMut<Target = [u8]> + Send> Landing<M> {
         memory: &mut Option<Box<M>>,
         pairs: impl for<'m> FnOnce(&'m mut [u8]) -> Result<[Pairs<'m>; 2], E>,
     ) -> Result<Self, E> {
-        Self::start_on(beside.0.as_mut(), memory, pairs)
-    }
-
-    fn start_on<E: From<ShimError>>(
-        lane: &mut dyn Lane,
-        memory: &mut Option<Box<M>>,
-        pairs: impl for<'m> FnOnce(&'m mut [u8]) -> Result<[Pairs<'m>; 2], E>,
-    ) -> Result<Self, E> {
-        let op = "copy beside the training";
+        let (op, lane) = ("copy beside the training", beside.0.as_mut());
         let Some(whole) = memory.as_mut() else {
             return Err(ShimError::invalid(op, "there is no memory to copy to").into());
         };

@@ -8,9 +8,7 @@ use crate::ffi;
 /// Makes `target` use `source`'s storage, shape and strides; `target` stays the same leaf of the autograd graph, so
 /// every layer that holds it sees the new data.
 pub fn set_data(target: &Tensor, source: &Tensor) -> Result<(), ShimError> {
-    checked("set a parameter's data", |error| {
-        ffi::dt_tensor_set_data(target.into(), source.into(), error)
-    })
+    Ok(target.shallow_clone().f_set_data(source)?)
 }
 
 /// Makes `grad`, of the same shape, dtype and device, the gradient of the leaf `target`. Backward adds to it in place, so a view stays

@@ -152,7 +152,7 @@ fn autocast_is_that_of_the_first_time_also_in_regions_within_regions() {
     let short = |x: &Tensor, w: &Tensor| {
         let _region = Autocast::enter(CPU, Kind::BFloat16).unwrap();
         let y = x.mm(w);
-        let _within = Autocast::disabled(CPU).unwrap();
+        let _within = Autocast::enter(CPU, Kind::BFloat16).unwrap();
         (y.to_kind(Kind::Float) * 1.5).mm(w)
     };
     compare(short, &|y| y);

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use dtrain_torch_shim::autocast::Autocast;
-use dtrain_torch_shim::gloo::{Gloo, ReduceOp, Transport};
+use dtrain_torch_shim::gloo::{Gloo, Operation, ReduceOp, Transport};
 use dtrain_torch_shim::store::TcpStore;
 use dtrain_torch_shim::{ErrorKind, cuda, fused, libtorch_version, rng, tensor};
 use tch::{Device, Kind, Tensor};
@@ -88,12 +88,16 @@ fn gloo_reduces_between_two_ranks() {
                     let store = TcpStore::connect("127.0.0.1", port, LONG).unwrap();
                     let group = Gloo::new(&store, rank, 2, LONG, Transport::Host("127.0.0.1")).unwrap();
                     let tensor = Tensor::from_slice(&[rank as f32, 10.0]);
-                    group
-                        .all_reduce(&tensor, ReduceOp::Sum, LONG)
-                        .unwrap()
-                        .wait()
-                        .unwrap();
-                    group.barrier(LONG).unwrap().wait().unwrap();
+                    let sum = Operation::AllReduce(ReduceOp::Sum);
+                    for (operation, tensors) in
+                        [(sum, &[tensor.shallow_clone()][..]), (Operation::Barrier, &[])]
+                    {
+                        group
+                            .start(operation, tensors, &[], LONG)
+                            .unwrap()
+                            .wait()
+                            .unwrap();
+                    }
                     group.shutdown();
                     Vec::try_from(tensor).unwrap()
                 })
@@ -138,10 +142,6 @@ fn autocast_nests_and_restores() {
     {
         let _bf16 = Autocast::enter(Device::Cpu, Kind::BFloat16).unwrap();
         assert_eq!(a.matmul(&b).kind(), Kind::BFloat16);
-        {
-            let _off = Autocast::disabled(Device::Cpu).unwrap();
-            assert_eq!(a.matmul(&b).kind(), Kind::Float);
-        }
         assert!(Autocast::is_enabled(Device::Cpu).unwrap());
         {
             let _half = Autocast::enter(Device::Cpu, Kind::Half).unwrap();

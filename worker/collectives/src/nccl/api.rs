@@ -112,12 +112,6 @@ pub(super) struct Api {
     pub(super) sleep: fn(Duration),
 }
 
-impl std::fmt::Debug for Api {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "NCCL {}", self.version)
-    }
-}
-
 impl Api {
     /// That of this process. Call it after `dtrain_torch_shim::cuda::load`: libtorch has then loaded its own, and this is the
     /// same one, with the same settings and the same state.
@@ -154,10 +148,10 @@ impl Api {
         // It has threads of its own: it stays for the life of the process.
         std::mem::forget(library);
         let api = Self::new(functions)?;
-        match api.version < OLDEST {
+        let version = api.version;
+        match version < OLDEST {
             true => Err(unusable(format!(
-                "it is version {}, and {OLDEST} is the first that can be used",
-                api.version
+                "it is version {version}, and {OLDEST} is the first that can be used"
             ))),
             false => Ok(api),
         }
@@ -180,19 +174,21 @@ impl Api {
 
     /// What `code` means, and what NCCL last said of it. `comm` may be null.
     pub(super) fn words(&self, code: Code, comm: ncclComm_t) -> String {
-        // SAFETY: both functions return null or a string that lives as long as the library, and take any code and a live or
-        // null communicator.
+        let text = |words: *const c_char| {
+            // SAFETY: both functions return null or a string that lives as long as the library, and take any code and a live or null
+            // communicator.
+            let words = (!words.is_null()).then(|| unsafe { CStr::from_ptr(words) })?;
+            Some(words.to_string_lossy().trim().to_owned()).filter(|words| !words.is_empty())
+        };
+        // SAFETY: as above.
         let (meaning, detail) = unsafe {
             (
-                text((self.functions.error_string)(code)),
-                text((self.functions.last_error)(comm)),
+                (self.functions.error_string)(code),
+                (self.functions.last_error)(comm),
             )
         };
-        let meaning = meaning.unwrap_or_else(|| format!("error {code}"));
-        match detail {
-            Some(detail) if !detail.is_empty() => format!("{meaning}: {detail}"),
-            _ => meaning,
-        }
+        let meaning = text(meaning).unwrap_or_else(|| format!("error {code}"));
+        text(detail).map_or(meaning.clone(), |detail| format!("{meaning}: {detail}"))
     }
 }
 
@@ -201,17 +197,6 @@ fn reason(error: &libloading::Error) -> String {
     error
         .source()
         .map_or_else(|| error.to_string(), |source| source.to_string())
-}
-
-/// # Safety
-/// `words` is null or ends with a NUL and is not changed meanwhile.
-unsafe fn text(words: *const c_char) -> Option<String> {
-    if words.is_null() {
-        return None;
-    }
-    // SAFETY: the caller vouches for it.
-    let words = unsafe { CStr::from_ptr(words) };
-    Some(words.to_string_lossy().trim().to_owned())
 }
 
 /// The settings of a communicator of `size` ranks: calls return at once, unless there is no other rank that they could wait for;
@@ -258,14 +243,15 @@ mod tests {
     #[test]
     fn a_library_that_is_not_there_or_is_none_is_an_error_with_a_remedy() {
         let error = Api::open(Path::new("/nowhere/libnccl.so.2"))
-            .unwrap_err()
+            .err()
+            .unwrap()
             .to_string();
         assert!(
             error.contains("/nowhere/libnccl.so.2") && error.contains("setup --cuda"),
             "{error}"
         );
         // A library that every process can load.
-        let error = Api::open(Path::new("libc.so.6")).unwrap_err().to_string();
+        let error = Api::open(Path::new("libc.so.6")).err().unwrap().to_string();
         assert!(
             error.contains("libc.so.6") && error.contains("ncclGetVersion"),
             "{error}"

@@ -1,6 +1,6 @@
 //! One of NCCL's communicators: made, used, and ended without ever blocking for good.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclUniqueId};
@@ -15,7 +15,7 @@ use crate::{CollectiveError, Operation};
 /// it, which also ends what runs on the device. One that is merely dropped stays to the end of the process: freeing it would wait
 /// for peers that may be gone.
 pub(super) struct Communicator {
-    api: Arc<Api>,
+    api: &'static Api,
     size: usize,
     state: Mutex<State>,
 }
@@ -34,7 +34,7 @@ impl Communicator {
     /// Connects the ranks that hold `id`; `connecting` says who this is and how long it waits for the others. The current device
     /// of the calling thread becomes the communicator's.
     pub(super) fn connect(
-        api: Arc<Api>,
+        api: &'static Api,
         id: ncclUniqueId,
         size: usize,
         connecting: Operation,
@@ -75,11 +75,11 @@ impl Communicator {
         // after its thread has stored the result and without looking at the places again.
         let places = unsafe { Box::from_raw(places) };
         drop(state);
-        Self::made(Arc::clone(&self.api), self.size, places.made, SUCCESS, connecting)
+        Self::made(self.api, self.size, places.made, SUCCESS, connecting)
     }
 
     fn made(
-        api: Arc<Api>,
+        api: &'static Api,
         size: usize,
         raw: ncclComm_t,
         code: Code,
@@ -111,7 +111,7 @@ impl Communicator {
     ) -> Result<(), CollectiveError> {
         let mut state = self.state();
         live(&state, operation)?;
-        let code = start(&self.api, state.raw);
+        let code = start(self.api, state.raw);
         self.settle(&mut state, code, operation)
     }
 

@@ -38,14 +38,14 @@ use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, ReduceOp
 /// How a group of NCCL's is called among its ranks: rank 0 makes it, see [`Nccl::invite`].
 pub type Invitation = [u8; 128];
 
-/// A loaded NCCL.
-#[derive(Debug, Clone)]
-pub struct Nccl(Arc<Api>);
+/// A loaded NCCL, which stays for the life of the process.
+#[derive(Clone, Copy)]
+pub struct Nccl(&'static Api);
 
 impl Nccl {
     /// The NCCL that libtorch uses in this process. Call it after `dtrain_torch_shim::cuda::load`.
     pub fn load() -> Result<Self, NcclError> {
-        Ok(Self(Arc::new(Api::load()?)))
+        Ok(Self(Box::leak(Box::new(Api::load()?))))
     }
 
     /// Its version. Ranks of different versions cannot be relied on to understand each other.
@@ -85,16 +85,6 @@ pub struct NcclGroup {
     timeline: Arc<dyn Timeline>,
 }
 
-impl std::fmt::Debug for NcclGroup {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "NCCL rank {} of {} on {:?}",
-            self.caller.rank, self.caller.size, self.device
-        )
-    }
-}
-
 impl NcclGroup {
     /// Connects the ranks that hold the same invitation, each with GPU number `gpu`, which is the current device of the calling
     /// thread; blocks until all have come or the time is up.
@@ -109,17 +99,11 @@ impl NcclGroup {
     ) -> Result<Self, CollectiveError> {
         let connecting = Operation::connecting(seat.rank, seat.timeout);
         let timeline = GpuTimeline::new(gpu).map_err(|error| connecting.error(error))?;
-        Self::over(
-            Arc::clone(&nccl.0),
-            invitation,
-            seat,
-            Device::Cuda(gpu),
-            Arc::new(timeline),
-        )
+        Self::over(nccl.0, invitation, seat, Device::Cuda(gpu), Arc::new(timeline))
     }
 
     fn over(
-        api: Arc<Api>,
+        api: &'static Api,
         invitation: &Invitation,
         seat: Seat,
         device: Device,
@@ -195,15 +179,13 @@ impl NcclGroup {
         let mark = self.timeline.mark().map_err(|error| operation.error(error))?;
         self.watchdog.watch(operation, Arc::clone(&mark));
         let tensors = all.iter().flat_map(|one| [one.input(), one.output()]);
-        let kept = tensors.map(Tensor::shallow_clone).collect();
-        let (communicator, timeline) = (Arc::clone(&self.communicator), Arc::clone(&self.timeline));
-        Ok(Box::new(InFlight::new(
+        Ok(Box::new(InFlight {
             operation,
             mark,
-            communicator,
-            timeline,
-            kept,
-        )))
+            communicator: Arc::clone(&self.communicator),
+            timeline: Arc::clone(&self.timeline),
+            tensors: tensors.map(Tensor::shallow_clone).collect(),
+        }))
     }
 
     /// What does not fit is refused before anything is sent; NCCL reads memory of its own GPU.

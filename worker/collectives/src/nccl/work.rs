@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use dtrain_torch_shim::ShimError;
 use tch::Tensor;
 
 use super::super::{CollectiveError, Operation, Work};
@@ -11,49 +10,17 @@ use super::communicator::Communicator;
 use super::pause::pause;
 use super::timeline::{Mark, Timeline};
 
-/// An operation that the device has been given.
+/// An operation that the device has been given. The device reads and writes `tensors` until `mark` is reached.
 pub(super) struct InFlight {
-    operation: Operation,
-    mark: Arc<dyn Mark>,
-    communicator: Arc<Communicator>,
-    kept: Option<Kept>,
-}
-
-/// Tensors that the device may still be reading.
-struct Kept {
-    tensors: Vec<Tensor>,
-    timeline: Arc<dyn Timeline>,
-}
-
-impl InFlight {
-    /// The device reads and writes `tensors` until `mark` is reached.
-    pub(super) fn new(
-        operation: Operation,
-        mark: Arc<dyn Mark>,
-        communicator: Arc<Communicator>,
-        timeline: Arc<dyn Timeline>,
-        tensors: Vec<Tensor>,
-    ) -> Self {
-        Self {
-            operation,
-            mark,
-            communicator,
-            kept: Some(Kept { tensors, timeline }),
-        }
-    }
+    pub(super) operation: Operation,
+    pub(super) mark: Arc<dyn Mark>,
+    pub(super) communicator: Arc<Communicator>,
+    pub(super) timeline: Arc<dyn Timeline>,
+    pub(super) tensors: Vec<Tensor>,
 }
 
 // SAFETY: libtorch counts the references to a tensor atomically, and nothing here reads or writes what is in it.
-unsafe impl Send for Kept {}
-
-impl Kept {
-    fn release(&self) -> Result<(), ShimError> {
-        self.tensors
-            .iter()
-            .filter(|tensor| tensor.numel() > 0)
-            .try_for_each(|tensor| self.timeline.keep(tensor))
-    }
-}
+unsafe impl Send for InFlight {}
 
 impl Work for InFlight {
     fn is_completed(&self) -> Result<bool, CollectiveError> {
@@ -67,15 +34,18 @@ impl Work for InFlight {
         self.communicator.health()?;
         self.mark.join().map_err(|error| self.operation.error(error))?;
         // What the computing stream does with their memory from now on comes after.
-        self.kept = None;
+        self.tensors.clear();
         Ok(())
     }
 }
 
+/// Without a wait the allocator keeps the tensors' memory until the device has done.
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if let Some(kept) = &self.kept
-            && let Err(error) = kept.release()
+        if let Err(error) = self
+            .tensors
+            .iter()
+            .try_for_each(|tensor| self.timeline.keep(tensor))
         {
             tracing::debug!("{}: {error}", self.operation.op);
         }

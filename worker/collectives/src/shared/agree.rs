@@ -6,6 +6,9 @@ use tch::{TchError, Tensor};
 
 use crate::{CollectiveError, GlooGroup, Operation, ProcessGroup};
 
+/// Why this rank could not make it.
+pub(super) type Failure = Box<dyn std::error::Error>;
+
 /// Enough for a sentence.
 const REASON_BYTES: usize = 400;
 
@@ -13,8 +16,8 @@ const REASON_BYTES: usize = 400;
 /// rank that has none. What was made is still held by all ranks when the first of them returns. The outer error is Gloo's.
 pub(super) fn make<T>(
     gloo: &GlooGroup,
-    create: impl FnOnce() -> Result<(T, Ticket), String>,
-    open: impl FnOnce(&Ticket) -> Result<T, String>,
+    create: impl FnOnce() -> Result<(T, Ticket), Failure>,
+    open: impl FnOnce(&Ticket) -> Result<T, Failure>,
 ) -> Result<Result<T, String>, CollectiveError> {
     let mut words = [0; Ticket::WORDS];
     let created = (gloo.rank() == 0).then(create);
@@ -25,12 +28,13 @@ pub(super) fn make<T>(
     let own = match created {
         Some(created) => created.map(|(thing, _)| thing),
         // No ticket is all zeros: rank 0 has failed, and says why itself.
-        None if words == [0; Ticket::WORDS] => Err(String::new()),
+        None if words == [0; Ticket::WORDS] => Err("".into()),
         None => match Ticket::from_words(&words) {
             Some(ticket) => open(&ticket),
             None => Err("rank 0 sent a ticket that is none".into()),
         },
     };
+    let own = own.map_err(|failure| failure.to_string());
     let reason = first_reason(gloo, own.as_ref().err().map(String::as_str))?;
     Ok(reason.map_or(own, Err))
 }

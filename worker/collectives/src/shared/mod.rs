@@ -23,6 +23,7 @@ use tch::{Device, Kind, Tensor};
 use super::caller::Caller;
 use super::{Collective, CollectiveError, GlooGroup, Operation, ProcessGroup, Work};
 
+use agree::Failure;
 pub(super) use agree::broadcast;
 pub(super) use connect::{Decision, Facts, decide, gather_facts};
 
@@ -51,14 +52,6 @@ pub struct SharedGroup {
     caller: Caller,
 }
 
-/// Where a tensor lies in this rank's region of a segment.
-struct Place {
-    segment: Arc<Segment>,
-    element: Element,
-    /// Bytes from the start of the region.
-    offset: usize,
-}
-
 impl SharedGroup {
     /// Makes shared memory for the ranks of `gloo` and agrees with them on whether all have it; blocks until all have
     /// come. Where a rank cannot have it, all get `gloo` back and the reason.
@@ -67,13 +60,10 @@ impl SharedGroup {
         let made = agree::make(
             &gloo,
             || {
-                let (control, ticket) = Control::create(size).map_err(|error| error.to_string())?;
-                Ok((Member::new(control).map_err(|error| error.to_string())?, ticket))
+                let (control, ticket) = Control::create(size)?;
+                Ok((Member::new(control)?, ticket))
             },
-            |ticket| {
-                let control = Control::open(ticket, rank).map_err(|error| error.to_string())?;
-                Member::new(control).map_err(|error| error.to_string())
-            },
+            |ticket| Ok(Member::new(Control::open(ticket, rank)?)?),
         )?;
         Ok(match made {
             Ok(member) => Sharing::Shared(Self {
@@ -86,30 +76,9 @@ impl SharedGroup {
         })
     }
 
-    /// Where a contiguous, non-empty tensor lies, if it lies in shared memory and can be reduced there.
-    fn locate(&self, tensor: &Tensor) -> Option<Place> {
-        if tensor.device() != Device::Cpu || tensor.numel() == 0 {
-            return None;
-        }
-        let element = element(tensor.kind())?;
-        let bytes = tensor.numel() * element.bytes();
-        let mut segments = self.segments.borrow_mut();
-        // A segment without tensors is unmapped; something else may lie at its addresses by now.
-        segments.retain(|segment| segment.strong_count() > 0);
-        segments.iter().find_map(|segment| {
-            let segment = segment.upgrade()?;
-            let offset = segment.offset_of(self.rank(), tensor.data_ptr().cast(), bytes)?;
-            offset.is_multiple_of(element.bytes()).then_some(Place {
-                segment,
-                element,
-                offset,
-            })
-        })
-    }
-
-    /// The operation in shared memory, where its tensors lie there as they must.
-    fn place(&self, one: Collective<'_>) -> Option<(Place, Kernel, usize)> {
-        let (whole, kernel) = match one {
+    /// The operation in shared memory and its segment, where the tensors lie there as they must.
+    fn place(&self, one: Collective<'_>) -> Option<(Reduce, Arc<Segment>)> {
+        let (whole, collective) = match one {
             Collective::AllReduce(tensor, op) => (tensor, Kernel::AllReduce(op)),
             Collective::Broadcast(..) => return None,
             Collective::AllGather { output, input } => {
@@ -120,7 +89,26 @@ impl SharedGroup {
                 is_own_part(output, input, self.rank()).then_some((input, kernel))?
             }
         };
-        Some((self.locate(whole)?, kernel, whole.numel()))
+        if whole.device() != Device::Cpu || whole.numel() == 0 {
+            return None;
+        }
+        let (element, count) = (element(whole.kind())?, whole.numel());
+        let mut segments = self.segments.borrow_mut();
+        // A segment without tensors is unmapped; something else may lie at its addresses by now.
+        segments.retain(|segment| segment.strong_count() > 0);
+        let (address, bytes) = (whole.data_ptr().cast(), count * element.bytes());
+        let mut segments = segments.iter().filter_map(Weak::upgrade);
+        let (offset, segment) =
+            segments.find_map(|segment| Some((segment.offset_of(self.rank(), address, bytes)?, segment)))?;
+        let operation = Reduce {
+            collective,
+            element,
+            offset,
+            count,
+        };
+        offset
+            .is_multiple_of(element.bytes())
+            .then_some((operation, segment))
     }
 }
 
@@ -201,26 +189,21 @@ impl ProcessGroup for SharedGroup {
                 operation: Operation::new("allocate", self.rank()),
                 reason: format!("{numel} elements of {kind:?} cannot be addressed"),
             })?;
-        let lay = |segment: Segment| -> Result<(Arc<Segment>, Tensor), String> {
-            segment.reserve(self.rank()).map_err(|error| error.to_string())?;
+        let lay = |segment: Segment| -> Result<(Arc<Segment>, Tensor), Failure> {
+            segment.reserve(self.rank())?;
             let segment = Arc::new(segment);
             let region = Region::new(&segment, self.rank()).ok_or("this rank has no region")?;
-            let tensor = blob::over(region, numel, kind).map_err(|error| error.to_string())?;
-            Ok((segment, tensor))
+            Ok((segment, blob::over(region, numel, kind)?))
         };
         let made = agree::make(
             &self.gloo,
             || {
-                let (segment, ticket) =
-                    Segment::create(self.size(), bytes).map_err(|error| error.to_string())?;
+                let (segment, ticket) = Segment::create(self.size(), bytes)?;
                 Ok((lay(segment)?, ticket))
             },
-            |ticket| {
-                let wanted = ticket.region_bytes();
-                if wanted != bytes {
-                    return Err(format!("rank 0 allocates {wanted} bytes and this rank {bytes}"));
-                }
-                lay(Segment::open(ticket).map_err(|error| error.to_string())?)
+            |ticket| match ticket.region_bytes() {
+                wanted if wanted == bytes => lay(Segment::open(ticket)?),
+                wanted => Err(format!("rank 0 allocates {wanted} bytes and this rank {bytes}").into()),
             },
         )?;
         match made {
@@ -241,17 +224,12 @@ impl ProcessGroup for SharedGroup {
 
     fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
         self.caller.check(one)?;
-        let Some((place, collective, count)) = self.place(one) else {
+        let Some((reduction, segment)) = self.place(one) else {
             return self.gloo.start(one);
         };
-        let operation = self.caller.operation(one.name(), count * place.element.bytes());
-        let reduction = Reduce {
-            collective,
-            element: place.element,
-            offset: place.offset,
-            count,
-        };
-        let pending = self.member.start(reduction, &place.segment, self.caller.timeout);
+        let bytes = reduction.count * reduction.element.bytes();
+        let operation = self.caller.operation(one.name(), bytes);
+        let pending = self.member.start(reduction, &segment, self.caller.timeout);
         Ok(Box::new(Reducing {
             pending: pending.map_err(|fault| failed(operation, fault))?,
             operation,

@@ -32,7 +32,7 @@ impl Mark for NotedMark {
 }
 
 impl Noting {
-    fn new(fails_at: Option<usize>) -> (Self, Log) {
+    fn lane(fails_at: Option<usize>) -> (Beside, Log) {
         let log = Log::default();
         let device = Self {
             log: Arc::clone(&log),
@@ -40,7 +40,7 @@ impl Noting {
             fails_at,
             marks: 0,
         };
-        (device, log)
+        (Beside(Box::new(device)), log)
     }
 
     fn note(&self, what: String) {
@@ -73,9 +73,9 @@ impl Lane for Noting {
 
 // Landings keep their memory in a box, whatever it is; here it is a vector.
 #[allow(clippy::box_collection)]
-fn start(lane: &mut Noting, memory: &mut Option<Box<Vec<u8>>>) -> Result<Landing<Vec<u8>>, ShimError> {
+fn start(lane: &mut Beside, memory: &mut Option<Box<Vec<u8>>>) -> Result<Landing<Vec<u8>>, ShimError> {
     let tensor = |bytes: &[u8]| Tensor::from_slice(bytes);
-    Landing::start_on(lane, memory, |bytes| {
+    Landing::start(lane, memory, |bytes| {
         let (statistics, parameters) = bytes.split_at_mut(2);
         let (first, second) = parameters.split_at_mut(3);
         let changing = vec![(tensor(&[1, 2]), statistics)];
@@ -86,7 +86,7 @@ fn start(lane: &mut Noting, memory: &mut Option<Box<Vec<u8>>>) -> Result<Landing
 
 #[test]
 fn what_changes_is_copied_first_and_waited_for_by_the_device_alone() {
-    let (mut lane, log) = Noting::new(None);
+    let (mut lane, log) = Noting::lane(None);
     let mut memory = Some(Box::new(vec![0u8; 6]));
     let landing = start(&mut lane, &mut memory).unwrap();
     assert!(memory.is_none(), "nobody else has it");
@@ -101,7 +101,7 @@ fn what_changes_is_copied_first_and_waited_for_by_the_device_alone() {
 
 #[test]
 fn what_is_dropped_on_the_way_is_waited_for() {
-    let (mut lane, log) = Noting::new(None);
+    let (mut lane, log) = Noting::lane(None);
     let mut memory = Some(Box::new(vec![0u8; 6]));
     drop(start(&mut lane, &mut memory).unwrap());
     assert_eq!(log.lock().unwrap().last().unwrap(), "wait 2");
@@ -109,19 +109,19 @@ fn what_is_dropped_on_the_way_is_waited_for() {
 
 #[test]
 fn a_copy_that_fails_gives_the_memory_back_when_nothing_writes_to_it() {
-    let (mut lane, log) = Noting::new(Some(3));
+    let (mut lane, log) = Noting::lane(Some(3));
     let mut memory = Some(Box::new(vec![0u8; 6]));
     let error = start(&mut lane, &mut memory).err().unwrap();
     assert_eq!(error.kind, ErrorKind::OutOfMemory);
     assert_eq!(log.lock().unwrap().last().unwrap(), "drain");
     // Tried again, it is there.
-    assert!(start(&mut Noting::new(None).0, &mut memory).is_ok());
+    assert!(start(&mut Noting::lane(None).0, &mut memory).is_ok());
 }
 
 #[test]
 fn a_place_elsewhere_is_refused() {
     let mut memory = Some(Box::new(vec![0u8; 6]));
-    let refused = Landing::start_on(&mut Host, &mut memory, |_| {
+    let refused = Landing::start(&mut Beside(Box::new(Host)), &mut memory, |_| {
         let elsewhere: &'static mut [u8] = Box::leak(Box::new([0u8; 4]));
         Ok::<_, ShimError>([Pairs::new(), vec![(Tensor::from_slice(&[1u8; 4]), elsewhere)]])
     });
