@@ -247,9 +247,6 @@ impl Scope<'_> {
     }
 
     /// As [`Scope::parameter`], for a layer that computes products with it.
-    ///
-    /// # Errors
-    /// As [`Scope::parameter`].
     pub fn weight(&mut self, name: &str, init: &Tensor) -> Result<Weight, ModelError> {
         let leaf = self.parameter(name, init)?;
         let shadow = self.registry.entries.last().map(|entry| entry.shadow.clone());

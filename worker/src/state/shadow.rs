@@ -67,7 +67,7 @@ mod tests {
     /// Losses of three steps of two micro-batches, and the parameters after them.
     fn train(kind: Option<Kind>) -> (Vec<f64>, Vec<f64>) {
         let mut registry = Registry::new(Device::Cpu);
-        registry.channels_last(true);
+        registry.channels_last = true;
         let options = ConvOptions {
             bias: true,
             ..ConvOptions::kernel(3)

@@ -46,9 +46,6 @@ pub struct Conv2d {
 
 impl Conv2d {
     /// Registers `weight`, `output` x `input` x kernel x kernel, and with a bias `bias`, of length `output`.
-    ///
-    /// # Errors
-    /// A name is taken, or libtorch cannot allocate.
     pub fn new(
         scope: &mut Scope<'_>,
         (input, output): (i64, i64),
@@ -69,9 +66,6 @@ impl Conv2d {
     }
 
     /// N x input x H x W to N x output x H' x W', H' = (H + 2 padding - kernel) / stride + 1, rounded down.
-    ///
-    /// # Errors
-    /// Those of libtorch: shape, device, memory.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
         let bias = self.bias.as_ref().map(Weight::get).transpose()?;
@@ -90,9 +84,6 @@ pub struct ConvTranspose2d {
 
 impl ConvTranspose2d {
     /// Registers `weight`, `input` x `output` x `stride` x `stride`, and `bias`, of length `output`, as PyTorch begins them.
-    ///
-    /// # Errors
-    /// A name is taken, or libtorch cannot allocate.
     pub fn new(scope: &mut Scope<'_>, (input, output): (i64, i64), stride: i64) -> Result<Self, ModelError> {
         let shape = [input, output, stride, stride];
         let (weight, bias) = (Init::FanIn.weight(&shape)?, Init::FanIn.bias(output, &shape)?);
@@ -104,9 +95,6 @@ impl ConvTranspose2d {
     }
 
     /// N x input x H x W to N x output x stride H x stride W.
-    ///
-    /// # Errors
-    /// Those of libtorch: shape, device, memory.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let stride = [self.stride; 2];
         Ok(x.f_conv_transpose2d(

@@ -17,17 +17,11 @@ pub struct Linear {
 
 impl Linear {
     /// Registers `weight`, `output` x `input`, and `bias`, both drawn evenly from ±1 / sqrt(input) as PyTorch does.
-    ///
-    /// # Errors
-    /// A name is taken, or libtorch cannot allocate.
     pub fn new(scope: &mut Scope<'_>, input: i64, output: i64) -> Result<Self, ModelError> {
         Self::with_init(scope, input, output, Init::FanIn)
     }
 
     /// As [`Linear::new`], with other initial values.
-    ///
-    /// # Errors
-    /// As [`Linear::new`].
     pub fn with_init(scope: &mut Scope<'_>, input: i64, output: i64, init: Init) -> Result<Self, ModelError> {
         let shape = [output, input];
         let (weight, bias) = (init.weight(&shape)?, init.bias(output, &shape)?);
@@ -38,9 +32,6 @@ impl Linear {
     }
 
     /// ... x input to ... x output.
-    ///
-    /// # Errors
-    /// Those of libtorch: shape, device, memory.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         Ok(x.f_linear(&self.weight.get()?, Some(self.bias.get()?))?)
     }
@@ -57,9 +48,6 @@ impl Embedding {
     pub const NO_TARGET: i64 = -100;
 
     /// Registers `weight`, `rows` x `width`.
-    ///
-    /// # Errors
-    /// The name is taken, or libtorch cannot allocate.
     pub fn new(scope: &mut Scope<'_>, rows: i64, width: i64, init: Init) -> Result<Self, ModelError> {
         let weight = init.weight(&[rows, width])?;
         Ok(Self {
@@ -76,17 +64,11 @@ impl Embedding {
     }
 
     /// The first `count` rows, `count` x width: those of the positions 0, 1, ...
-    ///
-    /// # Errors
-    /// Where the table has fewer rows.
     pub fn first(&self, count: i64) -> Result<Tensor, ModelError> {
         Ok(self.weight.leaf.f_narrow(0, 0, count)?)
     }
 
     /// ... x width to ... x rows: the product with every row, for a head that shares the table.
-    ///
-    /// # Errors
-    /// Those of libtorch: shape, device, memory.
     pub fn scores(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         Ok(x.f_linear(&self.weight.get()?, None::<&Tensor>)?)
     }
@@ -96,9 +78,6 @@ impl Embedding {
     ///
     /// The scores are there a chunk of rows at a time, of at most 32 million (128 MiB in float32). Within the products a table of many
     /// rows is filled up to a multiple of 64, as GPUs compute them fastest.
-    ///
-    /// # Errors
-    /// Those of libtorch: shape, device, memory; on the CPU a target that the table lacks.
     pub fn cross_entropy(&self, x: &Tensor, targets: &Tensor) -> Result<Tensor, ModelError> {
         const SCORES: i64 = 1 << 25;
         const MANY: i64 = 1 << 10;

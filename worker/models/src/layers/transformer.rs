@@ -77,9 +77,6 @@ pub struct SelfAttention {
 impl SelfAttention {
     /// Registers the two layers under the names of `options`: width to 3 width (queries, keys, values, each head by
     /// head), and width to width.
-    ///
-    /// # Errors
-    /// A name is taken, or libtorch cannot allocate.
     pub fn new(scope: &mut Scope<'_>, options: &BlockOptions) -> Result<Self, ModelError> {
         let (width, [qkv, proj]) = (options.width, options.names.attention);
         Ok(Self {
@@ -91,9 +88,6 @@ impl SelfAttention {
     }
 
     /// N x T x width to the same shape.
-    ///
-    /// # Errors
-    /// Those of libtorch: shape, device, memory.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let (n, t, width) = x.size3()?;
         let qkv = self.qkv.forward(x)?;
@@ -127,9 +121,6 @@ pub struct Mlp {
 
 impl Mlp {
     /// Registers the two layers under the names of `options`.
-    ///
-    /// # Errors
-    /// A name is taken, or libtorch cannot allocate.
     pub fn new(scope: &mut Scope<'_>, options: &BlockOptions) -> Result<Self, ModelError> {
         let (width, [widen, narrow]) = (options.width, options.names.mlp);
         Ok(Self {
@@ -140,9 +131,6 @@ impl Mlp {
     }
 
     /// ... x width to the same shape.
-    ///
-    /// # Errors
-    /// Those of libtorch: shape, device, memory.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let form = match self.gelu {
             Gelu::Exact => "none",
@@ -163,9 +151,6 @@ pub struct Block {
 
 impl Block {
     /// Registers the parts under the names of `options`, attention in `attn` and perceptron in `mlp`.
-    ///
-    /// # Errors
-    /// A name is taken, or libtorch cannot allocate.
     pub fn new(scope: &mut Scope<'_>, options: &BlockOptions) -> Result<Self, ModelError> {
         let [norm1, norm2] = options.names.norms;
         Ok(Self {
@@ -177,9 +162,6 @@ impl Block {
     }
 
     /// N x T x width to the same shape.
-    ///
-    /// # Errors
-    /// Those of libtorch: shape, device, memory.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let x = x.f_add(&self.attention.forward(&self.norm1.forward(x)?)?)?;
         Ok(x.f_add(&self.mlp.forward(&self.norm2.forward(&x)?)?)?)

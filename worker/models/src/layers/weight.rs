@@ -30,9 +30,6 @@ pub struct Weight {
 
 impl Weight {
     /// What a product takes: the parameter, or its shadow in autocast, whose gradient is the parameter's.
-    ///
-    /// # Errors
-    /// What libtorch refuses.
     pub fn get(&self) -> Result<Tensor, TchError> {
         match &*self.shadow.lock() {
             Some(shadow) => shadowed(&self.leaf, shadow).map_err(|error| TchError::Torch(error.to_string())),
