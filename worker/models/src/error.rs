@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use dtrain_torch_shim::ShimError;
 use safetensors::Dtype;
 use tch::TchError;
 use thiserror::Error;
@@ -94,6 +95,12 @@ pub enum ModelError {
     /// A file of weights could not be read, written or used.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+}
+
+impl From<ShimError> for ModelError {
+    fn from(error: ShimError) -> Self {
+        Self::Torch(TchError::Torch(error.to_string()))
+    }
 }
 
 /// An error with a file of weights.

@@ -16,15 +16,9 @@ pub(super) fn looks_like(names: &[&str]) -> String {
     if let Some(kind) = by_first_tensor(names) {
         return kind;
     }
-    let mut blocks = [0usize; 4];
-    for name in names {
-        if let Some((stage, index)) = stage_and_block(name) {
-            blocks[stage] = blocks[stage].max(index + 1);
-        }
-    }
-    let bottleneck = names
-        .iter()
-        .any(|name| stage_and_block(name).is_some() && name.contains(".conv3."));
+    let blocks = [1, 2, 3, 4].map(|stage| numbered(names, &format!("layer{stage}.")));
+    let in_block = |name: &&str| name.starts_with("layer") && name.contains(".conv3.");
+    let bottleneck = names.iter().any(in_block);
     const RESIDUAL: [([usize; 4], bool, &str); 5] = [
         ([2, 2, 2, 2], false, "a resnet18"),
         ([3, 4, 6, 3], false, "a resnet34"),
@@ -32,11 +26,11 @@ pub(super) fn looks_like(names: &[&str]) -> String {
         ([3, 4, 23, 3], true, "a resnet101"),
         ([3, 8, 36, 3], true, "a resnet152"),
     ];
-    if let Some((.., known)) = RESIDUAL
+    let known = RESIDUAL
         .iter()
-        .find(|known| (known.0, known.1) == (blocks, bottleneck))
-    {
-        return (*known).to_owned();
+        .find(|known| (known.0, known.1) == (blocks, bottleneck));
+    if let Some((.., kind)) = known {
+        return (*kind).to_owned();
     }
     if blocks.iter().all(|count| *count > 0) {
         let counts = blocks.map(|count| count.to_string()).join("-");
@@ -91,15 +85,16 @@ fn by_first_tensor(names: &[&str]) -> Option<String> {
 
 /// One more than the largest number that follows `prefix`, 0 without any.
 fn numbered(names: &[&str], prefix: &str) -> usize {
+    let number = |name: &&str| {
+        name.strip_prefix(prefix)?
+            .split('.')
+            .next()?
+            .parse::<usize>()
+            .ok()
+    };
     names
         .iter()
-        .filter_map(|name| {
-            name.strip_prefix(prefix)?
-                .split('.')
-                .next()?
-                .parse::<usize>()
-                .ok()
-        })
+        .filter_map(number)
         .max()
         .map_or(0, |last| last.saturating_add(1))
 }
@@ -114,15 +109,6 @@ fn wrapper_prefix<'a>(names: &[&'a str]) -> Option<&'a str> {
         .filter(|prefix| prefix.ends_with('.'))
         .min_by_key(|prefix| prefix.len())?;
     (!prefix.starts_with("layer") && names.iter().all(|name| name.starts_with(prefix))).then_some(prefix)
-}
-
-/// `layer2.3.conv1.weight` is in block 3 of stage 1 (counted from 0).
-fn stage_and_block(name: &str) -> Option<(usize, usize)> {
-    let mut parts = name.split('.');
-    let stage: usize = parts.next()?.strip_prefix("layer")?.parse().ok()?;
-    let block: usize = parts.next()?.parse().ok()?;
-    // A block number beyond all reason is no residual network's.
-    ((1..=4).contains(&stage) && block < 1000).then(|| (stage - 1, block))
 }
 
 #[cfg(test)]

@@ -162,10 +162,8 @@ impl<T: Send + 'static> Segment<T> {
             };
             compute().map_err(|error| handle.fail(error))
         });
-        let mut outputs = outputs.map_err(|error| {
-            let failure = self.recompute.take_failure();
-            failure.unwrap_or_else(|| TchError::Torch(error.to_string()).into())
-        })?;
+        let mut outputs =
+            outputs.map_err(|error| self.recompute.take_failure().unwrap_or_else(|| error.into()))?;
         outputs.pop().ok_or_else(other_count)
     }
 

@@ -1,7 +1,7 @@
 //! Fully connected layers and tables of vectors.
 
 use dtrain_torch_shim::head::Head;
-use tch::{TchError, Tensor};
+use tch::Tensor;
 
 use super::super::error::ModelError;
 use super::super::registry::Scope;
@@ -87,12 +87,8 @@ impl Embedding {
             rows: (SCORES / rows / 64 * 64).max(64),
             multiple: if rows < MANY { 1 } else { 64 },
         };
-        head.loss(
-            &x.f_reshape([-1, width])?,
-            &self.weight.leaf,
-            self.weight.shadow.lock().as_ref(),
-            &targets.f_reshape([-1])?,
-        )
-        .map_err(|error| TchError::Torch(error.to_string()).into())
+        let (x, targets) = (x.f_reshape([-1, width])?, targets.f_reshape([-1])?);
+        let shadow = self.weight.shadow.lock();
+        Ok(head.loss(&x, &self.weight.leaf, shadow.as_ref(), &targets)?)
     }
 }

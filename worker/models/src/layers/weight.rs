@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dtrain_torch_shim::autocast::shadowed;
-use tch::{TchError, Tensor};
+use tch::Tensor;
+
+use super::super::error::ModelError;
 
 /// Where a trainer puts the values of a parameter in autocast's dtype, so that they need not be cast in every forward pass. It keeps
 /// them up to date, or takes them away.
@@ -30,9 +32,9 @@ pub struct Weight {
 
 impl Weight {
     /// What a product takes: the parameter, or its shadow in autocast, whose gradient is the parameter's.
-    pub fn get(&self) -> Result<Tensor, TchError> {
+    pub fn get(&self) -> Result<Tensor, ModelError> {
         match &*self.shadow.lock() {
-            Some(shadow) => shadowed(&self.leaf, shadow).map_err(|error| TchError::Torch(error.to_string())),
+            Some(shadow) => Ok(shadowed(&self.leaf, shadow)?),
             None => Ok(self.leaf.shallow_clone()),
         }
     }

@@ -3,6 +3,8 @@
 use dtrain_torch_shim::{cuda, recompute::fingerprint};
 use tch::{Device, Kind, TchError, Tensor};
 
+use super::super::error::ModelError;
+
 /// How closely the values of two times are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Closeness {
@@ -50,13 +52,10 @@ enum Values {
 const NEAR: f64 = 0.02;
 
 impl Print {
-    pub(super) fn of(output: &Tensor, closeness: Closeness) -> Result<Self, TchError> {
+    pub(super) fn of(output: &Tensor, closeness: Closeness) -> Result<Self, ModelError> {
         let values = match closeness {
             Closeness::Shapes => Values::Unknown,
-            Closeness::Bits => {
-                let number = fingerprint(output).map_err(|error| TchError::Torch(error.to_string()))?;
-                Values::Bits(output.stride(), number)
-            }
+            Closeness::Bits => Values::Bits(output.stride(), fingerprint(output)?),
             Closeness::Near => tch::no_grad(|| sketch(output))?,
         };
         Ok(Self {
