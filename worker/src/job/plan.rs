@@ -42,9 +42,7 @@ fn one<T: BuildTask + 'static>(
     stage: usize,
 ) -> Result<Plan, WorkerError> {
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
-    let survey = subject.survey.clone();
-    let mut symbolic =
-        SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage).on(Target::GPU);
+    let mut symbolic = SymbolicPredictor::<T>::new(request, &subject.survey, stage, Target::GPU);
     let planned_for = symbolic.subject(&[])?;
     match job.way {
         Way::Symbolic => report(&alone, &planned_for, &mut symbolic, job),
@@ -68,7 +66,7 @@ struct Measuring<'a, T> {
     request: &'a Request,
     stage: usize,
     /// Knows what does not need to be measured.
-    symbolic: SymbolicPredictor<T>,
+    symbolic: SymbolicPredictor<'a, T>,
     /// The two measurements, by what else tells cuts apart.
     lines: HashMap<(Vec<String>, Cut), Line>,
 }

@@ -57,9 +57,7 @@ fn one<T: BuildTask + 'static>(
     amp: Amp,
 ) -> Result<(ProfiledStage, bool), WorkerError> {
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
-    let survey = subject.survey.clone();
-    let mut predictor = SymbolicPredictor::<T>::new(&request.recipe, &request.overrides, survey, stage)
-        .on(Target::of(device));
+    let mut predictor = SymbolicPredictor::<T>::new(request, &subject.survey, stage, Target::of(device));
     let planned_for = predictor.subject(&[])?;
     let asked = Asked::new(&alone, job.nproc, limit, amp);
     let choice = Solver::new(&planned_for, &mut predictor).solve(&asked)?;

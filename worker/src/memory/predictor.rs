@@ -12,6 +12,7 @@ use super::rehearsal::Rehearsal;
 use super::{Books, StepMemory};
 use crate::TrainError;
 use crate::error::WorkerError;
+use crate::request::Request;
 use crate::step::exchange::JointSum;
 use crate::step::{Blank, Precision};
 use crate::tasks::{Batch, BuildTask};
@@ -76,45 +77,32 @@ impl Target {
     }
 }
 
-/// What tells two rehearsals apart.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Build {
-    overrides: Vec<String>,
-    ranks: usize,
-    shard_optimizer: bool,
-}
+/// What tells two rehearsals apart: settings over the recipe's, ranks, and whether they share the optimizer's state.
+type Build = (Vec<String>, usize, bool);
 
 /// Predicts by rehearsing steps of the task `T` on symbolic tensors.
-pub(crate) struct SymbolicPredictor<T> {
-    recipe: String,
-    overrides: Vec<String>,
-    survey: Value,
+pub(crate) struct SymbolicPredictor<'a, T> {
+    request: &'a Request,
+    survey: &'a Value,
     stage: usize,
-    /// On which device the steps are to be taken.
     target: Target,
     /// The last one: two at once would be in the same books.
     built: Option<(Build, Rehearsal)>,
     task: std::marker::PhantomData<T>,
 }
 
-impl<T: BuildTask + 'static> SymbolicPredictor<T> {
-    /// For a recipe by name or path, with `overrides` as given on the command line, and what was found out about its data.
-    /// It is of one stage, counted from 0, where most of it is trained.
-    pub(crate) fn new(recipe: &str, overrides: &[String], survey: Value, stage: usize) -> Self {
+impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
+    /// For the recipe of `request`, and what was found out about its data. It is of one stage, counted from 0, where most of it is
+    /// trained, and of steps on `target`.
+    pub(crate) fn new(request: &'a Request, survey: &'a Value, stage: usize, target: Target) -> Self {
         Self {
-            stage,
-            target: Target::Cpu,
-            recipe: recipe.to_owned(),
-            overrides: overrides.to_vec(),
+            request,
             survey,
+            stage,
+            target,
             built: None,
             task: std::marker::PhantomData,
         }
-    }
-
-    /// As it is, for steps on `target`.
-    pub(crate) fn on(self, target: Target) -> Self {
-        Self { target, ..self }
     }
 
     fn built(&mut self, build: Build) -> Result<&mut Rehearsal, WorkerError> {
@@ -128,11 +116,11 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
         Ok(&mut self.built.insert((build, built)).1)
     }
 
-    fn build(&self, build: &Build) -> Result<Rehearsal, WorkerError> {
+    fn build(&self, (overrides, ranks, shard_optimizer): &Build) -> Result<Rehearsal, WorkerError> {
         let _region = self.target.region()?;
-        let all: Vec<String> = self.overrides.iter().chain(&build.overrides).cloned().collect();
-        let mut recipe = Recipe::load(&self.recipe, &all)?;
-        recipe.memory.shard_optimizer = build.shard_optimizer;
+        let all: Vec<String> = self.request.overrides.iter().chain(overrides).cloned().collect();
+        let mut recipe = Recipe::load(&self.request.recipe, &all)?;
+        recipe.memory.shard_optimizer = *shard_optimizer;
         recipe.memory.micro_batch = MicroBatch::Auto;
         recipe.memory.recompute = Recompute::Auto;
         recipe.precision.amp = Amp::Off;
@@ -142,7 +130,7 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
         // Their values do not matter.
         recipe.model.weights = None;
         let survey = self.survey.clone();
-        Rehearsal::build::<T>(&recipe, survey, self.stage, build.ranks, DEVICE)
+        Rehearsal::build::<T>(&recipe, survey, self.stage, *ranks, DEVICE)
     }
 
     /// The sums over the ranks of every micro-step of `cut`, in order; none where the model has none.
@@ -154,31 +142,21 @@ impl<T: BuildTask + 'static> SymbolicPredictor<T> {
     }
 }
 
-impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<T> {
+impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<'_, T> {
     type Error = WorkerError;
 
     fn subject(&mut self, overrides: &[String]) -> Result<Subject, WorkerError> {
         // Any that is there will do.
-        let (ranks, shard_optimizer) = match &self.built {
-            Some((of, _)) if of.overrides == overrides => (of.ranks, of.shard_optimizer),
-            _ => (1, false),
-        };
-        let built = self.built(Build {
-            overrides: overrides.to_vec(),
-            ranks,
-            shard_optimizer,
-        })?;
+        let built = self.built.as_ref().map(|(build, _)| build);
+        let build = built.filter(|(of, ..)| of == overrides).cloned();
+        let built = self.built(build.unwrap_or((overrides.to_vec(), 1, false)))?;
         Ok(built.subject())
     }
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, WorkerError> {
-        let target = self.target;
-        let built = self.built(Build {
-            overrides: overrides.to_vec(),
-            ranks: cut.ranks,
-            shard_optimizer: cut.shard_optimizer && cut.ranks > 1,
-        })?;
-        built.predict(cut, target)
+        let (target, shard) = (self.target, cut.shard_optimizer && cut.ranks > 1);
+        self.built((overrides.to_vec(), cut.ranks, shard))?
+            .predict(cut, target)
     }
 }
 

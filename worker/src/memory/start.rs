@@ -62,23 +62,16 @@ pub(crate) struct Room<'a> {
     pub(crate) amp: Amp,
 }
 
-impl Room<'_> {
-    /// A predictor for `stage`, on the CPU.
-    fn predictor<T: BuildTask + 'static>(&self, stage: usize) -> SymbolicPredictor<T> {
-        let Request {
-            recipe, overrides, ..
-        } = self.request;
-        SymbolicPredictor::new(recipe, overrides, self.survey.clone(), stage)
-    }
-
+impl<'a> Room<'a> {
     /// What `solve` finds for `stage`, of which this is the recipe.
     fn solve<T: BuildTask + 'static, R>(
         &self,
         alone: &Recipe,
         stage: usize,
-        solve: impl FnOnce(&mut Solver<'_, SymbolicPredictor<T>>, &Asked) -> Result<R, WorkerError>,
+        solve: impl FnOnce(&mut Solver<'_, SymbolicPredictor<'a, T>>, &Asked) -> Result<R, WorkerError>,
     ) -> Result<R, WorkerError> {
-        let mut predictor = self.predictor::<T>(stage).on(Target::of(self.device));
+        let target = Target::of(self.device);
+        let mut predictor = SymbolicPredictor::<T>::new(self.request, self.survey, stage, target);
         let subject = predictor.subject(&[])?;
         let budget = self.limit - self.limit / SLACK;
         let asked = Asked::new(alone, self.ranks, budget, self.amp);
@@ -198,7 +191,8 @@ fn foresee<T: BuildTask + 'static>(
     stage: usize,
     cut: Cut,
 ) -> Result<(), WorkerError> {
-    match keeping_generator(|| room.predictor::<T>(stage).joint_sums(cut))? {
+    let mut predictor = SymbolicPredictor::<T>::new(room.request, room.survey, stage, Target::Cpu);
+    match keeping_generator(|| predictor.joint_sums(cut))? {
         Ok(sums) => {
             let device = room.device;
             let there = |sum| JointSum { device, ..sum };
