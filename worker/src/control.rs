@@ -2,24 +2,21 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dtrain_common::control::{Answer, Ask, Listener, ask, folders};
+use dtrain_common::control::{Answer, Ask, Listener, folders};
 use dtrain_torch_shim::{ShimError, memory};
 use tch::Device;
 
 use crate::device;
 
-/// A question only wakes the thread so that it ends; nobody waits for its answer.
-const WAKE: Duration = Duration::from_millis(100);
+/// Between two tries where no question can be taken.
+const PAUSE: Duration = Duration::from_millis(100);
 
-/// A socket that is answered on a thread of its own, until this is dropped.
+/// A socket that a thread answers as long as the process lives. When this is dropped nobody finds it any more.
 pub(crate) struct Control {
     path: PathBuf,
-    ended: Arc<AtomicBool>,
 }
 
 impl Control {
@@ -38,34 +35,27 @@ impl Control {
     fn try_listen(rank: usize, device: Device) -> io::Result<Self> {
         let listener = Listener::open(&folders())?;
         let path = listener.path().to_owned();
-        let ended = Arc::new(AtomicBool::new(false));
-        let over = Arc::clone(&ended);
         let serve = move || {
             // Freed blocks go back to CUDA from this thread, which else would begin with a context on GPU 0.
             if let Err(error) = device::enter(device) {
                 tracing::debug!("no control socket: {error}");
                 return;
             }
-            while !over.load(Ordering::Acquire) {
+            loop {
                 if let Err(error) = listener.serve(|ask| answer(ask, rank, device)) {
                     tracing::debug!("the control socket: {error}");
                     // Out of file descriptors, say: it must not take a core.
-                    thread::sleep(WAKE);
+                    thread::sleep(PAUSE);
                 }
             }
         };
         thread::Builder::new().name("control".to_owned()).spawn(serve)?;
-        Ok(Self { path, ended })
+        Ok(Self { path })
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        self.ended.store(true, Ordering::Release);
-        // The thread waits for a question. With this one it finds that it is over, and removes the socket.
-        if let Err(error) = ask(&self.path, Ask::Memory, WAKE) {
-            tracing::debug!("the control socket at its end: {error}");
-        }
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -112,7 +102,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use dtrain_common::control::workers;
+    use dtrain_common::control::{ask, workers};
 
     #[test]
     fn a_worker_answers_until_its_end() {

@@ -1,22 +1,38 @@
-//! What a worker is asked to do.
+//! What a worker is asked to do: its command line.
 
 use std::path::PathBuf;
 
+use clap::Parser;
 use dtrain_common::run_dir::Resume;
 
-/// What a worker is asked to do.
-#[derive(Debug, Clone)]
+const AFTER_HELP: &str = "\
+Exit codes: 0 success, 2 usage, recipe or data error, 3 out of memory, 5 the ranks did not find each other,
+75 stopped on request with a checkpoint written, 1 any other failure.
+
+Example: dtrain launch --nproc 2 --set train.epochs=2 -- PROGRAM recipe.toml --run-dir runs/first";
+
+/// Train a recipe as one rank of a run.
+///
+/// Started by `dtrain launch`, by torchrun (--no-python), or by hand: without RANK and WORLD_SIZE in the environment it
+/// trains alone, as rank 0 of 1.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "dtrain-worker", version, after_help = AFTER_HELP)]
 pub struct Request {
-    /// A recipe's path or the name of an embedded one.
+    /// A recipe file, or the name of an embedded recipe.
     pub recipe: String,
-    /// Values that override the recipe's, as `key=value`.
-    pub overrides: Vec<String>,
-    /// Where the run writes; by default a new folder under `runs/`.
+    /// Where the run writes [default: runs/<recipe>-<time>].
+    #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
-    /// Where the run begins.
+    /// Override a value of the recipe; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub overrides: Vec<String>,
+    /// Where to begin: auto (the newest checkpoint in the run directory, if any), never, or a checkpoint's folder.
+    #[arg(long, value_name = "auto|never|PATH", default_value = "auto")]
     pub resume: Resume,
-    /// The launcher has prepared the run directory and holds its lock.
+    /// The launcher has prepared the run directory, and holds its lock.
+    #[arg(long, hide = true)]
     pub prepared: bool,
     /// What is asked for instead of a training, as JSON: see `dtrain_common::job::Job`.
+    #[arg(long, hide = true, value_name = "JSON")]
     pub job: Option<String>,
 }

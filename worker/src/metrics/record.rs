@@ -23,20 +23,16 @@ pub(crate) enum Line<'a> {
 /// One optimizer step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct StepRecord {
-    /// The step, counted from 1.
     pub step: u64,
-    /// The epoch that it belongs to, counted from 1.
     pub epoch: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
-    /// Samples seen by all ranks since the beginning of the run.
     pub samples: u64,
     /// Mean loss over the step's samples, before the update.
     pub loss: f64,
     pub lr: f64,
     /// L2 norm of the mean gradient, before clipping.
     pub grad_norm: f64,
-    /// Factor by which losses were scaled against underflow: 1 in full precision.
     pub loss_scale: f64,
     pub samples_per_s: f64,
     pub step_ms: f64,
@@ -124,7 +120,6 @@ pub(crate) struct TestRecord {
 /// A stage that begins, or a part of it at which something is unfrozen.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct StageRecord {
-    /// Its first step, counted from 1 as those of the run.
     pub step: u64,
     pub number: usize,
     pub name: String,
@@ -133,15 +128,11 @@ pub(crate) struct StageRecord {
     pub parameters: u64,
     pub trained: u64,
     pub effective_batch: usize,
-    /// The largest micro-batch.
     pub micro_batch: usize,
-    /// Micro-steps per step of the busiest rank.
     pub grad_accum_steps: usize,
     /// The learning rate after scaling, before the schedule.
     pub learning_rate: f64,
-    /// The bytes that the optimizer's state takes on rank 0.
     pub optimizer_bytes: u64,
-    /// Memory of rank 0 when it begins, in bytes.
     pub memory: MemoryReport,
 }
 
@@ -151,11 +142,9 @@ pub(crate) struct OomRecord {
     /// The step; for an evaluation the one after which it is made.
     pub step: u64,
     pub ranks: Vec<usize>,
-    /// Where the first of them did.
     pub phase: &'static str,
     /// The largest micro-batch before and from now on.
     pub micro_batch: MicroBatches,
-    /// Micro-steps of the busiest rank from now on.
     pub grad_accum_steps: usize,
     /// Whether more of the model is computed again in backward since.
     pub recompute: bool,
