@@ -191,8 +191,8 @@ fn fill<T: BuildTask + 'static>(
         tracing::warn!("{warning}");
     }
     let wants_average = subject.weights != EvalWeights::Raw;
-    let (_, average) =
-        checkpoint::restore_weights(folder, &registry, wants_average).map_err(WorkerError::Evaluate)?;
+    let average = checkpoint::restore_weights(folder, &manifest, &registry, wants_average)
+        .map_err(WorkerError::Evaluate)?;
     if subject.weights == EvalWeights::Average && !average {
         let folder = folder.to_owned();
         return Err(WorkerError::NoAverage { folder });

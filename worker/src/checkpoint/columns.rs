@@ -35,32 +35,25 @@ pub(super) fn sources<'a>(
     let (mut sources, mut scattered) = (Vec::new(), Vec::new());
     for (block, slot) in table.slots_of(spec.role) {
         let kind = table.blocks()[block].kind;
-        if slot.is_empty() {
-            // No part has anything of it, and who reads the file looks for it.
-            let empty = Tensor::f_zeros(slot.shape.as_slice(), (kind, table.device()))?;
-            sources.push(Source::whole(name(spec, slot), empty)?.lasting());
-            continue;
-        }
         let mut pieces = pieces(&parts, held, (block, slot))?;
-        if holders.len() == 1 {
-            if let Some((_, elements)) = pieces.pop() {
-                sources.push(Source::whole(name(spec, slot), slot.shaped(&elements)?)?.lasting());
-            }
-            continue;
-        }
         let owners = owners(&holders, block, slot);
-        if !slot.is_contiguous() && owners.len() > 1 {
+        let divisible = slot.is_contiguous();
+        if !divisible && owners.len() > 1 {
             scattered.push((sources.len(), kind, slot));
-        } else if !slot.is_contiguous() {
+        } else if !divisible {
             for (_, tensor) in &mut pieces {
                 *tensor = slot.shaped(tensor)?;
             }
         }
+        let held_by = match holders.len() {
+            1 => Held::All { divisible },
+            _ => Held::Parts(owners),
+        };
         let held = pieces
             .into_iter()
             .map(|(range, tensor)| (range.start as u64..range.end as u64, tensor));
         sources.push(Source {
-            item: item(name(spec, slot), kind, slot.shape.clone(), Held::Parts(owners))?,
+            item: item(name(spec, slot), kind, slot.shape.clone(), held_by)?,
             held: held.collect(),
             lasts: true,
         });

@@ -3,77 +3,21 @@
 //! What may change in the next step is copied at once, and what lasts until the next update beside that step: on a GPU by a stream of
 //! its own, and otherwise by the thread that writes.
 
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dtrain_torch_shim::copy::copy_out;
-use dtrain_torch_shim::cuda;
-use dtrain_torch_shim::landing::{Beside, Landed, Landing, Pairs, Pinned};
-use memmap2::{Advice, MmapMut};
+use dtrain_torch_shim::landing::{Beside, Landed, Landing, Pairs};
 use tch::{Device, TchError};
 
+use super::background::{Work, stand_back};
 use super::error::CheckpointError;
-use super::items::{self, Snapshot, Source};
+use super::items::{self, Source};
 use super::layout::{Content, FileLayout, Held, layout};
+use super::memory::{Memory, PAGE};
 use crate::collectives::Ranks;
 use crate::out_of_memory::patiently;
-
-/// Bytes of a page, and of what a disk writes at once: no machine has smaller pages, and hardly a disk larger blocks.
-pub(super) const PAGE: usize = 4096;
-
-/// Memory for a copy. It begins at a page.
-pub(super) struct Memory {
-    /// Before the memory: it ends first. None where no GPU copies into it.
-    pinned: Option<Pinned>,
-    bytes: MmapMut,
-}
-
-impl Memory {
-    /// So much of it, all zero; the system gives it when it is touched.
-    pub(super) fn of(bytes: usize) -> Result<Self, CheckpointError> {
-        let memory = MmapMut::map_anon(bytes.max(1))
-            .map_err(CheckpointError::io("make room in memory for", "a checkpoint"))?;
-        // Large pages are copied to and written from with less work; without them it goes as well.
-        let _ = memory.advise(Advice::HugePage);
-        Ok(Self {
-            pinned: None,
-            bytes: memory,
-        })
-    }
-
-    /// Pins it where a GPU copies into it, so that neither the host nor a thread of it has a part in that. Where the system has no more
-    /// to pin, the copies are slower.
-    fn pin(&mut self, device: Device) {
-        let Device::Cuda(gpu) = device else { return };
-        if self.pinned.is_some() {
-            return;
-        }
-        match cuda::set_device(gpu).and_then(|()| Pinned::over(&mut self.bytes)) {
-            Ok(pinned) => self.pinned = Some(pinned),
-            Err(error) => tracing::warn!("checkpoints are copied through memory that is not pinned: {error}"),
-        }
-    }
-
-    /// Touches and pins it, which for new memory takes longer than a copy.
-    pub(super) fn make_ready(&mut self, device: Device) {
-        self.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
-        self.pin(device);
-    }
-}
-
-impl Deref for Memory {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl DerefMut for Memory {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-}
+use crate::state::Model;
 
 /// A part of a file that this rank writes, and where the copy of it lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,6 +72,10 @@ pub(super) struct Copier {
     threads: usize,
     /// On a GPU.
     beside: Option<Beside>,
+    /// For the first copy, while it is made ready.
+    preparing: Option<Work<Memory>>,
+    /// For the next copy.
+    memory: Option<Memory>,
 }
 
 impl Copier {
@@ -137,23 +85,41 @@ impl Copier {
             device,
             threads,
             beside: device.is_cuda().then(|| Beside::of(device)).transpose()?,
+            preparing: None,
+            memory: None,
         })
     }
 
-    /// The bytes of memory that a copy takes. Every rank calls it.
-    pub(super) fn bytes(&self, snapshot: &Snapshot<'_>) -> Result<usize, CheckpointError> {
-        let sources = items::files(snapshot, &self.ranks, self.device)?;
-        Ok(parts(&layout(&sources, self.ranks.size())?, self.ranks.rank()).1)
+    /// Has memory for the first copy made ready beside the training. Every rank calls it, between two steps.
+    pub(super) fn prepare(&mut self, model: &Model) -> Result<(), CheckpointError> {
+        let sources = items::files(model, &self.ranks, self.device)?;
+        let (_, bytes) = parts(&layout(&sources, self.ranks.size())?, self.ranks.rank());
+        let device = self.device;
+        self.preparing = Some(Work::begin(move || {
+            stand_back();
+            let mut memory = Memory::of(bytes)?;
+            // Touching new memory takes longer than a copy.
+            memory.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+            memory.pin(device);
+            Ok(memory)
+        })?);
+        Ok(())
     }
 
-    /// Begins a copy, into `kept` where that is large enough. Every rank calls it, between the same two steps. Until the copy is whole
-    /// nothing may change that only an update changes.
-    pub(super) fn begin(
-        &mut self,
-        snapshot: &Snapshot<'_>,
-        kept: Option<Memory>,
-    ) -> Result<Copying, CheckpointError> {
-        let sources = items::files(snapshot, &self.ranks, self.device)?;
+    /// Memory that is free again.
+    pub(super) fn keep(&mut self, memory: Memory) {
+        self.memory = Some(memory);
+    }
+
+    /// Begins a copy. Every rank calls it, between the same two steps. Until the copy is whole nothing may change that only an update
+    /// changes.
+    pub(super) fn begin(&mut self, model: &Model) -> Result<Copying, CheckpointError> {
+        let kept = match self.preparing.take() {
+            // What is nearly ready is ready sooner than new memory.
+            Some(preparing) => Some(preparing.end()?),
+            None => self.memory.take(),
+        };
+        let sources = items::files(model, &self.ranks, self.device)?;
         let files: Arc<[FileLayout]> = layout(&sources, self.ranks.size())?.into();
         let rank = self.ranks.rank();
         let (parts, bytes) = parts(&files, rank);
@@ -343,7 +309,8 @@ mod tests {
         let (mut changes, mut lasts) = (tensor(1.0), tensor(2.0));
         let source =
             |name: &str, tensor: &Tensor| Source::whole(name.into(), tensor.shallow_clone()).unwrap();
-        let sources = vec![source("changes", &changes), source("lasts", &lasts).lasting()];
+        let mut sources = vec![source("changes", &changes), source("lasts", &lasts)];
+        sources[1].lasts = true;
         let sources = [("file", sources)];
         let layouts = layout(&sources, 1).unwrap();
         let (parts, bytes) = parts(&layouts, 0);

@@ -11,7 +11,7 @@ use dtrain_common::env::{DTRAIN_FAULT, EnvError};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
-use super::copying::PAGE;
+use super::memory::PAGE;
 use crate::step::WRITE_FAULT;
 
 /// A file that is written.
@@ -180,7 +180,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use proptest::prelude::*;
 
-    use super::super::copying::Memory;
+    use super::super::memory::Memory;
     use super::*;
 
     proptest! {

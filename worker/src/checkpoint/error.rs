@@ -32,20 +32,12 @@ pub enum CheckpointError {
     /// The model's file.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A tensor file that is damaged or holds other tensors than the run needs.
-    #[error("{}: {reason}", path.display())]
-    Tensors {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    /// Tensors that a file cannot hold, or that are not those that the run needs.
+    #[error("{0}")]
+    Tensors(String),
     /// `DTRAIN_FAULT`.
     #[error(transparent)]
     Env(#[from] EnvError),
-    /// What the format has no form for.
-    #[error("{0}")]
-    Unwritable(String),
     /// On the device that is copied from.
     #[error(transparent)]
     Device(#[from] ShimError),

@@ -9,24 +9,23 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use dtrain_common::manifest::{self, CHECKSUM_BYTES, Checksum, FileEntry, Manifest, Part};
+use dtrain_common::manifest::{self, Manifest};
 use dtrain_common::memory_copies::{SLOTS, mark, step_of};
 use tch::Device;
 
 use super::background::Work;
-use super::copying::{Copied, Copier, Memory};
+use super::copying::{Copied, Copier};
 use super::error::CheckpointError;
-use super::items::Snapshot;
-use super::layout::FileLayout;
+use super::layout::Digest;
+use super::memory::Memory;
 use crate::collectives::Ranks;
+use crate::state::Model;
 
 /// The copies of a run, on one of its ranks.
 pub(crate) struct MemoryCopies {
     rank: usize,
     slots: [PathBuf; 2],
     copier: Copier,
-    /// For the next copy.
-    memory: Option<Memory>,
     writing: Option<Work<Memory>>,
 }
 
@@ -42,21 +41,19 @@ impl MemoryCopies {
             rank: ranks.rank(),
             slots: SLOTS.map(|slot| place.join(slot)),
             copier: Copier::new(ranks, device, cores)?,
-            memory: None,
             writing: None,
         })
     }
 
     /// Begins to copy what this rank keeps of the state after `manifest.step`. Every rank calls it, between the same two steps, and
     /// [`MemoryCopies::settle`] before it changes parameters, moments or averages.
-    pub(crate) fn begin(
-        &mut self,
-        snapshot: &Snapshot<'_>,
-        mut manifest: Manifest,
-    ) -> Result<(), CheckpointError> {
+    pub(crate) fn begin(&mut self, model: &Model, mut manifest: Manifest) -> Result<(), CheckpointError> {
         self.settle()?;
-        let copying = self.copier.begin(snapshot, self.memory.take())?;
-        manifest.files = copying.files.iter().map(entry).collect();
+        let copying = self.copier.begin(model)?;
+        // Nobody checks what is in memory; a manifest has no part without a checksum all the same.
+        let mut unchecked = std::iter::repeat(Digest::default());
+        let entries = copying.files.iter().map(|file| file.entry(&mut unchecked));
+        manifest.files = entries.collect();
         let (slot, rank) = (self.slots[(manifest.step % 2) as usize].clone(), self.rank);
         self.writing = Some(Work::begin(move || {
             let copied = copying.end()?;
@@ -69,7 +66,7 @@ impl MemoryCopies {
     /// Waits until the copy that was begun is written, if there is one. Every rank calls it before it agrees on the next step.
     pub(crate) fn settle(&mut self) -> Result<(), CheckpointError> {
         if let Some(writing) = self.writing.take() {
-            self.memory = Some(writing.end()?);
+            self.copier.keep(writing.end()?);
         }
         Ok(())
     }
@@ -84,19 +81,6 @@ pub(crate) fn newest(place: &Path, ranks: usize) -> Option<(PathBuf, u64)> {
         (manifest.step == step && manifest.check_sizes(&slot).is_ok()).then_some((slot, step))
     };
     SLOTS.into_iter().filter_map(whole).max_by_key(|(_, step)| *step)
-}
-
-/// Nobody checks what is in memory; a manifest has no entry without a checksum all the same.
-fn entry(file: &FileLayout) -> FileEntry {
-    let part = Part {
-        bytes: file.bytes,
-        checksum: Checksum::of_bytes(&[0; CHECKSUM_BYTES]),
-    };
-    FileEntry {
-        name: file.name.clone(),
-        bytes: file.bytes,
-        parts: vec![part],
-    }
 }
 
 fn write(slot: &Path, rank: usize, copied: &Copied, manifest: &Manifest) -> io::Result<()> {

@@ -10,19 +10,9 @@ use super::error::CheckpointError;
 use super::layout::{Held, Item};
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS, columns};
 use crate::collectives::Ranks;
-use crate::models::{Registry, dtype_of};
+use crate::models::dtype_of;
 use crate::out_of_memory::patiently;
-use crate::state::{AVERAGE, Role, Table};
-
-/// What a checkpoint is made of.
-pub(crate) struct Snapshot<'a> {
-    /// The model's parameters and buffers.
-    pub(crate) registry: &'a Registry,
-    /// What is kept of its rows.
-    pub(crate) table: &'a Table,
-    /// Whether only the optimizer changes trained parameters: see `Task::keeps_parameters`.
-    pub(crate) keeps_parameters: bool,
-}
+use crate::state::{AVERAGE, Model, Role, Table};
 
 /// A tensor of a file, and what this rank has of it.
 pub(super) struct Source {
@@ -53,12 +43,6 @@ impl Source {
         })
     }
 
-    /// It is in memory that only an update changes.
-    pub(super) fn lasting(mut self) -> Self {
-        self.lasts = true;
-        self
-    }
-
     /// A tensor with these elements, which this rank has according to the layout.
     pub(super) fn elements(&self, range: &Range<u64>) -> Result<Tensor, TchError> {
         let covers = |(held, _): &&(Range<u64>, Tensor)| held.start <= range.start && range.end <= held.end;
@@ -75,7 +59,7 @@ impl Source {
 pub(super) fn item(name: String, kind: Kind, shape: Vec<i64>, held: Held) -> Result<Item, CheckpointError> {
     let dtype = dtype_of(kind).ok_or_else(|| {
         let reason = format!("`{name}` has the type {kind:?}, which safetensors files lack");
-        CheckpointError::Unwritable(reason)
+        CheckpointError::Tensors(reason)
     })?;
     Ok(Item {
         name,
@@ -88,12 +72,12 @@ pub(super) fn item(name: String, kind: Kind, shape: Vec<i64>, held: Held) -> Res
 /// The files of a checkpoint with their tensors, the same ones in the same order on every rank. Every rank calls it between
 /// two steps, as the ranks exchange what none of them could write.
 pub(super) fn files(
-    snapshot: &Snapshot<'_>,
+    model: &Model,
     ranks: &Ranks,
     device: Device,
 ) -> Result<Vec<(&'static str, Vec<Source>)>, CheckpointError> {
-    let table = snapshot.table;
-    let model = patiently(device, || model(snapshot))?;
+    let table = &model.table;
+    let tensors = patiently(device, || tensors(model))?;
     let mut state = patiently(device, || updates(table))?;
     let mut average = Vec::new();
     for (spec, held) in table.columns() {
@@ -104,7 +88,7 @@ pub(super) fn files(
             _ => average.extend(sources),
         }
     }
-    let mut files = vec![(MODEL_FILE, model), (OPTIMIZER_FILE, state)];
+    let mut files = vec![(MODEL_FILE, tensors), (OPTIMIZER_FILE, state)];
     if table.column(AVERAGE.name).is_some() {
         files.push((EMA_FILE, average));
     }
@@ -121,9 +105,9 @@ fn updates(table: &Table) -> Result<Vec<Source>, CheckpointError> {
 
 /// Parameters as float32, or as float64 where the model computes in it, and buffers in their own type: what is loaded again is
 /// what was saved.
-fn model(snapshot: &Snapshot<'_>) -> Result<Vec<Source>, CheckpointError> {
-    let registry = snapshot.registry;
-    let updated: HashSet<&str> = snapshot.table.names().collect();
+fn tensors(model: &Model) -> Result<Vec<Source>, CheckpointError> {
+    let (registry, keeps_parameters) = (&model.registry, model.task.keeps_parameters());
+    let updated: HashSet<&str> = model.table.names().collect();
     let mut sources = Vec::new();
     for entry in registry.parameters() {
         let tensor = entry.tensor().f_detach()?;
@@ -132,7 +116,7 @@ fn model(snapshot: &Snapshot<'_>) -> Result<Vec<Source>, CheckpointError> {
             _ => tensor.f_to_kind(Kind::Float)?,
         };
         let mut source = Source::whole(entry.name().to_owned(), tensor)?;
-        source.lasts = snapshot.keeps_parameters && updated.contains(entry.name());
+        source.lasts = keeps_parameters && updated.contains(entry.name());
         sources.push(source);
     }
     for entry in registry.buffers() {

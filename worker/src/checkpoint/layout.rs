@@ -5,10 +5,14 @@
 use std::borrow::Borrow;
 use std::ops::Range;
 
+use dtrain_common::manifest::{self, CHECKSUM_BYTES, Checksum, FileEntry};
 use safetensors::Dtype;
 
 use super::error::CheckpointError;
 use crate::models::{header, widest_first};
+
+/// BLAKE3 of a part.
+pub(super) type Digest = [u8; CHECKSUM_BYTES];
 
 /// A tensor of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,6 +92,19 @@ impl FileLayout {
         self.parts.iter().filter(move |part| part.rank == rank)
     }
 
+    /// What a manifest says of it, with the checksums of its parts, the next of `digests`.
+    pub(super) fn entry(&self, digests: &mut impl Iterator<Item = Digest>) -> FileEntry {
+        let part = |(part, digest): (&Part, Digest)| manifest::Part {
+            bytes: part.bytes,
+            checksum: Checksum::of_bytes(&digest),
+        };
+        FileEntry {
+            name: self.name.clone(),
+            bytes: self.bytes,
+            parts: self.parts.iter().zip(digests).map(part).collect(),
+        }
+    }
+
     fn push(&mut self, bytes: u64, content: Content, rank: usize) {
         if bytes == 0 {
             return;
@@ -132,7 +149,7 @@ fn describe<I: Borrow<Item>>(items: &[I]) -> Result<Described<'_>, CheckpointErr
     let described = items
         .iter()
         .map(|(_, item)| (item.name.as_str(), item.dtype, item.shape.clone()));
-    let header = header(described).map_err(CheckpointError::Unwritable)?;
+    let header = header(described).map_err(CheckpointError::Tensors)?;
     Ok((header, items))
 }
 

@@ -6,37 +6,31 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use dtrain_common::manifest::{self, CHECKSUM_BYTES, Checksum, FileEntry, Manifest};
+use dtrain_common::manifest::{CHECKSUM_BYTES, Manifest};
 use dtrain_common::run_dir::{Keep, RunDir};
 use dtrain_torch_shim::landing::Landed;
 use tch::{Device, Tensor};
 
 use super::background::{Progress, Work, stand_back};
 use super::commit;
-use super::copying::{Copier, Memory};
+use super::copying::Copier;
 use super::disk::Disk;
 use super::error::CheckpointError;
-use super::items::Snapshot;
-use super::layout::FileLayout;
+use super::layout::{Digest, FileLayout};
+use super::memory::Memory;
 use super::remove::remove;
-use super::writer::{self, Digest};
+use super::writer;
 use crate::collectives::{Ranks, ReduceOp};
 use crate::metrics::CheckpointRecord;
 use crate::out_of_memory::patiently;
+use crate::state::Model;
 
 /// The checkpoints of a run, on one of its ranks. At most one is pending.
 pub(crate) struct Checkpoints {
     run_dir: RunDir,
     ranks: Ranks,
-    device: Device,
-    /// Threads for the checksums. One keeps up with most disks, and takes none from the training where a core is free.
-    hashers: usize,
     disk: Arc<Disk>,
     copier: Copier,
-    /// For the first copy, while it is made ready.
-    preparing: Option<Work<Memory>>,
-    /// For the next copy, while none is pending.
-    memory: Option<Memory>,
     pending: Option<PendingCheckpoint>,
 }
 
@@ -45,8 +39,7 @@ struct PendingCheckpoint {
     keep: Keep,
     files: Arc<[FileLayout]>,
     begun: Instant,
-    blocked: Duration,
-    wrote: Duration,
+    record: CheckpointRecord,
     copy: Option<Rest>,
     stage: Stage,
 }
@@ -82,34 +75,21 @@ impl Checkpoints {
         device: Device,
         cores: usize,
     ) -> Result<Self, CheckpointError> {
-        /// More are faster than any disk.
-        const MOST_HASHERS: usize = 4;
         Ok(Self {
             run_dir: run_dir.clone(),
             ranks: ranks.clone(),
-            device,
-            hashers: (cores / 4).clamp(1, MOST_HASHERS),
             disk: Arc::new(Disk::from_env(ranks.rank())?),
             copier: Copier::new(ranks, device, cores)?,
-            preparing: None,
-            memory: None,
             pending: None,
         })
     }
 
     /// Has memory for the first copy made ready beside the training. Every rank calls it once, between two steps.
-    pub(crate) fn prepare(&mut self, snapshot: &Snapshot<'_>) -> Result<(), CheckpointError> {
-        if self.memory.is_some() || self.pending.is_some() {
-            return Ok(());
+    pub(crate) fn prepare(&mut self, model: &Model) -> Result<(), CheckpointError> {
+        match self.pending {
+            Some(_) => Ok(()),
+            None => self.copier.prepare(model),
         }
-        let (bytes, device) = (self.copier.bytes(snapshot)?, self.device);
-        self.preparing = Some(Work::begin(move || {
-            stand_back();
-            let mut memory = Memory::of(bytes)?;
-            memory.make_ready(device);
-            Ok(memory)
-        })?);
-        Ok(())
     }
 
     /// Copies what this rank writes of a checkpoint, and begins to write it. Every rank calls it, between the same two steps,
@@ -118,29 +98,25 @@ impl Checkpoints {
     /// 2021).
     pub(crate) fn begin(
         &mut self,
-        snapshot: &Snapshot<'_>,
+        model: &Model,
         manifest: Manifest,
         keep: Keep,
     ) -> Result<(), CheckpointError> {
         let begun = Instant::now();
-        let memory = match self.preparing.take() {
-            // What is nearly ready is ready sooner than new memory.
-            Some(preparing) => Some(preparing.end()?),
-            None => self.memory.take(),
-        };
-        let copying = self.copier.begin(snapshot, memory)?;
+        let copying = self.copier.begin(model)?;
         let files = Arc::clone(&copying.files);
         let (copied, on_host) = mpsc::channel();
         let copy = copying.landed().map_or(Rest::Host(on_host), Rest::Device);
-        let folder = commit::partial(&self.run_dir, manifest.step);
-        let (disk, hashers) = (Arc::clone(&self.disk), self.hashers);
+        let (step, bytes) = (manifest.step, files.iter().map(|file| file.bytes).sum());
+        let folder = commit::partial(&self.run_dir, step);
+        let disk = Arc::clone(&self.disk);
         let write = Work::begin(move || {
             stand_back();
             let whole = copying.end();
             drop::<mpsc::Sender<()>>(copied);
             let (whole, begun) = (whole?, Instant::now());
             Ok(Wrote {
-                digests: writer::write(&whole, &folder, &disk, hashers)?,
+                digests: writer::write(&whole, &folder, &disk)?,
                 memory: whole.memory,
                 took: begun.elapsed(),
             })
@@ -149,9 +125,14 @@ impl Checkpoints {
             manifest,
             keep,
             files,
+            record: CheckpointRecord {
+                step,
+                bytes,
+                blocked_ms: ms(begun.elapsed()),
+                write_ms: 0.0,
+                total_ms: 0.0,
+            },
             begun,
-            blocked: begun.elapsed(),
-            wrote: Duration::ZERO,
             copy: Some(copy),
             stage: Stage::Write(write),
         });
@@ -171,7 +152,7 @@ impl Checkpoints {
                 let begun = Instant::now();
                 // Nothing is sent: the other end is dropped.
                 let _ = copied.recv();
-                pending.blocked += begun.elapsed();
+                pending.record.blocked_ms += ms(begun.elapsed());
             }
             None => {}
         }
@@ -246,10 +227,13 @@ impl Checkpoints {
                 let own = wrote.as_ref().ok().map(|wrote| &wrote.digests[..]);
                 let digests = exchange(&self.ranks, &pending.files, own);
                 let wrote = wrote?;
-                (self.memory, pending.wrote) = (Some(wrote.memory), wrote.took);
+                self.copier.keep(wrote.memory);
+                pending.record.write_ms = ms(wrote.took);
                 let digests = digests?;
                 let commit = if self.ranks.rank() == 0 {
-                    pending.manifest.files = entries(&pending.files, &digests);
+                    let mut digests = digests.into_iter();
+                    let entries = pending.files.iter().map(|file| file.entry(&mut digests));
+                    pending.manifest.files = entries.collect();
                     let (run_dir, manifest) = (self.run_dir.clone(), pending.manifest.clone());
                     Some(Work::begin(move || {
                         commit::commit(&run_dir, &manifest, pending.keep)
@@ -264,14 +248,8 @@ impl Checkpoints {
             // The other ranks come here when rank 0 has said that it is done, or without waiting for it.
             Stage::Commit(work) => {
                 work.map_or(Ok(()), Work::end)?;
-                let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
-                Ok(Some(CheckpointRecord {
-                    step: pending.manifest.step,
-                    bytes: pending.files.iter().map(|file| file.bytes).sum(),
-                    blocked_ms: ms(pending.blocked),
-                    write_ms: ms(pending.wrote),
-                    total_ms: ms(pending.begun.elapsed()),
-                }))
+                pending.record.total_ms = ms(pending.begun.elapsed());
+                Ok(Some(pending.record))
             }
         }
     }
@@ -279,6 +257,10 @@ impl Checkpoints {
 
 fn figure(progress: Progress) -> f64 {
     f64::from(progress as u8)
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
 }
 
 /// Tells all ranks the checksums of all parts of all files, in their order; `own` are none where this rank could not write.
@@ -308,21 +290,4 @@ fn exchange(
         Some(rank) => Err(CheckpointError::Peer(rank)),
         None => Ok(digests.as_chunks().0.to_vec()),
     }
-}
-
-/// What the manifest says of the files.
-fn entries(files: &[FileLayout], digests: &[Digest]) -> Vec<FileEntry> {
-    let mut digests = digests.iter();
-    let entry = |file: &FileLayout| {
-        let part = |(part, digest): (&super::layout::Part, &Digest)| manifest::Part {
-            bytes: part.bytes,
-            checksum: Checksum::of_bytes(digest),
-        };
-        FileEntry {
-            name: file.name.clone(),
-            bytes: file.bytes,
-            parts: file.parts.iter().zip(digests.by_ref()).map(part).collect(),
-        }
-    };
-    files.iter().map(entry).collect()
 }

@@ -51,14 +51,14 @@ pub fn verify(folder: &Path) -> Result<(), ManifestError> {
     Manifest::read(folder)?.verify(folder)
 }
 
-/// Puts a checkpoint's weights alone into a model, by `average` those of its moving average where it has one. Returns its manifest and
-/// whether they are the average.
+/// Puts the weights alone of a checkpoint with this manifest into a model, by `average` those of its moving average where it has one.
+/// Returns whether they are the average.
 pub(crate) fn restore_weights(
     folder: &Path,
+    manifest: &Manifest,
     registry: &Registry,
     average: bool,
-) -> Result<(Manifest, bool), CheckpointError> {
-    let manifest = Manifest::read(folder)?;
+) -> Result<bool, CheckpointError> {
     manifest.check_sizes(folder)?;
     load_state(registry, &folder.join(MODEL_FILE), LoadMode::Strict)?;
     let average = average && manifest.ema_updates.is_some();
@@ -66,7 +66,7 @@ pub(crate) fn restore_weights(
         // Of what was never trained there is none.
         load_state(registry, &folder.join(EMA_FILE), LoadMode::Partial)?;
     }
-    Ok((manifest, average))
+    Ok(average)
 }
 
 /// Puts the checkpoint in `folder` into a model, which is laid out for the phase that the checkpoint ends in, and returns its manifest.
@@ -115,23 +115,24 @@ fn updates(table: &Table, file: &TensorFile) -> Result<Vec<u64>, CheckpointError
     let of_row = |row: &str| {
         let name = format!("{STEPS}.{row}");
         let count = i64::try_from(file.read(&name)?)?;
-        u64::try_from(count).map_err(|_| CheckpointError::Tensors {
-            path: file.path().to_owned(),
-            reason: format!("{name} is negative"),
-        })
+        u64::try_from(count).map_err(|_| wrong(file, format!("{name} is negative")))
     };
     table.names().map(of_row).collect()
 }
 
 fn same_shape(file: &TensorFile, name: &str, slot: &Slot) -> Result<(), CheckpointError> {
-    let shape = file.shape(name)?;
-    if shape == slot.shape {
-        return Ok(());
+    let (shape, wanted) = (file.shape(name)?, &slot.shape);
+    match shape == *wanted {
+        true => Ok(()),
+        false => Err(wrong(
+            file,
+            format!("{name} has the shape {shape:?}, the model's is {wanted:?}"),
+        )),
     }
-    Err(CheckpointError::Tensors {
-        path: file.path().to_owned(),
-        reason: format!("{name} has the shape {shape:?}, the model's is {:?}", slot.shape),
-    })
+}
+
+fn wrong(file: &TensorFile, reason: String) -> CheckpointError {
+    CheckpointError::Tensors(format!("{}: {reason}", file.path().display()))
 }
 
 /// Reads elements of a row, in the order of memory, into `own`.

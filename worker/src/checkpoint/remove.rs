@@ -10,18 +10,16 @@ use dtrain_common::run_dir::{Keep, PARTIAL, REMOVED, RunDir, hide};
 /// [`RunDir::recover`].
 pub(crate) fn clear(run_dir: &RunDir) {
     for prefix in [PARTIAL, REMOVED] {
-        left(run_dir, prefix)
-            .iter()
-            .for_each(|folder| remove_or_warn(folder));
+        for folder in left(run_dir, prefix) {
+            remove_or_warn(&folder);
+        }
     }
     for folder in [run_dir.root(), &run_dir.checkpoints()] {
         if folder.is_dir()
             && let Err(error) = dtrain_common::files::remove_temporary(folder)
         {
-            tracing::warn!(
-                "cannot remove temporary files in {}: {error}; they only take room",
-                folder.display()
-            );
+            let folder = folder.display();
+            tracing::warn!("cannot remove temporary files in {folder}: {error}; they only take room");
         }
     }
 }
@@ -31,7 +29,7 @@ pub(crate) fn clear(run_dir: &RunDir) {
 pub(super) fn prune(run_dir: &RunDir, keep: Keep, newest: u64) {
     for folder in left(run_dir, REMOVED) {
         // Said when it could not be removed for the first time.
-        if let Err(error) = remove_all(&folder) {
+        if let Err(error) = fs::remove_dir_all(&folder) {
             tracing::debug!("{} still cannot be removed: {error}", folder.display());
         }
     }
@@ -39,11 +37,8 @@ pub(super) fn prune(run_dir: &RunDir, keep: Keep, newest: u64) {
         Ok(steps) => steps,
         Err(error) => {
             let folder = run_dir.checkpoints();
-            tracing::warn!(
-                "cannot list {}: {error}; older checkpoints stay for now",
-                folder.display()
-            );
-            return;
+            let folder = folder.display();
+            return tracing::warn!("cannot list {folder}: {error}; older checkpoints stay for now");
         }
     };
     let linked = [run_dir.latest(), run_dir.best()].map(|link| run_dir.linked(&link));
@@ -69,16 +64,13 @@ fn left(run_dir: &RunDir, prefix: &str) -> Vec<PathBuf> {
         .into_iter()
         .flatten()
         .flatten();
-    let begins = |path: &PathBuf| {
-        path.file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
-    };
-    entries.map(|entry| entry.path()).filter(begins).collect()
+    let begins = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(prefix);
+    entries.filter(begins).map(|entry| entry.path()).collect()
 }
 
 /// Removes a folder, or says why it stays.
 fn remove_or_warn(folder: &Path) {
-    if let Err(error) = remove_all(folder) {
+    if let Err(error) = fs::remove_dir_all(folder) {
         warn(folder, &error);
     }
 }
@@ -88,13 +80,6 @@ fn warn(folder: &Path, error: &io::Error) {
         "cannot remove {}: {error}; it takes room until then: the next checkpoint tries again",
         folder.display()
     );
-}
-
-fn remove_all(folder: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

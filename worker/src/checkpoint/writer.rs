@@ -2,47 +2,26 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use dtrain_common::manifest::CHECKSUM_BYTES;
 
 use super::background::stand_back;
 use super::copying::Copied;
 use super::disk::{Disk, Output};
 use super::error::CheckpointError;
+use super::layout::Digest;
 
-/// BLAKE3 of a part.
-pub(super) type Digest = [u8; CHECKSUM_BYTES];
-
-/// Writes what was copied into `folder`, which is made where it is not there, one part after the other; so many threads compute the
-/// checksums of the parts.
-pub(super) fn write(
-    copied: &Copied,
-    folder: &Path,
-    disk: &Disk,
-    hashers: usize,
-) -> Result<Vec<Digest>, CheckpointError> {
-    let next = AtomicUsize::new(0);
-    let hash = || {
+/// Writes what was copied into `folder`, which is made where it is not there. Another thread computes the checksums of its parts.
+pub(super) fn write(copied: &Copied, folder: &Path, disk: &Disk) -> Result<Vec<Digest>, CheckpointError> {
+    let hash = || -> Vec<Digest> {
         stand_back();
-        let mut own = Vec::new();
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(part) = copied.parts.get(number) else {
-                return own;
-            };
-            own.push((number, Digest::from(blake3::hash(copied.bytes_of(part)))));
-        }
+        let parts = copied.parts.iter();
+        parts
+            .map(|part| blake3::hash(copied.bytes_of(part)).into())
+            .collect()
     };
     std::thread::scope(|scope| {
-        let hashing: Vec<_> = (0..hashers).map(|_| scope.spawn(hash)).collect();
+        let hashing = scope.spawn(hash);
         let written = write_files(copied, folder, disk);
-        let mut digests = vec![Digest::default(); copied.parts.len()];
-        for thread in hashing {
-            for (number, digest) in thread.join().map_err(|_| CheckpointError::Writer)? {
-                digests[number] = digest;
-            }
-        }
+        let digests = hashing.join().map_err(|_| CheckpointError::Writer)?;
         written.map(|()| digests)
     })
 }

@@ -7,7 +7,6 @@ use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
 
 use super::best::{figures_of, named};
-use super::manifest::snapshot;
 use super::{Flow, Follower, Followers};
 use crate::checkpoint::{self, Checkpoints};
 use crate::heartbeat::Heartbeat;
@@ -148,7 +147,7 @@ impl Follower for Archive<'_> {
         self.done = training.course.done;
         if !std::mem::replace(&mut self.is_prepared, true) {
             // Memory for the first checkpoint is made ready while the training goes on.
-            let prepared = self.checkpoints.prepare(&snapshot(&training.replica.model));
+            let prepared = self.checkpoints.prepare(&training.replica.model);
             prepared.map_err(TrainError::unwritten(self.done))?;
         }
         self.follow_checkpoint(training, status, others)?;

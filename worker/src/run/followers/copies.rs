@@ -1,6 +1,6 @@
 //! Copies of the state in memory, after every step.
 
-use super::manifest::{manifest, snapshot};
+use super::manifest::manifest;
 use super::{Flow, Follower, Followers};
 use crate::checkpoint::MemoryCopies;
 use crate::heartbeat::Heartbeat;
@@ -42,7 +42,7 @@ impl Follower for Copies {
         let owes = training.course.plan.is_checkpoint(self.done);
         let manifest = manifest(training, None, owes);
         let _writing = self.heartbeat.writing();
-        let begun = self.copies.begin(&snapshot(&training.replica.model), manifest);
+        let begun = self.copies.begin(&training.replica.model, manifest);
         begun.map(|()| Flow::On).map_err(TrainError::unwritten(self.done))
     }
 }

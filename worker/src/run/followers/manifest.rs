@@ -1,12 +1,11 @@
-//! What a checkpoint says of itself, and what it is made of.
+//! What a checkpoint says of itself.
 
 use dtrain_common::manifest::{FORMAT, Manifest};
 
 use super::best::figures_of;
-use crate::checkpoint::Snapshot;
 use crate::metrics::EvalRecord;
 use crate::run::Training;
-use crate::state::{Average, Model};
+use crate::state::Average;
 
 /// What a checkpoint after the last step is, but for its files.
 pub(super) fn manifest(
@@ -47,13 +46,5 @@ pub(super) fn manifest(
         best: course.best.so_far().cloned(),
         evaluation_owed,
         files: Vec::new(),
-    }
-}
-
-pub(super) fn snapshot(model: &Model) -> Snapshot<'_> {
-    Snapshot {
-        registry: &model.registry,
-        table: &model.table,
-        keeps_parameters: model.task.keeps_parameters(),
     }
 }

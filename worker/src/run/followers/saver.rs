@@ -7,7 +7,7 @@ use dtrain_common::run_dir::Keep;
 
 use super::Followers;
 use super::archive::Archive;
-use super::manifest::{manifest, snapshot};
+use super::manifest::manifest;
 use crate::checkpoint::CheckpointError;
 use crate::metrics::{CheckpointRecord, EvalRecord, Line};
 use crate::run::Training;
@@ -34,8 +34,7 @@ impl Archive<'_> {
             every: settings.keep_every.map(|span| span.steps(per_epoch).max(1)),
         };
         let manifest = manifest(training, evaluation, evaluation_owed);
-        let snapshot = snapshot(&training.replica.model);
-        let begun = self.checkpoints.begin(&snapshot, manifest, keep);
+        let begun = self.checkpoints.begin(&training.replica.model, manifest, keep);
         begun.map_err(TrainError::unwritten(self.done))
     }
 
