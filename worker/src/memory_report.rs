@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct MemoryReport {
     /// In use by tensors.
-    pub allocated: u64,
+    pub(crate) allocated: u64,
     /// Held by the allocator, in use or not.
-    pub reserved: u64,
+    pub(crate) reserved: u64,
     /// Highest `allocated` so far.
-    pub peak: u64,
+    pub(crate) peak: u64,
 }
 
 impl MemoryReport {
@@ -72,25 +72,21 @@ impl Owners {
 /// The highest memory of each phase of a step, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct PhasePeaks {
-    /// The forward passes.
-    pub forward: u64,
-    /// The backward passes, with the reductions that start in them.
-    pub backward: u64,
+    pub(crate) forward: u64,
+    /// With the reductions that start in it.
+    pub(crate) backward: u64,
     /// The rest of the reduction.
-    pub reduce: u64,
+    pub(crate) reduce: u64,
     /// Clipping, optimizer, running statistics and moving average.
-    pub update: u64,
+    pub(crate) update: u64,
 }
 
 /// The bytes of a model's persistent state, without activations.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct StateBytes {
-    /// Weights, trainable and frozen.
-    pub parameters: u64,
-    /// Gradients of the trainable weights.
-    pub gradients: u64,
-    /// The optimizer's moments of the trainable weights.
-    pub optimizer: u64,
+    pub(crate) parameters: u64,
+    pub(crate) gradients: u64,
+    pub(crate) optimizer: u64,
 }
 
 #[cfg(test)]

@@ -19,14 +19,19 @@ pub(super) struct Work<T> {
 }
 
 impl<T: Send + 'static> Work<T> {
-    pub(super) fn begin(
-        work: impl FnOnce() -> Result<T, CheckpointError> + Send + 'static,
-    ) -> Result<Self, CheckpointError> {
-        let thread = Builder::new().name("checkpoint".to_owned()).spawn(work);
-        Ok(Self {
-            thread: Some(thread.map_err(CheckpointError::io("start a thread for", "checkpoints"))?),
-            outcome: None,
-        })
+    /// Where the system refuses a thread, the work has failed.
+    pub(super) fn begin(work: impl FnOnce() -> Result<T, CheckpointError> + Send + 'static) -> Self {
+        let refused = CheckpointError::io("start a thread for", "checkpoints");
+        match Builder::new().name("checkpoint".to_owned()).spawn(work) {
+            Ok(thread) => Self {
+                thread: Some(thread),
+                outcome: None,
+            },
+            Err(error) => Self {
+                thread: None,
+                outcome: Some(Err(refused(error))),
+            },
+        }
     }
 
     pub(super) fn progress(&mut self) -> Progress {

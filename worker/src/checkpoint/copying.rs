@@ -102,7 +102,7 @@ impl Copier {
             memory.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
             memory.pin(device);
             Ok(memory)
-        })?);
+        }));
         Ok(())
     }
 

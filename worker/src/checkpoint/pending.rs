@@ -120,7 +120,7 @@ impl Checkpoints {
                 memory: whole.memory,
                 took: begun.elapsed(),
             })
-        })?;
+        });
         self.pending = Some(PendingCheckpoint {
             manifest,
             keep,
@@ -235,9 +235,8 @@ impl Checkpoints {
                     let entries = pending.files.iter().map(|file| file.entry(&mut digests));
                     pending.manifest.files = entries.collect();
                     let (run_dir, manifest) = (self.run_dir.clone(), pending.manifest.clone());
-                    Some(Work::begin(move || {
-                        commit::commit(&run_dir, &manifest, pending.keep)
-                    })?)
+                    let keep = pending.keep;
+                    Some(Work::begin(move || commit::commit(&run_dir, &manifest, keep)))
                 } else {
                     None
                 };

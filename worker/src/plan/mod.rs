@@ -29,7 +29,6 @@ pub(crate) use solve::{Asked, Choice, Solver};
 /// How a step is cut up: what the machine may choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Cut {
-    /// Ranks.
     pub ranks: usize,
     /// The largest micro-batch.
     pub micro_batch: usize,
@@ -44,9 +43,7 @@ pub(crate) struct Cut {
 /// What a cut is predicted to take of a rank with the largest share.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Prediction {
-    /// The cut.
     pub cut: Cut,
-    /// How it came about.
     pub way: Way,
     /// The highest memory in bytes: the sum of `owners`.
     pub peak: u64,
@@ -60,9 +57,7 @@ pub(crate) struct Prediction {
 /// What does not depend on the cut.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Subject {
-    /// The model's name.
     pub(crate) model: String,
-    /// Its parameters.
     pub(crate) parameters: u64,
     /// Those that are trained, of this stage.
     pub(crate) trained: u64,
