@@ -5,8 +5,6 @@
 
 mod choice;
 mod driver;
-#[cfg(test)]
-mod fixtures;
 mod status;
 mod visible;
 
@@ -152,3 +150,6 @@ impl Inventory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

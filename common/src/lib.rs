@@ -1,5 +1,5 @@
-//! What every part of dtrain agrees on: the recipe, the environment contract, batch and learning-rate
-//! arithmetic, memory arithmetic, units, the GPU inventory, the run directory and the checkpoint manifest.
+//! What every part of dtrain agrees on: the recipe, the environment contract, the arithmetic of batches, units, the GPU
+//! inventory, the run directory and the checkpoint manifest.
 //!
 //! This crate holds no tensors, links no libtorch and contains no `unsafe`: the launcher and the worker both
 //! stand on it, and the launcher must start in milliseconds.
@@ -13,7 +13,6 @@ pub mod exit;
 pub mod files;
 pub mod gpu;
 pub mod job;
-pub mod lr;
 pub mod manifest;
 pub mod memory_copies;
 pub mod metrics;

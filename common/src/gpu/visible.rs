@@ -118,7 +118,7 @@ fn leading_number(entry: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{divided, gpus};
+    use super::super::tests::{divided, gpus};
     use super::*;
     use proptest::prelude::*;
 

@@ -98,6 +98,13 @@ choices! {
         Sgd = "sgd": "Stochastic gradient descent.",
     }
 
+    /// The rule by which a learning rate stated for one batch follows another.
+    Scaling {
+        None = "none": "The learning rate is used as stated.",
+        Linear = "linear": "In proportion to the batch (Goyal et al. 2017, arXiv 1706.02677).",
+        Sqrt = "sqrt": "In proportion to the square root of the batch (Malladi et al. 2022, arXiv 2205.10287).",
+    }
+
     /// Which parameters are decayed.
     Decay {
         All = "all": "All.",

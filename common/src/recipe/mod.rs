@@ -34,8 +34,8 @@ use toml::Table;
 pub use auto::{Auto, Budget, Cache, MicroBatch, Switch, Workers};
 pub use choices::{
     Amp, Augment, Compile, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks, MemoryFormat, ModelName,
-    OnFailure, OptimName, Passage, Per, Recompute, Resize, ScheduleName, Task, TestWeights, Tokenizer,
-    WeightsMode,
+    OnFailure, OptimName, Passage, Per, Recompute, Resize, Scaling, ScheduleName, Task, TestWeights,
+    Tokenizer, WeightsMode,
 };
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use error::RecipeError;
@@ -45,7 +45,6 @@ pub use sections::{Checkpoint, Ema, Log, Memory, Precision, Reduce, Test, Train}
 pub use stage::{Stage, Unfreeze};
 pub use texts::{BatchNorm, Best, Every};
 
-pub use crate::lr::Scaling;
 pub use crate::units::{ByteSize, Span};
 
 /// A whole recipe. Settings without effect are at their defaults and are not written.

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::fixtures::{divided, gpus, mixed};
+use super::super::tests::{divided, gpus, mixed};
 use super::*;
 use proptest::prelude::*;
 
