@@ -17,8 +17,6 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 /// `dtrain plan`. On success it does not return, as those below.
-///
-/// Errors: what is wrong with the command line or the recipe, or why the worker cannot be started.
 pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let recipe = load(&args.recipe)?;
     let (gpus, visible) = match &args.gpu {
@@ -32,10 +30,9 @@ pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         }),
     };
     let nproc = args.nproc.map(|number| number as usize).or(visible).unwrap_or(1);
-    let way = if args.measured {
-        Way::Measured
-    } else {
-        Way::Symbolic
+    let way = match args.measured {
+        true => Way::Measured,
+        false => Way::Symbolic,
     };
     let (stage, json) = (args.stage.clone(), args.json);
     let job = Job::Plan(PlanJob {
@@ -50,15 +47,10 @@ pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// `dtrain gpu suggest-batch-size`
-///
-/// Errors: as [`plan`]; also where no GPU is named and this machine has none.
 pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
     let recipe = load(&args.recipe)?;
-    let gpus = match args
-        .gpu
-        .as_ref()
-        .map_or_else(here, |list| Ok((list.0.clone(), Some(1))))
-    {
+    let named = args.gpu.as_ref().map(|list| Ok((list.0.clone(), Some(1))));
+    let gpus = match named.unwrap_or_else(here) {
         Ok((gpus, Some(_))) => gpus,
         Ok((_, None)) => {
             bail!("no GPU of this machine is visible; name GPUs with --gpu, such as --gpu t4,24GiB")
@@ -79,8 +71,6 @@ pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// `dtrain profile`
-///
-/// Errors: as [`plan`]; also where data or weights are not there.
 pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     let recipe = load(&args.recipe)?;
     recipe.check_paths()?;
@@ -100,7 +90,6 @@ fn load(args: &RecipeArgs) -> anyhow::Result<Recipe> {
 }
 
 /// `dtrain eval`: the launch of the worker that evaluates.
-/// Errors: as [`profile`]; also where the checkpoint is not there.
 pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
     load(&args.recipe)?.check_paths()?;
     if !args.checkpoint.is_dir() {
@@ -135,15 +124,8 @@ fn become_worker(args: &RecipeArgs, recipe: &Recipe, nproc: usize, job: &Job) ->
     }
     command.arg("--job").arg(serde_json::to_string(job)?);
     // It is alone, whoever has started this command.
-    for variable in [
-        RANK,
-        WORLD_SIZE,
-        LOCAL_RANK,
-        LOCAL_WORLD_SIZE,
-        GROUP_RANK,
-        MASTER_ADDR,
-        MASTER_PORT,
-    ] {
+    let variables = [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK];
+    for variable in variables.into_iter().chain([MASTER_ADDR, MASTER_PORT]) {
         command.env_remove(variable);
     }
     let error = command.exec();

@@ -61,7 +61,6 @@ fn launch(args: &Arc<LaunchArgs>, begun: Begun) -> ExitCode {
     done.unwrap_or_else(|error| refuse(&error, &args.from_environment))
 }
 
-/// The launcher proper.
 fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     inherited.keep_to_this_process(&std::env::args_os().collect::<Vec<_>>());
@@ -69,8 +68,7 @@ fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyhow::Result<E
     launch::run(args, behind, begun).map(ExitCode::from)
 }
 
-/// Says what is wrong. `from_environment` are the variables that stand for flags: one that nobody typed is hard to find
-/// otherwise.
+/// Says what is wrong. `from_environment` are the variables that stand for flags.
 fn refuse(error: &anyhow::Error, from_environment: &[String]) -> ExitCode {
     let mut said = stdout::in_one_line(error);
     if !from_environment.is_empty() {

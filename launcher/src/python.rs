@@ -44,8 +44,7 @@ pub(crate) enum PythonError {
 }
 
 /// The interpreter: what PYTHON_EXEC names, else that of the environment in use, else the first in PATH. `get`
-/// looks up the launcher's environment.
-/// Errors: there is none, or a variable names what is none. The next one is not tried then, since another Python has other
+/// looks up the launcher's environment. Where a variable is set wrongly, the next one is not tried, since another Python has other
 /// packages.
 pub(crate) fn find(get: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, PythonError> {
     let set = |variable| get(variable).filter(|value| !value.is_empty());
@@ -105,15 +104,14 @@ fn names_python(path: &Path) -> io::Result<bool> {
         .map(String::from_utf8_lossy)
         .unwrap_or_default();
     // `/usr/bin/env -S python3 -u` as well as `/opt/bin/python3.12`.
-    Ok(interpreter.split_whitespace().any(|word| {
+    let mut words = interpreter.split_whitespace();
+    Ok(words.any(|word| {
         word.rsplit('/')
             .next()
             .is_some_and(|name| name.starts_with("python"))
     }))
 }
 
-/// Checks that there is such a script.
-/// Errors: there is none, or it cannot be read.
 pub(crate) fn check_script(name: &OsStr) -> Result<(), PythonError> {
     let path = PathBuf::from(name);
     let unreadable = |path, why: std::io::Error| PythonError::Unreadable {
@@ -132,7 +130,6 @@ pub(crate) fn check_script(name: &OsStr) -> Result<(), PythonError> {
 }
 
 /// Checks that this can be a module's name. Whether there is such a module only Python can say.
-/// Errors: it is a path.
 pub(crate) fn check_module(name: &OsStr) -> Result<(), PythonError> {
     let path = Path::new(name);
     let script = path.extension().is_some_and(|extension| extension == "py") && path.is_file();

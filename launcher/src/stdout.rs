@@ -3,7 +3,6 @@
 use std::io::{self, ErrorKind, Write};
 
 /// Writes to standard output. Whether somebody is still there to read it.
-/// Errors: the output cannot be written, as on a full disk.
 pub(crate) fn say(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -27,14 +27,13 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// The key of the file's metadata that has the names of the classes, as a JSON list in the order of their numbers.
 const CLASS_NAMES: &str = "class_names";
 
-/// Writes it.
-/// Errors: wrong usage, or [`Failed`] for a checkpoint that is damaged and a file that cannot be written.
+/// A damaged checkpoint, and a file that cannot be written, are [`Failed`].
 pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     check_out(&args.out, args.force)?;
     let plan = Plan::new(args)?;
     plan.verify()?;
     write(&plan, &args.out, args.force)?;
-    let bytes = plan.outputs.iter().map(|output| output.target.bytes()).sum();
+    let bytes = plan.outputs.iter().map(|output| output.target.bytes).sum();
     let count = counted(plan.outputs.len(), "tensor");
     let mut said = format!("{}: {count}, {}\n", args.out.display(), size(bytes));
     let manifest = &plan.manifest;
@@ -43,11 +42,9 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
         (false, Weights::Raw) => "as trained",
         (false, _) => "as trained; the run has no moving average",
     };
-    let types: Vec<_> = plan
-        .types()
-        .iter()
-        .map(|(name, number)| format!("{name} ({number})"))
-        .collect();
+    let types = plan.types();
+    let types = types.iter().map(|(name, number)| format!("{name} ({number})"));
+    let types: Vec<_> = types.collect();
     for (name, value) in [
         ("checkpoint", plan.folder.display().to_string()),
         ("model", format!("{}, step {}", manifest.model, manifest.step)),
@@ -75,11 +72,8 @@ fn check_out(out: &Path, force: bool) -> anyhow::Result<()> {
         None => bail!("{} names no file", out.display()),
     };
     if !folder.is_dir() {
-        bail!(
-            "there is no folder {} to write {} into",
-            folder.display(),
-            out.display()
-        );
+        let (folder, out) = (folder.display(), out.display());
+        bail!("there is no folder {folder} to write {out} into");
     }
     if folder.join(FILE_NAME).exists() {
         bail!(
@@ -98,7 +92,7 @@ fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
         let _ = signal.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
     })
     .context("cannot receive signals")?;
-    let total = plan.outputs.iter().map(|output| output.target.bytes()).sum();
+    let total = plan.outputs.iter().map(|output| output.target.bytes).sum();
     let progress = Progress::new(format!("writing {}", out.display()), total);
     let targets = plan.outputs.iter().map(|output| &output.target);
     let names = &plan.manifest.class_names;
@@ -109,9 +103,9 @@ fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
         file.write_all(&head)?;
         for output in &plan.outputs {
             let mut put = |bytes: &[u8]| {
-                match stop.load(Ordering::Relaxed) {
-                    0 => {}
-                    signal => return Err(Unwritten::Stopped(signal)),
+                let signal = stop.load(Ordering::Relaxed);
+                if signal != 0 {
+                    return Err(Unwritten::Stopped(signal));
                 }
                 file.write_all(bytes)?;
                 progress.add(bytes.len() as u64);

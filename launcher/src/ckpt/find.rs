@@ -18,45 +18,31 @@ pub(super) enum Found {
 }
 
 /// What `path` names: a run directory, the folder of its checkpoints, a checkpoint, a link to one, or `RUN_DIR@STEP`.
-/// Errors: it names none of these.
 pub(super) fn find(path: &Path) -> anyhow::Result<Found> {
+    let shown = path.display();
     let about = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             if let Ok(target) = fs::read_link(path) {
-                bail!(
-                    "{} points to {}, which is not there",
-                    path.display(),
-                    target.display()
-                );
+                bail!("{shown} points to {}, which is not there", target.display());
             }
             return match at(path)? {
                 Some(checkpoint) => Ok(Found::Checkpoint(checkpoint)),
                 None => bail!(
-                    "there is no {}; name a run directory, or a checkpoint such as RUN_DIR/checkpoints/latest",
-                    path.display()
+                    "there is no {shown}; name a run directory, or a checkpoint such as RUN_DIR/checkpoints/latest"
                 ),
             };
         }
-        other => other.with_context(|| format!("cannot look at {}", path.display()))?,
+        other => other.with_context(|| format!("cannot look at {shown}"))?,
     };
     if !about.is_dir() {
-        bail!(
-            "{} is a file; name the folder of a checkpoint, or a run directory",
-            path.display()
-        );
+        bail!("{shown} is a file; name the folder of a checkpoint, or a run directory");
     }
-    let real = fs::canonicalize(path).with_context(|| format!("cannot find {}", path.display()))?;
-    let is_step = |path: &Path| {
-        path.file_name()
-            .and_then(OsStr::to_str)
-            .and_then(step_of)
-            .is_some()
-    };
-    if is_step(&real) || path.join(FILE_NAME).exists() {
+    let real = fs::canonicalize(path).with_context(|| format!("cannot find {shown}"))?;
+    let name = real.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    if step_of(name).is_some() || path.join(FILE_NAME).exists() {
         let target = fs::read_link(path).ok();
-        return Ok(Found::Checkpoint(
-            target.map_or_else(|| path.to_owned(), |target| path.with_file_name(target)),
-        ));
+        let folder = target.map_or_else(|| path.to_owned(), |target| path.with_file_name(target));
+        return Ok(Found::Checkpoint(folder));
     }
     if path.file_name() == Some(OsStr::new("checkpoints")) {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -65,34 +51,29 @@ pub(super) fn find(path: &Path) -> anyhow::Result<Found> {
     if path.join("checkpoints").is_dir() {
         return Ok(Found::Run(RunDir::new(path)));
     }
-    if real.file_name() == Some(OsStr::new("checkpoints"))
-        && let Some(parent) = real.parent()
-    {
+    if let Some(parent) = real.parent().filter(|_| name == "checkpoints") {
         return Ok(Found::Run(RunDir::new(parent)));
     }
     if path.join("recipe.toml").exists() {
-        bail!("the run in {} has no checkpoints", path.display());
+        bail!("the run in {shown} has no checkpoints");
     }
     bail!(
-        "{} is neither a run directory, which has a folder `checkpoints`, nor a checkpoint, which has a {FILE_NAME}",
-        path.display()
+        "{shown} is neither a run directory, which has a folder `checkpoints`, nor a checkpoint, which has a {FILE_NAME}"
     );
 }
 
-/// A run directory.
-/// Errors: `path` names something else, or nothing.
+/// A run directory; `path` must name one.
 pub(super) fn run_dir(path: &Path) -> anyhow::Result<RunDir> {
     match find(path)? {
         Found::Run(run_dir) => Ok(run_dir),
-        Found::Checkpoint(folder) => bail!(
-            "{} is a checkpoint; name the run directory that it lies in",
-            folder.display()
-        ),
+        Found::Checkpoint(folder) => {
+            let folder = folder.display();
+            bail!("{folder} is a checkpoint; name the run directory that it lies in")
+        }
     }
 }
 
 /// The folder of a checkpoint, of a run directory the latest one.
-/// Errors: `path` names nothing, or a run without checkpoints.
 pub(super) fn checkpoint(path: &Path) -> anyhow::Result<PathBuf> {
     match find(path)? {
         Found::Checkpoint(folder) => Ok(folder),
@@ -127,23 +108,18 @@ fn at(path: &Path) -> anyhow::Result<Option<PathBuf>> {
         "best" => linked(run_dir.best()),
         number => {
             let Ok(step) = number.parse() else {
-                bail!(
-                    "{number:?} in {} is no step; write a number, latest or best",
-                    path.display()
-                );
+                let path = path.display();
+                bail!("{number:?} in {path} is no step; write a number, latest or best");
             };
             let folder = run_dir.checkpoint(step);
             if !folder.is_dir() {
                 let steps: Vec<_> = run_dir.steps()?.iter().map(ToString::to_string).collect();
-                bail!(
-                    "there is no {}; the steps of this run's checkpoints are: {}",
-                    folder.display(),
-                    if steps.is_empty() {
-                        "none".into()
-                    } else {
-                        steps.join(", ")
-                    }
-                );
+                let steps = match &steps[..] {
+                    [] => "none".to_owned(),
+                    steps => steps.join(", "),
+                };
+                let folder = folder.display();
+                bail!("there is no {folder}; the steps of this run's checkpoints are: {steps}");
             }
             Ok(Some(folder))
         }

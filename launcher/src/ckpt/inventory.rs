@@ -36,13 +36,11 @@ impl Entry {
         matches!(self.problem, Some(ManifestError::NewerFormat { .. }))
     }
 
-    /// `step-00000120`
     pub(super) fn name(&self) -> String {
         name(&self.folder)
     }
 }
 
-/// A folder that a crash has left, or that a run is writing or removing.
 #[derive(Debug)]
 pub(super) struct Leftover {
     pub(super) path: PathBuf,
@@ -64,7 +62,6 @@ impl Leftover {
         step.is_some_and(|step| !run_dir.checkpoint(step).exists())
     }
 
-    /// Its name in the folder.
     pub(super) fn name(&self) -> String {
         name(&self.path)
     }
@@ -72,13 +69,11 @@ impl Leftover {
 
 /// The last part of a path.
 pub(super) fn name(path: &Path) -> String {
-    path.file_name()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default()
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }
 
 /// The checkpoints of a run in the order of their steps.
-/// Errors: the folder cannot be listed.
 pub(super) fn entries(run_dir: &RunDir) -> anyhow::Result<Vec<Entry>> {
     let steps = run_dir
         .steps()
@@ -93,12 +88,11 @@ pub(super) fn entries(run_dir: &RunDir) -> anyhow::Result<Vec<Entry>> {
             }
             Err(error) => (None, Some(error)),
         };
+        let about = fs::metadata(folder.join(FILE_NAME));
         Entry {
             step,
             bytes: size(&folder),
-            written: fs::metadata(folder.join(FILE_NAME))
-                .and_then(|about| about.modified())
-                .ok(),
+            written: about.and_then(|about| about.modified()).ok(),
             manifest,
             problem,
             latest: latest == Some(step),
@@ -110,14 +104,12 @@ pub(super) fn entries(run_dir: &RunDir) -> anyhow::Result<Vec<Entry>> {
 }
 
 /// What rollbacks have set aside.
-/// Errors: the folder cannot be listed.
 pub(super) fn set_aside(run_dir: &RunDir) -> anyhow::Result<Vec<SetAside>> {
     let found = run_dir.set_aside();
     found.with_context(|| format!("cannot list {}", run_dir.checkpoints().display()))
 }
 
 /// What is left over of checkpoints beside them, by name.
-/// Errors: the folder cannot be listed.
 pub(super) fn leftovers(run_dir: &RunDir, now: SystemTime) -> anyhow::Result<Vec<Leftover>> {
     let folder = run_dir.checkpoints();
     let list = || format!("cannot list {}", folder.display());
@@ -125,10 +117,8 @@ pub(super) fn leftovers(run_dir: &RunDir, now: SystemTime) -> anyhow::Result<Vec
     for entry in fs::read_dir(&folder).with_context(list)? {
         let path = entry.with_context(list)?.path();
         let name = name(&path);
-        if [PARTIAL, REMOVED, REPLACED]
-            .iter()
-            .any(|prefix| name.starts_with(prefix))
-        {
+        let prefixes = [PARTIAL, REMOVED, REPLACED];
+        if prefixes.iter().any(|prefix| name.starts_with(prefix)) {
             let changed = newest(&path).unwrap_or(now);
             found.push(Leftover {
                 bytes: size(&path),

@@ -14,54 +14,42 @@ use jiff::{Timestamp, Zoned};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-/// Lists them.
-/// Errors: there is no such run, or its folder cannot be read.
 pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let run_dir = run_dir(&args.run_dir)?;
     let entries = entries(&run_dir)?;
     let leftovers = leftovers(&run_dir, SystemTime::now())?;
     let set_aside = set_aside(&run_dir)?;
-    if args.json {
-        say(&format!(
+    match args.json {
+        true => say(&format!(
             "{}\n",
             object(&run_dir, &entries, &leftovers, &set_aside)
-        ))?;
-    } else {
-        say(&text(&run_dir, &entries, &leftovers, &set_aside))?;
-    }
+        ))?,
+        false => say(&text(&run_dir, &entries, &leftovers, &set_aside))?,
+    };
     Ok(ExitStatus::Success.into())
 }
 
 fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: &[SetAside]) -> String {
     let bytes = entries.iter().map(|entry| entry.bytes).sum();
-    let mut out = format!(
-        "{}: {}, {}\n",
-        run_dir.checkpoints().display(),
-        counted(entries.len(), "checkpoint"),
-        size(bytes)
-    );
+    let (folder, count) = (run_dir.checkpoints(), counted(entries.len(), "checkpoint"));
+    let mut out = format!("{}: {count}, {}\n", folder.display(), size(bytes));
     if !entries.is_empty() {
         out.push('\n');
         table(&mut out, entries);
     }
     let mut notes = Vec::new();
     for entry in entries {
-        notes.extend(
-            entry
-                .problem
-                .as_ref()
-                .map(|problem| format!("{}: {}", entry.name(), sentence(problem))),
-        );
+        let problem = entry.problem.as_ref();
+        notes.extend(problem.map(|problem| format!("{}: {}", entry.name(), sentence(problem))));
     }
     for (name, link) in [("latest", run_dir.latest()), ("best", run_dir.best())] {
         if let (Ok(target), None) = (fs::read_link(&link), run_dir.linked(&link)) {
+            let target = target.display();
             notes.push(format!(
-                "{name} points to {}, which is no checkpoint of this run",
-                target.display()
+                "{name} points to {target}, which is no checkpoint of this run"
             ));
         }
     }
@@ -90,11 +78,10 @@ fn aside(set_aside: &SetAside) -> String {
         rollback,
         steps,
     } = set_aside;
-    let when = rollback
-        .as_ref()
-        .map_or_else(String::new, |Rollback { from, to, .. }| {
-            format!(" when the run went back from step {from} to step {to}")
-        });
+    let when = match rollback {
+        Some(Rollback { from, to, .. }) => format!(" when the run went back from step {from} to step {to}"),
+        None => String::new(),
+    };
     let bytes = size(inventory::size(folder));
     let listed: Vec<_> = steps.iter().map(ToString::to_string).collect();
     let listed = listed.join(", ");
@@ -117,9 +104,8 @@ fn table(out: &mut String, entries: &[Entry]) {
     let figures: BTreeSet<&str> = manifests
         .flat_map(|manifest| manifest.metrics.keys().map(String::as_str))
         .collect();
-    let known = |manifest: Option<&Manifest>, show: &dyn Fn(&Manifest) -> String| {
-        manifest.map_or_else(|| "-".to_owned(), show)
-    };
+    let known =
+        |manifest: Option<&Manifest>, show: fn(&Manifest) -> String| manifest.map_or("-".into(), show);
     let mut title = vec!["step", "epochs", "samples", "size", "written"];
     title.extend(&figures);
     title.push("marks");
@@ -128,8 +114,8 @@ fn table(out: &mut String, entries: &[Entry]) {
         let manifest = entry.manifest.as_ref();
         let mut row = vec![
             entry.step.to_string(),
-            known(manifest, &epochs),
-            known(manifest, &|manifest| grouped(manifest.samples)),
+            known(manifest, epochs),
+            known(manifest, |manifest| grouped(manifest.samples)),
             size(entry.bytes),
             entry.written.map_or_else(|| "-".to_owned(), local_time),
         ];
@@ -155,12 +141,10 @@ pub(super) fn epochs(manifest: &Manifest) -> String {
 }
 
 fn marks(entry: &Entry) -> Vec<&'static str> {
-    let state = if entry.is_whole() {
-        None
-    } else if entry.is_newer() {
-        Some("newer-format")
-    } else {
-        Some("damaged")
+    let state = match &entry.problem {
+        None => None,
+        Some(_) if entry.is_newer() => Some("newer-format"),
+        Some(_) => Some("damaged"),
     };
     let marks = [
         entry.latest.then_some("latest"),
@@ -172,12 +156,8 @@ fn marks(entry: &Entry) -> Vec<&'static str> {
 
 /// `2026-11-22 03:10:12`
 pub(super) fn local_time(time: SystemTime) -> String {
-    match Timestamp::try_from(time) {
-        Ok(time) => Zoned::new(time, TimeZone::system())
-            .strftime("%Y-%m-%d %H:%M:%S")
-            .to_string(),
-        Err(_) => "-".into(),
-    }
+    let time = Timestamp::try_from(time).map(|time| Zoned::new(time, TimeZone::system()));
+    time.map_or("-".into(), |time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
 /// RFC 3339; null outside the years that a calendar has.
@@ -220,7 +200,7 @@ fn object(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside
             "to": set_aside.rollback.as_ref().map(|rollback| rollback.to),
         })
     };
-    let path: PathBuf = run_dir.checkpoints();
+    let path = run_dir.checkpoints();
     json!({
         "path": path,
         "checkpoints": entries.iter().map(entry).collect::<Vec<_>>(),

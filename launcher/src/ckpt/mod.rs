@@ -19,8 +19,7 @@ use problem::Failed;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Runs the command.
-/// Errors: wrong usage: exit code 2.
+/// Runs the command. The exit code of wrong usage is 2.
 pub(crate) fn run(command: &CkptCommand) -> anyhow::Result<ExitCode> {
     let done = match command {
         CkptCommand::Ls(args) => ls::run(args),

@@ -1,10 +1,10 @@
 //! What is wrong with a checkpoint, or with what was to be done about it.
 
+use super::inventory::name;
 use crate::stdout::in_one_line;
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::manifest::ManifestError;
+use dtrain_common::manifest::{FILE_NAME, ManifestError};
 use std::io;
-use std::path::Path;
 
 /// Not a matter of usage: the command was right and could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,7 @@ pub(super) struct Failed {
     pub(super) status: ExitStatus,
 }
 
-/// An error whose exit code is 1.
+/// Exit code 1.
 pub(super) fn failed(error: impl Into<anyhow::Error>) -> anyhow::Error {
     let said = in_one_line(&error.into());
     let status = ExitStatus::Program(1);
@@ -23,17 +23,16 @@ pub(super) fn failed(error: impl Into<anyhow::Error>) -> anyhow::Error {
 
 /// What is wrong with a checkpoint, in a word for scripts.
 pub(super) fn kind(error: &ManifestError) -> &'static str {
+    let is_missing = |source: &io::Error| source.kind() == io::ErrorKind::NotFound;
     match error {
         ManifestError::Missing { .. } => "no-manifest",
         ManifestError::NewerFormat { .. } => "newer-format",
         ManifestError::Size { .. } => "size",
         ManifestError::Checksum { .. } => "checksum",
-        ManifestError::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            match path.file_name() {
-                Some(name) if name == dtrain_common::manifest::FILE_NAME => "no-manifest",
-                _ => "missing",
-            }
+        ManifestError::Io { path, source, .. } if is_missing(source) && name(path) == FILE_NAME => {
+            "no-manifest"
         }
+        ManifestError::Io { source, .. } if is_missing(source) => "missing",
         ManifestError::Io { .. } => "unreadable",
         _ => "manifest",
     }
@@ -41,11 +40,6 @@ pub(super) fn kind(error: &ManifestError) -> &'static str {
 
 /// What is wrong in a sentence, without the folder, which is named already.
 pub(super) fn sentence(error: &ManifestError) -> String {
-    let name = |path: &Path| {
-        path.file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default()
-    };
     match error {
         ManifestError::Missing { .. } => "manifest.json is missing".into(),
         ManifestError::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
@@ -57,10 +51,9 @@ pub(super) fn sentence(error: &ManifestError) -> String {
         ManifestError::Checksum {
             path, range, whole, ..
         } => {
-            let place = if *whole {
-                String::new()
-            } else {
-                format!(" in bytes {} to {}", range.start, range.end)
+            let place = match whole {
+                true => String::new(),
+                false => format!(" in bytes {} to {}", range.start, range.end),
             };
             format!("{} does not have its checksum{place}", name(path))
         }

@@ -1,7 +1,7 @@
 //! `dtrain ckpt prune`: removes older checkpoints by the rule by which a training does, and what a crash has left.
 
 use super::find::run_dir;
-use super::inventory::{Entry, Leftover, entries, leftovers, name, set_aside, size as size_of};
+use super::inventory::{Entry, entries, leftovers, name, set_aside, size as size_of};
 use super::problem::failed;
 use crate::cli::PruneArgs;
 use crate::stdout::say;
@@ -21,8 +21,6 @@ use std::time::{Duration, SystemTime};
 /// A partial checkpoint that changed since may be one that a run is writing.
 const YOUNG: Duration = Duration::from_secs(600);
 
-/// Removes, or says what it would.
-/// Errors: there is no such run, what is to stay is not known, or a folder cannot be removed.
 pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     let run_dir = run_dir(&args.run_dir)?;
     let _claim = (!args.dry_run).then(|| run_dir.claim()).transpose()?;
@@ -39,12 +37,15 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
         .collect();
     for leftover in leftovers(&run_dir, SystemTime::now())? {
         if leftover.comes_back(&run_dir) {
+            let name = leftover.name();
             notes.push(format!(
-                "kept {}: the next start of the run gives it its name",
-                leftover.name()
+                "kept {name}: the next start of the run gives it its name"
             ));
         } else if leftover.is_partial() && leftover.age < YOUNG && !args.force {
-            notes.push(young(&leftover));
+            let (name, seconds) = (leftover.name(), leftover.age.as_secs());
+            notes.push(format!(
+                "kept {name}: it changed {seconds} s ago, so a run may be writing it; --force removes it"
+            ));
         } else {
             doomed.push((leftover.path, leftover.bytes));
         }
@@ -52,26 +53,25 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     rollbacks(args.rollbacks, &run_dir, broken_off_at, &mut doomed, &mut notes)?;
     let mut freed = 0;
     for (path, bytes) in &doomed {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if args.dry_run {
-            say(&format!("would remove {name}, {}\n", size(*bytes)))?;
-        } else {
-            remove(path).map_err(failed)?;
-            say(&format!("removed {name}, {}\n", size(*bytes)))?;
-        }
+        let name = name(path);
+        let what = match args.dry_run {
+            true => "would remove",
+            false => {
+                remove(path).map_err(failed)?;
+                "removed"
+            }
+        };
+        say(&format!("{what} {name}, {}\n", size(*bytes)))?;
         freed += bytes;
     }
     for note in notes {
         say(&format!("{note}\n"))?;
     }
+    let (folders, bytes) = (counted(doomed.len(), "folder"), size(freed));
     let total = match (doomed.len(), args.dry_run) {
         (0, _) => "nothing to remove\n".to_owned(),
-        (number, true) => format!(
-            "{} and {} would go; nothing was touched\n",
-            counted(number, "folder"),
-            size(freed)
-        ),
-        (number, false) => format!("{} removed, {} freed\n", counted(number, "folder"), size(freed)),
+        (_, true) => format!("{folders} and {bytes} would go; nothing was touched\n"),
+        (_, false) => format!("{folders} removed, {bytes} freed\n"),
     };
     say(&total)?;
     Ok(ExitStatus::Success.into())
@@ -86,63 +86,50 @@ fn rollbacks(
     notes: &mut Vec<String>,
 ) -> anyhow::Result<()> {
     for set_aside in set_aside(run_dir)? {
+        let name = name(&set_aside.folder);
         if set_aside.is_under_way() {
             let steps = match broken_off_at {
                 Some(step) => format!(", and all behind step {step}"),
                 None => String::new(),
             };
             notes.push(format!(
-                "kept {}{steps}: the next start of the run completes this rollback",
-                name(&set_aside.folder)
+                "kept {name}{steps}: the next start of the run completes this rollback"
             ));
         } else if wanted && broken_off_at.is_some() {
             notes.push(format!(
-                "kept {}: the next start of the run completes another rollback first",
-                name(&set_aside.folder)
+                "kept {name}: the next start of the run completes another rollback first"
             ));
         } else if wanted {
             let bytes = size_of(&set_aside.folder);
             doomed.push((set_aside.folder, bytes));
         } else {
+            let count = counted(set_aside.steps.len(), "checkpoint");
             notes.push(format!(
-                "kept {}: a rollback set aside {} in it; --rollbacks removes it",
-                name(&set_aside.folder),
-                counted(set_aside.steps.len(), "checkpoint")
+                "kept {name}: a rollback set aside {count} in it; --rollbacks removes it"
             ));
         }
     }
     Ok(())
 }
 
-fn young(leftover: &Leftover) -> String {
-    format!(
-        "kept {}: it changed {} s ago, so a run may be writing it; --force removes it",
-        leftover.name(),
-        leftover.age.as_secs()
-    )
-}
-
 /// The checkpoints that go: of the whole ones what the rule leaves out, and the damaged ones where that is asked for. Neither what
 /// `latest` and `best` point to, nor the newest whole one, nor what a newer dtrain wrote.
 fn chosen<'a>(entries: &'a [Entry], keep: Keep, damaged: bool, notes: &mut Vec<String>) -> Vec<&'a Entry> {
-    let whole: Vec<_> = entries
-        .iter()
-        .filter(|entry| entry.is_whole())
-        .map(|entry| entry.step)
-        .collect();
+    let whole = entries.iter().filter(|entry| entry.is_whole());
+    let whole: Vec<_> = whole.map(|entry| entry.step).collect();
     let excess: Vec<_> = keep.excess(&whole).collect();
     let mut chosen = Vec::new();
     for entry in entries {
+        let name = entry.name();
         let wanted = if entry.is_whole() {
             excess.contains(&entry.step)
         } else if entry.is_newer() {
-            notes.push(format!("kept {}: a newer dtrain wrote it", entry.name()));
+            notes.push(format!("kept {name}: a newer dtrain wrote it"));
             false
         } else {
             if !damaged {
                 notes.push(format!(
-                    "kept {}: it is damaged and does not count; --damaged removes it",
-                    entry.name()
+                    "kept {name}: it is damaged and does not count; --damaged removes it"
                 ));
             }
             damaged
@@ -153,7 +140,7 @@ fn chosen<'a>(entries: &'a [Entry], keep: Keep, damaged: bool, notes: &mut Vec<S
             _ => None,
         };
         match link {
-            Some(link) if wanted => notes.push(format!("kept {}: `{link}` points to it", entry.name())),
+            Some(link) if wanted => notes.push(format!("kept {name}: `{link}` points to it")),
             _ if wanted => chosen.push(entry),
             _ => {}
         }
@@ -179,34 +166,21 @@ fn keep(args: &PruneArgs, run_dir: &RunDir) -> anyhow::Result<(Keep, String)> {
         },
     };
     let recipes = |setting: &str| format!(" ({setting} of {})", path.display());
-    let (newest, mut why) = match (args.keep, &settings) {
-        (None, Some(settings)) => (
-            settings.keep,
-            format!(
-                "keeping the newest {}{}",
-                settings.keep,
-                recipes("checkpoint.keep")
-            ),
-        ),
-        (keep, _) => {
-            let keep = keep.unwrap_or(1) as usize;
-            (keep, format!("keeping the newest {keep}"))
-        }
+    let (newest, of) = match (args.keep, &settings) {
+        (None, Some(settings)) => (settings.keep, recipes("checkpoint.keep")),
+        (keep, _) => (keep.unwrap_or(1) as usize, String::new()),
     };
+    let mut why = format!("keeping the newest {newest}{of}");
     let every = match (args.keep_every, settings.and_then(|settings| settings.keep_every)) {
         (Some(0), _) | (None, None) => None,
         (Some(steps), _) => {
-            why.push_str(&format!(
-                " and the last of every {}",
-                counted(steps as usize, "step")
-            ));
+            let count = counted(steps as usize, "step");
+            why.push_str(&format!(" and the last of every {count}"));
             Some(steps)
         }
         (None, Some(span)) => {
-            why.push_str(&format!(
-                " and the last of every {span}{}",
-                recipes("checkpoint.keep_every")
-            ));
+            let of = recipes("checkpoint.keep_every");
+            why.push_str(&format!(" and the last of every {span}{of}"));
             Some(span.steps(steps_per_epoch(run_dir, span)?).max(1))
         }
     };

@@ -3,7 +3,7 @@
 mod sizes;
 
 use self::sizes::{Share, Sizes};
-use super::find::{Found, checkpoint, find};
+use super::find::{checkpoint, find};
 use super::inventory;
 use super::ls::{epochs, local_time, time_value};
 use super::problem::{failed, sentence};
@@ -38,7 +38,6 @@ struct Shown {
     problem: Option<String>,
 }
 
-/// Errors: there is no such checkpoint or recipe, or the checkpoint cannot be read.
 pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
     let folder = checkpoint(&args.checkpoint)?;
     let manifest = Manifest::read(&folder).map_err(failed)?;
@@ -67,13 +66,9 @@ fn compare(manifest: &Manifest, folder: &Path, against: Option<&Path>) -> anyhow
     let (with, recipe) = match against {
         Some(path) if path.extension() == Some(OsStr::new("toml")) => (path.to_owned(), load(path)?),
         Some(path) => {
-            // What is neither is told with both of its meanings.
-            let found =
-                find(path).context("--against names no checkpoint, and no recipe, which ends in .toml")?;
-            let other = match found {
-                Found::Checkpoint(folder) => folder,
-                Found::Run(_) => checkpoint(path)?,
-            };
+            // An error names both meanings.
+            find(path).context("--against names no checkpoint, and no recipe, which ends in .toml")?;
+            let other = checkpoint(path)?;
             let recipe = Manifest::read(&other).map_err(failed)?.recipe;
             (other, recipe)
         }
@@ -158,7 +153,6 @@ impl Shown {
         }))
     }
 }
-
 /// What the manifest says, by name.
 fn facts(folder: &Path, manifest: &Manifest) -> Vec<Vec<String>> {
     let mut rows: Vec<Vec<String>> = Vec::new();
@@ -176,12 +170,10 @@ fn facts(folder: &Path, manifest: &Manifest) -> Vec<Vec<String>> {
     if let Ok(time) = fs::metadata(folder.join(FILE_NAME)).and_then(|about| about.modified()) {
         fact("written", local_time(time));
     }
+    let (dtrain, libtorch, format) = (&manifest.dtrain, &manifest.libtorch, manifest.format);
     fact(
         "versions",
-        format!(
-            "dtrain {}, libtorch {}, format {}",
-            manifest.dtrain, manifest.libtorch, manifest.format
-        ),
+        format!("dtrain {dtrain}, libtorch {libtorch}, format {format}"),
     );
     for (figure, value) in &manifest.metrics {
         fact(figure, format!("{value}"));
@@ -217,10 +209,6 @@ fn classes(manifest: &Manifest) -> String {
 }
 
 fn row(name: &str, share: &Share) -> Vec<String> {
-    vec![
-        name.to_owned(),
-        grouped(share.tensors),
-        grouped(share.elements),
-        size(share.bytes),
-    ]
+    let (tensors, elements) = (grouped(share.tensors), grouped(share.elements));
+    vec![name.to_owned(), tensors, elements, size(share.bytes)]
 }

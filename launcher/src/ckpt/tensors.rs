@@ -45,23 +45,20 @@ pub(super) enum HeaderError {
 /// One tensor of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tensor {
-    /// Its name, such as `layer1.0.conv1.weight`.
     pub(super) name: String,
-    /// The type of its elements.
     pub(super) dtype: Dtype,
     /// Its sizes, outermost first; empty for a single number.
     pub(super) shape: Vec<u64>,
     /// Where its values begin, counted from the end of the header.
     begin: u64,
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl Tensor {
     /// A tensor to be written, of no place yet; none where it is larger than can be counted, or its elements are no whole bytes.
     pub(super) fn new(name: impl Into<String>, dtype: Dtype, shape: Vec<u64>) -> Option<Self> {
-        let elements = shape
-            .iter()
-            .try_fold(1_u64, |product, size| product.checked_mul(*size))?;
+        let mut sizes = shape.iter();
+        let elements = sizes.try_fold(1_u64, |product, size| product.checked_mul(*size))?;
         let bits = elements.checked_mul(dtype.bitsize() as u64)?;
         (dtype.bitsize() >= 8).then_some(Self {
             name: name.into(),
@@ -71,18 +68,11 @@ impl Tensor {
             begin: 0,
         })
     }
-
-    /// The size of its values in bytes.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// The size of an element in bytes.
     pub(super) fn width(&self) -> u64 {
         self.dtype.bitsize() as u64 / 8
     }
 
-    /// The number of its elements.
     pub(super) fn elements(&self) -> u64 {
         self.shape.iter().product()
     }
@@ -116,15 +106,15 @@ pub(super) fn torch_name(dtype: Dtype) -> &'static str {
 /// An open safetensors file whose header has been read and checked against its length.
 #[derive(Debug)]
 pub(super) struct TensorFile {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     file: File,
     data_start: u64,
-    tensors: Vec<Tensor>,
+    /// In the order of their values in the file.
+    pub(super) tensors: Vec<Tensor>,
 }
 
 impl TensorFile {
     /// Opens a file and checks all of its header. No value is read, and no more memory is taken than the file is long.
-    /// Errors: [`TensorFileError`], whatever the file holds.
     pub(super) fn open(path: &Path) -> Result<Self, TensorFileError> {
         let read = |source| TensorFileError::Io {
             path: path.into(),
@@ -157,19 +147,7 @@ impl TensorFile {
         })
     }
 
-    /// The file.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// All tensors, in the order of their values in the file.
-    pub(super) fn tensors(&self) -> &[Tensor] {
-        &self.tensors
-    }
-
-    /// Fills `buffer` with the values of one of [`TensorFile::tensors`], from its byte `offset` on: little-endian, in row-major
-    /// order.
-    /// Errors: the file cannot be read, or the range is not within the tensor.
+    /// Fills `buffer` with the values of one of the file's tensors, from its byte `offset` on: little-endian, in row-major order.
     pub(super) fn read(
         &self,
         tensor: &Tensor,
@@ -177,16 +155,13 @@ impl TensorFile {
         buffer: &mut [u8],
     ) -> Result<(), TensorFileError> {
         let end = offset.checked_add(buffer.len() as u64);
+        let place = self.data_start + tensor.begin + offset;
         let read = match end.is_some_and(|end| end <= tensor.bytes) {
-            true => self
-                .file
-                .read_exact_at(buffer, self.data_start + tensor.begin + offset),
+            true => self.file.read_exact_at(buffer, place),
             false => Err(io::Error::other("beyond the end of a tensor")),
         };
-        read.map_err(|source| TensorFileError::Io {
-            path: self.path.clone(),
-            source,
-        })
+        let path = self.path.clone();
+        read.map_err(|source| TensorFileError::Io { path, source })
     }
 }
 
@@ -207,10 +182,8 @@ fn parse(text: &[u8], data_bytes: u64) -> Result<Vec<Tensor>, HeaderError> {
     let header: Metadata = serde_json::from_slice(text)?;
     let expected = header.data_len() as u64;
     if expected != data_bytes {
-        return Err(HeaderError::End {
-            expected,
-            got: data_bytes,
-        });
+        let got = data_bytes;
+        return Err(HeaderError::End { expected, got });
     }
     let names = header.offset_keys().into_iter();
     let tensors = names.filter_map(|name| {
@@ -232,7 +205,6 @@ fn parse(text: &[u8], data_bytes: u64) -> Result<Vec<Tensor>, HeaderError> {
 
 /// The beginning of a file in which the values of these tensors follow each other: the length field and the header, padded so
 /// that the values begin at a multiple of 8. `metadata` are keys and texts beside those of PyTorch's own writer.
-/// Errors: the header would be longer than the format allows, or the tensors larger than can be counted.
 pub(super) fn header<'a>(
     tensors: impl IntoIterator<Item = &'a Tensor>,
     metadata: Option<(&str, String)>,
@@ -244,14 +216,13 @@ pub(super) fn header<'a>(
         let data_offsets = (begin, begin + tensor.bytes as usize);
         begin = data_offsets.1;
         let shape = tensor.shape.iter().map(|size| *size as usize).collect();
-        (
-            tensor.name.clone(),
-            TensorInfo {
-                dtype: tensor.dtype,
-                shape,
-                data_offsets,
-            },
-        )
+        let dtype = tensor.dtype;
+        let info = TensorInfo {
+            dtype,
+            shape,
+            data_offsets,
+        };
+        (tensor.name.clone(), info)
     };
     let places = tensors.into_iter().map(place).collect();
     let mut text = serde_json::to_vec(&Metadata::new(Some(about), places)?)?;

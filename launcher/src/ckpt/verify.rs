@@ -8,7 +8,7 @@ use crate::cli::VerifyArgs;
 use crate::stdout::say;
 use anyhow::bail;
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::manifest::Manifest;
+use dtrain_common::manifest::{Manifest, ManifestError};
 use dtrain_common::text::{counted, size};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -23,7 +23,6 @@ struct Problem {
     message: String,
 }
 
-/// What a checkpoint is like.
 #[derive(Debug)]
 struct Report {
     folder: PathBuf,
@@ -33,8 +32,7 @@ struct Report {
     problems: Vec<Problem>,
 }
 
-/// Checks all of them, and says of each what it is like as soon as that is known.
-/// Errors: a path names nothing that could be checked. Damage is no error, but exit code 1.
+/// Checks all of them, and says of each what it is like as soon as that is known. Damage is no error, but exit code 1.
 pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let folders = folders(&args.paths)?;
     let mut reports = Vec::new();
@@ -49,19 +47,16 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         .iter()
         .filter(|report| !report.problems.is_empty())
         .count();
+    let whole = reports.len() - damaged;
     if args.json {
         say(&format!("{}\n", object(&reports, damaged)))?;
     } else if reports.len() > 1 {
         let count = counted(reports.len(), "checkpoint");
-        say(&format!(
-            "{count}: {} whole, {damaged} not\n",
-            reports.len() - damaged
-        ))?;
+        say(&format!("{count}: {whole} whole, {damaged} not\n"))?;
     }
-    Ok(if damaged == 0 {
-        ExitStatus::Success.into()
-    } else {
-        ExitStatus::Program(1).into()
+    Ok(match damaged {
+        0 => ExitStatus::Success.into(),
+        _ => ExitStatus::Program(1).into(),
     })
 }
 
@@ -97,10 +92,7 @@ fn check(folder: PathBuf) -> Report {
     let manifest = match Manifest::read(folder) {
         Ok(manifest) => manifest,
         Err(error) => {
-            report.problems.push(Problem {
-                kind: kind(&error),
-                message: sentence(&error),
-            });
+            report.problems.push(problem(&error));
             return report;
         }
     };
@@ -110,15 +102,19 @@ fn check(folder: PathBuf) -> Report {
     let progress = Progress::new(format!("checking {}", folder.display()), report.bytes);
     let damage = manifest.damage(folder, |_| true, |bytes| progress.add(bytes));
     drop(progress);
-    report.problems.extend(damage.iter().map(|error| Problem {
-        kind: kind(error),
-        message: sentence(error),
-    }));
+    report.problems.extend(damage.iter().map(problem));
     if report.problems.is_empty() {
         // A file whose bytes are damaged has been named; what its header says is no news then.
         report.problems = headers(folder, &manifest);
     }
     report
+}
+
+fn problem(error: &ManifestError) -> Problem {
+    Problem {
+        kind: kind(error),
+        message: sentence(error),
+    }
 }
 
 /// What is wrong with the headers of the tensor files.
@@ -140,25 +136,17 @@ fn headers(folder: &Path, manifest: &Manifest) -> Vec<Problem> {
 }
 
 fn text(report: &Report) -> String {
-    let folder = report.folder.display();
-    if report.problems.is_empty() {
-        return format!(
-            "{folder}: whole ({}, {})\n",
-            counted(report.files, "file"),
-            size(report.bytes)
-        );
+    let (folder, problems) = (report.folder.display(), &report.problems);
+    if problems.is_empty() {
+        let count = counted(report.files, "file");
+        return format!("{folder}: whole ({count}, {})\n", size(report.bytes));
     }
-    let state = if report
-        .problems
-        .iter()
-        .any(|problem| problem.kind == "newer-format")
-    {
-        "of a newer dtrain"
-    } else {
-        "damaged"
+    let state = match problems.iter().any(|problem| problem.kind == "newer-format") {
+        true => "of a newer dtrain",
+        false => "damaged",
     };
     let mut out = format!("{folder}: {state}\n");
-    for problem in &report.problems {
+    for problem in problems {
         out.push_str(&format!("  {}\n", problem.message));
     }
     out

@@ -4,6 +4,7 @@ use anyhow::bail;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 use dtrain_agent::signals;
+use std::collections::HashSet;
 use std::str::FromStr;
 
 /// What a request for several nodes is told.
@@ -122,17 +123,13 @@ impl Binding {
 }
 
 impl ContractArgs {
-    /// Checks the flags against each other, and answers what the user is to be told of them.
-    /// Errors: flags that contradict each other, or that ask for what one node cannot have.
+    /// Checks the flags against each other and for what one node cannot have, and answers the messages for the user.
     pub(crate) fn check(&self) -> anyhow::Result<Vec<String>> {
         if self.module && self.no_python {
             bail!("-m and --no-python contradict each other; give one of them");
         }
-        if let Some(nodes) = self
-            .nnodes
-            .as_deref()
-            .filter(|nodes| !["1", "1:1"].contains(nodes))
-        {
+        let nodes = self.nnodes.as_deref();
+        if let Some(nodes) = nodes.filter(|nodes| !["1", "1:1"].contains(nodes)) {
             if self.standalone {
                 bail!("--standalone and --nnodes {nodes} contradict each other: --standalone is one node");
             }
@@ -143,11 +140,10 @@ impl ContractArgs {
         }
         let mut notes = self.outranked();
         if let Some(conf) = &self.rdzv_conf {
-            let without_use = without_use(conf)?;
+            let without_use = without_use(conf)?.join(", ");
             if !without_use.is_empty() {
                 notes.push(format!(
-                    "--rdzv-conf {} has no use: the only node waits for no other, and the store is served over TCP",
-                    without_use.join(", ")
+                    "--rdzv-conf {without_use} has no use: the only node waits for no other, and the store is served over TCP"
                 ));
             }
         }
@@ -185,21 +181,13 @@ impl ContractArgs {
     /// Flags that say where the workers meet and yield to another one, as with torchrun.
     fn outranked(&self) -> Vec<String> {
         let endpoint = self.endpoint().is_some();
+        let given = self.rdzv_endpoint.is_some();
         let (addr, local) = (self.master_addr.is_some(), self.local_addr.is_some());
+        let port = self.master_port.is_some();
         let pairs = [
-            (
-                "--rdzv-endpoint",
-                self.rdzv_endpoint.is_some(),
-                "--standalone",
-                self.standalone,
-            ),
+            ("--rdzv-endpoint", given, "--standalone", self.standalone),
             ("--master-addr", addr, "--rdzv-endpoint", endpoint),
-            (
-                "--master-port",
-                self.master_port.is_some(),
-                "--rdzv-endpoint",
-                endpoint,
-            ),
+            ("--master-port", port, "--rdzv-endpoint", endpoint),
             ("--local-addr", local, "--rdzv-endpoint", endpoint),
             ("--local-addr", local, "--master-addr", addr && !endpoint),
         ];
@@ -240,13 +228,8 @@ impl ContractArgs {
     pub(crate) fn signals(&self) -> Vec<i32> {
         let all = || signals::STOP.into_iter().chain(signals::FORWARD).collect();
         let mut handled = self.signals_to_handle.clone().unwrap_or_else(all);
-        let mut seen = Vec::new();
-        handled.retain(|signal| {
-            !seen.contains(signal) && {
-                seen.push(*signal);
-                true
-            }
-        });
+        let mut seen = HashSet::new();
+        handled.retain(|signal| seen.insert(*signal));
         handled
     }
 
@@ -265,7 +248,7 @@ struct Endpoint {
 }
 
 /// A number in digits alone; the standard's own reading takes a plus sign too.
-fn whole<T: FromStr>(text: &str) -> Option<T> {
+pub(super) fn whole<T: FromStr>(text: &str) -> Option<T> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_number)
 }
@@ -315,10 +298,8 @@ fn backend(text: &str) -> Result<String, String> {
 }
 
 fn interval(text: &str) -> Result<f64, &'static str> {
-    let seconds = text
-        .parse()
-        .ok()
-        .filter(|seconds: &f64| seconds.is_finite() && *seconds > 0.0);
+    let seconds: Option<f64> = text.parse().ok();
+    let seconds = seconds.filter(|seconds| seconds.is_finite() && *seconds > 0.0);
     seconds.ok_or("give a number of seconds above 0")
 }
 
@@ -326,14 +307,11 @@ fn signal(text: &str) -> Result<i32, String> {
     let word = text.trim().to_ascii_uppercase();
     let full = format!("SIG{}", word.strip_prefix("SIG").unwrap_or(&word));
     let mut known = signals::STOP.into_iter().chain(signals::FORWARD);
-    known
-        .find(|number| signals::name(*number) == full)
-        .ok_or_else(|| {
-            format!(
-                "{:?} is not among TERM, INT, HUP, QUIT, USR1 and USR2",
-                text.trim()
-            )
-        })
+    let found = known.find(|number| signals::name(*number) == full);
+    found.ok_or_else(|| {
+        let word = text.trim();
+        format!("{word:?} is not among TERM, INT, HUP, QUIT, USR1 and USR2")
+    })
 }
 
 /// Settings of the rendezvous, in the order given.
@@ -357,7 +335,6 @@ fn rdzv_conf(text: &str) -> Result<RdzvConf, String> {
 }
 
 /// The settings that have no use on one node, as the user wrote them.
-/// Errors: a time that is none.
 fn without_use(RdzvConf(settings): &RdzvConf) -> anyhow::Result<Vec<String>> {
     let mut without_use = Vec::new();
     for (key, value) in settings {

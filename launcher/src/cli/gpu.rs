@@ -3,7 +3,6 @@
 use super::{GpuIds, SuggestArgs};
 use clap::{Args, Subcommand};
 
-/// What is to be done about GPUs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum GpuCommand {
     /// Show the GPUs of this machine, their memory, and the processes that use it.
@@ -23,7 +22,6 @@ pub(crate) enum GpuCommand {
     Kill(KillArgs),
 }
 
-/// What `dtrain gpu info` is to do.
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
     /// One object of JSON, in a line, instead of the tables.
@@ -31,7 +29,6 @@ pub(crate) struct InfoArgs {
     pub(crate) json: bool,
 }
 
-/// What `dtrain gpu monitor` is to do.
 #[derive(Debug, Args)]
 pub(crate) struct MonitorArgs {
     /// Seconds between two looks.
@@ -47,7 +44,6 @@ pub(crate) struct MonitorArgs {
     pub(crate) json: bool,
 }
 
-/// What `dtrain gpu kill` is to do.
 #[derive(Debug, Args)]
 pub(crate) struct KillArgs {
     /// Do not ask; for scripts.
@@ -73,8 +69,6 @@ fn grace(text: &str) -> Result<f64, String> {
 }
 
 fn within(text: &str, range: std::ops::RangeInclusive<f64>) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|seconds| range.contains(seconds))
-        .ok_or_else(|| format!("give seconds from {} to {}", range.start(), range.end()))
+    let seconds = text.parse().ok().filter(|seconds| range.contains(seconds));
+    seconds.ok_or_else(|| format!("give seconds from {} to {}", range.start(), range.end()))
 }

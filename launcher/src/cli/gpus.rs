@@ -5,7 +5,6 @@ use dtrain_common::gpu::{GpuId, GpuIdError};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which GPUs the workers get.
 #[derive(Debug, Default, Args)]
 pub(crate) struct GpuArgs {
     /// The GPUs to use, one worker on each: numbers such as `2` or `0,1`, or UUIDs; `none` for the CPU.
@@ -17,7 +16,6 @@ pub(crate) struct GpuArgs {
     pub(crate) gpu_ids: Option<GpuIds>,
 }
 
-/// The value of `--gpu-ids`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GpuIds {
     text: String,
@@ -40,10 +38,8 @@ impl FromStr for GpuIds {
             "" | "none" => Vec::new(),
             list => list.split(',').map(str::parse).collect::<Result<_, _>>()?,
         };
-        Ok(Self {
-            text: text.into(),
-            ids,
-        })
+        let text = text.into();
+        Ok(Self { text, ids })
     }
 }
 

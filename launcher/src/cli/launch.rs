@@ -133,7 +133,6 @@ impl LaunchArgs {
     }
 }
 
-/// What is to be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target<'a> {
     pub(crate) form: Form,
@@ -143,7 +142,6 @@ pub(crate) struct Target<'a> {
     pub(crate) args: &'a [OsString],
 }
 
-/// The forms of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// Trained by dtrain's own worker.
@@ -157,16 +155,13 @@ pub(crate) enum Form {
 }
 
 impl LaunchArgs {
-    /// What a first word of this name is.
+    /// The meaning of a first word of this name.
     pub(super) fn form(&self, name: &OsStr) -> Form {
-        if self.contract.module {
-            Form::Module
-        } else if self.contract.no_python || self.after_dashes {
-            Form::Program
-        } else if python::runs(Path::new(name)) {
-            Form::Script
-        } else {
-            Form::Recipe
+        match python::runs(Path::new(name)) {
+            _ if self.contract.module => Form::Module,
+            _ if self.contract.no_python || self.after_dashes => Form::Program,
+            true => Form::Script,
+            false => Form::Recipe,
         }
     }
 
@@ -175,7 +170,6 @@ impl LaunchArgs {
     }
 }
 
-/// The number of workers as asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nproc {
     /// One per visible GPU, else one.

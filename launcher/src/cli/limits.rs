@@ -52,11 +52,10 @@ impl FromStr for Limit {
 
 /// A number without a unit is one of seconds, as in the launcher's other flags.
 fn time(text: &str) -> Result<Duration, String> {
-    parse_time(text)
-        .or_else(|| parse_time(&format!("{text} s")))
-        .ok_or_else(|| {
-            "write a time such as `90 min`, `2h30min` or `1-12:00:00`, or a number of seconds".to_owned()
-        })
+    let found = parse_time(text).or_else(|| parse_time(&format!("{text} s")));
+    found.ok_or_else(|| {
+        "write a time such as `90 min`, `2h30min` or `1-12:00:00`, or a number of seconds".to_owned()
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The flags that say where the workers' output goes, with torchrun's names and meaning. What they come to together is decided in
 //! `plan::routing`.
 
+use super::contract::whole;
 use clap::{ArgAction, Args};
 use dtrain_agent::io::output::Stream;
 use dtrain_common::units::ByteSize;
@@ -81,7 +82,6 @@ impl Choice {
         pick & (1 << stream.index()) != 0
     }
 
-    /// The local ranks that are named.
     pub(crate) fn named(&self) -> Vec<usize> {
         match self {
             Self::All(_) => Vec::new(),
@@ -90,7 +90,6 @@ impl Choice {
     }
 }
 
-/// Texts of which a line has to contain one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FilterList(pub(crate) Vec<String>);
 
@@ -154,11 +153,9 @@ fn expand(text: &str, place: &Place<'_>) -> Result<String, String> {
     Ok(filled + rest)
 }
 
-/// One local rank: digits and nothing else.
+/// One local rank.
 fn rank(word: &str) -> Option<usize> {
-    let word = word.trim();
-    let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
-    word.parse().ok().filter(|_| is_number)
+    whole(word.trim())
 }
 
 fn listed(word: &str) -> Result<usize, &'static str> {
@@ -167,7 +164,8 @@ fn listed(word: &str) -> Result<usize, &'static str> {
 
 fn choice(text: &str) -> Result<Choice, String> {
     let pick = |word: &str| {
-        ["0", "1", "2", "3"]
+        let known = ["0", "1", "2", "3"];
+        known
             .iter()
             .zip(0..)
             .find_map(|(known, pick)| (*known == word).then_some(pick))
@@ -177,8 +175,8 @@ fn choice(text: &str) -> Result<Choice, String> {
     }
     let mut picks = BTreeMap::new();
     for word in text.split(',') {
-        let (local_rank, pick) = word
-            .split_once(':')
+        let parts = word.split_once(':');
+        let (local_rank, pick) = parts
             .and_then(|(local_rank, word)| Some((rank(local_rank)?, pick(word.trim())?)))
             .ok_or(
                 "give 0 (none), 1 (standard output), 2 (standard error) or 3 (both), or one of them for each local \

@@ -15,8 +15,7 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Reads the command line, and for a launch the variables that stand for flags.
-/// Errors: wrong usage, or a request for help or for the version.
+/// Reads the command line, and for a launch the variables that stand for flags. A request for help is an error too.
 pub(crate) fn read_command(argv: Vec<OsString>) -> Result<Command, clap::Error> {
     if argv.get(1).is_some_and(|word| word == "launch") {
         return launch(argv, true).map(|args| Command::Launch(Box::new(args)));
@@ -26,7 +25,6 @@ pub(crate) fn read_command(argv: Vec<OsString>) -> Result<Command, clap::Error> 
 
 /// Reads a launch's command line. To the parser everything from the first word on that is no flag belongs to the program, which is
 /// right for all but a recipe: flags may follow its name.
-/// Errors: wrong usage, or a request for help or for the version.
 pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<LaunchArgs, clap::Error> {
     let mut args = read(&argv, environment)?;
     let count = args.words.len();
@@ -45,13 +43,10 @@ pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<Launc
 fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error> {
     let (mut command, twins) = command(environment)?;
     // A flag that may be repeated is given by both; after the name of the subcommand, so that what the user typed comes later.
-    let (program, rest) = argv.split_at(argv.len().min(2));
     let repeated = twins.iter().filter(|twin| twin.repeats).map(Twin::word);
-    let words = program
-        .iter()
-        .cloned()
-        .chain(repeated)
-        .chain(rest.iter().cloned());
+    let mut words = argv.to_vec();
+    let second = argv.len().min(2);
+    words.splice(second..second, repeated);
     let matches = match command.try_get_matches_from_mut(words) {
         // A mistake of the command line alone is told as such.
         Err(error) if !twins.is_empty() && error.use_stderr() => {
@@ -64,13 +59,10 @@ fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error>
     let Command::Launch(mut args) = cli.command else {
         return Err(command.error(ErrorKind::InvalidSubcommand, "this is no launch"));
     };
-    args.from_environment = matches
-        .subcommand()
-        .map(|(_, given)| twins.into_iter().filter(|twin| twin.counts(given)))
-        .into_iter()
-        .flatten()
-        .map(|twin| twin.variable)
-        .collect();
+    let given = matches.subcommand().map(|(_, given)| given);
+    let counts = |twin: &Twin| given.is_some_and(|given| twin.counts(given));
+    let twins = twins.into_iter().filter(counts);
+    args.from_environment = twins.map(|twin| twin.variable).collect();
     let before = argv.len().saturating_sub(args.words.len() + 1);
     args.after_dashes = !args.words.is_empty() && argv.get(before).is_some_and(|word| word == "--");
     Ok(*args)
@@ -104,18 +96,13 @@ impl Twin {
 }
 
 /// The command, and the variables that are set. Its flags may also be spelt with underscores, as torchrun's may. A variable that is
-/// empty counts as not set.
-/// Errors: two variables of one flag differ.
+/// empty counts as not set; two variables of one flag that differ are an error.
 fn command(environment: bool) -> Result<(clap::Command, Vec<Twin>), clap::Error> {
     let (mut twins, mut differ) = (Vec::<Twin>::new(), None);
     let mut prepare = |arg: Arg| {
         let aliases = arg.get_all_aliases().unwrap_or_default();
-        let names: Vec<_> = arg
-            .get_long()
-            .into_iter()
-            .chain(aliases)
-            .map(str::to_owned)
-            .collect();
+        let names = arg.get_long().into_iter().chain(aliases);
+        let names: Vec<_> = names.map(str::to_owned).collect();
         let spelt: Vec<_> = names.iter().map(|name| name.replace('-', "_")).collect();
         let first = twins.len();
         for name in spelt.iter().filter(|_| environment) {
@@ -134,18 +121,16 @@ fn command(environment: bool) -> Result<(clap::Command, Vec<Twin>), clap::Error>
             _ => arg,
         };
         if let [twin, others @ ..] = &twins[first..] {
-            differ = differ.take().or(others
-                .iter()
-                .find(|other| other.value != twin.value)
-                .map(|other| {
-                    format!(
-                        "the environment variables {}={} and {}={} stand for the same flag; unset one",
-                        twin.variable,
-                        twin.value.display(),
-                        other.variable,
-                        other.value.display()
-                    )
-                }));
+            let other = others.iter().find(|other| other.value != twin.value);
+            differ = differ.take().or(other.map(|other| {
+                format!(
+                    "the environment variables {}={} and {}={} stand for the same flag; unset one",
+                    twin.variable,
+                    twin.value.display(),
+                    other.variable,
+                    other.value.display()
+                )
+            }));
             if !twin.repeats {
                 arg = arg.env(twin.variable.clone());
             }
@@ -160,7 +145,7 @@ fn command(environment: bool) -> Result<(clap::Command, Vec<Twin>), clap::Error>
     }
 }
 
-/// An error of a command line that is sound without the environment's flags, with their variables.
+/// The error of a command line that is sound without the environment's flags, with their variables.
 fn blame(command: &mut clap::Command, error: &clap::Error, twins: &[Twin]) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -170,11 +155,8 @@ fn blame(command: &mut clap::Command, error: &clap::Error, twins: &[Twin]) -> cl
         Some(source) => source.to_string(),
         None => {
             let text = error.to_string();
-            let head: Vec<_> = text
-                .lines()
-                .take_while(|line| !line.is_empty())
-                .map(str::trim)
-                .collect();
+            let head = text.lines().take_while(|line| !line.is_empty());
+            let head: Vec<_> = head.map(str::trim).collect();
             head.join(" ").trim_start_matches("error: ").to_owned()
         }
     };
@@ -183,10 +165,8 @@ fn blame(command: &mut clap::Command, error: &clap::Error, twins: &[Twin]) -> cl
     let wrong = twins.iter().find(|twin| named == Some(&twin.flag));
     let message = match wrong {
         Some(Twin { variable, value, .. }) => {
-            format!(
-                "the environment variable {variable} is `{}`: {why}",
-                value.display()
-            )
+            let value = value.display();
+            format!("the environment variable {variable} is `{value}`: {why}")
         }
         None => {
             let variables: Vec<_> = twins.iter().map(|twin| twin.variable.as_str()).collect();
@@ -197,8 +177,7 @@ fn blame(command: &mut clap::Command, error: &clap::Error, twins: &[Twin]) -> cl
 }
 
 impl LaunchArgs {
-    /// What is to be started, unless nothing is named.
-    /// Errors: two things are named.
+    /// The target; none where nothing is named. Two names are an error.
     pub(crate) fn target(&self) -> anyhow::Result<Option<Target<'_>>> {
         let words = self.words.split_first();
         let Some(recipe) = &self.recipe else {
@@ -227,13 +206,10 @@ impl LaunchArgs {
 }
 
 impl EvalArgs {
-    /// The launch of `worker` that does it: rank 0 answers, and the others are heard only where they fail.
-    /// Errors: a number of workers that is none.
+    /// The launch of `worker` that evaluates: rank 0 answers, and the others are heard only where they fail.
     pub(crate) fn launch(&self, worker: &Path) -> anyhow::Result<LaunchArgs> {
-        self.nproc
-            .parse::<Nproc>()
-            .map_err(anyhow::Error::msg)
-            .with_context(|| format!("--nproc {}", self.nproc))?;
+        let nproc = self.nproc.parse::<Nproc>().map_err(anyhow::Error::msg);
+        nproc.with_context(|| format!("--nproc {}", self.nproc))?;
         let job = Job::Eval(EvalJob {
             checkpoint: self.checkpoint.clone(),
             weights: self.weights.into(),

@@ -1,13 +1,12 @@
 //! The flags of `dtrain plan`, `dtrain profile` and `dtrain gpu suggest-batch-size`.
 
 use super::launch::MOST_WORKERS;
-use crate::gpus::names::{GpuNameError, parse_list};
+use crate::gpus::names::parse_list;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use dtrain_common::job::Gpu;
 use std::str::FromStr;
 
-/// Which recipe, and with which settings.
 #[derive(Debug, Args)]
 pub(crate) struct RecipeArgs {
     /// The path of a recipe, or the name of a built-in one.
@@ -19,7 +18,6 @@ pub(crate) struct RecipeArgs {
     pub(crate) set: Vec<String>,
 }
 
-/// What `dtrain plan` is to do.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
@@ -50,7 +48,6 @@ pub(crate) struct PlanArgs {
     pub(crate) json: bool,
 }
 
-/// What `dtrain profile` is to do.
 #[derive(Debug, Args)]
 pub(crate) struct ProfileArgs {
     #[command(flatten)]
@@ -73,7 +70,6 @@ pub(crate) struct ProfileArgs {
     pub(crate) json: bool,
 }
 
-/// What `dtrain gpu suggest-batch-size` is to do.
 #[derive(Debug, Args)]
 pub(crate) struct SuggestArgs {
     #[command(flatten)]
@@ -96,14 +92,13 @@ fn ranks() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=MOST_WORKERS as u64)
 }
 
-/// The value of `--gpu`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GpuList(pub(crate) Vec<Gpu>);
 
 impl FromStr for GpuList {
-    type Err = GpuNameError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, GpuNameError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         parse_list(text).map(Self)
     }
 }

@@ -12,11 +12,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a busy worker gets to answer.
+/// Time for a busy worker to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks all workers at the same time, and says what each gave back.
-/// Errors: there is neither a worker nor a driver: nothing that this could be about.
 pub(super) fn run() -> anyhow::Result<ExitCode> {
     let workers = control::workers(&control::folders());
     if workers.is_empty() {

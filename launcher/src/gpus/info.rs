@@ -10,7 +10,6 @@ use dtrain_common::units::ByteSize;
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// Shows the GPUs once.
 pub(super) fn run(driver: &mut impl Driver, args: &InfoArgs) -> anyhow::Result<ExitCode> {
     let status = driver.status()?;
     if args.json {
@@ -86,7 +85,7 @@ pub(super) fn size(bytes: u64) -> String {
     ByteSize(bytes).to_string()
 }
 
-/// One GPU at one moment, as `monitor --json` writes it.
+/// A line of `monitor --json`.
 #[derive(Debug, Serialize)]
 pub(super) struct Tick<'a> {
     /// RFC 3339.

@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 const AFTER_KILL: Duration = Duration::from_secs(5);
 
 /// Names the processes, asks, and ends them.
-/// Errors: a GPU that is not there, or nobody to ask: exit code 2.
 pub(super) fn run(driver: &mut impl Driver, args: &KillArgs) -> anyhow::Result<ExitCode> {
     let status = driver.status()?;
     let found = find(&status, args)?;
@@ -36,13 +35,11 @@ pub(super) fn run(driver: &mut impl Driver, args: &KillArgs) -> anyhow::Result<E
         return Ok(ExitStatus::Program(1).into());
     }
     let grace = Duration::from_secs_f64(args.grace);
-    let all = end(found.own, grace)?;
-    Ok(if all {
-        ExitStatus::Success
-    } else {
-        ExitStatus::Program(1)
-    }
-    .into())
+    let status = match end(found.own, grace)? {
+        true => ExitStatus::Success,
+        false => ExitStatus::Program(1),
+    };
+    Ok(status.into())
 }
 
 /// What is to be ended.
@@ -71,11 +68,8 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
     let me = rustix::process::geteuid().as_raw();
     let mut own: Vec<Victim> = Vec::new();
     let mut others = 0;
-    let mut table = vec![
-        ["pid", "GPU", "user", "memory", "command"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
+    let title = ["pid", "GPU", "user", "memory", "command"];
+    let mut table = vec![title.map(str::to_owned).to_vec()];
     for gpu in gpus {
         for process in &gpu.processes {
             // Held before it is described: what is described is then what is signalled.
@@ -84,10 +78,8 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
                 (Some(owner), Some(handle)) if owner.uid == me && process.pid != std::process::id() => {
                     table.push(row(process.pid, gpu.index, &owner, process.used_bytes));
                     if !own.iter().any(|known| known.pid == process.pid) {
-                        own.push(Victim {
-                            pid: process.pid,
-                            handle: Some(handle),
-                        });
+                        let (pid, handle) = (process.pid, Some(handle));
+                        own.push(Victim { pid, handle });
                     }
                 }
                 _ => others += 1,
@@ -99,10 +91,9 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
         columns(&mut text, 0, &[Right, Right, Left, Right, Left], &table);
     }
     if others > 0 {
-        let (is, processes) = if others == 1 {
-            ("is", "process")
-        } else {
-            ("are", "processes")
+        let (is, processes) = match others {
+            1 => ("is", "process"),
+            _ => ("are", "processes"),
         };
         text.push_str(&format!(
             "{others} other {processes} {is} left alone: of another user, or not to be seen from here.\n"
@@ -130,10 +121,10 @@ fn chosen<'a>(status: &'a Status, args: &KillArgs) -> anyhow::Result<Vec<&'a Gpu
     for id in ids.ids() {
         let is_meant = |gpu: &&GpuStatus| match id {
             GpuId::Index(index) => gpu.index == *index,
-            GpuId::Uuid(uuid) => gpu
+            GpuId::Uuid(begin) => gpu
                 .uuid
                 .as_ref()
-                .is_some_and(|own| own.starts_with(uuid.as_str())),
+                .is_some_and(|uuid| uuid.starts_with(begin.as_str())),
         };
         match status.gpus.iter().filter(is_meant).collect::<Vec<_>>()[..] {
             [gpu] => gpus.push(gpu),
@@ -153,10 +144,9 @@ fn handle(pid: u32) -> Option<OwnedFd> {
 
 /// Asks on the terminal.
 fn agreed(count: usize, on_a_terminal: bool) -> anyhow::Result<bool> {
-    let processes = if count == 1 {
-        "this process".to_owned()
-    } else {
-        format!("these {count} processes")
+    let processes = match count {
+        1 => "this process".to_owned(),
+        _ => format!("these {count} processes"),
     };
     if !on_a_terminal {
         bail!("standard input is no terminal on which to ask whether to end {processes}; give --yes");
@@ -167,7 +157,7 @@ fn agreed(count: usize, on_a_terminal: bool) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Asks all of them to end, and after the grace makes them. Whether all have ended.
+/// Asks all of them to end, and kills them after the grace. Whether all have ended.
 fn end(mut victims: Vec<Victim>, grace: Duration) -> anyhow::Result<bool> {
     for victim in &victims {
         victim.signal(Signal::TERM);
@@ -181,11 +171,11 @@ fn end(mut victims: Vec<Victim>, grace: Duration) -> anyhow::Result<bool> {
     for pid in wait(&mut victims, AFTER_KILL) {
         say(&format!("pid {pid} was killed\n"))?;
     }
-    let left: Vec<_> = victims.iter().filter(|victim| victim.handle.is_some()).collect();
-    for victim in &left {
+    let left = victims.iter().filter(|victim| victim.handle.is_some());
+    let left: Vec<_> = left.map(|victim| victim.pid).collect();
+    for pid in &left {
         say(&format!(
-            "pid {} is still there; it hangs in the kernel or the driver\n",
-            victim.pid
+            "pid {pid} is still there; it hangs in the kernel or the driver\n"
         ))?;
     }
     Ok(left.is_empty())

@@ -12,8 +12,7 @@ use crate::cli::GpuCommand;
 use dtrain_common::gpu::Nvidia;
 use std::process::ExitCode;
 
-/// Runs the command.
-/// Errors: wrong usage, or no driver where one is needed: exit code 2.
+/// Runs the command. Wrong usage, and a missing driver where one is needed, are exit code 2.
 pub(crate) fn run(command: &GpuCommand) -> anyhow::Result<ExitCode> {
     match command {
         GpuCommand::Info(args) => info::run(&mut Nvidia::open()?, args),

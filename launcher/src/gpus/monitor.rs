@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, bounded};
 use dtrain_agent::io::process::handlers;
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::gpu::{Driver, Status};
+use dtrain_common::gpu::{Driver, GpuStatus, Status};
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -29,14 +29,11 @@ pub(super) fn run(driver: &mut impl Driver, args: &MonitorArgs) -> anyhow::Resul
     } else {
         Form::Lines
     };
-    let pace = Pace {
-        interval: Duration::from_secs_f64(args.interval),
-        count: args.count,
-    };
+    let (interval, count) = (Duration::from_secs_f64(args.interval), args.count);
+    let pace = Pace { interval, count };
     watch(driver, form, pace, &stopped, say, size_of_terminal)
 }
 
-/// How the figures are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// Tables, each over the one before.
@@ -119,28 +116,19 @@ fn frame_over(frame: &str, before: usize) -> String {
 }
 
 fn lines(status: &Status, time: &str) -> String {
-    let line = |gpu: &dtrain_common::gpu::GpuStatus| {
-        format!(
-            "{time} GPU {} ({}): {} of {} used, busy {}, {} process{}\n",
-            gpu.index,
-            gpu.name,
-            size(gpu.used_bytes()),
-            size(gpu.total_bytes),
-            known(gpu.busy_percent.map(|percent| format!("{percent}%"))),
-            gpu.processes.len(),
-            if gpu.processes.len() == 1 { "" } else { "es" },
-        )
+    let line = |gpu: &GpuStatus| {
+        let (used, total) = (size(gpu.used_bytes()), size(gpu.total_bytes));
+        let busy = known(gpu.busy_percent.map(|percent| format!("{percent}%")));
+        let (index, name, processes) = (gpu.index, &gpu.name, gpu.processes.len());
+        let es = if processes == 1 { "" } else { "es" };
+        format!("{time} GPU {index} ({name}): {used} of {total} used, busy {busy}, {processes} process{es}\n")
     };
     status.gpus.iter().map(line).collect()
 }
 
 fn objects(status: &Status, time: &str) -> serde_json::Result<String> {
-    let mut out = String::new();
-    for gpu in &status.gpus {
-        out.push_str(&serde_json::to_string(&Tick { time, gpu })?);
-        out.push('\n');
-    }
-    Ok(out)
+    let object = |gpu| serde_json::to_string(&Tick { time, gpu }).map(|object| object + "\n");
+    status.gpus.iter().map(object).collect()
 }
 
 #[cfg(test)]

@@ -4,11 +4,6 @@ use dtrain_common::gpu::{Inventory, Visible};
 use dtrain_common::job::Gpu;
 use dtrain_common::units::ByteSize;
 
-/// Why a list of GPUs cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct GpuNameError(String);
-
 /// Name, memory in hundredths of a GiB, and whether it computes in bfloat16 (compute capability 8.0 on).
 ///
 /// The memory is the "total capacity" of PyTorch's out-of-memory messages: those of the guides (T4, RTX 2080 Ti, P100) and of published
@@ -61,19 +56,15 @@ const MOST_BYTES: u64 = 16 << 40;
 const GIB: u64 = 1 << 30;
 
 /// Reads a list such as `16GiB,24GiB,a100-40gb`. Capitals, `nvidia`, `tesla`, `geforce`, spaces, dashes and underscores do not
-/// matter in names.
-///
-/// # Errors
-/// [`GpuNameError`], with the nearest names.
-pub(crate) fn parse_list(list: &str) -> Result<Vec<Gpu>, GpuNameError> {
+/// matter in names. An error names the nearest.
+pub(crate) fn parse_list(list: &str) -> Result<Vec<Gpu>, String> {
     let mut gpus: Vec<Gpu> = Vec::new();
     for entry in list.split(',') {
         let entry = entry.trim();
         if entry.is_empty() {
-            let message = format!(
+            return Err(format!(
                 "there is an empty entry in `{list}`; separate GPUs by single commas, such as 16GiB,a100-40gb"
-            );
-            return Err(GpuNameError(message));
+            ));
         }
         let gpu = parse(entry)?;
         if !gpus.contains(&gpu) {
@@ -83,7 +74,7 @@ pub(crate) fn parse_list(list: &str) -> Result<Vec<Gpu>, GpuNameError> {
     Ok(gpus)
 }
 
-fn parse(entry: &str) -> Result<Gpu, GpuNameError> {
+fn parse(entry: &str) -> Result<Gpu, String> {
     let looks_like_a_size = entry.starts_with(|first: char| first.is_ascii_digit() || first == '.');
     if looks_like_a_size && let Ok(ByteSize(bytes)) = entry.parse() {
         let name = entry.to_owned();
@@ -92,9 +83,9 @@ fn parse(entry: &str) -> Result<Gpu, GpuNameError> {
                 name,
                 ..Gpu::of_size(bytes)
             }),
-            false => Err(GpuNameError(format!(
+            false => Err(format!(
                 "`{entry}` is no memory of a GPU; give at least 256 MiB and at most 16 TiB, with the unit, such as 16GiB"
-            ))),
+            )),
         };
     }
     let key = key(entry);
@@ -112,8 +103,7 @@ fn parse(entry: &str) -> Result<Gpu, GpuNameError> {
         (None, [_, _, ..]) => {
             let choices: Vec<_> = begun.iter().map(|(name, ..)| *name).collect();
             let choices = choices.join(" or ");
-            let message = format!("there is more than one `{entry}`; say which: {choices}");
-            return Err(GpuNameError(message));
+            return Err(format!("there is more than one `{entry}`; say which: {choices}"));
         }
         _ => {}
     }
@@ -122,11 +112,11 @@ fn parse(entry: &str) -> Result<Gpu, GpuNameError> {
         .find(|(name, hundredths, _)| is_sized(name, *hundredths));
     sized.or(begun.first().copied()).map(known).ok_or_else(|| {
         let names: Vec<_> = GPUS.iter().map(|(name, ..)| *name).collect();
-        GpuNameError(format!(
+        format!(
             "`{entry}` is no GPU that dtrain knows{}; give a name or a size of memory, such as a100-40gb or 16GiB. Names: {}",
             nearest(&key),
             names.join(", ")
-        ))
+        )
     })
 }
 
@@ -138,7 +128,6 @@ fn known((name, hundredths, bf16): &(&str, u32, bool)) -> Gpu {
     }
 }
 
-/// What of a name counts.
 fn key(name: &str) -> String {
     let mut key = name.to_ascii_lowercase();
     for word in ["nvidia", "tesla", "geforce"] {
@@ -163,7 +152,6 @@ fn nearest(key: &str) -> String {
     }
 }
 
-/// The usual sizes: 8, 12, 16, 24, 40, 48 and 80 GiB.
 pub(crate) fn usual() -> Vec<Gpu> {
     USUAL_GIB.map(|gib| Gpu::of_size(gib * GIB)).to_vec()
 }
@@ -171,12 +159,10 @@ pub(crate) fn usual() -> Vec<Gpu> {
 /// The visible GPUs of a machine, or their MIG instances, each kind once. `bf16`: see [`Gpu::bf16`].
 pub(crate) fn of_machine(inventory: &Inventory, visible: &Visible, bf16: bool) -> Vec<Gpu> {
     let mut gpus: Vec<Gpu> = Vec::new();
-    let instances: Vec<_> = visible.instances(inventory).collect();
-    let places = if instances.is_empty() {
-        visible.places().to_vec()
-    } else {
-        instances
-    };
+    let mut places: Vec<_> = visible.instances(inventory).collect();
+    if places.is_empty() {
+        places = visible.places().to_vec();
+    }
     for place in places {
         let device = inventory.device(place);
         let gpu = Gpu {

@@ -10,9 +10,8 @@ const COMMAND: usize = 60;
 /// A process that is there and can be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
-    /// The user's number.
     pub(crate) uid: u32,
-    /// The user's name, or the number where it has none.
+    /// The name, or the number where there is none.
     pub(crate) user: String,
     /// The command line, in short.
     pub(crate) command: String,
@@ -41,16 +40,13 @@ fn command(folder: &Path) -> Option<String> {
         words.to_owned()
     };
     // Whatever a program calls itself, it must not move the cursor.
-    let shown: String = command
+    let shown = command
         .chars()
-        .map(|letter| if letter.is_control() { '?' } else { letter })
-        .collect();
-    Some(if shown.chars().count() > COMMAND {
-        let begin: String = shown.chars().take(COMMAND - 2).collect();
-        format!("{begin}..")
-    } else {
-        shown
-    })
+        .map(|letter| if letter.is_control() { '?' } else { letter });
+    let shown: String = shown.collect();
+    let is_long = shown.chars().count() > COMMAND;
+    let begin: String = shown.chars().take(COMMAND - 2).collect();
+    Some(if is_long { format!("{begin}..") } else { shown })
 }
 
 fn user(passwd: &str, uid: u32) -> String {

@@ -45,7 +45,6 @@ impl Meeting {
     }
 
     /// The workers' port, and the place of the store where one is served.
-    /// Errors: no port is free, or not the one that the user wants.
     pub(super) fn place(&self, is_served: bool) -> anyhow::Result<(MasterPort, Option<Place>)> {
         let choose = || match self.port {
             Some(number) => Ok(MasterPort::fixed(number)),

@@ -41,8 +41,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Reads manifest and headers.
-    /// Errors: wrong usage, or a failure where the checkpoint is damaged.
+    /// Reads manifest and headers. A damaged checkpoint is [`failed`].
     pub(super) fn new(args: &ExportArgs) -> anyhow::Result<Self> {
         let folder = checkpoint(&args.checkpoint)?;
         let manifest = Manifest::read(&folder).map_err(failed)?;
@@ -54,9 +53,9 @@ impl Plan {
             );
         }
         if args.weights == Weights::Ema && !has(EMA) {
+            let folder = folder.display();
             bail!(
-                "{} has no {EMA}: the run keeps no moving average; --weights raw exports what was trained",
-                folder.display()
+                "{folder} has no {EMA}: the run keeps no moving average; --weights raw exports what was trained"
             );
         }
         let average = args.weights != Weights::Raw && has(EMA);
@@ -83,18 +82,13 @@ impl Plan {
     }
 
     /// Reads every byte of the files once, to compare their checksums.
-    /// Errors: one of them is damaged.
     pub(super) fn verify(&self) -> anyhow::Result<()> {
         let wanted = |name: &str| name == MODEL || self.average && name == EMA;
-        let entries = self.manifest.files.iter();
-        let bytes = entries
-            .filter(|entry| wanted(&entry.name))
-            .map(|entry| entry.bytes)
-            .sum();
-        let progress = Progress::new(format!("checking {}", self.folder.display()), bytes);
-        let damage = self
-            .manifest
-            .damage(&self.folder, wanted, |bytes| progress.add(bytes));
+        let (manifest, folder) = (&self.manifest, &self.folder);
+        let entries = manifest.files.iter().filter(|entry| wanted(&entry.name));
+        let bytes = entries.map(|entry| entry.bytes).sum();
+        let progress = Progress::new(format!("checking {}", folder.display()), bytes);
+        let damage = manifest.damage(folder, wanted, |bytes| progress.add(bytes));
         drop(progress);
         if damage.is_empty() {
             return Ok(());
@@ -129,20 +123,19 @@ fn outputs(
     };
     let mut newer: BTreeMap<&str, (usize, &Tensor)> = BTreeMap::new();
     for (number, file) in (1..).zip(others) {
-        for tensor in file.tensors() {
+        for tensor in &file.tensors {
             newer.insert(&tensor.name, (number, tensor));
         }
     }
     let mut outputs = Vec::new();
-    for own in first.tensors() {
+    for own in &first.tensors {
         let (file, source) = newer.remove(own.name.as_str()).unwrap_or((0, own));
         if source.shape != own.shape {
+            let (path, other) = (first.path.display(), files[file].path.display());
             bail!(
-                "{} has {:?} in the shape {:?} and {} in {:?}; they are not of one model",
-                first.path().display(),
+                "{path} has {:?} in the shape {:?} and {other} in {:?}; they are not of one model",
                 own.name,
                 own.shape,
-                files[file].path().display(),
                 source.shape
             );
         }
@@ -167,11 +160,8 @@ fn outputs(
         }
     }
     if let Some((name, (file, _))) = newer.first_key_value() {
-        bail!(
-            "{} has {name:?} and {} has not; they are not of one model",
-            files[*file].path().display(),
-            first.path().display()
-        );
+        let (has, has_not) = (files[*file].path.display(), first.path.display());
+        bail!("{has} has {name:?} and {has_not} has not; they are not of one model");
     }
     // A stable sort: otherwise the model's order stays.
     outputs.sort_by_key(|output| std::cmp::Reverse(output.target.width()));

@@ -3,7 +3,7 @@
 use super::plan::Output;
 use crate::ckpt::names::Form;
 use crate::ckpt::round::convert;
-use crate::ckpt::tensors::TensorFile;
+use crate::ckpt::tensors::{TensorFile, TensorFileError};
 use std::io;
 
 /// Why the file was not written.
@@ -23,13 +23,14 @@ impl From<io::Error> for Unwritten {
     }
 }
 
-/// What is read at a time; a multiple of every type's size.
-const CHUNK: u64 = 4 << 20;
-/// What is held of a matrix that is transposed. More than [`CHUNK`]: its rows are read in pieces of a strip's width, and every piece is
-/// a call of the system.
-const STRIP: u64 = 32 << 20;
-/// The rows of a matrix that are transposed together, so that values that lie side by side are written side by side.
-const ROWS: usize = 32;
+impl From<TensorFileError> for Unwritten {
+    fn from(error: TensorFileError) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+/// What is read at a time.
+const CHUNK: usize = 4 << 20;
 
 /// Reads the values of an output's source and puts them in their new form and type, in order. Returns how many finite numbers became
 /// infinite.
@@ -45,11 +46,11 @@ pub(super) fn tensor(
             return put(bytes);
         };
         converted.clear();
-        // Only tensors of floating-point numbers have a new type.
+        // Only floating-point numbers get a new type.
         overflows += convert(output.source.dtype, floats, bytes, &mut converted).unwrap_or(0);
         put(&converted)
     };
-    let all = output.source.bytes();
+    let all = output.source.bytes;
     match output.form {
         Form::Same => range(file, output, (0, all), &mut each)?,
         Form::Third(part) => {
@@ -68,11 +69,11 @@ fn range(
     (mut offset, mut left): (u64, u64),
     each: &mut impl FnMut(&[u8]) -> Result<(), Unwritten>,
 ) -> Result<(), Unwritten> {
-    let mut buffer = vec![0; left.min(CHUNK) as usize];
+    let mut buffer = vec![0; left.min(CHUNK as u64) as usize];
     while left > 0 {
-        let length = left.min(CHUNK);
+        let length = left.min(CHUNK as u64);
         let chunk = &mut buffer[..length as usize];
-        read(file, output, offset, chunk)?;
+        file.read(&output.source, offset, chunk)?;
         each(chunk)?;
         offset += length;
         left -= length;
@@ -80,51 +81,26 @@ fn range(
     Ok(())
 }
 
-/// A matrix by its columns: as many at a time as [`STRIP`] holds, or one that is longer.
+/// A matrix by its columns. It is held as a whole, as no other tensor is.
 fn transposed(
     file: &TensorFile,
     output: &Output,
     each: &mut impl FnMut(&[u8]) -> Result<(), Unwritten>,
 ) -> Result<(), Unwritten> {
-    let [rows, columns] = output.source.shape[..] else {
-        return range(file, output, (0, output.source.bytes()), each);
+    let [_, columns] = output.source.shape[..] else {
+        return range(file, output, (0, output.source.bytes), each);
     };
-    if rows == 0 || columns == 0 {
-        return Ok(());
-    }
-    let wide = output.source.width();
-    let (element, height) = (wide as usize, rows as usize);
-    let most = (STRIP / (rows * wide)).clamp(1, columns);
-    let mut strip = vec![0; (most * rows * wide) as usize];
-    let mut lines = vec![0; (most * wide) as usize * ROWS];
-    let mut column = 0;
-    while column < columns {
-        let width = most.min(columns - column);
-        let line = (width * wide) as usize;
-        let mut row = 0;
-        while row < height {
-            let many = ROWS.min(height - row);
-            for (at, line) in (row as u64..).zip(lines[..many * line].chunks_exact_mut(line)) {
-                read(file, output, (at * columns + column) * wide, line)?;
-            }
-            for at in 0..width as usize {
-                let place = (at * height + row) * element;
-                let values = strip[place..place + many * element].chunks_exact_mut(element);
-                for (value, line) in values.zip(lines.chunks_exact(line)) {
-                    value.copy_from_slice(&line[at * element..(at + 1) * element]);
-                }
-            }
-            row += many;
+    let (columns, width) = (columns as usize, output.source.width() as usize);
+    let mut matrix = vec![0; output.source.bytes as usize];
+    file.read(&output.source, 0, &mut matrix)?;
+    let mut transposed = Vec::with_capacity(matrix.len());
+    for column in (0..columns).filter(|_| !matrix.is_empty()) {
+        let value = column * width..(column + 1) * width;
+        for row in matrix.chunks_exact(columns * width) {
+            transposed.extend_from_slice(&row[value.clone()]);
         }
-        each(&strip[..(width * rows * wide) as usize])?;
-        column += width;
     }
-    Ok(())
-}
-
-fn read(file: &TensorFile, output: &Output, offset: u64, buffer: &mut [u8]) -> Result<(), Unwritten> {
-    file.read(&output.source, offset, buffer)
-        .map_err(|error| Unwritten::Other(error.into()))
+    transposed.chunks(CHUNK).try_for_each(each)
 }
 
 #[cfg(test)]
@@ -149,7 +125,7 @@ mod tests {
         let output = Output {
             file: 0,
             target: source.clone(),
-            source: file.tensors()[0].clone(),
+            source: file.tensors[0].clone(),
             form,
             floats,
         };
@@ -176,9 +152,9 @@ mod tests {
         assert!(found == expected, "{rows} x {columns}");
     }
 
-    /// Also where it is read in several strips, and where the last strip is narrower.
+    /// Also where it is written in several pieces, and where the last is shorter.
     #[test]
-    fn a_large_matrix_is_transposed_in_strips() {
+    fn a_large_matrix_is_transposed() {
         expect_transposed((1 << 20) + 1, 9);
         expect_transposed(3, 2_800_001);
     }
@@ -194,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_is_longer_than_a_chunk_is_whole() {
-        let found = numbers(&made(1, (CHUNK / 4) * 2 + 5, Form::Same, None));
+        let found = numbers(&made(1, (CHUNK as u64 / 4) * 2 + 5, Form::Same, None));
         assert!(found.iter().enumerate().all(|(at, value)| *value == at as f32));
         let half = made(2, 2, Form::Transposed, Some(Dtype::BF16));
         assert_eq!(half, [0, 0, 0, 0x40, 0x80, 0x3f, 0x40, 0x40]);

@@ -8,12 +8,9 @@ mod transformers;
 
 use crate::cli::Names;
 
-/// A tensor under another name, made of one of the checkpoint's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// The other name.
     pub(super) name: String,
-    /// How it is made.
     pub(super) form: Form,
 }
 
@@ -57,7 +54,6 @@ fn known(names: Names) -> &'static str {
 
 /// What becomes of the tensor `tensor` of a checkpoint of `model` (as its manifest calls it) under other names: one tensor or
 /// more.
-/// Errors: [`NamesError`] where there is no such model, or no such tensor in it.
 pub(super) fn rename(names: Names, model: &str, tensor: &str) -> Result<Vec<Piece>, NamesError> {
     let same = |name: &str| vec![piece(name, Form::Same)];
     let found = match (names, model) {
@@ -75,18 +71,12 @@ pub(super) fn rename(names: Names, model: &str, tensor: &str) -> Result<Vec<Piec
             return Err(NamesError::Model { names, model });
         }
     };
-    found.ok_or_else(|| NamesError::Tensor {
-        names,
-        model: model.into(),
-        tensor: tensor.into(),
-    })
+    let (model, tensor) = (model.into(), tensor.into());
+    found.ok_or(NamesError::Tensor { names, model, tensor })
 }
 
 fn is_resnet(model: &str) -> bool {
-    matches!(
-        model,
-        "resnet18" | "resnet34" | "resnet50" | "resnet101" | "resnet152"
-    )
+    ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"].contains(&model)
 }
 
 fn piece(name: impl Into<String>, form: Form) -> Piece {

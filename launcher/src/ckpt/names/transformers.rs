@@ -18,16 +18,14 @@ pub(super) fn vit_torchvision(name: &str) -> Option<String> {
         };
         return Some(format!("encoder.layers.encoder_layer_{block}.{theirs}"));
     }
-    around(
-        name,
-        [
-            "class_token",
-            "encoder.pos_embedding",
-            "conv_proj",
-            "encoder.ln",
-            "heads.head",
-        ],
-    )
+    let names = [
+        "class_token",
+        "encoder.pos_embedding",
+        "conv_proj",
+        "encoder.ln",
+        "heads.head",
+    ];
+    around(name, names)
 }
 
 /// The tensors of `ViTForImageClassification` that timm's makes.
@@ -47,14 +45,11 @@ pub(super) fn vit_huggingface(name: &str) -> Option<Vec<Piece>> {
     let place = format!("vit.encoder.layer.{block}");
     let theirs = match layer {
         "attn.qkv" => {
-            let parts = (0_u8..).zip(["query", "key", "value"]);
-            let part = |(third, part)| {
-                piece(
-                    format!("{place}.attention.attention.{part}.{kind}"),
-                    Form::Third(third),
-                )
+            let piece = |(third, part)| {
+                let name = format!("{place}.attention.attention.{part}.{kind}");
+                piece(name, Form::Third(third))
             };
-            return Some(parts.map(part).collect());
+            return Some((0_u8..).zip(["query", "key", "value"]).map(piece).collect());
         }
         "norm1" => "layernorm_before",
         "norm2" => "layernorm_after",

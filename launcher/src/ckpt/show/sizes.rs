@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-/// Of several tensors together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
     pub(super) tensors: u64,
@@ -18,7 +17,7 @@ impl Share {
     fn add(&mut self, tensor: &Tensor) {
         self.tensors += 1;
         self.elements += tensor.elements();
-        self.bytes += tensor.bytes();
+        self.bytes += tensor.bytes;
     }
 }
 
@@ -30,37 +29,30 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// Reads the headers of the files that the manifest lists.
-    /// Errors: a header cannot be read.
     pub(super) fn of(folder: &Path, manifest: &Manifest) -> Result<Self, TensorFileError> {
         let open = |wanted: &dyn Fn(&str) -> bool| -> Result<Vec<Tensor>, TensorFileError> {
             let mut tensors = Vec::new();
             for entry in manifest.files.iter().filter(|entry| wanted(&entry.name)) {
-                tensors.extend_from_slice(TensorFile::open(&folder.join(&entry.name))?.tensors());
+                tensors.extend(TensorFile::open(&folder.join(&entry.name))?.tensors);
             }
             Ok(tensors)
         };
         let is_optimizer = |name: &str| name.starts_with("optimizer") && name.ends_with(".safetensors");
         let optimizer = open(&is_optimizer)?;
-        let trained: HashSet<&str> = optimizer
-            .iter()
+        let trained = optimizer.iter();
+        let trained: HashSet<&str> = trained
             .filter_map(|tensor| tensor.name.strip_prefix("step."))
             .collect();
         let kind_in_model = |tensor: &Tensor| kind_in_model(tensor, &trained).to_owned();
+        let model = open(&|name| name == "model.safetensors")?;
+        let average = open(&|name| name == "ema.safetensors")?;
         let mut sizes = Self::default();
-        sizes.add(
-            "model",
-            &open(&|name| name == "model.safetensors")?,
-            kind_in_model,
-        );
+        sizes.add("model", &model, kind_in_model);
         sizes.add("optimizer", &optimizer, |tensor| {
             let kind = tensor.name.split_once('.').map(|(kind, _)| kind);
             kind.unwrap_or(&tensor.name).to_owned()
         });
-        sizes.add(
-            "moving average",
-            &open(&|name| name == "ema.safetensors")?,
-            kind_in_model,
-        );
+        sizes.add("moving average", &average, kind_in_model);
         Ok(sizes)
     }
 
@@ -85,17 +77,13 @@ impl Sizes {
         })
     }
 
-    /// The same for scripts.
     pub(super) fn object(&self) -> Value {
         let share = |share: &Share| json!({"tensors": share.tensors, "elements": share.elements, "bytes": share.bytes});
         let mut object = Map::new();
         for (owner, all, kinds) in &self.owners {
             let mut value = share(all);
-            value["kinds"] = kinds
-                .iter()
-                .map(|(kind, of_kind)| (kind.clone(), share(of_kind)))
-                .collect::<Map<_, _>>()
-                .into();
+            let kinds = kinds.iter().map(|(kind, of_kind)| (kind.clone(), share(of_kind)));
+            value["kinds"] = kinds.collect::<Map<_, _>>().into();
             object.insert(owner.replace(' ', "_"), value);
         }
         object.into()

@@ -48,14 +48,14 @@ fn sample() -> Vec<u8> {
 fn what_is_written_reads_back() {
     let file = open(&sample()).unwrap();
     let shown: Vec<_> = file
-        .tensors()
+        .tensors
         .iter()
         .map(|tensor| {
             (
                 tensor.name.as_str(),
                 torch_name(tensor.dtype),
                 tensor.elements(),
-                tensor.bytes(),
+                tensor.bytes,
             )
         })
         .collect();
@@ -69,10 +69,10 @@ fn what_is_written_reads_back() {
         ]
     );
     let mut buffer = [0; 4];
-    file.read(&file.tensors()[1], 20, &mut buffer).unwrap();
+    file.read(&file.tensors[1], 20, &mut buffer).unwrap();
     assert_eq!(buffer, [28, 29, 30, 31]);
     for offset in [21, u64::MAX] {
-        let error = file.read(&file.tensors()[1], offset, &mut buffer).unwrap_err();
+        let error = file.read(&file.tensors[1], offset, &mut buffer).unwrap_err();
         assert!(error.to_string().contains("x.safetensors"), "{error}");
     }
 }
@@ -144,7 +144,7 @@ fn a_header_that_is_wrong_is_a_typed_error() {
         );
     }
     assert!(open(&with_header(&two("[4,6]"), &[0; 6])).is_ok());
-    assert!(open(&with_header("{}", &[])).unwrap().tensors().is_empty());
+    assert!(open(&with_header("{}", &[])).unwrap().tensors.is_empty());
 }
 
 #[test]
@@ -184,12 +184,12 @@ proptest! {
             bytes[index] = *byte;
         }
         if let Ok(file) = open(&bytes) {
-            let taken: u64 = file.tensors().iter().map(Tensor::bytes).sum();
+            let taken: u64 = file.tensors.iter().map(|tensor| tensor.bytes).sum();
             prop_assert!(taken <= bytes.len() as u64);
             let mut end = 0;
-            for tensor in file.tensors() {
+            for tensor in &file.tensors {
                 prop_assert_eq!(tensor.begin, end);
-                end += tensor.bytes();
+                end += tensor.bytes;
             }
         }
     }

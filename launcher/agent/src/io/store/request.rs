@@ -27,43 +27,28 @@ pub(super) enum Dialect {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request<'a> {
-    Set {
-        key: &'a [u8],
-        value: &'a [u8],
-    },
-    CompareSet {
-        key: &'a [u8],
-        expected: &'a [u8],
-        value: &'a [u8],
-    },
+    /// Key and value.
+    Set(&'a [u8], &'a [u8]),
+    /// Key, expected value, and the new one.
+    CompareSet(&'a [u8], &'a [u8], &'a [u8]),
     Get(&'a [u8]),
-    Add {
-        key: &'a [u8],
-        by: i64,
-    },
+    Add(&'a [u8], i64),
     Check(Vec<&'a [u8]>),
     Wait(Vec<&'a [u8]>),
     CountKeys,
     Delete(&'a [u8]),
-    Append {
-        key: &'a [u8],
-        value: &'a [u8],
-    },
+    Append(&'a [u8], &'a [u8]),
     MultiGet(Vec<&'a [u8]>),
     MultiSet(Vec<(&'a [u8], &'a [u8])>),
     CancelWait,
     Ping([u8; 4]),
-    Push {
-        key: &'a [u8],
-        value: &'a [u8],
-    },
+    /// The key of a queue, and a value.
+    Push(&'a [u8], &'a [u8]),
     Pop(&'a [u8]),
     QueueLength(&'a [u8]),
     ListKeys,
-    Barrier {
-        key: &'a [u8],
-        world: i64,
-    },
+    /// The key, and how many clients meet.
+    Barrier(&'a [u8], i64),
 }
 
 /// Why a client is disconnected.
@@ -152,20 +137,10 @@ impl<'a> Reader<'a> {
             Dialect::Old => sent + 1,
         };
         Ok(match number {
-            1 => Request::Set {
-                key: self.key()?,
-                value: self.value()?,
-            },
-            2 => Request::CompareSet {
-                key: self.key()?,
-                expected: self.value()?,
-                value: self.value()?,
-            },
+            1 => Request::Set(self.key()?, self.value()?),
+            2 => Request::CompareSet(self.key()?, self.value()?, self.value()?),
             3 => Request::Get(self.key()?),
-            4 => Request::Add {
-                key: self.key()?,
-                by: self.number()?,
-            },
+            4 => Request::Add(self.key()?, self.number()?),
             5 => Request::Check(self.list(Self::key)?),
             6 => Request::Wait(self.list(Self::key)?),
             7 => Request::CountKeys,
@@ -173,29 +148,20 @@ impl<'a> Reader<'a> {
             9 => {
                 let key = self.key()?;
                 // PyTorch 2.0 has its request to delete a key at this number. A client of 2.1 sends key and value at once.
-                if dialect == Dialect::Old && self.rest.is_empty() {
-                    return Ok(Request::Delete(key));
-                }
-                Request::Append {
-                    key,
-                    value: self.value()?,
+                match dialect == Dialect::Old && self.rest.is_empty() {
+                    true => Request::Delete(key),
+                    false => Request::Append(key, self.value()?),
                 }
             }
             10 => Request::MultiGet(self.list(Self::key)?),
             11 => Request::MultiSet(self.list(|reader| Ok((reader.key()?, reader.value()?)))?),
             12 => Request::CancelWait,
             13 => Request::Ping(self.array()?),
-            14 => Request::Push {
-                key: self.key()?,
-                value: self.value()?,
-            },
+            14 => Request::Push(self.key()?, self.value()?),
             15 => Request::Pop(self.key()?),
             16 => Request::QueueLength(self.key()?),
             17 => Request::ListKeys,
-            18 => Request::Barrier {
-                key: self.key()?,
-                world: self.number()?,
-            },
+            18 => Request::Barrier(self.key()?, self.number()?),
             _ => return Err(unknown),
         })
     }

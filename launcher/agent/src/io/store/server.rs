@@ -274,13 +274,13 @@ fn respond(
 ) -> Result<(Vec<u8>, Vec<Client>), Refusal> {
     let silence = |woken| (Vec::new(), woken);
     let answer = match request {
-        Request::Set { key, value } => return table.set(key, value).map(silence),
-        Request::CompareSet { key, expected, value } => {
+        Request::Set(key, value) => return table.set(key, value).map(silence),
+        Request::CompareSet(key, expected, value) => {
             let (present, woken) = table.compare_set(key, expected, value)?;
             return Ok((text(present), woken));
         }
         Request::Get(key) => text(table.get(key)),
-        Request::Add { key, by } => {
+        Request::Add(key, by) => {
             let (sum, woken) = table.add(key, *by)?;
             return Ok((sum.to_ne_bytes().to_vec(), woken));
         }
@@ -289,7 +289,7 @@ fn respond(
         Request::Wait(_) => Vec::new(),
         Request::CountKeys => number(table.keys().len()),
         Request::Delete(key) => number(table.delete(key).into()),
-        Request::Append { key, value } => return table.append(key, value).map(silence),
+        Request::Append(key, value) => return table.append(key, value).map(silence),
         Request::MultiGet(keys) => texts(keys.iter().map(|key| table.get(key)))?,
         Request::MultiSet(pairs) => {
             let woken = pairs.iter().map(|(key, value)| table.set(key, value));
@@ -300,7 +300,7 @@ fn respond(
             vec![WAIT_CANCELED]
         }
         Request::Ping(nonce) => nonce.to_vec(),
-        Request::Push { key, value } => {
+        Request::Push(key, value) => {
             return Ok(silence(table.push(key, value)?.into_iter().collect()));
         }
         Request::Pop(key) => {
@@ -313,7 +313,7 @@ fn respond(
             let keys = texts(table.keys())?;
             [number(table.keys().len()), keys].concat()
         }
-        Request::Barrier { key, world } => match table.barrier(client, key, *world)? {
+        Request::Barrier(key, world) => match table.barrier(client, key, *world)? {
             Some(woken) => return Ok((vec![STOP_WAITING], woken)),
             None => Vec::new(),
         },

@@ -35,22 +35,15 @@ pub(in crate::io::store) fn greeting() -> Vec<u8> {
 fn all<'a>(key: &'a [u8], value: &'a [u8], other: &'a [u8], number: i64) -> Vec<(Vec<u8>, Request<'a>)> {
     let (k, v, o, n) = (Bytes(key), Bytes(value), Bytes(other), Number(number));
     vec![
-        (sent(1, &[k, v]), Request::Set { key, value }),
-        (
-            sent(2, &[k, o, v]),
-            Request::CompareSet {
-                key,
-                expected: other,
-                value,
-            },
-        ),
+        (sent(1, &[k, v]), Request::Set(key, value)),
+        (sent(2, &[k, o, v]), Request::CompareSet(key, other, value)),
         (sent(3, &[k]), Request::Get(key)),
-        (sent(4, &[k, n]), Request::Add { key, by: number }),
+        (sent(4, &[k, n]), Request::Add(key, number)),
         (sent(5, &[Number(2), k, o]), Request::Check(vec![key, other])),
         (sent(6, &[Number(1), k]), Request::Wait(vec![key])),
         (sent(7, &[]), Request::CountKeys),
         (sent(8, &[k]), Request::Delete(key)),
-        (sent(9, &[k, v]), Request::Append { key, value }),
+        (sent(9, &[k, v]), Request::Append(key, value)),
         (sent(10, &[Number(2), o, k]), Request::MultiGet(vec![other, key])),
         (
             sent(11, &[Number(2), k, v, o, k]),
@@ -58,11 +51,11 @@ fn all<'a>(key: &'a [u8], value: &'a [u8], other: &'a [u8], number: i64) -> Vec<
         ),
         (sent(12, &[]), Request::CancelWait),
         (b"\x0dabcd".to_vec(), Request::Ping(*b"abcd")),
-        (sent(14, &[k, v]), Request::Push { key, value }),
+        (sent(14, &[k, v]), Request::Push(key, value)),
         (sent(15, &[k]), Request::Pop(key)),
         (sent(16, &[k]), Request::QueueLength(key)),
         (sent(17, &[]), Request::ListKeys),
-        (sent(18, &[k, n]), Request::Barrier { key, world: number }),
+        (sent(18, &[k, n]), Request::Barrier(key, number)),
     ]
 }
 
@@ -135,11 +128,5 @@ fn pytorch_2_0_deletes_where_2_1_appends() {
     assert_eq!(read(&bytes), Some(Request::Delete(b"key")));
     assert_eq!(read(&bytes[..11]), None);
     let append = sent(8, &[Bytes(b"key"), Bytes(b"")]);
-    assert_eq!(
-        read(&append),
-        Some(Request::Append {
-            key: b"key",
-            value: b""
-        })
-    );
+    assert_eq!(read(&append), Some(Request::Append(b"key", b"")));
 }
