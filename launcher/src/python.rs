@@ -43,9 +43,9 @@ pub(crate) enum PythonError {
     NotAModule(String),
 }
 
-/// The interpreter: what PYTHON_EXEC names, else that of the environment in use, else the first in PATH. `get`
-/// looks up the launcher's environment. Where a variable is set wrongly, the next one is not tried, since another Python has other
-/// packages.
+/// The interpreter: what PYTHON_EXEC names, else that of the environment in use, else the first in PATH.
+/// `get` looks up the launcher's environment. Where a variable is set wrongly, the next one is not tried,
+/// since another Python has other packages.
 pub(crate) fn find(get: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, PythonError> {
     let set = |variable| get(variable).filter(|value| !value.is_empty());
     let path = get("PATH");

@@ -147,7 +147,8 @@ impl TensorFile {
         })
     }
 
-    /// Fills `buffer` with the values of one of the file's tensors, from its byte `offset` on: little-endian, in row-major order.
+    /// Fills `buffer` with the values of one of the file's tensors, from its byte `offset` on: little-endian,
+    /// in row-major order.
     pub(super) fn read(
         &self,
         tensor: &Tensor,
@@ -155,9 +156,9 @@ impl TensorFile {
         buffer: &mut [u8],
     ) -> Result<(), TensorFileError> {
         let end = offset.checked_add(buffer.len() as u64);
-        let place = self.data_start + tensor.begin + offset;
+        let begin = self.data_start + tensor.begin;
         let read = match end.is_some_and(|end| end <= tensor.bytes) {
-            true => self.file.read_exact_at(buffer, place),
+            true => self.file.read_exact_at(buffer, begin + offset),
             false => Err(io::Error::other("beyond the end of a tensor")),
         };
         let path = self.path.clone();

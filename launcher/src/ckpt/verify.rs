@@ -32,7 +32,8 @@ struct Report {
     problems: Vec<Problem>,
 }
 
-/// Checks all of them, and says of each what it is like as soon as that is known. Damage is no error, but exit code 1.
+/// Checks all of them, and says of each what it is like as soon as that is known. Damage is no error, but
+/// exit code 1.
 pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let folders = folders(&args.paths)?;
     let mut reports = Vec::new();

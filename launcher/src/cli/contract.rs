@@ -123,7 +123,8 @@ impl Binding {
 }
 
 impl ContractArgs {
-    /// Checks the flags against each other and for what one node cannot have, and answers the messages for the user.
+    /// Checks the flags against each other and for what one node cannot have, and answers the messages for
+    /// the user.
     pub(crate) fn check(&self) -> anyhow::Result<Vec<String>> {
         if self.module && self.no_python {
             bail!("-m and --no-python contradict each other; give one of them");

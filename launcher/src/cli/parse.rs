@@ -15,7 +15,8 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Reads the command line, and for a launch the variables that stand for flags. A request for help is an error too.
+/// Reads the command line, and for a launch the variables that stand for flags. A request for help is an
+/// error too.
 pub(crate) fn read_command(argv: Vec<OsString>) -> Result<Command, clap::Error> {
     if argv.get(1).is_some_and(|word| word == "launch") {
         return launch(argv, true).map(|args| Command::Launch(Box::new(args)));

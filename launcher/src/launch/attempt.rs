@@ -108,8 +108,8 @@ impl Attempt {
         }
     }
 
-    /// Whether a worker could not listen at its port, where that has a remedy. Where the store is served, another rank may have
-    /// failed first, and all may have reported that only to each other.
+    /// Whether a worker could not listen at its port, where that has a remedy. Where the store is served,
+    /// another rank may have failed first, and all may have reported that only to each other.
     pub(super) fn port_was_taken(&self, run: &Run) -> Option<Taken> {
         let Cause::Failed { rank } = run.verdict.cause else {
             return None;

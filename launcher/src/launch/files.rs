@@ -164,8 +164,8 @@ fn make(folder: &Path) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("cannot find the absolute path of {}", folder.display()))
 }
 
-/// Makes the folder of the first attempt that `root` does not hold yet: a run that is resumed keeps the logs of its
-/// earlier starts, and their error files are not taken for new ones.
+/// Makes the folder of the first attempt that `root` does not hold yet: a run that is resumed keeps the logs
+/// of its earlier starts, and their error files are not taken for new ones.
 fn new_attempt(root: &Path) -> anyhow::Result<PathBuf> {
     let mut attempt = 0;
     loop {

@@ -136,8 +136,8 @@ impl<'a> Group<'a> {
         workers.map(|worker| worker.as_ref().map(Worker::pid)).collect()
     }
 
-    /// Collects the stacks of these workers in a file beside their logs, or shows them where no logs are kept. A debugger takes its
-    /// time, so threads do it; the agent gets this number afterwards.
+    /// Collects the stacks of these workers in a file beside their logs, or shows them where no logs are
+    /// kept. A debugger takes its time, so threads do it; the agent gets this number afterwards.
     pub(super) fn inspect(&self, ranks: &[usize], number: u32, notices: &Sender<String>) {
         let pids = self.pids();
         let hanging = ranks.iter();

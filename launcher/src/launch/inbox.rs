@@ -18,7 +18,8 @@ pub(super) struct Inbox {
     pub(super) job: Option<ShellJob>,
 }
 
-/// The result of work before anything was started, or the signal that asked the launcher to stop before the work ended.
+/// The result of work before anything was started, or the signal that asked the launcher to stop before the
+/// work ended.
 pub(super) type Early<T> = Result<T, i32>;
 /// How a wait for output ended.
 #[derive(Default)]
@@ -31,7 +32,8 @@ pub(super) struct Waited {
     pub(super) notices: Vec<i32>,
 }
 
-/// Work that was begun before a request to stop is waited for so long: it may find a checkpoint, and the exit code is 75 then.
+/// Work that was begun before a request to stop is waited for so long: it may find a checkpoint, and the exit
+/// code is 75 then.
 const LAST_CHECKS: Duration = Duration::from_secs(2);
 
 impl Inbox {
@@ -71,8 +73,8 @@ impl Inbox {
         })
     }
 
-    /// Does `work` on a thread of its own, and leaves it alone if it does not end soon after a request to stop, or if the guardian
-    /// dies. What comes meanwhile is kept for [`Inbox::pause`].
+    /// Does `work` on a thread of its own, and leaves it alone if it does not end soon after a request to
+    /// stop, or if the guardian dies. What comes meanwhile is kept for [`Inbox::pause`].
     pub(super) fn while_nothing_runs<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -30,8 +30,9 @@ use run::{Run, close};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs the command to its end. Call it from the main thread: the workers die with the thread that starts them. An error is
-/// whatever is wrong before all workers run. None is left running then, and nothing of an earlier run is overwritten.
+/// Runs the command to its end. Call it from the main thread: the workers die with the thread that starts
+/// them. An error is whatever is wrong before all workers run. None is left running then, and nothing of an
+/// earlier run is overwritten.
 pub(crate) fn run(args: &Arc<LaunchArgs>, behind: Behind, begun: Begun) -> anyhow::Result<ExitStatus> {
     let temporary = Temporary::of_guardian(behind.temporary.clone());
     let inbox = Inbox::open(begun, &behind, &args.contract.signals())?;

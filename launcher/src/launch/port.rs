@@ -1,9 +1,10 @@
 //! The TCP port where the workers meet.
 //!
-//! Where the launcher serves the store it takes the port at once. Else rank 0 does, some time after the launcher has chosen it, so
-//! somebody else can be faster. Three things make that unlikely: the port lies outside the range from which the system serves programs
-//! that ask for any port; it is free on all addresses at the moment of the choice; and no other dtrain on this machine chooses it while
-//! this one runs. If it is lost all the same, the worker's error says so, and the group is started again at another port.
+//! Where the launcher serves the store it takes the port at once. Else rank 0 does, some time after the
+//! launcher has chosen it, so somebody else can be faster. Three things make that unlikely: the port lies
+//! outside the range from which the system serves programs that ask for any port; it is free on all addresses
+//! at the moment of the choice; and no other dtrain on this machine chooses it while this one runs. If it is
+//! lost all the same, the worker's error says so, and the group is started again at another port.
 
 use anyhow::Context;
 use std::collections::hash_map::RandomState;

@@ -36,8 +36,8 @@ pub(super) struct Job<'a> {
     pub(super) notices: Vec<i32>,
 }
 
-/// Starts the workers of `job` and returns when the last has ended, what they left behind too, and their output has been
-/// read. On an error nothing has been started.
+/// Starts the workers of `job` and returns when the last has ended, what they left behind too, and their
+/// output has been read. On an error nothing has been started.
 pub(super) fn attempt(inbox: &Inbox, job: Job<'_>, screen: &Screen) -> anyhow::Result<Run> {
     let workers = job.specs.len();
     let unkept = Unkept::new(screen.notices.clone());

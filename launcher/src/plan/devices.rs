@@ -240,8 +240,8 @@ impl Devices {
     }
 }
 
-/// The number of GPUs for which the kernel's module has a folder; none where CUDA_VISIBLE_DEVICES hides some. It is
-/// enough to know that there are as many GPUs as workers, without waiting for the driver's library.
+/// The number of GPUs for which the kernel's module has a folder; none where CUDA_VISIBLE_DEVICES hides some.
+/// It is enough to know that there are as many GPUs as workers, without waiting for the driver's library.
 pub(super) fn listed_by_the_kernel() -> Option<usize> {
     if std::env::var_os(CUDA_VISIBLE_DEVICES).is_some() {
         return None;

@@ -1,5 +1,5 @@
-//! What the driver tells of a recipe's GPUs before its workers start: a driver too old for libtorch, memory that others hold, GPUs of
-//! several kinds.
+//! What the driver tells of a recipe's GPUs before its workers start: a driver too old for libtorch, memory
+//! that others hold, GPUs of several kinds.
 
 use super::devices::InUse;
 use crate::gpus::owner::{Owner, owner};
@@ -19,8 +19,8 @@ const MOSTLY_FREE: u64 = 75;
 /// So many processes of a GPU are named.
 const NAMED: usize = 4;
 
-/// Checks the GPUs that the workers of a recipe compute on; answers what the user should know, one sentence each. The driver must
-/// not be too old, and no GPU's memory full.
+/// Checks the GPUs that the workers of a recipe compute on; answers what the user should know, one sentence
+/// each. The driver must not be too old, and no GPU's memory full.
 pub(super) fn check(gpus: &InUse) -> anyhow::Result<Vec<String>> {
     let own = std::env::var(DTRAIN_CUDA).ok();
     if let Some(versions) = &gpus.versions {
@@ -81,8 +81,8 @@ fn processes(gpu: usize) -> Vec<User> {
         .collect()
 }
 
-/// A sentence for each GPU of whose memory others have taken much; an error where next to nothing is free. `users` tells who uses a
-/// GPU.
+/// A sentence for each GPU of whose memory others have taken much; an error where next to nothing is free.
+/// `users` tells who uses a GPU.
 fn check_memory(gpus: &InUse, users: impl Fn(usize) -> Vec<User>) -> anyhow::Result<Vec<String>> {
     let inventory = &gpus.inventory;
     let mut notes = Vec::new();

@@ -100,8 +100,8 @@ fn command(target: &Target<'_>) -> anyhow::Result<(Command, bool)> {
     Ok((Command { program, arg0, args }, true))
 }
 
-/// Whether Python programs of so many workers have the launcher's store, as torchrun's do, unless the user's environment refuses it.
-/// A worker alone serves itself.
+/// Whether Python programs of so many workers have the launcher's store, as torchrun's do, unless the user's
+/// environment refuses it. A worker alone serves itself.
 fn is_for_python(workers: usize, get: impl Fn(&str) -> Option<OsString>) -> bool {
     let is_refused =
         |value: OsString| !value.is_empty() && !value.eq_ignore_ascii_case("true") && value != "1";

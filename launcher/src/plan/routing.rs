@@ -162,7 +162,8 @@ impl Routing {
         })
     }
 
-    /// Makes the temporary folder for logs where no other is named; it stays, like any log. Call it once nothing else can be wrong.
+    /// Makes the temporary folder for logs where no other is named; it stays, like any log. Call it once
+    /// nothing else can be wrong.
     pub(crate) fn make_folder(&mut self) -> anyhow::Result<()> {
         if std::mem::take(&mut self.temporary) {
             let folder = temporary::make_lasting("dtrain-logs-")

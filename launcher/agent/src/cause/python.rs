@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Lines after an exception's first that may belong to its message: numpy's without its libraries has 16, of which the last tells
-/// why.
+/// Lines after an exception's first that may belong to its message: numpy's without its libraries has 16, of
+/// which the last tells why.
 const MESSAGE_LINES: usize = 24;
 /// Lines of an exception that are searched for words: those after them may come from elsewhere.
 const SEARCHED_LINES: usize = 7;
@@ -73,7 +73,8 @@ pub(super) struct Exception {
 }
 
 impl Exception {
-    /// Its first line; with the lines that follow where that has the type alone, and with the error that numpy names as the original.
+    /// Its first line; with the lines that follow where that has the type alone, and with the error that
+    /// numpy names as the original.
     pub(super) fn summary(&self) -> String {
         let mut lines = self.lines.iter().map(|line| line.trim());
         let first = lines.next().unwrap_or_default();

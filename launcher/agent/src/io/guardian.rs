@@ -87,8 +87,8 @@ pub fn role() -> Role {
     }
 }
 
-/// Runs this command as the launcher proper, and waits for it. Signals that are not `handled` do to this process what they
-/// do to any program, and the launcher then ends everything.
+/// Runs this command as the launcher proper, and waits for it. Signals that are not `handled` do to this
+/// process what they do to any program, and the launcher then ends everything.
 pub fn stand_behind(handled: &[i32]) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     let own = OsString::from(process::id().to_string());
@@ -109,8 +109,8 @@ pub fn stand_behind(handled: &[i32]) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Starts this command once more with these variables, passes signals on to it, and waits for its end. Answers the exit code, and
-/// says so if it was killed.
+/// Starts this command once more with these variables, passes signals on to it, and waits for its end.
+/// Answers the exit code, and says so if it was killed.
 fn run_again(
     handled: &[i32],
     inherited: Inherited,
@@ -181,7 +181,8 @@ fn wait_for_handler(pid: Pid, signal: Signal) {
     }
 }
 
-/// Waits until the process has stopped, and answers whether it has, or is going to after `patience`: not if it ends, or `is_over`.
+/// Waits until the process has stopped, and answers whether it has, or is going to after `patience`: not if
+/// it ends, or `is_over`.
 fn stops(pid: Pid, patience: Duration, is_over: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     let change =

@@ -50,8 +50,8 @@ impl Watch {
         self.touched.iter().any(Option::is_some)
     }
 
-    /// The beats since the last look, each with its own time as far as possible: the order of silence is told by milliseconds,
-    /// and the files are looked at less often.
+    /// The beats since the last look, each with its own time as far as possible: the order of silence is told
+    /// by milliseconds, and the files are looked at less often.
     pub fn look(&mut self, begun: Begun) -> Vec<Event> {
         let (now, wall) = (begun.elapsed(), SystemTime::now());
         let mut beats = Vec::new();

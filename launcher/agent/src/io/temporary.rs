@@ -60,7 +60,8 @@ impl Drop for Temporary {
     }
 }
 
-/// Makes a folder of this prefix that stays, where TMPDIR says or else elsewhere. The guardian has warned then.
+/// Makes a folder of this prefix that stays, where TMPDIR says or else elsewhere. The guardian has warned
+/// then.
 pub fn make_lasting(prefix: &str) -> anyhow::Result<PathBuf> {
     let (folder, _) = make_in(prefix, &std::env::temp_dir(), &OTHERS.map(Path::new))?;
     Ok(folder.keep())

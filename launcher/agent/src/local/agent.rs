@@ -48,7 +48,8 @@ impl Agent {
             Event::Started { rank } => self.started(rank, now),
             Event::NotStarted { rank, passing } => {
                 self.workers[rank].state = WorkerState::NeverStarted;
-                // The others have done nothing yet that would need a clean stop, and cannot work without this one.
+                // The others have done nothing yet that would need a clean stop, and cannot work without this
+                // one.
                 self.stop(Why::NotStarted { rank, passing }, None);
                 self.send_to_all(signals::KILL, now);
             }

@@ -11,7 +11,8 @@ pub struct Policy {
     pub workers: usize,
     /// Time between asking workers to stop and killing them.
     pub shutdown_timeout: Duration,
-    /// The exit code of a worker that stopped on request with a checkpoint written. It is no failure. None for programs.
+    /// The exit code of a worker that stopped on request with a checkpoint written. It is no failure. None
+    /// for programs.
     pub requeue_code: Option<i32>,
     pub hang: Option<HangPolicy>,
     pub limit: Option<TimeLimit>,
@@ -24,11 +25,11 @@ pub struct Policy {
 pub enum Event {
     /// The answer to [`Action::Start`].
     Started { rank: usize },
-    /// The answer to [`Action::Start`]. `passing`: the system lacked something that it may have again, such as room for one more
-    /// process.
+    /// The answer to [`Action::Start`]. `passing`: the system lacked something that it may have again, such
+    /// as room for one more process.
     NotStarted { rank: usize, passing: bool },
-    /// `at` is when the end was seen, which decides which failure came first. `lost_peer`: its last words are that another worker
-    /// is gone.
+    /// `at` is when the end was seen, which decides which failure came first. `lost_peer`: its last words are
+    /// that another worker is gone.
     Ended {
         rank: usize,
         outcome: Outcome,
@@ -74,7 +75,8 @@ pub enum Action {
         rank: usize,
         signal: i32,
     },
-    /// Collect the stacks of these workers, and answer with [`Event::Inspected`] and this number. Takes a while.
+    /// Collect the stacks of these workers, and answer with [`Event::Inspected`] and this number. Takes a
+    /// while.
     Inspect {
         ranks: Vec<usize>,
         number: u32,
@@ -104,7 +106,8 @@ pub enum Notice {
     Recovered,
     /// Nothing ran for this long, the launcher neither. `taken_back`: a suspicion of a hang is dropped.
     Thawed { frozen: Duration, taken_back: bool },
-    /// The shutdown timeout is over, but these workers write a checkpoint; `left`: until the time limit, if there is one.
+    /// The shutdown timeout is over, but these workers write a checkpoint; `left`: until the time limit, if
+    /// there is one.
     Writing {
         ranks: Vec<usize>,
         left: Option<Duration>,

@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Silence counts as a hang after `factor` times the median time between the last beats, but at least after `least`.
+/// Silence counts as a hang after `factor` times the median time between the last beats, but at least after
+/// `least`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HangPolicy {
     pub factor: u32,
@@ -14,8 +15,8 @@ pub struct HangPolicy {
 }
 
 impl HangPolicy {
-    /// How often to look at the beats, so that the looking never makes the median larger than `least` allows: of steps shorter
-    /// than this only one in each such time is seen.
+    /// How often to look at the beats, so that the looking never makes the median larger than `least` allows:
+    /// of steps shorter than this only one in each such time is seen.
     pub fn look_every(&self) -> Duration {
         (self.least / (2 * self.factor.max(1))).min(super::times::TICK)
     }
@@ -115,7 +116,8 @@ impl Progress {
         let median = between[between.len() / 2];
         let patience = median.saturating_mul(policy.factor).max(policy.least);
         let last = rank.last?;
-        // Paged-out memory takes its time, so patience begins anew after a freeze. But freezes delay a hang by no more than it.
+        // Paged-out memory takes its time, so patience begins anew after a freeze. But freezes delay a hang
+        // by no more than it.
         let anew = last.max(self.thawed).saturating_add(patience);
         let most = (last + rank.frozen).saturating_add(patience.saturating_mul(2));
         Some(anew.min(most))

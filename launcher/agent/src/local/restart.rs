@@ -36,7 +36,8 @@ pub enum Next {
     Restart { restart: u32, pause: Duration },
     /// The whole group once more at another port, which is not counted as a restart.
     OtherPort,
-    /// Another attempt was due, but the launcher was asked to stop. [`Restarts::resume`] then decides how the run ends.
+    /// Another attempt was due, but the launcher was asked to stop. [`Restarts::resume`] then decides how the
+    /// run ends.
     Stop,
 }
 
@@ -79,8 +80,8 @@ impl Restarts {
         }
     }
 
-    /// Decides at `now` about an attempt that `lasted` so long. `port_taken`: another program took the port that the launcher had
-    /// chosen.
+    /// Decides at `now` about an attempt that `lasted` so long. `port_taken`: another program took the port
+    /// that the launcher had chosen.
     pub fn after(&mut self, verdict: &Verdict, lasted: Duration, port_taken: bool, now: Duration) -> Next {
         let outcome = match verdict.cause {
             Cause::Failed { rank } | Cause::Hung { rank } => verdict.end_of(rank).map(|end| end.outcome),

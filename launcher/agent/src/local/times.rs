@@ -9,8 +9,8 @@ pub const SAME_REQUEST: Duration = Duration::from_millis(250);
 /// The driver sends [`Event::Timer`](super::Event::Timer) at least so often.
 pub const TICK: Duration = Duration::from_millis(500);
 
-/// If the launcher heard nothing for longer, not even a tick, it was stopped (SIGSTOP, a paused container, a suspended job), and
-/// the workers most likely too.
+/// If the launcher heard nothing for longer, not even a tick, it was stopped (SIGSTOP, a paused container, a
+/// suspended job), and the workers most likely too.
 pub(super) const FROZEN: Duration = Duration::from_secs(2);
 
 /// Time for workers that hang to print their stacks, after SIGABRT.

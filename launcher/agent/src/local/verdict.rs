@@ -64,7 +64,8 @@ impl Why {
         }
     }
 
-    /// Whether a checkpoint write is worth waiting for: not where a worker has failed, since the others cannot complete it.
+    /// Whether a checkpoint write is worth waiting for: not where a worker has failed, since the others
+    /// cannot complete it.
     pub(super) fn may_write(self) -> bool {
         matches!(self, Self::Signal { .. } | Self::Requeue)
     }
@@ -136,8 +137,8 @@ impl Verdict {
         let obeyed = |end: &End| {
             asked.is_some_and(|signal| end.stopped_by_agent() || end.outcome == Outcome::Signaled(signal))
         };
-        // A worker that the agent stopped is never the cause; but after a request to stop, its death may come before the failures
-        // that follow from it.
+        // A worker that the agent stopped is never the cause; but after a request to stop, its death may come
+        // before the failures that follow from it.
         let first_bad = ends
             .iter()
             .find(|end| !clean(end) && (asked.is_some() || !end.stopped_by_agent()));

@@ -121,8 +121,8 @@ impl<'a> Culprit<'a> {
         lines
     }
 
-    /// One line for the workers that failed by themselves as well, one for those that were stopped, and their further messages,
-    /// each once.
+    /// One line for the workers that failed by themselves as well, one for those that were stopped, and their
+    /// further messages, each once.
     fn peers(&self, verdict: &Verdict, files: &Files) -> Vec<String> {
         let is_other = |end: &&End| end.rank != self.end.rank && end.outcome != Outcome::Exited(0);
         let others = verdict.ends.iter().filter(is_other);

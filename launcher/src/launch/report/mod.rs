@@ -32,7 +32,8 @@ impl Report {
         let is_training = plan.training().is_some();
         let status = exit_status(&run.verdict, is_training);
         let meaning = meaning(status, run.verdict.cause);
-        // A worker that refuses the recipe or the data has not failed: its message is that of the launcher for a wrong recipe.
+        // A worker that refuses the recipe or the data has not failed: its message is that of the launcher
+        // for a wrong recipe.
         let culprit = Culprit::find(plan, run, attempt);
         let refusal = culprit
             .as_ref()

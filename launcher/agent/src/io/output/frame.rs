@@ -35,7 +35,8 @@ pub(super) fn fit(frame: &[u8], width: usize) -> Option<Vec<u8>> {
     Some(fitted.into_bytes())
 }
 
-/// The parameters of a colour sequence (`ESC [ ... m`); none for any other, which could move the cursor out of the line.
+/// The parameters of a colour sequence (`ESC [ ... m`); none for any other, which could move the cursor out
+/// of the line.
 fn colour(characters: &mut std::str::Chars<'_>) -> Option<String> {
     if characters.next() != Some('[') {
         return None;

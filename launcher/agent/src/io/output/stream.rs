@@ -77,8 +77,8 @@ impl Output {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Start {
     Line,
-    /// Nothing: it continues the line that its source left open. The prefix is for the case that somebody else has written
-    /// meanwhile.
+    /// Nothing: it continues the line that its source left open. The prefix is for the case that somebody
+    /// else has written meanwhile.
     Continued(Vec<u8>),
     /// Whatever the program made of it.
     Raw,

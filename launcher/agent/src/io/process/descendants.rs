@@ -116,7 +116,8 @@ fn children() -> Vec<Pid> {
     entries.filter_map(child).collect()
 }
 
-/// The parent in `/proc/PID/stat`: the second field behind the name, which stands in parentheses and may hold anything.
+/// The parent in `/proc/PID/stat`: the second field behind the name, which stands in parentheses and may hold
+/// anything.
 fn parent(stat: &str) -> Option<i32> {
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }

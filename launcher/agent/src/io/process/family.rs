@@ -15,8 +15,8 @@ pub struct Family {
 }
 
 impl Family {
-    /// Starts a worker. The kernel kills it should the calling thread end, so call this from the main thread. On an error,
-    /// nothing runs.
+    /// Starts a worker. The kernel kills it should the calling thread end, so call this from the main thread.
+    /// On an error, nothing runs.
     pub fn start(&self, spec: &WorkerSpec) -> io::Result<(Worker, Streams)> {
         let mut workers = self.lock();
         let started = Worker::start(spec)?;
@@ -38,7 +38,8 @@ impl Family {
         descendants::end_all();
     }
 
-    /// Reaps the adopted children that have ended, and no worker; the next time where another thread holds the lock.
+    /// Reaps the adopted children that have ended, and no worker; the next time where another thread holds
+    /// the lock.
     pub fn reap_orphans(&self) {
         let Ok(workers) = self.workers.try_lock() else {
             return;

@@ -165,7 +165,8 @@ fn killed_pids(mut log: &File) -> Vec<u32> {
         match log.read(&mut record) {
             Ok(0) => break,
             Ok(length) => killed.extend(killed_pid(&String::from_utf8_lossy(&record[..length]))),
-            // Records were overwritten before they were read (PIPE): the next read returns the oldest that is there.
+            // Records were overwritten before they were read (PIPE): the next read returns the oldest that is
+            // there.
             Err(error)
                 if [Errno::PIPE, Errno::INTR]
                     .map(Some)

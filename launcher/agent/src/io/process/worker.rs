@@ -119,7 +119,8 @@ impl Worker {
         let Some(signal) = Signal::from_named_raw(signal) else {
             return;
         };
-        // It can only fail because nothing is left, or because what is left belongs to another user (a set-uid program).
+        // It can only fail because nothing is left, or because what is left belongs to another user (a
+        // set-uid program).
         let _ = rustix::process::kill_process_group(self.pid, signal);
     }
 

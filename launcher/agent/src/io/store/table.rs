@@ -34,8 +34,8 @@ impl Table {
         self.values.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// Sets a value if the present one is `expected`; a missing key is expected as an empty value. Returns the value that is
-    /// there then, or for a missing key the expected one, as PyTorch does.
+    /// Sets a value if the present one is `expected`; a missing key is expected as an empty value. Returns
+    /// the value that is there then, or for a missing key the expected one, as PyTorch does.
     pub(super) fn compare_set<'a>(
         &'a mut self,
         key: &[u8],
@@ -143,7 +143,8 @@ impl Table {
         self.queues.get(key).map_or(0, VecDeque::len)
     }
 
-    /// Counts a client at a barrier of `world`. Returns the clients that waited there if it is the last; else it waits.
+    /// Counts a client at a barrier of `world`. Returns the clients that waited there if it is the last; else
+    /// it waits.
     pub(super) fn barrier(
         &mut self,
         client: Client,
