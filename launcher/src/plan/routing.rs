@@ -103,8 +103,6 @@ impl Routing {
         let mut routes: Vec<[Route; 2]> = (0..setting.workers)
             .map(|rank| Stream::BOTH.map(|stream| route(args, rank, stream)))
             .collect();
-        let is_shown =
-            |routes: &[[Route; 2]], stream: Stream| routes.iter().any(|routes| routes[stream.index()].shown);
         let named = setting.home != Home::Nowhere || args.log_dir.is_some();
         // Output that is only kept would be lost without a folder.
         let temporary = !named && routes.iter().flatten().any(|route| !route.shown);
@@ -129,18 +127,7 @@ impl Routing {
             }
         }
         let filters = [&args.duplicate_stdout_filters, &args.duplicate_stderr_filters];
-        let given = Stream::BOTH.into_iter().zip(filters);
-        for (stream, _) in given.filter(|(_, filter)| filter.is_some()) {
-            let flag = format!("--duplicate-{}-filters", stream.name());
-            ensure!(
-                has_folder,
-                "{flag} writes a file, and there is no folder for it; give --log-dir DIR or --run-dir DIR"
-            );
-            ensure!(
-                is_shown(&routes, stream),
-                "{flag} has no effect: it copies lines that are shown, and --redirects leaves none"
-            );
-        }
+        check_filters(args, &routes, has_folder)?;
         let keeps = routes.iter().flatten().any(|route| route.kept);
         ensure!(
             keeps || filters.iter().any(|filter| filter.is_some()) || args.log_max_size.is_none(),
@@ -224,6 +211,28 @@ fn route(args: &OutputArgs, local_rank: usize, stream: Stream) -> Route {
         shown: teed || !redirected,
         kept: teed || redirected || neither,
     }
+}
+
+fn is_shown(routes: &[[Route; 2]], stream: Stream) -> bool {
+    routes.iter().any(|routes| routes[stream.index()].shown)
+}
+
+/// A filter needs a file, and lines that are shown.
+fn check_filters(args: &OutputArgs, routes: &[[Route; 2]], has_folder: bool) -> anyhow::Result<()> {
+    let filters = [&args.duplicate_stdout_filters, &args.duplicate_stderr_filters];
+    let given = Stream::BOTH.into_iter().zip(filters);
+    for (stream, _) in given.filter(|(_, filter)| filter.is_some()) {
+        let flag = format!("--duplicate-{}-filters", stream.name());
+        ensure!(
+            has_folder,
+            "{flag} writes a file, and there is no folder for it; give --log-dir DIR or --run-dir DIR"
+        );
+        ensure!(
+            is_shown(routes, stream),
+            "{flag} has no effect: it copies lines that are shown, and --redirects leaves none"
+        );
+    }
+    Ok(())
 }
 
 fn check_folders(args: &OutputArgs, home: Home) -> anyhow::Result<()> {
