@@ -22,6 +22,9 @@ use crate::run::plan::PlanError;
 use crate::step::PrecisionError;
 use crate::tasks::TaskError;
 
+/// What most of a worker returns.
+pub(crate) type Result<T, E = WorkerError> = std::result::Result<T, E>;
+
 /// A worker that cannot begin or go on. The messages say what each is.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]

@@ -22,7 +22,7 @@ use crate::checkpoint;
 use crate::collectives::{Ranks, Rendezvous};
 use crate::data_mark::{same_data, unnamed_classes};
 use crate::device;
-use crate::error::WorkerError;
+use crate::error::{Result, WorkerError};
 use crate::heartbeat::Heartbeat;
 use crate::memory::{self, budget};
 use crate::metrics::{Line, MetricsLog, Progress, Surface, TestRecord, figure};
@@ -72,7 +72,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
     recipe: &Recipe,
     env: &WorkerEnv,
     job: &EvalJob,
-) -> Result<ExitStatus, WorkerError> {
+) -> Result<ExitStatus> {
     let device = device::choose(env, recipe.memory.budget.stated().map(|size| size.0))?;
     let allowed =
         budget::bytes(recipe.memory.budget, device, env.local_world_size).map_err(TrainError::from)?;
@@ -109,14 +109,14 @@ pub(crate) fn run<T: BuildTask + 'static>(
     Ok(ExitStatus::Success)
 }
 
-fn lead<T: BuildTask>(recipe: &Recipe, job: &EvalJob) -> Result<Opening, WorkerError> {
+fn lead<T: BuildTask>(recipe: &Recipe, job: &EvalJob) -> Result<Opening> {
     let checkpoint = choose(&job.checkpoint)?;
     let survey = serde_json::to_value(Console::with_log(|console| T::survey(recipe, console))?)?;
     Ok(Opening { checkpoint, survey })
 }
 
 /// The checkpoint itself, or the newest whole one of a run.
-fn choose(named: &Path) -> Result<PathBuf, WorkerError> {
+fn choose(named: &Path) -> Result<PathBuf> {
     let run_dir = RunDir::new(named);
     if run_dir.checkpoints().is_dir()
         && let Some(newest) = checkpoint::choose(&run_dir, &Resume::Auto)?
@@ -133,7 +133,7 @@ fn evaluate<T: BuildTask + 'static>(
     subject: &Subject<'_>,
     place: &Place<'_>,
     followers: &mut Followers<'_>,
-) -> Result<Option<TestRecord>, WorkerError> {
+) -> Result<Option<TestRecord>> {
     let begun = Instant::now();
     let Subject { recipe, folder, .. } = *subject;
     let limits = Limits::new(place.device, recipe.memory.budget);
@@ -174,10 +174,7 @@ fn evaluate<T: BuildTask + 'static>(
 }
 
 /// The task with its model, filled from the checkpoint, whose manifest goes with it; and whether its weights are the moving average.
-fn fill<T: BuildTask + 'static>(
-    subject: &Subject<'_>,
-    place: &Place<'_>,
-) -> Result<(T, Manifest, bool), WorkerError> {
+fn fill<T: BuildTask + 'static>(subject: &Subject<'_>, place: &Place<'_>) -> Result<(T, Manifest, bool)> {
     let Subject { recipe, folder, .. } = *subject;
     let mut registry = registry(recipe, place.device);
     let site = Site {
@@ -207,7 +204,7 @@ pub(crate) fn test<T: BuildTask + 'static>(
     place: &Place<'_>,
     run_dir: &RunDir,
     surface: Surface,
-) -> Result<Option<BTreeMap<String, f64>>, WorkerError> {
+) -> Result<Option<BTreeMap<String, f64>>> {
     let subject = Subject {
         recipe,
         survey,
@@ -239,7 +236,7 @@ pub(crate) fn test<T: BuildTask + 'static>(
     Ok(Some(figures_of(&record.eval)))
 }
 
-fn answer(record: &TestRecord, peaks: &[u64], json: bool) -> Result<(), WorkerError> {
+fn answer(record: &TestRecord, peaks: &[u64], json: bool) -> Result<()> {
     let text = match json {
         true => {
             let mut value = serde_json::to_value(record)?;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tch::Device;
 
 use super::data_mark::{self, same_data, unnamed_classes};
-use super::error::WorkerError;
+use super::error::{Result, WorkerError};
 use super::{recompute, trained};
 use crate::TrainError;
 use crate::checkpoint;
@@ -82,18 +82,11 @@ impl Setup {
         env: &WorkerEnv,
         device: Device,
         only: Option<Place>,
-    ) -> Result<Self, WorkerError> {
+    ) -> Result<Self> {
         let mut notes = Vec::new();
         // Every rank draws the same weights; rank 0's are sent to the others all the same.
         tch::manual_seed(recipe.train.seed as i64);
-        // Groups may have to be spread over the ranks, at the latest when memory runs out.
-        let batch_sync = (recipe.model.batchnorm != BatchNorm::Local && env.world_size > 1)
-            .then(|| Arc::new(RankSync::new(env.world_size)));
-        let mut registry = registry(recipe, device);
-        if recipe.model.batchnorm.group().is_some() {
-            registry.is_batch_grouped = true;
-        }
-        registry.set_batch_sync(batch_sync.clone().map(|sync| sync as Arc<dyn BatchSync>));
+        let (mut registry, batch_sync) = registry_of_rank(recipe, env, device);
         let folder = opening.resume.as_deref().filter(|_| only.is_none());
         let task = build_task::<T>(recipe, &opening.survey, env, &mut registry, folder.is_some())?;
         let recompute = recompute::begin(recipe, &registry, &mut notes)?;
@@ -146,6 +139,19 @@ pub(crate) fn registry(recipe: &Recipe, device: Device) -> Registry {
     registry
 }
 
+/// As [`registry`], for one of the ranks that train together.
+fn registry_of_rank(recipe: &Recipe, env: &WorkerEnv, device: Device) -> (Registry, Option<Arc<RankSync>>) {
+    // Groups may have to be spread over the ranks, at the latest when memory runs out.
+    let sums = recipe.model.batchnorm != BatchNorm::Local && env.world_size > 1;
+    let batch_sync = sums.then(|| Arc::new(RankSync::new(env.world_size)));
+    let mut registry = registry(recipe, device);
+    if recipe.model.batchnorm.group().is_some() {
+        registry.is_batch_grouped = true;
+    }
+    registry.set_batch_sync(batch_sync.clone().map(|sync| sync as Arc<dyn BatchSync>));
+    (registry, batch_sync)
+}
+
 /// The task with its model; with `is_filled` a checkpoint's weights will take the place of those that would be drawn.
 fn build_task<T: BuildTask + 'static>(
     recipe: &Recipe,
@@ -153,7 +159,7 @@ fn build_task<T: BuildTask + 'static>(
     env: &WorkerEnv,
     registry: &mut Registry,
     is_filled: bool,
-) -> Result<Box<dyn Task>, WorkerError> {
+) -> Result<Box<dyn Task>> {
     let survey = serde_json::from_value(survey.clone())?;
     let site = Site {
         registry,
@@ -170,12 +176,7 @@ fn build_task<T: BuildTask + 'static>(
 }
 
 /// The step of the checkpoint in `folder`, which goes with the task and its data.
-fn check_resume(
-    folder: &Path,
-    task: &dyn Task,
-    data: &DataMark,
-    notes: &mut Vec<String>,
-) -> Result<u64, WorkerError> {
+fn check_resume(folder: &Path, task: &dyn Task, data: &DataMark, notes: &mut Vec<String>) -> Result<u64> {
     let manifest = Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?;
     same_data(folder, &manifest, task)?;
     notes.extend(data_mark::changed(manifest.data.as_ref(), data));
@@ -183,19 +184,17 @@ fn check_resume(
     Ok(manifest.step)
 }
 
-fn resume(folder: &Path, replica: &mut Replica) -> Result<Resumed, WorkerError> {
+fn resume(folder: &Path, replica: &mut Replica) -> Result<Resumed> {
     let begun = Instant::now();
     let manifest = checkpoint::restore(folder, &mut replica.model).map_err(WorkerError::Resume)?;
     let took = begun.elapsed();
-    replica
-        .precision
-        .resume(manifest.loss_scale)
-        .map_err(TrainError::from)?;
+    let resumed = replica.precision.resume(manifest.loss_scale);
+    resumed.map_err(TrainError::from)?;
     Ok(Resumed { manifest, took })
 }
 
 /// Fills the model from the file that the recipe names, and says what was found there.
-fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String, WorkerError> {
+fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String> {
     let renames = Renames::new(&recipe.model.weights_rename).map_err(|error| {
         let reason = error.to_string();
         WorkerError::Rename { reason }
@@ -206,12 +205,7 @@ fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String
 }
 
 /// What is trained in every phase, and what is the same in all of them.
-fn stages(
-    recipe: &Recipe,
-    registry: &Registry,
-    plan: &RunPlan,
-    env: &WorkerEnv,
-) -> Result<Stages, WorkerError> {
+fn stages(recipe: &Recipe, registry: &Registry, plan: &RunPlan, env: &WorkerEnv) -> Result<Stages> {
     let layout = LayoutOptions {
         first_bucket_bytes: recipe.reduce.first_bucket.0 as usize,
         bucket_bytes: recipe.reduce.bucket.0 as usize,
@@ -230,12 +224,9 @@ fn stages(
         best: passage(number, |stage| stage.best),
         phases,
     };
+    let phases = trained::phases(recipe, registry, plan)?;
     Ok(Stages {
-        stages: trained::phases(recipe, registry, plan)?
-            .into_iter()
-            .enumerate()
-            .map(stage)
-            .collect(),
+        stages: phases.into_iter().enumerate().map(stage).collect(),
         layout,
         shard: if layout.shards > 1 { env.rank } else { 0 },
         ema: recipe.ema,
@@ -243,17 +234,15 @@ fn stages(
 }
 
 /// Refuses to seek the best by a figure that no evaluation of the task will have.
-fn has_figure(task: &dyn Task, wanted: &str) -> Result<(), WorkerError> {
+fn has_figure(task: &dyn Task, wanted: &str) -> Result<()> {
     let nothing = Totals {
         loss_sum: 0.0,
         weight: 1.0,
         sums: vec![0.0; task.sums()],
     };
     let figures = task.metrics(&nothing).into_iter().map(|(name, _)| name);
-    let known: Vec<String> = std::iter::once("loss")
-        .chain(figures)
-        .map(str::to_owned)
-        .collect();
+    let known = std::iter::once("loss").chain(figures);
+    let known: Vec<String> = known.map(str::to_owned).collect();
     if known.iter().any(|name| name == wanted) {
         return Ok(());
     }

@@ -3,18 +3,14 @@
 
 use dtrain_common::recipe::{Decay, OptimGroup, Recipe, Stage};
 
-use super::error::WorkerError;
+use super::error::{Result, WorkerError};
 use crate::models::{Entry, Registry};
 use crate::optim::{GroupError, ParameterInfo, group, matching, owners};
 use crate::run::plan::RunPlan;
 use crate::state::Trained;
 
 /// What is trained in every phase of every stage of `plan`, as the recipe's globs say.
-pub(crate) fn phases(
-    recipe: &Recipe,
-    registry: &Registry,
-    plan: &RunPlan,
-) -> Result<Vec<Vec<Trained>>, WorkerError> {
+pub(crate) fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Vec<Trained>>> {
     let globs = Globs::new(recipe, registry);
     let common = owners(&globs.infos, globs.rules).map_err(at("optim.group"))?;
     let base = globs.matching("model.freeze", &recipe.model.freeze)?;
@@ -94,7 +90,7 @@ impl<'a> Globs<'a> {
         }
     }
 
-    fn matching(&self, key: impl Into<String>, patterns: &[String]) -> Result<Vec<bool>, WorkerError> {
+    fn matching(&self, key: impl Into<String>, patterns: &[String]) -> Result<Vec<bool>> {
         matching(&self.names, patterns).map_err(at(key))
     }
 
@@ -106,7 +102,7 @@ impl<'a> Globs<'a> {
         stage: Option<&Stage>,
         base: &[bool],
         before: &[bool],
-    ) -> Result<Vec<Vec<bool>>, WorkerError> {
+    ) -> Result<Vec<Vec<bool>>> {
         let Some(stage) = stage else {
             return Ok(vec![base.to_vec()]);
         };
@@ -138,9 +134,9 @@ impl<'a> Globs<'a> {
             let nothing =
                 |own: &Vec<bool>| !std::iter::zip(own, &frozen).any(|(own, frozen)| *own && *frozen);
             if entry.at == 0.0
-                && own
-                    .as_ref()
-                    .is_some_and(|own| own.contains(&true) && nothing(own))
+                && let Some(own) = &own
+                && own.contains(&true)
+                && nothing(own)
             {
                 return Err(WorkerError::Idle {
                     key,

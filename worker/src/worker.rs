@@ -9,7 +9,7 @@ use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::{Resume, RunDir, RunLock};
 use tch::Device;
 
-use super::error::WorkerError;
+use super::error::{Result, WorkerError};
 use super::setup::{Opening, Setup, loader_options};
 use crate::TrainError;
 use crate::checkpoint::{Checkpoints, MemoryCopies};
@@ -36,7 +36,7 @@ use crate::tasks::{BuildTask, Classify, Lm, Segment, TorchScript};
 ///
 /// # Errors
 /// See [`WorkerError`]; its exit status is [`WorkerError::exit_status`].
-pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError> {
+pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
     match recipe.task {
         Task::Classify => begin::<Classify>(&recipe, request, env),
@@ -51,31 +51,20 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus, WorkerError
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_task<T: BuildTask + 'static>(
-    request: &Request,
-    env: &WorkerEnv,
-) -> Result<ExitStatus, WorkerError> {
+pub fn run_task<T: BuildTask + 'static>(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
     begin::<T>(&recipe, request, env)
 }
 
 /// A worker that runs out of memory where nothing can be taken again ends with an error that says so, in whatever way it is told.
-fn begin<T: BuildTask + 'static>(
-    recipe: &Recipe,
-    request: &Request,
-    env: &WorkerEnv,
-) -> Result<ExitStatus, WorkerError> {
+fn begin<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     shielded(|| match &request.job {
         Some(job) => job::run::<T>(recipe, request, env, job),
         None => train::<T>(recipe, request, env),
     })?
 }
 
-fn train<T: BuildTask + 'static>(
-    recipe: &Recipe,
-    request: &Request,
-    env: &WorkerEnv,
-) -> Result<ExitStatus, WorkerError> {
+fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     let began = Instant::now();
     let host = Host::enter(recipe, env)?;
     let fault = Fault::from_env(env.rank)?;
@@ -130,7 +119,7 @@ fn meet<T: BuildTask + 'static>(
     recipe: &Recipe,
     env: &WorkerEnv,
     host: &Host,
-) -> Result<(Opening, Setup, Vec<RunLock>, Ranks), WorkerError> {
+) -> Result<(Opening, Setup, Vec<RunLock>, Ranks)> {
     let rendezvous = Rendezvous::open(env.clone())?;
     let (opening, setup, claims) = if env.rank == 0 {
         let led = lead::<T>(request, recipe, env, host)
@@ -153,11 +142,8 @@ fn meet<T: BuildTask + 'static>(
 fn begin_alike(ranks: &Ranks, setup: &mut Setup) -> Result<(), TrainError> {
     let model = &mut setup.replica.model;
     model.share(ranks)?;
-    let all: Vec<_> = model
-        .table
-        .data()
-        .map(|tensor| Collective::Broadcast(tensor, 0))
-        .collect();
+    let data = model.table.data();
+    let all: Vec<_> = data.map(|tensor| Collective::Broadcast(tensor, 0)).collect();
     ranks.start_all(&all)?.wait()?;
     Ok(())
 }
@@ -171,7 +157,7 @@ fn followers<'a>(
     host: &Host,
     ranks: &Ranks,
     run_dir: &'a RunDir,
-) -> Result<Followers<'a>, WorkerError> {
+) -> Result<Followers<'a>> {
     let course = &setup.course;
     let (plan, done) = (&course.plan, course.done);
     let (heartbeat, cores) = (Heartbeat::from_env(), share_of_cores(env.local_world_size));
@@ -261,7 +247,7 @@ fn conclude(
     env: &WorkerEnv,
     run_dir: &RunDir,
     wall: Duration,
-) -> Result<(), WorkerError> {
+) -> Result<()> {
     let result = RunResult {
         exit_code: Some(status.code()),
         reason: Some(status.describe()),
@@ -274,9 +260,8 @@ fn conclude(
         ..result
     };
     let path = run_dir.result();
-    result
-        .write(&path)
-        .map_err(|source| WorkerError::Write { path, source })?;
+    let written = result.write(&path);
+    written.map_err(|source| WorkerError::Write { path, source })?;
     // A launcher waits for the ends of all workers first.
     if status == ExitStatus::Success && !request.prepared {
         run_dir.note_ended()?;

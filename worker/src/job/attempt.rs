@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tch::Device;
 
 use super::{Subject, answer};
-use crate::error::WorkerError;
+use crate::error::{Result, WorkerError};
 use crate::memory::measure;
 use crate::request::Request;
 use crate::tasks::BuildTask;
@@ -46,7 +46,7 @@ pub(super) fn run<T: BuildTask + 'static>(
     subject: Subject<'_>,
     attempt: &Attempt,
     device: Device,
-) -> Result<ExitStatus, WorkerError> {
+) -> Result<ExitStatus> {
     let Attempt {
         cut,
         stage,
@@ -67,7 +67,7 @@ pub(super) fn run<T: BuildTask + 'static>(
 }
 
 /// Starts the process for the same recipe with `overrides` on top, and waits for it.
-pub(super) fn start(request: &Request, overrides: &[String], attempt: &Attempt) -> Result<Came, WorkerError> {
+pub(super) fn start(request: &Request, overrides: &[String], attempt: &Attempt) -> Result<Came> {
     let failed = |error: &dyn std::fmt::Display| WorkerError::Attempt(error.to_string());
     let program = std::env::current_exe().map_err(|error| failed(&error))?;
     let mut command = Command::new(program);

@@ -12,7 +12,7 @@ use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Recipe;
 use serde_json::Value;
 
-use crate::error::WorkerError;
+use crate::error::{Result, WorkerError};
 use crate::evaluation;
 use crate::request::Request;
 use crate::tasks::{BuildTask, Console};
@@ -29,7 +29,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
     request: &Request,
     env: &WorkerEnv,
     text: &str,
-) -> Result<ExitStatus, WorkerError> {
+) -> Result<ExitStatus> {
     let job = match serde_json::from_str::<Job>(text) {
         Ok(Job::Eval(job)) => return evaluation::run::<T>(recipe, env, &job),
         job => job,
@@ -52,7 +52,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
 }
 
 /// The numbers of the stages that a job is about, counted from 0: the one of this name, all, or the first where none is named.
-fn stages(recipe: &Recipe, asked: Option<&str>) -> Result<Vec<usize>, WorkerError> {
+fn stages(recipe: &Recipe, asked: Option<&str>) -> Result<Vec<usize>> {
     let named = |name: &str| recipe.stage.iter().position(|stage| stage.name == name);
     match asked {
         None => Ok(vec![0]),
@@ -72,10 +72,8 @@ fn stages(recipe: &Recipe, asked: Option<&str>) -> Result<Vec<usize>, WorkerErro
 
 /// The name of a stage; of a run without stages what stands for one.
 fn name_of(recipe: &Recipe, stage: usize) -> String {
-    recipe
-        .stage
-        .get(stage)
-        .map_or_else(|| "all".to_owned(), |stage| stage.name.clone())
+    let stage = recipe.stage.get(stage);
+    stage.map_or_else(|| "all".to_owned(), |stage| stage.name.clone())
 }
 
 /// Writes an answer; a reader that has gone away is none to tell.

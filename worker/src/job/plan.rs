@@ -7,15 +7,12 @@ use dtrain_common::exit::ExitStatus;
 
 use super::attempt::{Attempt, Came, LIMITLESS, start};
 use super::{Subject, answer};
-use crate::error::WorkerError;
+use crate::error::{Result, WorkerError};
 use crate::memory::{SymbolicPredictor, Target};
 use crate::request::Request;
 use crate::tasks::BuildTask;
 
-pub(super) fn run<T: BuildTask + 'static>(
-    subject: Subject<'_>,
-    job: &PlanJob,
-) -> Result<ExitStatus, WorkerError> {
+pub(super) fn run<T: BuildTask + 'static>(subject: Subject<'_>, job: &PlanJob) -> Result<ExitStatus> {
     let stages = super::stages(subject.recipe, job.stage.as_deref())?;
     let mut out = String::new();
     let mut fits = true;
@@ -36,11 +33,7 @@ pub(super) fn run<T: BuildTask + 'static>(
     })
 }
 
-fn one<T: BuildTask + 'static>(
-    subject: &Subject<'_>,
-    job: &PlanJob,
-    stage: usize,
-) -> Result<Plan, WorkerError> {
+fn one<T: BuildTask + 'static>(subject: &Subject<'_>, job: &PlanJob, stage: usize) -> Result<Plan> {
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
     let mut symbolic = SymbolicPredictor::<T>::new(request, &subject.survey, stage, Target::GPU);
     let planned_for = symbolic.subject(&[])?;
@@ -75,7 +68,7 @@ struct Measuring<'a, T> {
 const STEPS: usize = 2;
 
 impl<T: BuildTask + 'static> Measuring<'_, T> {
-    fn measured(&self, overrides: &[String], cut: Cut) -> Result<Measured, WorkerError> {
+    fn measured(&self, overrides: &[String], cut: Cut) -> Result<Measured> {
         let attempt = Attempt {
             cut,
             stage: self.stage,
@@ -99,11 +92,11 @@ impl<T: BuildTask + 'static> Measuring<'_, T> {
 impl<T: BuildTask + 'static> Predictor for Measuring<'_, T> {
     type Error = WorkerError;
 
-    fn subject(&mut self, overrides: &[String]) -> Result<Planned, WorkerError> {
+    fn subject(&mut self, overrides: &[String]) -> Result<Planned> {
         self.symbolic.subject(overrides)
     }
 
-    fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, WorkerError> {
+    fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction> {
         let share = self.symbolic.subject(overrides)?;
         let key = (
             overrides.to_vec(),

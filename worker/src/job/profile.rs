@@ -12,7 +12,7 @@ use super::attempt::{Attempt, Came, LIMITLESS, start};
 use super::{Subject, answer};
 use crate::TrainError;
 use crate::device;
-use crate::error::WorkerError;
+use crate::error::{Result, WorkerError};
 use crate::memory::{SymbolicPredictor, Target, budget};
 use crate::step::Precision;
 use crate::tasks::BuildTask;
@@ -25,7 +25,7 @@ pub(super) fn run<T: BuildTask + 'static>(
     subject: Subject<'_>,
     job: &ProfileJob,
     device: Device,
-) -> Result<ExitStatus, WorkerError> {
+) -> Result<ExitStatus> {
     let numbers = super::stages(subject.recipe, Some(&job.stage))?;
     let limit = budget::bytes(subject.recipe.memory.budget, device, job.nproc).map_err(TrainError::from)?;
     let amp = Precision::new(&subject.recipe.precision, device)?.amp();
@@ -55,7 +55,7 @@ fn one<T: BuildTask + 'static>(
     stage: usize,
     (limit, device): (u64, Device),
     amp: Amp,
-) -> Result<(ProfiledStage, bool), WorkerError> {
+) -> Result<(ProfiledStage, bool)> {
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
     let mut predictor = SymbolicPredictor::<T>::new(request, &subject.survey, stage, Target::of(device));
     let planned_for = predictor.subject(&[])?;
@@ -98,18 +98,16 @@ fn search(
     planned_for: &Planned,
     cut: Cut,
     limit: u64,
-    mut run: impl FnMut(Cut) -> Result<Came, WorkerError>,
-) -> Result<Optimal, WorkerError> {
+    mut run: impl FnMut(Cut) -> Result<Came>,
+) -> Result<Optimal> {
     let whole = planned_for.partition(cut.ranks, None)?;
     // Those that occur: a limit of 15 of 16 samples makes micro-batches of 8.
     let occurs = |limit: &usize| {
-        planned_for
-            .partition(cut.ranks, Some(*limit))
-            .is_ok_and(|partition| partition.micro_batch() == *limit)
+        let partition = planned_for.partition(cut.ranks, Some(*limit));
+        partition.is_ok_and(|partition| partition.micro_batch() == *limit)
     };
-    let sizes: Vec<usize> = (planned_for.min_micro_batch..=whole.micro_batch())
-        .filter(occurs)
-        .collect();
+    let sizes = planned_for.min_micro_batch..=whole.micro_batch();
+    let sizes: Vec<usize> = sizes.filter(occurs).collect();
     let mut tried = Vec::new();
     let found = largest(&sizes, limit, |micro_batch| {
         let (outcome, peak) = match run(Cut { micro_batch, ..cut })? {

@@ -34,7 +34,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     let mut rehearsal = Rehearsal::build::<T>(&recipe, survey, stage, cut.ranks, device)?;
     rehearsal.setup.replica.model.recompute.set(cut.recompute);
     rehearsal.setup.replica.precision = Precision::rehearsed(cut.amp, device)?;
-    rehearsal.setup.replica.shadow().map_err(TrainError::from)?;
+    rehearsal.setup.replica.shadow()?;
 
     let alone = &rehearsal.recipe;
     let partition = alone.partition(cut.ranks, Some(cut.micro_batch))?;

@@ -74,12 +74,8 @@ pub(crate) fn group(
             })
         })
     };
-    let group_of = parameters
-        .iter()
-        .zip(rule_of)
-        .zip(frozen)
-        .map(&mut number)
-        .collect();
+    let rows = parameters.iter().zip(rule_of).zip(frozen);
+    let group_of = rows.map(&mut number).collect();
     (group_of, groups)
 }
 
@@ -155,15 +151,9 @@ fn nearest<N: AsRef<str>>(pattern: &str, names: &[N]) -> Vec<String> {
         let ends = name.match_indices('.').map(|(end, _)| end);
         candidates.extend(ends.map(|end| format!("{}.*", &name[..end])));
     }
-    let mut ranked: Vec<(f64, String)> = candidates
-        .into_iter()
-        .map(|candidate| {
-            (
-                strsim::normalized_damerau_levenshtein(pattern, &candidate),
-                candidate,
-            )
-        })
-        .collect();
+    let likeness = |name: &str| strsim::normalized_damerau_levenshtein(pattern, name);
+    let ranked = candidates.into_iter().map(|name| (likeness(&name), name));
+    let mut ranked: Vec<(f64, String)> = ranked.collect();
     // Stable: names that are equally near stay in the order of the alphabet.
     ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
     ranked.truncate(SUGGESTIONS);

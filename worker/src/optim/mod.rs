@@ -141,10 +141,8 @@ impl Optimizer {
                 let data = table.data().nth(part.block).map(|flat| narrow(flat, &run.range));
                 let Some(data) = data.transpose()? else { continue };
                 let grad = narrow(table.grad(part.block), &run.range)?;
-                let moments = table
-                    .moments()
-                    .map(|(_, held)| part.within(&held[index], &run.range));
-                let moments: Vec<Tensor> = moments.collect::<Result<_, _>>()?;
+                let moment = |(_, held): (_, &[Tensor])| part.within(&held[index], &run.range);
+                let moments: Vec<Tensor> = table.moments().map(moment).collect::<Result<_, _>>()?;
                 let _ = tch::no_grad(|| self.number.f_fill_((run.updates + 1) as f64))?;
                 let figures = Figures {
                     lr: lr * options.lr_factor,

@@ -25,13 +25,10 @@ pub(crate) struct Again {
 
 impl Again {
     pub(crate) fn new(loader: LoaderOptions, plan: &RunPlan) -> Self {
+        let first = plan.stages().iter().map(|stage| stage.partition.micro_batch());
         Self {
             loader,
-            first: plan
-                .stages()
-                .iter()
-                .map(|stage| stage.partition.micro_batch())
-                .collect(),
+            first: first.collect(),
             evaluation: None,
             saves_more: false,
             count: 0,

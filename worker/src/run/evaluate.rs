@@ -93,9 +93,7 @@ impl Evaluator<'_> {
     ) -> Result<Status> {
         let mut status = Status::blank(self.task.sums(), self.ranks.size());
         fault.begin(Phase::Evaluate, step, 1);
-        let sums = shielded(|| self.sum_up(batch, followers))
-            .map_err(TrainError::from)
-            .and_then(|sums| sums);
+        let sums = shielded(|| self.sum_up(batch, followers)).unwrap_or_else(|error| Err(error.into()));
         fault.end();
         match self.limits.survive(sums, Phase::Evaluate)? {
             Ok(Some(totals)) => status.totals = totals,
@@ -132,10 +130,8 @@ impl Evaluator<'_> {
                 return Ok(None);
             }
             let batch = place_batch(decoded?, &loader, self.limits.device())?;
-            let loss = self
-                .precision
-                .run(|| tch::no_grad(|| self.task.loss(&batch, Mode::Evaluate)))??;
-            tally.add(&loss)?;
+            let loss = || tch::no_grad(|| self.task.loss(&batch, Mode::Evaluate));
+            tally.add(&self.precision.run(loss)??)?;
             followers.advance();
         }
         Ok(Some(tally.totals()?))

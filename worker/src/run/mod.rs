@@ -147,10 +147,8 @@ impl Training<'_> {
 
     /// Loads the micro-batches of the plan from the next step on.
     fn restart_loader(&mut self) -> Result<()> {
-        let work = self
-            .course
-            .plan
-            .micro_batches(self.exchange.rank(), self.course.done);
+        let Course { plan, done, .. } = &self.course;
+        let work = plan.micro_batches(self.exchange.rank(), *done);
         let train_set = self.replica.model.task.train_set();
         self.stepper.feed = Loading::start(train_set, self.again.loader, work, self.device())?;
         Ok(())

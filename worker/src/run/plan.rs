@@ -185,10 +185,8 @@ impl RunPlan {
         };
         let stage = self.stage(last);
         let taken = done - stage.steps.start;
-        done == stage.steps.end
-            || stage
-                .checkpoint_every
-                .is_some_and(|every| taken.is_multiple_of(every))
+        let every = stage.checkpoint_every;
+        done == stage.steps.end || every.is_some_and(|every| taken.is_multiple_of(every))
     }
 
     pub(crate) fn step_samples(&self, position: Position) -> usize {
@@ -197,23 +195,21 @@ impl RunPlan {
 
     /// The micro-batches of `rank` in the step at `position`, as positions within the step.
     pub(crate) fn micro_ranges(&self, position: Position, rank: usize) -> Vec<Range<usize>> {
-        let partition = self.stages[position.stage].partition;
-        partition
-            .for_samples(self.step_samples(position))
-            .micro_ranges(rank)
+        let partition = &self.stages[position.stage].partition;
+        let step = partition.for_samples(self.step_samples(position));
+        step.micro_ranges(rank)
     }
 
     pub(crate) fn samples_after(&self, done: u64) -> u64 {
-        self.begun(done)
-            .map(|(stage, steps)| stage.samples(steps, self.train_samples, self.last_batch))
-            .sum()
+        let samples =
+            |(stage, steps): (&StagePlan, _)| stage.samples(steps, self.train_samples, self.last_batch);
+        self.begun(done).map(samples).sum()
     }
 
     /// Passes over the training set after `done` steps.
     pub(crate) fn epochs_after(&self, done: u64) -> f64 {
-        self.begun(done)
-            .map(|(stage, steps)| steps as f64 / stage.steps_per_epoch as f64)
-            .sum()
+        let epochs = |(stage, steps): (&StagePlan, u64)| steps as f64 / stage.steps_per_epoch as f64;
+        self.begun(done).map(epochs).sum()
     }
 
     /// The stages that have begun when `done` steps have been taken, with the steps taken of each.

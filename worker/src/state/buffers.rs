@@ -69,14 +69,10 @@ impl Flat {
 impl Buffers {
     /// For the statistics in `table`, whose blocks stay where they are in every order and phase.
     pub(crate) fn new(table: &Table) -> Result<Self, TchError> {
-        let statistics = table
-            .blocks()
-            .iter()
-            .zip(table.data())
-            .filter(|(block, _)| block.group == Group::Statistics);
-        let flats = statistics
-            .map(|(_, data)| Flat::new(data.shallow_clone()))
-            .collect::<Result<_, _>>()?;
+        let blocks = table.blocks().iter().zip(table.data());
+        let statistics = blocks.filter(|(block, _)| block.group == Group::Statistics);
+        let flats = statistics.map(|(_, data)| Flat::new(data.shallow_clone()));
+        let flats = flats.collect::<Result<_, _>>()?;
         Ok(Self { flats })
     }
 

@@ -251,12 +251,10 @@ impl Layout {
             ready[row] = position;
         }
         let blocks = &layout.blocks;
-        layout
-            .buckets
-            .retain(|bucket| blocks[bucket.block].group.is_trained());
-        layout
-            .buckets
-            .sort_by_key(|bucket| bucket.rows.iter().map(|&row| ready[row]).max());
+        let last = |bucket: &Bucket| bucket.rows.iter().map(|&row| ready[row]).max();
+        let buckets = &mut layout.buckets;
+        buckets.retain(|bucket| blocks[bucket.block].group.is_trained());
+        buckets.sort_by_key(last);
         layout
     }
 

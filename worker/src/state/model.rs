@@ -63,12 +63,11 @@ impl Model {
     /// made; [`Model::enter`] does it for what comes.
     pub(crate) fn share(&mut self, ranks: &Ranks) -> Result<()> {
         self.share_table(ranks)?;
-        match self.table.device() {
-            Device::Cpu => Ok(self
-                .buffers
-                .share(|elements, kind| ranks.allocate(elements, kind))?),
-            _ => Ok(()),
+        if self.table.device() == Device::Cpu {
+            self.buffers
+                .share(|elements, kind| ranks.allocate(elements, kind))?;
         }
+        Ok(())
     }
 
     fn share_table(&mut self, ranks: &Ranks) -> Result<()> {
@@ -92,25 +91,21 @@ impl Model {
 
     /// Products in autocast take their weights from a copy of them in this dtype from now on, or cast them by themselves.
     pub(crate) fn shadow(&mut self, kind: Option<Kind>) -> Result<(), TchError> {
-        let places = self
-            .registry
-            .parameters()
-            .map(|entry| (entry.name(), entry.shadow()));
+        let parameters = self.registry.parameters();
+        let places = parameters.map(|entry| (entry.name(), entry.shadow()));
         self.table.shadow(kind, places)
     }
 
     /// Moves the average towards the parameters, after an update.
     pub(crate) fn update_average(&mut self) -> Result<(), TchError> {
-        self.average
-            .as_mut()
-            .map_or(Ok(()), |average| average.update(&self.table))
+        let average = self.average.as_mut();
+        average.map_or(Ok(()), |average| average.update(&self.table))
     }
 
     /// Exchanges the parameters with their average, where there is one: before an evaluation, and again after it.
     pub(crate) fn swap_average(&self) -> Result<(), TchError> {
-        self.average
-            .as_ref()
-            .map_or(Ok(()), |average| average.swap(&self.table))
+        let average = self.average.as_ref();
+        average.map_or(Ok(()), |average| average.swap(&self.table))
     }
 
     /// What the model takes whether or not a step is under way.

@@ -8,7 +8,7 @@ use dtrain_torch_shim::tensor;
 use tch::{TchError, Tensor};
 
 use super::column::{Keep, Role};
-use super::layout::{Block, Bucket, Layout, Part, Slot, narrow};
+use super::layout::{Block, Bucket, Layout, Part, Row, Slot, narrow};
 use super::table::{Flat, Parameter, Table, row};
 use crate::collectives::{Collective, Ranks};
 use crate::out_of_memory::patiently;
@@ -25,11 +25,9 @@ impl Old {
     fn new(layout: Layout, shard: usize) -> Self {
         let mut slots = HashMap::new();
         for (number, block) in layout.blocks.iter().enumerate() {
-            let named = block
-                .slots
-                .iter()
-                .map(|slot| (slot.name.clone(), (number, slot.clone())));
-            slots.extend(named);
+            for slot in &block.slots {
+                slots.insert(slot.name.clone(), (number, slot.clone()));
+            }
         }
         Self { layout, shard, slots }
     }
@@ -72,10 +70,8 @@ impl Table {
     pub(crate) fn enter(&mut self, parameters: &[Parameter<'_>], ranks: &Ranks) -> Result<()> {
         let rows = parameters.iter().map(row).collect();
         let old_rows = std::mem::replace(&mut self.rows, rows);
-        let leaves = parameters
-            .iter()
-            .map(|parameter| parameter.tensor.shallow_clone())
-            .collect();
+        let leaf = |parameter: &Parameter<'_>| parameter.tensor.shallow_clone();
+        let leaves = parameters.iter().map(leaf).collect();
         let old_leaves = std::mem::replace(&mut self.leaves, leaves);
         for (old, leaf) in old_rows.iter().zip(&old_leaves) {
             if !self.rows.iter().any(|row| row.name == old.name) {
@@ -84,15 +80,11 @@ impl Table {
                 tensor::set_data(leaf, &own)?;
             }
         }
-        let updates: HashMap<&str, u64> = old_rows
-            .iter()
-            .zip(&self.updates)
-            .map(|(row, updates)| (row.name.as_str(), *updates))
-            .collect();
+        let old_names = old_rows.iter().map(|row| row.name.as_str());
+        let updates: HashMap<&str, u64> = old_names.zip(self.updates.iter().copied()).collect();
         self.trained = self.rows.iter().take_while(|row| row.group.is_trained()).count();
-        self.updates = (self.rows[..self.trained].iter())
-            .map(|row| updates.get(row.name.as_str()).copied().unwrap_or(0))
-            .collect();
+        let earlier = |row: &Row| updates.get(row.name.as_str()).copied().unwrap_or(0);
+        self.updates = self.rows[..self.trained].iter().map(earlier).collect();
         let order: Vec<usize> = (0..self.trained).rev().collect();
         self.lay_out(self.layout_of(&order), false, ranks)
     }
@@ -201,10 +193,9 @@ impl Table {
             let held = self.first(role, part)?;
             for slot in &self.layout.blocks[part.block].slots {
                 let Some(range) = part.of(slot) else { continue };
-                let from = old
-                    .place(slot, &range)
-                    .and_then(|(at, from)| Some((whole.get(at)?, from)));
-                if let Some((flat, from)) = from {
+                if let Some((at, from)) = old.place(slot, &range)
+                    && let Some(flat) = whole.get(at)
+                {
                     let from = narrow(flat, &from)?;
                     tch::no_grad(|| part.within(&held, &range)?.f_copy_(&from))?;
                 }
@@ -270,10 +261,8 @@ pub(crate) fn pieces(
         let own = part.within(held, &range);
         Some(own.map(|own| (range.start - slot.offset..range.end - slot.offset, own)))
     };
-    std::iter::zip(parts, held)
-        .filter(of_block)
-        .filter_map(piece)
-        .collect()
+    let of_block = std::iter::zip(parts, held).filter(of_block);
+    of_block.filter_map(piece).collect()
 }
 
 /// Every rank has filled its parts of flat tensors, one for each block, and gets those of the others.
@@ -289,14 +278,11 @@ fn gather(layout: &Layout, shard: usize, flats: &[&Tensor], ranks: &Ranks) -> Re
             narrow(flat, &bucket.part(shard, shards))?,
         ))
     };
-    let views: Vec<(Tensor, Tensor)> = layout
-        .buckets
+    let views: Result<Vec<(Tensor, Tensor)>, TchError> = layout.buckets.iter().map(views).collect();
+    let views = views?;
+    let all = views
         .iter()
-        .map(views)
-        .collect::<Result<_, TchError>>()?;
-    let all: Vec<Collective<'_>> = views
-        .iter()
-        .map(|(output, input)| Collective::AllGather { output, input })
-        .collect();
+        .map(|(output, input)| Collective::AllGather { output, input });
+    let all: Vec<Collective<'_>> = all.collect();
     Ok(ranks.start_all(&all)?.wait()?)
 }

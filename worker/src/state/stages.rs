@@ -120,10 +120,8 @@ impl Stages {
             return vec![false; now.len()];
         }
         let restarts = |stage: &Stage| stage.ema == Passage::Restart;
-        let began = self.stages[..=place.stage]
-            .iter()
-            .rposition(restarts)
-            .unwrap_or(0);
+        let so_far = &self.stages[..=place.stage];
+        let began = so_far.iter().rposition(restarts).unwrap_or(0);
         let was_trained = |number: usize| {
             (began..=place.stage).any(|stage| {
                 let phases = &self.stages[stage].phases;

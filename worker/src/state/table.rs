@@ -100,10 +100,8 @@ impl Table {
     /// Adds a column with its first values.
     pub fn add(&mut self, spec: ColumnSpec) -> Result<(), TchError> {
         let parts = self.parts(spec.role);
-        let held = parts
-            .iter()
-            .map(|part| self.first(spec.role, part))
-            .collect::<Result<_, _>>()?;
+        let held = parts.iter().map(|part| self.first(spec.role, part));
+        let held = held.collect::<Result<_, _>>()?;
         self.columns.push(Column { spec, held });
         Ok(())
     }

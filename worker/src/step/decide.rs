@@ -10,7 +10,9 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::exchange::Exchange;
 use super::reading::Reading;
 use super::recover::patiently;
+use super::status::Status;
 use super::{Cut, Replica};
+use crate::metrics::SkipCause;
 use crate::state::Table;
 use crate::tasks::Totals;
 use crate::train_error::{Result, TrainError};
@@ -39,6 +41,14 @@ pub(super) struct Judged {
     pub(super) is_skipped: bool,
 }
 
+impl Judged {
+    /// Why the step is skipped, where it is.
+    pub(super) fn cause(&self) -> Option<SkipCause> {
+        let Totals { weight, .. } = self.totals;
+        self.is_skipped.then(|| SkipCause::of(self.totals.loss(), weight))
+    }
+}
+
 /// What the device will have found when it comes to the update.
 struct Coming {
     scale: Tensor,
@@ -46,20 +56,20 @@ struct Coming {
     figures: Reading,
 }
 
-/// Decides, once the gradients of all ranks are added up, or the device was given that, and updates the rows that `used` marks, after
-/// `before_update`. `totals` are those of all ranks where the host has them, `figures` where the device does.
+/// Decides, once the gradients of all ranks are added up, or the device was given that, and updates the rows that were used, after
+/// `before_update`. The totals of all ranks are in the status where the host has them, else they are `figures` on the device.
 ///
 /// What takes memory is tried again where it is refused, as the other ranks cannot be told any more. Nothing but the optimizer's kernels
 /// on a device, which decide for themselves, is done before the groups of the ranks are known to be well.
 pub(super) fn decide_and_update(
     replica: &mut Replica,
     exchange: &Exchange,
-    (totals, figures): (&Totals, Option<&Tensor>),
-    used: &[bool],
+    (status, figures): (&Status, Option<&Tensor>),
     cut: &Cut,
     before_update: impl FnOnce() -> Result<()>,
 ) -> Result<Judged> {
     let Replica { model, precision } = replica;
+    let (totals, used) = (&status.totals, &status.used(cut.is_rehearsed));
     let found = precision.unscale(&model.table)?;
     let judged = match figures {
         None => {
@@ -118,11 +128,9 @@ pub(super) fn examine(exchange: &Exchange, table: &Table, found: Option<&Tensor>
     let figures = patiently(table.device(), || {
         let mut scalars = table.own_norms()?;
         scalars.extend(found.map(Tensor::shallow_clone));
-        let scalars: Vec<Tensor> = scalars
-            .iter()
-            .map(|scalar| scalar.f_to_kind(Kind::Double)?.f_view([1]))
-            .collect::<Result<_, TchError>>()?;
-        match scalars.as_slice() {
+        let double = |scalar: &Tensor| scalar.f_to_kind(Kind::Double)?.f_view([1]);
+        let scalars: Result<Vec<Tensor>, TchError> = scalars.iter().map(double).collect();
+        match scalars?.as_slice() {
             [] => Ok::<_, TrainError>(Vec::new()),
             scalars => Reading::begin(&Tensor::f_cat(scalars, 0)?)?.wait(),
         }
@@ -176,10 +184,8 @@ fn ask_device(
 fn own_figures(table: &Table, found: Option<&Tensor>) -> Result<Tensor, TchError> {
     let options = (Kind::Double, table.device());
     let norms = table.own_norms()?;
-    let norms: Vec<Tensor> = (norms.iter())
-        .map(|norm| norm.f_to_kind(Kind::Double))
-        .collect::<Result<_, _>>()?;
-    let squares = match norms.as_slice() {
+    let norms = norms.iter().map(|norm| norm.f_to_kind(Kind::Double));
+    let squares = match norms.collect::<Result<Vec<Tensor>, _>>()?.as_slice() {
         [] => Tensor::f_zeros([1], options)?,
         norms => {
             let norms = Tensor::f_stack(norms, 0)?;

@@ -63,9 +63,11 @@ impl Replica {
         Ok(replica)
     }
 
-    /// After every change of the precision or the layout: the layers get the shadow of their weights that autocast asks for.
+    /// After every change of the precision or the layout: the layers get the shadow of their weights that autocast asks for; none where
+    /// the task may change the weights within a step.
     pub(crate) fn shadow(&mut self) -> Result<(), TchError> {
-        self.model.shadow(self.precision.autocast())
+        let kept = self.model.task.keeps_parameters();
+        self.model.shadow(self.precision.autocast().filter(|_| kept))
     }
 }
 
@@ -219,7 +221,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         let figures = self.count(&mut status, &mut short)?;
         status.shortages[exchange.rank()] = short;
         witness.say(&mut status, exchange.rank())?;
-        let mut status = exchange.agree(&replica.model.buffers, status, figures.as_ref())?;
+        let status = exchange.agree(&replica.model.buffers, status, figures.as_ref())?;
         reducing.stop()?;
         drop(room);
         if status.ran_out() {
@@ -227,21 +229,17 @@ impl<'b, F: Feed> Stepper<'b, F> {
         }
 
         // Decide and update: the same on every rank.
-        let used = match cut.is_rehearsed {
-            true => vec![true; status.uses.len()],
-            false => status.used(),
-        };
-        let counted = (&status.totals, figures.as_ref());
+        let counted = (&status, figures.as_ref());
         let judged = self.phases.during(Phase::Update, || {
-            decide_and_update(replica, exchange, counted, &used, cut, || witness.before_update())
+            decide_and_update(replica, exchange, counted, cut, || witness.before_update())
         })??;
-        status.totals = judged.totals;
         Ok(Attempt::Taken(Box::new(Taken {
             norm: judged.norm,
-            skipped: judged
-                .is_skipped
-                .then(|| SkipCause::of(status.totals.loss(), status.totals.weight)),
-            status,
+            skipped: judged.cause(),
+            status: Status {
+                totals: judged.totals,
+                ..status
+            },
             loss_scale,
             memory: self.phases.account.finish()?,
             took: begun.elapsed(),

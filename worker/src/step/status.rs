@@ -88,8 +88,10 @@ impl Status {
         self.shortages.iter().any(Option::is_some)
     }
 
-    pub(crate) fn used(&self) -> Vec<bool> {
-        self.uses.iter().map(|&uses| uses > 0.0).collect()
+    /// Which parameters some rank had a gradient for; in a rehearsal all.
+    pub(crate) fn used(&self, is_rehearsed: bool) -> Vec<bool> {
+        let is_used = |&uses: &f64| is_rehearsed || uses > 0.0;
+        self.uses.iter().map(is_used).collect()
     }
 }
 
@@ -193,7 +195,7 @@ mod tests {
         assert_eq!(status.merge(&tensor(&status)).unwrap(), status);
         let twice = status.merge(&(tensor(&status) * 2.0)).unwrap();
         assert_eq!((twice.totals.loss(), twice.stop), (0.75, 8.0));
-        assert_eq!(twice.used(), [false, true, true]);
+        assert_eq!(twice.used(false), [false, true, true]);
         assert!(status.merge(&Tensor::from_slice(&[1.0])).is_err());
         assert!(status.merge(&Tensor::from_slice(&[1.0; 8])).is_err());
     }

@@ -95,7 +95,8 @@ pub trait Task {
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError>;
 
     /// Whether [`Task::loss`] changes no parameter that is trained, so that only the optimizer does. A checkpoint then copies the
-    /// parameters while the next step is computed; otherwise the training waits for that. Buffers may change in any case.
+    /// parameters while the next step is computed, and in mixed precision they are cast once a step; otherwise the training waits for
+    /// the copy, and casts them in every micro-step. Buffers may change in any case.
     fn keeps_parameters(&self) -> bool {
         false
     }
@@ -243,7 +244,6 @@ pub fn has_local_batch_norm(registry: &Registry) -> bool {
 
 /// Whether the registered model keeps running statistics of batches.
 pub fn has_batch_norm(registry: &Registry) -> bool {
-    registry
-        .buffers()
-        .any(|entry| entry.name().ends_with("running_mean"))
+    let mut buffers = registry.buffers();
+    buffers.any(|entry| entry.name().ends_with("running_mean"))
 }

@@ -88,15 +88,11 @@ impl<'a> Archive<'a> {
         let evaluation = self.evaluate(training, others)?;
         // Whether the one before is there counts for which is the best.
         self.make_way(training, others)?;
-        let evaluation = evaluation
-            .map(|evaluation| judge(training, evaluation, others))
-            .transpose()?;
+        let judged = evaluation.map(|evaluation| judge(training, evaluation, others));
+        let evaluation = judged.transpose()?;
         let owed = self.owes_evaluation;
         self.save(training, evaluation.as_ref(), owed, others)?;
-        Ok(match owed {
-            true => Flow::BrokenOff,
-            false => Flow::On,
-        })
+        Ok(if owed { Flow::BrokenOff } else { Flow::On })
     }
 }
 
@@ -192,12 +188,8 @@ fn judge(
 
 fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<()> {
     others.hear(&Line::Eval(record))?;
-    let figures: String = record
-        .metrics
-        .0
-        .iter()
-        .map(|(name, value)| format!(", {}", named(name, *value)))
-        .collect();
+    let figure = |(name, value): &(String, f64)| format!(", {}", named(name, *value));
+    let figures: String = record.metrics.0.iter().map(figure).collect();
     let best = match record.best {
         Some(true) => ", the best so far",
         _ => "",

@@ -51,9 +51,8 @@ impl Archive<'_> {
     /// Before parameters, moments or the average change: what a checkpoint has of them is copied.
     pub(super) fn settle(&mut self) -> Result<()> {
         let _writing = self.checkpoints.step().map(|_| self.heartbeat.writing());
-        self.checkpoints
-            .settle()
-            .map_err(TrainError::unwritten(self.done))
+        let settled = self.checkpoints.settle();
+        settled.map_err(TrainError::unwritten(self.done))
     }
 
     /// After a step: goes on with the checkpoint under way, when no rank writes any more.

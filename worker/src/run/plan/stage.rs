@@ -71,9 +71,8 @@ impl Length {
 }
 
 pub(super) fn total(lengths: &[Length]) -> u64 {
-    lengths
-        .iter()
-        .fold(0, |sum, length| sum.saturating_add(length.steps))
+    let add = |sum: u64, length: &Length| sum.saturating_add(length.steps);
+    lengths.iter().fold(0, add)
 }
 
 /// The steps between two checkpoints of a stage; no number of steps where it is a matter of time.
@@ -202,9 +201,8 @@ fn phases(recipe: &Recipe, number: usize, steps: &Range<u64>) -> Vec<PhasePlan> 
 /// The schedule of `alone` over the stages in `over`, of which `own` is one.
 fn schedule(alone: &Recipe, own: &Length, over: &[Length]) -> Result<Schedule, PlanError> {
     let stated = &alone.optim.schedule;
-    let other = over
-        .iter()
-        .find(|other| other.steps_per_epoch != own.steps_per_epoch);
+    let differs = |other: &&Length| other.steps_per_epoch != own.steps_per_epoch;
+    let other = over.iter().find(differs);
     let in_epochs = |span: &Span| matches!(span, Span::Epochs(_));
     let counts_epochs = (stated.per == Per::Epoch && stated.name != ScheduleName::Constant)
         || stated.every.as_ref().is_some_and(in_epochs)

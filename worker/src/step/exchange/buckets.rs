@@ -152,9 +152,8 @@ impl Shared {
         let mut buckets = Vec::new();
         for (number, bucket) in table.buckets().iter().enumerate() {
             let flat = table.grad(bucket.block);
-            let own = (shards > 1)
-                .then(|| narrow(flat, &bucket.part(table.shard(), shards)))
-                .transpose()?;
+            let own = || narrow(flat, &bucket.part(table.shard(), shards));
+            let own = (shards > 1).then(own).transpose()?;
             buckets.push(Bucket {
                 grad: narrow(flat, &bucket.range)?,
                 own,
@@ -227,10 +226,8 @@ impl Shared {
         if !self.options.overlap || state.failed.is_some() || state.ran_out {
             return;
         }
-        let complete = state.buckets[state.next..]
-            .iter()
-            .take_while(|bucket| bucket.pending == 0);
-        let end = state.next + complete.count();
+        let rest = state.buckets[state.next..].iter();
+        let end = state.next + rest.take_while(|bucket| bucket.pending == 0).count();
         if let Err(error) = self.start_until(&mut state, end) {
             state.note(error);
         }

@@ -142,25 +142,16 @@ impl BatchSync for RankSync {
 
 /// One tensor for every dtype and device of `sums`, as long as the longest of them.
 fn spare(sums: &[JointSum]) -> Result<Vec<Tensor>> {
-    let mut longest: Vec<JointSum> = Vec::new();
-    for &sum in sums {
-        match longest
-            .iter_mut()
-            .find(|other| (other.kind, other.device) == (sum.kind, sum.device))
-        {
-            Some(other) => other.elements = other.elements.max(sum.elements),
-            None => longest.push(sum),
+    let mut longest_first = sums.to_vec();
+    longest_first.sort_by_key(|sum| std::cmp::Reverse(sum.elements));
+    let mut spare: Vec<Tensor> = Vec::new();
+    for sum in longest_first {
+        if !spare.iter().any(|spare| serves(spare, &sum)) {
+            let zeros = || Tensor::f_zeros([sum.elements as i64], (sum.kind, sum.device));
+            spare.push(patiently(sum.device, zeros)?);
         }
     }
-    longest
-        .iter()
-        .map(|sum| {
-            let memory = patiently(sum.device, || {
-                Tensor::f_zeros([sum.elements as i64], (sum.kind, sum.device))
-            })?;
-            Ok(memory)
-        })
-        .collect()
+    Ok(spare)
 }
 
 fn serves(spare: &Tensor, sum: &JointSum) -> bool {

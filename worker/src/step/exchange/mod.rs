@@ -179,10 +179,7 @@ impl Exchange {
             let mut state = self.shared.state();
             (state.failed, state.ran_out) = (None, false);
         }
-        match first {
-            true => self.begin(),
-            false => Ok(()),
-        }
+        if first { self.begin() } else { Ok(()) }
     }
 
     /// A backward pass was replayed that leaves gradients of these parameters in their places; no hook has heard of it. Its buckets
@@ -212,9 +209,8 @@ impl Exchange {
 
     /// Takes part in the sums that the others still wait for in `micro_steps`, of which the first may be one that failed in the middle.
     pub(crate) fn take_part(&self, micro_steps: usize) -> Result<()> {
-        self.sync
-            .as_ref()
-            .map_or(Ok(()), |sync| sync.take_part(micro_steps))
+        let sync = self.sync.as_ref();
+        sync.map_or(Ok(()), |sync| sync.take_part(micro_steps))
     }
 
     /// Starts what has not started when backward has ended, and says whether memory for a reduction was refused on this rank, in
@@ -266,11 +262,10 @@ impl Exchange {
             std::mem::take(&mut state.in_flight)
         };
         let updates = buffers.start(&shared.ranks)?;
-        let totals = figures
-            .map(|figures| shared.ranks.all_reduce(figures, ReduceOp::Sum))
-            .transpose()?;
+        let sum = |tensor: &Tensor| shared.ranks.all_reduce(tensor, ReduceOp::Sum);
+        let totals = figures.map(sum).transpose()?;
         let merged = self.load(&status.values())?;
-        let statuses = shared.ranks.all_reduce(&merged, ReduceOp::Sum)?;
+        let statuses = sum(&merged)?;
         flights.into_iter().try_for_each(Flight::land)?;
         updates.wait()?;
         totals.map_or(Ok(()), |totals| totals.wait())?;

@@ -56,7 +56,7 @@ fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
     exchange.arm();
     (&leaves[2] * 2.0).sum(Kind::Float).backward();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
-    assert_eq!(status.used(), [true, false, true]);
+    assert_eq!(status.used(false), [true, false, true]);
     assert_eq!(
         exchange.ready_order().unwrap(),
         [2, 1, 0],
@@ -72,7 +72,7 @@ fn a_step_tells_which_parameters_had_a_gradient_and_in_which_order() {
     exchange.begin().unwrap();
     exchange.arm();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
-    assert_eq!(status.used(), [false; 3], "a rank without samples");
+    assert_eq!(status.used(false), [false; 3], "a rank without samples");
     assert_eq!(first(&table), [0.0; 3], "nothing is left of the step before");
 }
 
@@ -159,7 +159,7 @@ fn what_a_replay_left_in_its_places_is_a_gradient_like_others() {
     exchange.arm();
     (&leaves[2] * 3.0).sum(Kind::Float).backward();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
-    assert_eq!(status.used(), [true, false, true]);
+    assert_eq!(status.used(false), [true, false, true]);
     let first: Vec<f64> = places.iter().map(|place| place.double_value(&[0])).collect();
     assert_eq!(first, [1.0, 0.0, 5.0], "b has none");
 }
@@ -190,7 +190,7 @@ fn a_capture_that_failed_leaves_nothing_behind() {
     exchange.arm();
     leaves[0].sum(Kind::Float).backward();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
-    assert_eq!(status.used(), [true, false, false]);
+    assert_eq!(status.used(false), [true, false, false]);
     assert_eq!(table.grads().unwrap()[0].double_value(&[0]), 2.0);
 }
 
@@ -222,7 +222,7 @@ fn a_table_in_a_new_order_keeps_its_exchange() {
     exchange.arm();
     leaves[1].sum(Kind::Float).backward();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
-    assert_eq!(status.used(), [false, true, false]);
+    assert_eq!(status.used(false), [false, true, false]);
     // Removed with the reducer: nothing is counted any more.
     drop(exchange);
     leaves[1].sum(Kind::Float).backward();

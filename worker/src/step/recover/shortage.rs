@@ -87,13 +87,10 @@ pub(crate) fn now_us() -> u64 {
 
 /// The ranks that ran out of memory, and the first of them: `on rank 1 in backward`, `on ranks 0 and 2 in forward`.
 pub(crate) fn place(shortages: &[Option<Shortage>]) -> Option<(String, Vec<usize>, Shortage)> {
-    let short: Vec<(usize, Shortage)> = shortages
-        .iter()
-        .enumerate()
-        .filter_map(|(rank, shortage)| shortage.map(|shortage| (rank, shortage)))
+    let first = shortages.iter().flatten().next().copied()?;
+    let ranks: Vec<usize> = (0..shortages.len())
+        .filter(|&rank| shortages[rank].is_some())
         .collect();
-    let (_, first) = *short.first()?;
-    let ranks: Vec<usize> = short.iter().map(|(rank, _)| *rank).collect();
     let words = match ranks.as_slice() {
         [one] => format!("rank {one}"),
         [others @ .., last] => {
