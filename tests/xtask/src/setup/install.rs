@@ -31,7 +31,8 @@ impl Installation<'_> {
     pub(crate) fn is_complete(&self) -> Result<bool> {
         let folder = self.workspace.libtorch();
         let linked = self.set == Set::Cpu || is_linked(&folder);
-        Ok(linked && missing(&folder, &pins(self.arch, self.set)?).is_empty())
+        let stamped = folder.join(STAMP).is_file();
+        Ok(linked && stamped && missing(&folder, &pins(self.arch, self.set)?).is_empty())
     }
 
     /// Fetches what is missing, or everything with `force`.
@@ -150,14 +151,16 @@ impl Installation<'_> {
     }
 }
 
-/// Those that the folder lacks: not in its stamp, or with the key file gone since.
+/// Those that the folder lacks: not in its stamp, or with the key file gone since. A folder without a stamp, as earlier versions left it,
+/// is judged by its files.
 fn missing(folder: &Path, wanted: &[Pin]) -> Vec<Pin> {
-    let stamp = fs::read_to_string(folder.join(STAMP)).unwrap_or_default();
+    let stamp = fs::read_to_string(folder.join(STAMP)).ok();
     let is_there = |pin: &Pin| {
+        let is_entered = |stamp: &String| stamp.lines().any(|line| line == pin.line);
         let right = pin.name != "torch" || libtorch::is_right(&folder.join("torch"));
         // A crash may have left a file empty.
         let whole = fs::metadata(folder.join(&pin.key_file)).is_ok_and(|file| file.len() > 0);
-        stamp.lines().any(|line| line == pin.line) && right && whole
+        stamp.as_ref().is_none_or(is_entered) && right && whole
     };
     wanted.iter().filter(|pin| !is_there(pin)).cloned().collect()
 }

@@ -49,17 +49,14 @@ fn missing(folder: &Path) -> Option<&'static str> {
     NEEDED.into_iter().find(|file| !folder.join(file).is_file())
 }
 
-/// The version of the libtorch in `folder`, from its header: today's place, then that of versions before 2.9.
+/// The version of the libtorch in `folder`: what it was published as, "2.11.0+cpu" or "2.11.0a0", or where it does not say, that of its
+/// headers, which name a release that is not out yet as if it were.
 fn version(folder: &Path) -> Option<String> {
-    let headers = [
-        "torch/headeronly/version.h",
-        "torch/csrc/api/include/torch/version.h",
-    ];
-    let read = |file| fs::read_to_string(folder.join("include").join(file)).ok();
-    headers
-        .into_iter()
-        .filter_map(read)
-        .find_map(|text| header_version(&text))
+    let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
+    let published = read("build-version").and_then(|text| Some(text.trim().split('+').next()?.to_owned()));
+    let headers = ["headeronly/version.h", "csrc/api/include/torch/version.h"];
+    let header = |file| header_version(&read(&format!("include/torch/{file}"))?);
+    published.or_else(|| headers.into_iter().find_map(header))
 }
 
 /// From lines such as `#define TORCH_VERSION_MINOR 11`.

@@ -51,6 +51,10 @@ fn a_fresh_machine_gets_the_cpu_set_and_nothing_else_and_a_second_set_up_needs_n
     assert!(told.ok().contains("in target/libtorch"), "{}", told.stderr);
     assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
     assert!(machine.fetched().is_empty());
+    // One that an earlier version has made has no stamp, and is adopted.
+    fs::remove_file(machine.libtorch().join("dtrain-setup.txt")).unwrap();
+    machine.run(&["setup", "--cpu"], &[]).ok();
+    assert!(stamp(&machine).starts_with("torch==2.11.0 ") && !machine.staging().exists());
 }
 
 #[test]
@@ -148,6 +152,14 @@ fn a_libtorch_of_the_users_own_is_used_and_nothing_is_fetched() {
     let words = format!("the one that LIBTORCH names, {named}");
     assert!(told.ok().contains(&words), "{}", told.stderr);
     assert!(machine.fetched().is_empty() && !machine.libtorch().exists());
+    fs::write(own.join("build-version"), "2.11.0a0+git\n").unwrap();
+    let told = machine.run(&["setup"], &[("LIBTORCH", named)]);
+    assert!(
+        told.error().contains("is version 2.11.0a0 and not 2.11.0"),
+        "{}",
+        told.stderr
+    );
+    fs::remove_file(own.join("build-version")).unwrap();
 
     let root = machine.root();
     fs::write(version, header("10")).unwrap();
