@@ -4,8 +4,8 @@
 use tch::{Device, Kind, Tensor};
 
 use super::error::CheckpointError;
-use super::items::{Source, item};
 use super::layout::Held;
+use super::source::{Source, item};
 use crate::collectives::{Collective, Ranks, ReduceOp};
 use crate::out_of_memory::patiently;
 use crate::state::{ColumnSpec, Part, Role, Slot, Table, pieces};

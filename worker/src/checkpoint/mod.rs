@@ -21,6 +21,7 @@ mod memory;
 mod pending;
 mod read;
 mod remove;
+mod source;
 mod writer;
 
 pub(crate) use commit::amend;
