@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 using dtrain::guard;
 using torch::autograd::AutogradContext;
@@ -201,26 +202,45 @@ at::ScalarType bits(const at::Tensor& x) {
   }
 }
 
+uint64_t host_fingerprint(const at::Tensor& dense) {
+  const auto* data = static_cast<const char*>(dense.const_data_ptr());
+  const size_t bytes = dense.nbytes(), words = bytes / sizeof(uint32_t);
+  uint64_t sum = 0;
+  uint32_t word = 0;
+  for (size_t index = 0; index < words; ++index) {
+    std::memcpy(&word, data + index * sizeof word, sizeof word);
+    sum += static_cast<uint64_t>(word) * static_cast<uint32_t>(2 * index + 1);
+  }
+  word = 0;
+  std::memcpy(&word, data + words * sizeof word, bytes % sizeof word);
+  return sum + static_cast<uint64_t>(word) * static_cast<uint32_t>(2 * words + 1);
+}
+
 // In pieces, since the integers are added up in a copy of eight bytes each.
-uint64_t fingerprint(const at::Tensor& tensor) {
-  // Tensors without storage have no bits.
-  if (dtrain::symbolic_here() != dtrain::Symbolic::kNone || tensor.numel() == 0) return 0;
-  const at::NoGradGuard no_grad;
-  const auto x = tensor.detach();
-  const auto dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
-  const int64_t count = dense.numel(), longest = dense.is_cpu() ? 1 << 16 : 1 << 20;
+uint64_t device_fingerprint(const at::Tensor& dense) {
+  constexpr int64_t kPiece = 1 << 20;
+  const auto count = dense.numel();
   const auto flat = dense.as_strided({count}, {1}).view(bits(dense));
   const auto options = flat.options().dtype(at::kLong);
-  const auto weights = at::arange(1, 2 * std::min(count, longest), 2, options);
+  const auto weights = at::arange(1, 2 * std::min(count, kPiece), 2, options);
   auto sum = at::zeros({}, options);
-  for (int64_t begin = 0; begin < count; begin += longest) {
-    const auto length = std::min(longest, count - begin);
+  for (int64_t begin = 0; begin < count; begin += kPiece) {
+    const auto length = std::min(kPiece, count - begin);
     // A new tensor, since one of eight bytes each is not copied by `to`.
     const auto weighted = flat.narrow(0, begin, length).to(at::kLong).mul(weights.narrow(0, 0, length));
     // The factor keeps two pieces from being exchanged unseen.
     sum.mul_(3).add_(weighted.sum());
   }
   return static_cast<uint64_t>(sum.item<int64_t>());
+}
+
+uint64_t fingerprint(const at::Tensor& tensor, bool by_loop) {
+  // Tensors without storage have no bits.
+  if (dtrain::symbolic_here() != dtrain::Symbolic::kNone || tensor.numel() == 0) return 0;
+  const at::NoGradGuard no_grad;
+  const auto x = tensor.detach();
+  const auto dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
+  return by_loop && dense.is_cpu() ? host_fingerprint(dense) : device_fingerprint(dense);
 }
 
 } // namespace
@@ -238,8 +258,9 @@ int32_t dt_recompute(DtTensors inputs, DtCallback callback, void* sink, void (*e
   });
 }
 
-int32_t dt_fingerprint(const void* tensor, uint64_t* out, DtError* error) {
-  return guard(error, [&] { *out = fingerprint(dtrain::tensor(tensor)); });
+// Without `by_loop` a tensor of the host is treated as one of a GPU, for the tests.
+int32_t dt_fingerprint(const void* tensor, bool by_loop, uint64_t* out, DtError* error) {
+  return guard(error, [&] { *out = fingerprint(dtrain::tensor(tensor), by_loop); });
 }
 
 } // extern "C"

@@ -269,5 +269,5 @@ fallible! {
     unsafe fn dt_recompute(
         inputs: LentList<'_>, segment: DtCallback, sink: *mut c_void, each: extern "C" fn(*mut c_void, NewTensor)
     );
-    safe fn dt_fingerprint(tensor: Lent<'_>, out: &mut u64);
+    safe fn dt_fingerprint(tensor: Lent<'_>, by_loop: bool, out: &mut u64);
 }

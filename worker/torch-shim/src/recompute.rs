@@ -49,8 +49,13 @@ pub fn grad_enabled() -> bool {
 /// # Errors
 /// `NotImplemented` for elements of more than 8 bytes; where memory runs out.
 pub fn fingerprint(tensor: &Tensor) -> Result<u64, ShimError> {
+    fingerprint_by(tensor, true)
+}
+
+/// `by_loop`: over the memory of the host, where the tensor lies there; else by operations, as on a GPU.
+fn fingerprint_by(tensor: &Tensor, by_loop: bool) -> Result<u64, ShimError> {
     fetched("take a fingerprint", |out, error| {
-        ffi::dt_fingerprint(tensor.into(), out, error)
+        ffi::dt_fingerprint(tensor.into(), by_loop, out, error)
     })
 }
 

@@ -196,15 +196,18 @@ fn what_cannot_be_right_is_refused() {
 
 #[test]
 fn fingerprints_tell_bits_and_places_apart() {
-    let print = |tensor: &Tensor| fingerprint(tensor).unwrap();
-    for kind in [
+    for (kind, by_loop) in [
         Kind::Float,
         Kind::BFloat16,
         Kind::Double,
         Kind::Uint8,
         Kind::Int64,
         Kind::Bool,
-    ] {
+    ]
+    .into_iter()
+    .flat_map(|kind| [(kind, true), (kind, false)])
+    {
+        let print = |tensor: &Tensor| fingerprint_by(tensor, by_loop).unwrap();
         let x = (values(&[7, 5]) * 20.0).to_kind(Kind::Int64).abs().to_kind(kind);
         let before = x.copy();
         assert_eq!(print(&x), print(&x.copy()), "{kind:?}");
@@ -218,7 +221,8 @@ fn fingerprints_tell_bits_and_places_apart() {
         let piece = x.narrow(1, 1, 3);
         assert_eq!(print(&piece), print(&piece.contiguous()), "{kind:?}");
     }
-    // More than one piece.
+    // More than one piece of those that a GPU takes.
+    let print = |tensor: &Tensor| fingerprint_by(tensor, false).unwrap();
     let long = Tensor::zeros([(1 << 20) + 9], (Kind::Float, Device::Cpu));
     let before = print(&long);
     let _ = long.get((1 << 20) + 3).fill_(1.0);
