@@ -5,16 +5,7 @@ use std::rc::Rc;
 
 use crate::error::{ShimError, made};
 use crate::ffi;
-
-/// Operations of a thread.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Operations {
-    /// Those that compute: views, fresh memory and what is composed of others are not among them.
-    pub kernels: u64,
-    /// Those by which the host reads a value, for which a GPU would be waited for.
-    pub reads: u64,
-}
+pub use crate::ffi::Operations;
 
 /// Counts the operations of this thread while it lives, those of backward passes on the CPU among them.
 #[derive(Debug)]

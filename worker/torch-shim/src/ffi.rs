@@ -3,11 +3,13 @@
 //! Their parameters are types that say what C++ needs of them, so most functions are safe to call: [`Lent`] is a live tensor, [`Text`]
 //! bytes that live during the call, a reference a valid place.
 
+mod figures;
 mod types;
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
+pub use self::figures::{Adam, Head, Operations, Sgd, Usage, WeightDecay};
 pub(crate) use self::types::{Bytes, DtError, Lent, LentList, NewTensor, Object, Owned, Text};
 
 macro_rules! objects {
@@ -149,7 +151,7 @@ pub(crate) struct DtAutocast {
 unsafe extern "C" {
     pub(crate) safe fn dt_set_log_level(level: i32);
     pub(crate) safe fn dt_libtorch_version() -> Text<'static>;
-    pub(crate) safe fn dt_grad_mode_set(enabled: bool) -> bool;
+    pub(crate) safe fn dt_grad_mode_set(enabled: bool);
     pub(crate) safe fn dt_grad_mode() -> bool;
 }
 
@@ -185,11 +187,11 @@ fallible! {
     safe fn dt_tensor_set_grad(target: Lent<'_>, source: Option<Lent<'_>>);
     safe fn dt_fused_adam(
         parameter: Lent<'_>, grad: Lent<'_>, exp_avg: Lent<'_>, exp_avg_sq: Lent<'_>, step: Lent<'_>,
-        grad_scale: Option<Lent<'_>>, found_inf: Option<Lent<'_>>, options: crate::fused::Adam
+        grad_scale: Option<Lent<'_>>, found_inf: Option<Lent<'_>>, options: Adam
     );
     safe fn dt_fused_sgd(
         parameter: Lent<'_>, grad: Lent<'_>, momentum_buffer: Option<Lent<'_>>, grad_scale: Option<Lent<'_>>,
-        found_inf: Option<Lent<'_>>, options: crate::fused::Sgd
+        found_inf: Option<Lent<'_>>, options: Sgd
     );
     safe fn dt_unscale(grads: LentList<'_>, found_inf: Lent<'_>, inv_scale: Lent<'_>);
 }
@@ -222,7 +224,7 @@ unsafe extern "C" {
 // memory.cpp
 fallible! {
     safe fn dt_memory_account();
-    safe fn dt_memory_usage(device: i32, out: &mut crate::memory::Usage);
+    safe fn dt_memory_usage(device: i32, out: &mut Usage);
     safe fn dt_memory_reset_peak(device: i32);
     safe fn dt_memory_empty_cache(device: i32);
     safe fn dt_memory_info(device: i32, free_and_total: &mut [u64; 2]);
@@ -244,12 +246,13 @@ fallible! {
     safe fn dt_graph_has_ended(graph: &GraphHandle, out: &mut bool);
     safe fn dt_graph_stop_pool(host: bool, device: i32, pool: DtPool);
     safe fn dt_graph_release_pool(host: bool, device: i32, pool: DtPool);
+    // Of a capture that has ended well.
     safe fn dt_graph_replay(graph: &mut GraphHandle);
 }
 
 // symbolic.cpp
 fallible! {
-    unsafe fn dt_count_enter(into: *mut crate::count::Operations, out: &mut Option<Owned<CountingMode>>);
+    unsafe fn dt_count_enter(into: *mut Operations, out: &mut Option<Owned<CountingMode>>);
     safe fn dt_symbolic_enter(gpu: bool, cudnn_attention: bool, out: &mut Option<Owned<SymbolicMode>>);
 }
 unsafe extern "C" {
@@ -259,7 +262,7 @@ unsafe extern "C" {
 // cross_entropy.cpp
 fallible! {
     safe fn dt_head_loss(
-        hidden: Lent<'_>, table: Lent<'_>, shadow: Option<Lent<'_>>, targets: Lent<'_>, head: crate::head::Head,
+        hidden: Lent<'_>, table: Lent<'_>, shadow: Option<Lent<'_>>, targets: Lent<'_>, head: Head,
         out: &mut Option<NewTensor>
     );
 }

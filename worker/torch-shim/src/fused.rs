@@ -5,48 +5,7 @@ use tch::Tensor;
 
 use crate::error::{ShimError, checked};
 use crate::ffi::{self, Lent, LentList};
-
-/// How weight decay enters an update of Adam.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum WeightDecay {
-    /// Added to the gradient, and so to both moments: Adam (Kingma and Ba 2015, arXiv 1412.6980) with an L2 penalty.
-    L2 = 0,
-    /// Taken from the parameter itself: AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101).
-    Decoupled = 1,
-}
-
-/// The figures of one Adam or AdamW update.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[repr(C)]
-pub struct Adam {
-    /// Learning rate of this step.
-    pub lr: f64,
-    /// Decay of the mean and of the mean square of the gradient.
-    pub betas: [f64; 2],
-    /// Weight decay.
-    pub weight_decay: f64,
-    /// Added to the root of the mean square.
-    pub eps: f64,
-    /// How weight decay enters.
-    pub decay: WeightDecay,
-}
-
-/// The figures of one SGD update with torch's momentum: v <- momentum v + g, p <- p - lr v.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[repr(C)]
-pub struct Sgd {
-    /// Learning rate of this step.
-    pub lr: f64,
-    /// Momentum; with 0 there is no buffer.
-    pub momentum: f64,
-    /// Weight decay, added to the gradient.
-    pub weight_decay: f64,
-    /// Nesterov's look-ahead: p <- p - lr (g + momentum v).
-    pub nesterov: bool,
-    /// The first update sets the momentum buffer to the gradient.
-    pub first_step: bool,
-}
+pub use crate::ffi::{Adam, Sgd, WeightDecay};
 
 /// What the device itself has found out about the gradients, so that the host need not wait for it before an update. Both are
 /// float32 scalars on the gradients' device.

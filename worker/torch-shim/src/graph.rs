@@ -36,7 +36,7 @@ impl Pool {
     }
 }
 
-/// Work that was written down.
+/// Work that was written down, by a capture that has ended well: nobody else has one to replay.
 #[derive(Debug)]
 pub struct Graph(ffi::Owned<ffi::GraphHandle>);
 

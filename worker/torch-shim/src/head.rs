@@ -4,19 +4,7 @@ use tch::Tensor;
 
 use crate::error::{ShimError, tensor};
 use crate::ffi;
-
-/// How the loss of a head is computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct Head {
-    /// The target that counts for nothing.
-    pub ignored: i64,
-    /// Rows whose logits are there at a time, at least 1.
-    pub rows: i64,
-    /// Within a product the vocabulary is filled up to a multiple of this, at least 1: products of odd sizes are slow on GPUs. What is
-    /// filled up counts for nothing.
-    pub multiple: i64,
-}
+pub use crate::ffi::Head;
 
 impl Head {
     /// The sum over all rows of the cross-entropy of `hidden` x `table`ᵀ against `targets`: R x width, vocabulary x width, and R int64. It

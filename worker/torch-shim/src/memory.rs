@@ -7,19 +7,8 @@ use tch::Device;
 
 use crate::error::{ShimError, checked, fetched};
 use crate::ffi;
+pub use crate::ffi::Usage;
 use crate::tensor::device_index;
-
-/// Bytes of tensors on one device.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Usage {
-    /// In use by tensors.
-    pub allocated: u64,
-    /// Held by the allocator, in use or not; on the host as `allocated`.
-    pub reserved: u64,
-    /// The highest `allocated` since the start or the last [`reset_peak`].
-    pub peak: u64,
-}
 
 /// Begins to keep account of tensors on the host. Called before the first tensor: older ones are not counted. Later calls do nothing.
 pub fn account() -> Result<(), ShimError> {
