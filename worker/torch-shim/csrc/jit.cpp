@@ -49,6 +49,7 @@ constexpr std::array kMoody = {
     Moody{"aten::batch_norm", "training", nullptr, "running_mean"},
     Moody{"aten::native_batch_norm", "training", nullptr, "running_mean"},
     Moody{"aten::cudnn_batch_norm", "training", nullptr, "running_mean"},
+    Moody{"aten::miopen_batch_norm", "training", nullptr, "running_mean"},
     Moody{"aten::instance_norm", "use_input_stats", nullptr, "running_mean"},
     Moody{"aten::dropout", "train", "p", nullptr},
     Moody{"aten::native_dropout", "train", "p", nullptr},

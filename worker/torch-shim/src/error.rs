@@ -259,6 +259,12 @@ mod tests {
         for (texts, kind) in all {
             for text in texts {
                 assert_eq!(kind_of(&tch::TchError::Torch((*text).to_owned())), kind, "{text}");
+                // So an exception of libtorch without a type of its own is known too.
+                assert_eq!(
+                    by_words(text),
+                    (kind != ErrorKind::Other).then_some(kind),
+                    "{text}"
+                );
             }
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tch::{Device, Tensor};
 
 use crate::copy::copy_out;
-use crate::error::{ErrorKind, ShimError, checked};
+use crate::error::{ErrorKind, ShimError, checked, kind_of};
 use crate::stream::{Event, Stream};
 use crate::{cuda, ffi};
 
@@ -225,7 +225,8 @@ impl Lane for Host {
     }
 
     fn copy(&mut self, tensor: &Tensor, to: &mut [u8]) -> Result<(), ShimError> {
-        Ok(copy_out(tensor, to)?)
+        let failed = |error| ShimError::new("copy a tensor", kind_of(&error), error.to_string());
+        copy_out(tensor, to).map_err(failed)
     }
 
     fn mark(&mut self) -> Result<Arc<dyn Mark>, ShimError> {
