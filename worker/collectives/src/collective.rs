@@ -9,7 +9,7 @@ use super::{CollectiveError, Operation, ReduceOp};
 pub enum Collective<'a> {
     /// Reduces a tensor over all ranks, in place: every rank ends with the same bits.
     AllReduce(&'a Tensor, ReduceOp),
-    /// Copies this rank's tensor to all ranks, in place.
+    /// Copies the tensor of the rank that is named to all ranks, in place.
     Broadcast(&'a Tensor, usize),
     /// Collects every rank's part in the order of ranks. In place where `input` is the `rank`-th of `size` equal parts of `output`.
     AllGather {
@@ -42,6 +42,10 @@ const KINDS: [Kind; 8] = [
     Kind::Uint8,
 ];
 
+pub(crate) fn bytes_of(tensor: &Tensor) -> usize {
+    tensor.numel() * tensor.kind().elt_size_in_bytes()
+}
+
 impl<'a> Collective<'a> {
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -70,7 +74,7 @@ impl<'a> Collective<'a> {
 
     /// The bytes of what this rank gives.
     pub(crate) fn bytes(self) -> usize {
-        self.input().numel() * self.input().kind().elt_size_in_bytes()
+        bytes_of(self.input())
     }
 
     /// Whether `size` ranks can do it, checked before anything is sent: a rank that refuses alone would leave the others waiting, so

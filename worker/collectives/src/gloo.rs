@@ -96,7 +96,14 @@ impl ProcessGroup for GlooGroup {
         }
         let operation = self.caller.operation(one.name(), one.bytes());
         let torch = |error| operation.torch(error);
-        let staged = host(one.output()).map_err(torch)?;
+        let staged = match one {
+            // All of it is written: nothing need be copied from the device.
+            Collective::AllGather { output, .. } if output.device() != Device::Cpu => {
+                Tensor::f_empty([output.numel() as i64], (output.kind(), Device::Cpu))
+            }
+            _ => host(one.output()),
+        };
+        let staged = staged.map_err(torch)?;
         let input = || Ok(vec![host(one.input()).map_err(torch)?]);
         let (what, outputs, inputs) = match one {
             Collective::AllReduce(_, op) => (Kind::AllReduce(op), vec![staged.shallow_clone()], Vec::new()),

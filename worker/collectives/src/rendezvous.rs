@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dtrain_common::env::{EnvError, WorkerEnv, collective_timeout};
 use dtrain_torch_shim::store::TcpStore;
-use dtrain_torch_shim::{ShimError, gloo};
+use dtrain_torch_shim::{ErrorKind, ShimError, gloo};
 use tch::Device;
 use thiserror::Error;
 
@@ -146,9 +146,13 @@ impl Rendezvous {
     pub fn opening(&self) -> Result<Vec<u8>, RendezvousError> {
         let rank = self.env.rank;
         let lost = |source| RendezvousError::NoOpening { rank, source };
-        let Some(store) = &self.store else {
-            return Ok(Vec::new());
-        };
+        let store = self.store.as_ref().ok_or_else(|| {
+            lost(ShimError {
+                op: "read from the store",
+                kind: ErrorKind::InvalidArgument,
+                message: "a single process has no store".into(),
+            })
+        })?;
         let mut value = store.get(OPENING).map_err(lost)?;
         store.add(OPENING_READ, 1).map_err(lost)?;
         match value.first() {

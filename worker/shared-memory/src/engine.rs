@@ -161,7 +161,7 @@ impl Engine {
         }
         let late = |job: &Job| job.deadline.is_some_and(|deadline| deadline <= now);
         let mut late = fronts().filter(|(job, _)| late(job));
-        late.find_map(|(job, stage)| {
+        late.next().and_then(|(job, stage)| {
             let rank = control.behind(stage, job.sequence).next()?;
             let after = job.timeout;
             Some(Fault::TimedOut { rank, after })

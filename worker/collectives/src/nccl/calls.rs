@@ -63,7 +63,7 @@ fn parts(tensor: &Tensor) -> (*mut c_void, usize, i32) {
         Kind::Int => ncclDataType_t::ncclInt32,
         Kind::Int8 => ncclDataType_t::ncclInt8,
         Kind::Uint8 => ncclDataType_t::ncclUint8,
-        // `Check::tensor` lets no other pass.
+        // `Collective::check` lets no other pass.
         _ => ncclDataType_t::ncclFloat32,
     };
     (tensor.data_ptr(), tensor.numel(), kind as i32)

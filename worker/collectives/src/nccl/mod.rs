@@ -33,6 +33,7 @@ use self::timeline::{GpuTimeline, Timeline};
 use self::watchdog::Watchdog;
 use self::work::{Barrier, InFlight};
 use super::caller::Caller;
+use super::collective::bytes_of;
 use super::{Collective, CollectiveError, Done, Operation, ProcessGroup, ReduceOp, Work};
 
 /// How a group of NCCL's is called among its ranks: rank 0 makes it, see [`Nccl::invite`].
@@ -168,7 +169,9 @@ impl NcclGroup {
         if all.is_empty() {
             return Ok(Box::new(Done));
         }
-        let operation = self.caller.operation(op, all.iter().map(|one| one.bytes()).sum());
+        let tensors: Vec<&Tensor> = all.iter().flat_map(tensors).collect();
+        let bytes = tensors.iter().map(|tensor| bytes_of(tensor)).sum();
+        let operation = self.caller.operation(op, bytes);
         self.timeline.fork().map_err(|error| operation.error(error))?;
         let stream = self.timeline.stream();
         self.communicator
@@ -178,13 +181,12 @@ impl NcclGroup {
             })?;
         let mark = self.timeline.mark().map_err(|error| operation.error(error))?;
         self.watchdog.watch(operation, Arc::clone(&mark));
-        let tensors = all.iter().flat_map(|one| [one.input(), one.output()]);
         Ok(Box::new(InFlight {
             operation,
             mark,
             communicator: Arc::clone(&self.communicator),
             timeline: Arc::clone(&self.timeline),
-            tensors: tensors.map(Tensor::shallow_clone).collect(),
+            tensors: tensors.into_iter().map(Tensor::shallow_clone).collect(),
         }))
     }
 
@@ -198,6 +200,16 @@ impl NcclGroup {
                 operation: Operation::new(one.name(), self.caller.rank),
                 reason: format!("the tensor is on {place:?}, and this rank's group on {own:?}"),
             }),
+        }
+    }
+}
+
+/// All that an operation reads or writes.
+fn tensors<'a>(one: &Collective<'a>) -> Vec<&'a Tensor> {
+    match one {
+        Collective::AllReduce(tensor, _) | Collective::Broadcast(tensor, _) => vec![tensor],
+        Collective::AllGather { output, input } | Collective::ReduceScatter { output, input, .. } => {
+            vec![input, output]
         }
     }
 }
