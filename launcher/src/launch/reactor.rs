@@ -51,6 +51,7 @@ pub(super) fn attempt(inbox: &Inbox, job: Job<'_>, screen: &Screen) -> anyhow::R
         stop: Arc::new(stop),
         alive,
     };
+    let group = Group::new(inbox, job.specs, job.files, capture)?;
     let notices = screen.notices.clone();
     let tell = move |text| drop(notices.send(format!("dtrain: {text}")));
     let store = job.store.map(|store| store.serve(tell)).transpose();
@@ -65,7 +66,7 @@ pub(super) fn attempt(inbox: &Inbox, job: Job<'_>, screen: &Screen) -> anyhow::R
             notices: job.notices,
         }),
         actions: VecDeque::new(),
-        group: Group::new(inbox, job.specs, job.files, capture)?,
+        group,
         watch: job.heartbeats.watch(workers, inbox.begun),
         look_every: job.hang.map_or(TICK, |hang| hang.look_every()),
         plan: job.plan,

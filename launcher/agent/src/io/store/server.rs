@@ -16,6 +16,10 @@ use std::time::Duration;
 
 /// Bytes read at a time.
 const CHUNK: usize = 64 << 10;
+/// Bytes of a request that is not whole which a connection may keep before all are counted.
+const SMALL: usize = 4 << 10;
+/// Bytes that the requests and answers under way may take together.
+const UNDER_WAY: usize = 256 << 20;
 /// More clients than any launch has.
 const MOST_CLIENTS: u64 = 16 << 10;
 /// After an error that comes again at once, such as of too many open files.
@@ -222,10 +226,22 @@ impl<T: Fn(Refusal)> Server<T> {
             done += length;
         }
         inbox.drain(..done);
-        if let Some(connection) = self.connections.get_mut(&client) {
+        let is_large = inbox.len() > SMALL;
+        // The memory of an empty one is given back.
+        if let Some(connection) = self.connections.get_mut(&client)
+            && !inbox.is_empty()
+        {
             connection.inbox = inbox;
         }
-        Ok(())
+        match is_large && self.under_way() > UNDER_WAY {
+            true => Err(Some(Refusal::Full)),
+            false => Ok(()),
+        }
+    }
+
+    fn under_way(&self) -> usize {
+        let each = |connection: &Connection| connection.inbox.len() + connection.outbox.len();
+        self.connections.values().map(each).sum()
     }
 
     fn send(&mut self, client: Client, bytes: &[u8]) -> io::Result<()> {
@@ -251,6 +267,9 @@ impl Connection {
         }
         self.outbox.drain(..sent);
         let is_full = !self.outbox.is_empty();
+        if !is_full {
+            self.outbox = Vec::new();
+        }
         if is_full != self.is_full {
             self.is_full = is_full;
             let flags = if is_full { EventFlags::OUT } else { EventFlags::IN };
@@ -285,7 +304,7 @@ fn respond(
             return Ok((sum.to_ne_bytes().to_vec(), woken));
         }
         Request::Check(keys) => vec![if table.check(keys) { READY } else { NOT_READY }],
-        Request::Wait(keys) if table.wait(client, keys) => vec![STOP_WAITING],
+        Request::Wait(keys) if table.wait(client, keys)? => vec![STOP_WAITING],
         Request::Wait(_) => Vec::new(),
         Request::CountKeys => number(table.keys().len()),
         Request::Delete(key) => number(table.delete(key).into()),
