@@ -204,10 +204,10 @@ impl Manifest {
         self.files.iter().try_for_each(|entry| entry.check_size(dir))
     }
 
-    /// Checks every file's size and checksum.
+    /// Checks every file's size and checksum, up to the first that is damaged.
     pub fn verify(&self, dir: &Path) -> Result<(), ManifestError> {
         self.check_sizes(dir)?;
-        entry::damage(&self.files, dir, |_| ())
+        entry::damage(&self.files, dir, true, |_| ())
             .into_iter()
             .next()
             .map_or(Ok(()), Err)
@@ -232,7 +232,7 @@ impl Manifest {
                 Err(error) => found.push(error),
             }
         }
-        found.extend(entry::damage(&sized, dir, read));
+        found.extend(entry::damage(&sized, dir, false, read));
         found
     }
 

@@ -13,12 +13,49 @@ const READ_BYTES: usize = 1 << 18;
 
 /// The checksum of so many bytes, in 64 lower-case hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(try_from = "Fields", into = "Fields")]
 pub enum Checksum {
     /// BLAKE3 with 256 bits, which one core computes as fast as a disk writes.
     Blake3(String),
     /// SHA-256, in checkpoints up to format 3.
     Sha256(String),
+}
+
+/// [`Checksum`] as it is in JSON, within an object that has other fields.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct Fields {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blake3: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sha256: Option<String>,
+}
+
+impl Fields {
+    /// The one there is, if there is one.
+    pub(super) fn checksum(self) -> Result<Option<Checksum>, &'static str> {
+        match (self.blake3, self.sha256) {
+            (Some(_), Some(_)) => Err("both `blake3` and `sha256`; expected one of them"),
+            (blake3, sha256) => Ok(blake3.map(Checksum::Blake3).or(sha256.map(Checksum::Sha256))),
+        }
+    }
+}
+
+impl TryFrom<Fields> for Checksum {
+    type Error = &'static str;
+
+    fn try_from(fields: Fields) -> Result<Self, Self::Error> {
+        fields.checksum()?.ok_or("missing field `blake3` of a part")
+    }
+}
+
+impl From<Checksum> for Fields {
+    fn from(checksum: Checksum) -> Self {
+        let (blake3, sha256) = match checksum {
+            Checksum::Blake3(digits) => (Some(digits), None),
+            Checksum::Sha256(digits) => (None, Some(digits)),
+        };
+        Self { blake3, sha256 }
+    }
 }
 
 impl Checksum {

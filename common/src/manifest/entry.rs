@@ -3,15 +3,15 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::checksum::Checksum;
+use super::checksum::{Checksum, Fields};
 use super::error::{ManifestError, failed};
 use serde::{Deserialize, Serialize};
 
 /// One file of a checkpoint. In JSON it has a checksum, where one rank has written all of it, or `parts`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Written", into = "Written")]
+#[serde(try_from = "Written", into = "Written")]
 pub struct FileEntry {
     /// Plain file name within the checkpoint's folder.
     pub name: String,
@@ -36,17 +36,20 @@ struct Written {
     name: String,
     bytes: u64,
     #[serde(flatten)]
-    checksum: Option<Checksum>,
+    checksum: Fields,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     parts: Vec<Part>,
 }
 
-impl From<Written> for FileEntry {
-    fn from(written: Written) -> Self {
+impl TryFrom<Written> for FileEntry {
+    type Error = &'static str;
+
+    fn try_from(written: Written) -> Result<Self, Self::Error> {
         let (name, bytes, mut parts) = (written.name, written.bytes, written.parts);
         // Both together do not add up to the file, which is refused.
-        parts.extend(written.checksum.map(|checksum| Part { bytes, checksum }));
-        Self { name, bytes, parts }
+        let whole = written.checksum.checksum()?;
+        parts.extend(whole.map(|checksum| Part { bytes, checksum }));
+        Ok(Self { name, bytes, parts })
     }
 }
 
@@ -58,7 +61,7 @@ impl From<FileEntry> for Written {
         Self {
             name,
             bytes,
-            checksum: whole.map(|part| part.checksum),
+            checksum: whole.map(|part| part.checksum.into()).unwrap_or_default(),
             parts,
         }
     }
@@ -110,8 +113,14 @@ impl FileEntry {
     }
 }
 
-/// What is wrong with the content of these files, in their order. `read` is told of the bytes read.
-pub(super) fn damage(files: &[FileEntry], dir: &Path, read: impl Fn(u64) + Sync) -> Vec<ManifestError> {
+/// What is wrong with the content of these files, in their order. With `first_only` no more is begun once
+/// something was found. `read` is told of the bytes read.
+pub(super) fn damage(
+    files: &[FileEntry],
+    dir: &Path,
+    first_only: bool,
+    read: impl Fn(u64) + Sync,
+) -> Vec<ManifestError> {
     let mut slices = Vec::new();
     for entry in files {
         let mut offset = 0;
@@ -121,11 +130,15 @@ pub(super) fn damage(files: &[FileEntry], dir: &Path, read: impl Fn(u64) + Sync)
         }
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let next = AtomicUsize::new(0);
+    let (next, is_enough) = (AtomicUsize::new(0), AtomicBool::new(false));
     let check_some = || {
         let taken = std::iter::from_fn(|| {
+            if is_enough.load(Ordering::Relaxed) {
+                return None;
+            }
             let at = next.fetch_add(1, Ordering::Relaxed);
             let checked = slices.get(at)?.check(dir, &read);
+            is_enough.fetch_or(first_only && checked.is_err(), Ordering::Relaxed);
             Some(checked.err().map(|error| (at, error)))
         });
         taken.flatten().collect::<Vec<_>>()

@@ -272,6 +272,19 @@ fn all_damage_is_listed() {
     assert_eq!(damage(&|name| name == "two").len(), 2);
 }
 
+/// Nobody who resumes asks what the rest of a damaged checkpoint is like.
+#[test]
+fn reading_ends_with_the_first_damage() {
+    let (dir, mut manifest) = checkpoint();
+    fs::write(dir.path().join("model.safetensors"), vec![1; 1000]).unwrap();
+    manifest.files[0].bytes = 1000;
+    manifest.files[0].parts = vec![part(dir.path(), b"0"); 1000];
+    let damage = |first_only| entry::damage(&manifest.files, dir.path(), first_only, |_| ()).len();
+    assert_eq!(damage(false), 1000);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    assert!((1..=threads).contains(&damage(true)));
+}
+
 /// What was written when one rank wrote all, and up to format 3 when several did.
 #[test]
 fn earlier_formats_are_read() {
@@ -298,13 +311,26 @@ fn earlier_formats_are_read() {
 }
 
 #[test]
-fn a_file_without_a_checksum_is_refused() {
+fn two_checksums_or_none_are_refused() {
     let (_dir, manifest) = checkpoint();
     let text = serde_json::to_string(&manifest).unwrap();
     let old = text.replace(&format!("\"format\":{FORMAT}"), "\"format\":1");
     parse(&old).unwrap();
-    let none = old.replace("\"blake3\"", "\"other\"");
-    assert!(matches!(parse(&none), Err(ManifestError::Parts { .. })));
+    let refused = |text: &str, why: &str| {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    };
+    let with = |checksum: &str| old.replace("\"blake3\"", checksum);
+    refused(&with("\"sha256\":\"0\",\"blake3\""), "expected one of them");
+    refused(&with("\"blake3\":5,\"other\""), "expected a string");
+    refused(
+        &with("\"parts\":[{\"bytes\":3}],\"other\""),
+        "missing field `blake3`",
+    );
+    assert!(matches!(
+        parse(&with("\"other\"")),
+        Err(ManifestError::Parts { .. })
+    ));
 }
 
 /// What says where a run stood is worth as much as its tensors: not a bit of it may change unseen.
