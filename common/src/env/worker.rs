@@ -113,6 +113,8 @@ impl WorkerEnv {
         let nodes = read.size(GROUP_WORLD_SIZE, 1)?;
         let local_size = read.size(LOCAL_WORLD_SIZE, world_size.div_ceil(nodes))?;
         let node = (rank / local_size).min(nodes - 1);
+        let role_size = read.size(ROLE_WORLD_SIZE, world_size)?;
+        read.rank(ROLE_RANK, rank.min(role_size - 1), ROLE_WORLD_SIZE, role_size)?;
         let error_file = get(TORCHELASTIC_ERROR_FILE).filter(|path| !path.is_empty());
         Ok(Self {
             rank,

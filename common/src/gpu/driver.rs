@@ -117,18 +117,19 @@ fn gpu(nvml: &Nvml, index: u32) -> Result<GpuInfo, GpuError> {
     let opened = nvml.device_by_index(index);
     let device = opened.map_err(failed(format!("open {title}")))?;
     let mig = instances(&device, &title)?;
-    info(&device, index, &title, mig)
+    info(&device, index, &title, true, mig)
 }
 
 fn info(
     device: &Device<'_>,
     index: u32,
     title: &str,
+    is_whole: bool,
     mig: Option<Vec<GpuInfo>>,
 ) -> Result<GpuInfo, GpuError> {
     let of = |what: &str| failed(format!("{what} {title}"));
     let uuid = match device.uuid() {
-        Err(NvmlError::NotSupported) => None,
+        Err(NvmlError::NotSupported) if is_whole => None,
         other => Some(other.map_err(of("identify"))?),
     };
     let (total_bytes, free_bytes) = match (device.memory_info(), &mig) {
@@ -162,7 +163,7 @@ fn instances(device: &Device<'_>, gpu: &str) -> Result<Option<Vec<GpuInfo>>, Gpu
     let taken = (0..most).filter_map(|index| Some((index, device.mig_device_by_index(index).ok()?)));
     let read = taken.map(|(index, instance)| {
         let title = format!("MIG instance {index} of {gpu}");
-        info(&instance, index, &title, None)
+        info(&instance, index, &title, false, None)
     });
     read.collect::<Result<_, _>>().map(Some)
 }

@@ -28,7 +28,10 @@ words! { auto off }
 
 /// What dtrain chooses, unless the user has decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected \"auto\" or a value of the setting: a whole number, true or false, or a size such as \"14 GiB\""
+)]
 pub enum Auto<T> {
     /// `"auto"`: chosen by dtrain.
     #[default]
@@ -59,7 +62,10 @@ pub type Budget = Auto<ByteSize>;
 
 /// Memory for decoded images, for each rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected \"auto\", \"off\" or a size such as \"4 GiB\""
+)]
 pub enum Cache {
     /// `"auto"`: what dtrain thinks the machine can spare.
     #[default]

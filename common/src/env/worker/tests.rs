@@ -112,6 +112,8 @@ fn bad_values_are_named() {
         (LOCAL_RANK, "9"),
         (LOCAL_WORLD_SIZE, "0"),
         (GROUP_RANK, "1"),
+        (ROLE_RANK, "4"),
+        (ROLE_WORLD_SIZE, "0"),
         (TORCHELASTIC_RESTART_COUNT, "-1"),
         (TORCHELASTIC_USE_AGENT_STORE, "perhaps"),
     ] {
