@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::memory_report::Owners;
 use crate::plan::{EvalJob, EvalWeights};
+use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::Manifest;
@@ -150,7 +151,9 @@ fn evaluate<T: BuildTask + 'static>(
         limits,
         stop: place.stop,
     };
-    let cut = recipe.partition(place.ranks.size(), recipe.memory.micro_batch.stated());
+    // Groups of batch normalisations are the training's.
+    let limit = recipe.memory.micro_batch.stated();
+    let cut = Partition::new(recipe.train.effective_batch, place.ranks.size(), limit);
     let usual = || cut.map_or(1, |cut| cut.micro_batch());
     let batch = subject.batch.unwrap_or_else(usual);
     // Steps of an epoch that were taken belong to it.

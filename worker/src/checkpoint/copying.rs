@@ -4,6 +4,7 @@
 //! its own, and otherwise by the thread that writes.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dtrain_torch_shim::copy::copy_out;
@@ -75,6 +76,8 @@ pub(super) struct Copier {
     beside: Option<Beside>,
     /// For the first copy, while it is made ready.
     preparing: Option<Work<Memory>>,
+    /// Nobody waits for it any more.
+    is_over: Arc<AtomicBool>,
     /// For the next copy.
     memory: Option<Memory>,
 }
@@ -87,6 +90,7 @@ impl Copier {
             threads,
             beside: device.is_cuda().then(|| Beside::of(device)).transpose()?,
             preparing: None,
+            is_over: Arc::default(),
             memory: None,
         })
     }
@@ -95,14 +99,10 @@ impl Copier {
     pub(super) fn prepare(&mut self, model: &Model) -> Result<(), CheckpointError> {
         let sources = items::files(model, &self.ranks, self.device)?;
         let (_, bytes) = parts(&layout(&sources, self.ranks.size())?, self.ranks.rank());
-        let device = self.device;
+        let (device, is_over) = (self.device, Arc::clone(&self.is_over));
         self.preparing = Some(Work::begin(move || {
             stand_back();
-            let mut memory = Memory::of(bytes)?;
-            // Touching new memory takes longer than a copy.
-            memory.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
-            memory.pin(device);
-            Ok(memory)
+            ready(bytes, device, &is_over)
         }));
         Ok(())
     }
@@ -116,11 +116,19 @@ impl Copier {
     /// changes.
     pub(super) fn begin(&mut self, model: &Model) -> Result<Copying, CheckpointError> {
         let kept = match self.preparing.take() {
-            // What is nearly ready is ready sooner than new memory.
-            Some(preparing) => Some(preparing.end()?),
+            // What is nearly ready is ready sooner than new memory. Where it failed, the copy takes new memory, as the other ranks go on.
+            Some(preparing) => preparing.end().ok(),
             None => self.memory.take(),
         };
         let sources = items::files(model, &self.ranks, self.device)?;
+        self.start(sources, kept)
+    }
+
+    fn start(
+        &mut self,
+        sources: Vec<(&'static str, Vec<Source>)>,
+        kept: Option<Memory>,
+    ) -> Result<Copying, CheckpointError> {
         let files: Arc<[FileLayout]> = layout(&sources, self.ranks.size())?.into();
         let rank = self.ranks.rank();
         let (parts, bytes) = parts(&files, rank);
@@ -153,6 +161,26 @@ impl Copier {
             rest,
         })
     }
+}
+
+impl Drop for Copier {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Memory of so many bytes that the system has given; less of it where it `is_over` before.
+fn ready(bytes: usize, device: Device, is_over: &AtomicBool) -> Result<Memory, CheckpointError> {
+    let mut memory = Memory::of(bytes)?;
+    let mut pages = memory.iter_mut().step_by(PAGE);
+    // Touching new memory takes longer than a copy.
+    while let (false, Some(page)) = (is_over.load(Ordering::Relaxed), pages.next()) {
+        *page = 1;
+    }
+    if !is_over.load(Ordering::Relaxed) {
+        memory.pin(device);
+    }
+    Ok(memory)
 }
 
 /// A copy that was begun. What may change in the next step is copied.
@@ -312,36 +340,46 @@ mod tests {
             |name: &str, tensor: &Tensor| Source::whole(name.into(), tensor.shallow_clone()).unwrap();
         let mut sources = vec![source("changes", &changes), source("lasts", &lasts)];
         sources[1].lasts = true;
-        let sources = [("file", sources)];
-        let layouts = layout(&sources, 1).unwrap();
-        let (parts, bytes) = parts(&layouts, 0);
-        let file = parts[0].place.start..parts[0].place.start + layouts[0].bytes as usize;
-        let mut memory = Memory::of(bytes).unwrap();
+        let sources = || vec![("file", sources.iter().map(copy_of).collect())];
 
-        let [changing, _] = pairs(&layouts, &sources, 0, &mut memory).unwrap();
-        copy(changing, 2).unwrap();
+        let mut copier = Copier::new(&Ranks::single(), Device::Cpu, 2).unwrap();
+        let copying = copier.start(sources(), None).unwrap();
         // The step that follows changes the one, and computes the other's next value from what is still there.
         let _ = changes.fill_(-1.0);
         let _ = lasts.fill_(3.0);
-        let [_, lasting] = pairs(&layouts, &sources, 0, &mut memory).unwrap();
-        copy(lasting, 2).unwrap();
+        let copied = copying.end().unwrap();
         let _ = lasts.fill_(-1.0);
-        all_are(&memory[file.clone()], 1.0, 3.0);
+        all_are(&copied, 1.0, 3.0);
 
         // Beside the step, as by a GPU, which here copies at once.
-        let mut memory = Some(Box::new(Memory::of(bytes).unwrap()));
-        let mut beside = Beside::of(Device::Cpu).unwrap();
-        let landing = Landing::start(&mut beside, &mut memory, |memory| {
-            pairs(&layouts, &sources, 0, memory).map_err(CheckpointError::from)
-        });
-        let landing = landing.unwrap();
+        copier.beside = Some(Beside::of(Device::Cpu).unwrap());
+        let copying = copier.start(sources(), Some(copied.memory)).unwrap();
         let _ = changes.fill_(-2.0);
-        landing.landed().hold().unwrap();
-        let memory = landing.wait().unwrap();
-        all_are(&memory[file], -1.0, -1.0);
+        copying.landed().unwrap().hold().unwrap();
+        all_are(&copying.end().unwrap(), -1.0, -1.0);
     }
 
-    fn all_are(file: &[u8], changes: f32, lasts: f32) {
+    fn copy_of(source: &Source) -> Source {
+        let whole = source.elements(&(0..1000)).unwrap();
+        let copy = Source::whole(source.item.name.clone(), whole).unwrap();
+        Source {
+            lasts: source.lasts,
+            ..copy
+        }
+    }
+
+    #[test]
+    fn memory_that_nobody_waits_for_is_not_made_ready() {
+        let touched = |is_over| {
+            let memory = ready(10 * PAGE, Device::Cpu, &AtomicBool::new(is_over)).unwrap();
+            memory.iter().filter(|byte| **byte > 0).count()
+        };
+        assert_eq!((touched(false), touched(true)), (10, 0));
+    }
+
+    fn all_are(copied: &Copied, changes: f32, lasts: f32) {
+        let start = copied.parts[0].place.start;
+        let file = &copied.memory[start..start + copied.files[0].bytes as usize];
         let read = safetensors::SafeTensors::deserialize(file).unwrap();
         let all = |name: &str, value: f32| {
             let bytes = read.tensor(name).unwrap().data().to_vec();

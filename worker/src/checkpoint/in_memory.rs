@@ -5,7 +5,6 @@
 //! die, one slot is whole. `dtrain_common::memory_copies` describes the place.
 
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -57,7 +56,7 @@ impl MemoryCopies {
         let (slot, rank) = (self.slots[(manifest.step % 2) as usize].clone(), self.rank);
         self.writing = Some(Work::begin(move || {
             let copied = copying.end()?;
-            write(&slot, rank, &copied, &manifest).map_err(CheckpointError::io("write", slot))?;
+            write(&slot, rank, &copied, &manifest)?;
             Ok(copied.memory)
         }));
         Ok(())
@@ -83,39 +82,59 @@ pub(crate) fn newest(place: &Path, ranks: usize) -> Option<(PathBuf, u64)> {
     SLOTS.into_iter().filter_map(whole).max_by_key(|(_, step)| *step)
 }
 
-fn write(slot: &Path, rank: usize, copied: &Copied, manifest: &Manifest) -> io::Result<()> {
-    mark(slot, rank, 0)?;
+fn write(slot: &Path, rank: usize, copied: &Copied, manifest: &Manifest) -> Result<(), CheckpointError> {
+    let failed = || CheckpointError::io("write", slot);
+    mark(slot, rank, 0).map_err(failed())?;
     if rank == 0 {
-        write_manifest(slot, manifest)?;
+        let path = slot.join(manifest::FILE_NAME);
+        let bytes = manifest.to_bytes(&path)?;
+        fill(&path, bytes.len() as u64, [(0, &bytes[..])])?;
     }
     for (layout, parts) in copied.by_file() {
-        let file = File::options().write(true).open(slot.join(&layout.name))?;
-        file.set_len(layout.bytes)?;
-        for part in parts {
-            file.write_all_at(copied.bytes_of(part), part.offset)?;
-        }
+        let pieces = parts.iter().map(|part| (part.offset, copied.bytes_of(part)));
+        fill(&slot.join(&layout.name), layout.bytes, pieces)?;
     }
-    mark(slot, rank, manifest.step)
+    mark(slot, rank, manifest.step).map_err(failed())
 }
 
-fn write_manifest(slot: &Path, manifest: &Manifest) -> io::Result<()> {
-    let path = slot.join(manifest::FILE_NAME);
-    let bytes = manifest.to_bytes(&path).map_err(io::Error::other)?;
-    let file = File::options().write(true).open(path)?;
-    file.set_len(bytes.len() as u64)?;
-    file.write_all_at(&bytes, 0)
+/// Makes a file that is there so long, and writes these bytes at these places.
+fn fill<'a>(
+    path: &Path,
+    len: u64,
+    pieces: impl IntoIterator<Item = (u64, &'a [u8])>,
+) -> Result<(), CheckpointError> {
+    let fill = || {
+        let file = File::options().write(true).open(path)?;
+        file.set_len(len)?;
+        let mut pieces = pieces.into_iter();
+        pieces.try_for_each(|(offset, bytes)| file.write_all_at(bytes, offset))
+    };
+    fill().map_err(CheckpointError::io("write", path))
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use dtrain_common::memory_copies::FILES;
 
     use super::super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE};
+    use super::fill;
 
     #[test]
     fn the_launcher_knows_every_file() {
         for name in [MODEL_FILE, OPTIMIZER_FILE, EMA_FILE] {
             assert!(FILES.contains(&name), "{name}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(MODEL_FILE);
+        let error = fill(&path, 1, [(0, &b"a"[..])]).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("cannot write {}: ", path.display())),
+            "{error}"
+        );
     }
 }

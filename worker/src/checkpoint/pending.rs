@@ -41,6 +41,8 @@ struct PendingCheckpoint {
     begun: Instant,
     record: CheckpointRecord,
     copy: Option<Rest>,
+    /// The copy's memory, when it is free again: also where the write has failed.
+    memory: Receiver<Memory>,
     stage: Stage,
 }
 
@@ -61,7 +63,6 @@ enum Stage {
 
 /// This rank's part.
 struct Wrote {
-    memory: Memory,
     digests: Vec<Digest>,
     took: Duration,
 }
@@ -106,6 +107,7 @@ impl Checkpoints {
         let copying = self.copier.begin(model)?;
         let files = Arc::clone(&copying.files);
         let (copied, on_host) = mpsc::channel();
+        let (free, memory) = mpsc::channel();
         let copy = copying.landed().map_or(Rest::Host(on_host), Rest::Device);
         let (step, bytes) = (manifest.step, files.iter().map(|file| file.bytes).sum());
         let folder = commit::partial(&self.run_dir, step);
@@ -115,10 +117,13 @@ impl Checkpoints {
             let whole = copying.end();
             drop::<mpsc::Sender<()>>(copied);
             let (whole, begun) = (whole?, Instant::now());
+            let digests = writer::write(&whole, &folder, &disk);
+            let took = begun.elapsed();
+            // Who gives the checkpoint up needs it no more.
+            let _ = free.send(whole.memory);
             Ok(Wrote {
-                digests: writer::write(&whole, &folder, &disk)?,
-                memory: whole.memory,
-                took: begun.elapsed(),
+                digests: digests?,
+                took,
             })
         });
         self.pending = Some(PendingCheckpoint {
@@ -134,6 +139,7 @@ impl Checkpoints {
             },
             begun,
             copy: Some(copy),
+            memory,
             stage: Stage::Write(write),
         });
         Ok(())
@@ -209,9 +215,10 @@ impl Checkpoints {
             return Ok(None);
         };
         let partial = commit::partial(&self.run_dir, pending.manifest.step);
-        self.next_stage(pending).inspect_err(|_| {
-            if self.ranks.rank() == 0 {
-                // What is half written is of no use, and the space may be what lacks.
+        self.next_stage(pending).inspect_err(|error| {
+            let is_agreed = !matches!(error, CheckpointError::Collective(_));
+            if self.ranks.rank() == 0 && is_agreed {
+                // What is half written is of no use, and the space may be what lacks. Nobody writes any more.
                 remove(&partial);
             }
         })
@@ -224,10 +231,12 @@ impl Checkpoints {
         match pending.stage {
             Stage::Write(work) => {
                 let wrote = work.end();
+                if let Ok(memory) = pending.memory.try_recv() {
+                    self.copier.keep(memory);
+                }
                 let own = wrote.as_ref().ok().map(|wrote| &wrote.digests[..]);
                 let digests = exchange(&self.ranks, &pending.files, own);
                 let wrote = wrote?;
-                self.copier.keep(wrote.memory);
                 pending.record.write_ms = ms(wrote.took);
                 let digests = digests?;
                 let commit = if self.ranks.rank() == 0 {
@@ -236,7 +245,10 @@ impl Checkpoints {
                     pending.manifest.files = entries.collect();
                     let (run_dir, manifest) = (self.run_dir.clone(), pending.manifest.clone());
                     let keep = pending.keep;
-                    Some(Work::begin(move || commit::commit(&run_dir, &manifest, keep)))
+                    Some(Work::begin(move || {
+                        stand_back();
+                        commit::commit(&run_dir, &manifest, keep)
+                    }))
                 } else {
                     None
                 };

@@ -24,7 +24,7 @@ pub(super) fn run<T: BuildTask + 'static>(subject: Subject<'_>, job: &PlanJob) -
         };
         let plan = one::<T>(&subject, &job, stage)?;
         fits &= plan.fits();
-        out += &plan.render(&job)?;
+        out += &plan.render(&job).map_err(WorkerError::Job)?;
     }
     answer(&out);
     Ok(match fits {

@@ -40,7 +40,7 @@ pub(super) fn run<T: BuildTask + 'static>(
         budget: limit,
         stages,
     };
-    answer(&profile.render(job.json)?);
+    answer(&profile.render(job.json).map_err(WorkerError::Job)?);
     Ok(if fits {
         ExitStatus::Success
     } else {

@@ -38,6 +38,7 @@ pub(super) fn advise<P: Predictor>(
     half: Amp,
 ) -> Vec<Advice> {
     let subject = solver.subject();
+    let segments = subject.segments;
     let partition = |cut: &Cut| subject.partition(cut.ranks, Some(cut.micro_batch));
     let Ok(whole) = partition(&base.cut) else {
         return Vec::new();
@@ -59,7 +60,7 @@ pub(super) fn advise<P: Predictor>(
                 setting: Some(setting),
                 peak: prediction.peak,
                 saves,
-                relative_time: relative_time((base, &whole), (&prediction, &own)),
+                relative_time: relative_time((base, &whole), (&prediction, &own), segments),
             });
         }
     }

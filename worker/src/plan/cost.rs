@@ -19,13 +19,25 @@ use dtrain_common::batch::Partition;
 /// least that agrees, since large GPUs lose more and small ones less.
 const MICRO_STEP_SAMPLES: f64 = 0.5;
 
-/// The expected time of a step with `cut`, against that of a step with `plain`.
-pub(crate) fn relative_time(plain: (&Prediction, &Partition), cut: (&Prediction, &Partition)) -> f64 {
+/// The expected time of a step with `cut`, against that of a step with `plain`. `segments` are those of the model that can be computed
+/// again; where operations were not counted, a forward pass is taken to be a third of a step, and each segment an equal part of it.
+pub(crate) fn relative_time(
+    plain: (&Prediction, &Partition),
+    cut: (&Prediction, &Partition),
+    segments: usize,
+) -> f64 {
+    let counted = plain.0.flops > 0.0 && cut.0.flops > 0.0;
     let time = |(prediction, partition): (&Prediction, &Partition)| {
-        let steps = partition.grad_accum_steps() as f64;
-        let overhead = MICRO_STEP_SAMPLES * steps / partition.samples_of(0) as f64;
-        // A model may have no operations that are counted.
-        prediction.flops.max(1.0) * (1.0 + overhead)
+        let (steps, samples) = (
+            partition.grad_accum_steps() as f64,
+            partition.samples_of(0) as f64,
+        );
+        let again = prediction.cut.recompute as f64 / segments.max(1) as f64;
+        let work = match counted {
+            true => prediction.flops,
+            false => samples * (1.0 + again / 3.0),
+        };
+        work * (1.0 + MICRO_STEP_SAMPLES * steps / samples)
     };
     time(cut) / time(plain)
 }
@@ -43,6 +55,7 @@ mod tests {
         relative_time(
             (&predict(16, 0), &partition(16)),
             (&predict(micro_batch, recompute), &partition(micro_batch)),
+            4,
         )
     }
 
@@ -59,5 +72,15 @@ mod tests {
         }
         assert!((time(&machine, 16, 4) - 4.0 / 3.0).abs() < 1e-12);
         assert!((time(&machine, 16, 2) - 7.0 / 6.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn where_nothing_was_counted_a_forward_pass_is_a_third() {
+        let machine = Machine {
+            counts: false,
+            ..Machine::default()
+        };
+        assert!((time(&machine, 16, 4) - 4.0 / 3.0).abs() < 1e-12);
+        assert!((time(&machine, 2, 0) - 1.2121).abs() < 1e-4);
     }
 }

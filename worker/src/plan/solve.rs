@@ -115,7 +115,7 @@ impl<'a, P: Predictor> Solver<'a, P> {
         let plain = self.plain(asked)?;
         let whole = self.subject.partition(asked.ranks, None)?;
         let time = |prediction: &Prediction, partition: &Partition| {
-            relative_time((&plain, &whole), (prediction, partition))
+            relative_time((&plain, &whole), (prediction, partition), segments)
         };
         let mut fitting: Vec<(usize, Prediction)> = Vec::new();
         let without = largest(&sizes, asked.budget, |micro_batch| {

@@ -300,6 +300,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
             self.executor.take(&mut passes, &micro)?;
             let share = range.len() as f64 / cut.samples as f64;
             replica.model.buffers.take(share)?;
+            self.phases.leave();
             exchange.end_micro_step()?;
             pass.micro_steps += 1;
             if !is_last || !cut.is_evaluated {

@@ -60,7 +60,7 @@ impl<'b> Phases<'b> {
     }
 
     /// What was not refused in the phase is granted from now on.
-    fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.fault.end();
     }
 

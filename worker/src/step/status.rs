@@ -57,9 +57,9 @@ impl Status {
     pub(crate) fn merge(&self, reduced: &Tensor) -> Result<Self, TchError> {
         let values = Vec::<f64>::try_from(reduced.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?)?;
         let mut rest = values.as_slice();
+        let wrong = || TchError::Convert(format!("a status of {} values", values.len()));
         let mut take = |count: usize| -> Result<&[f64], TchError> {
-            let short = || TchError::Convert(format!("a status of {} values", values.len()));
-            let (taken, others) = rest.split_at_checked(count).ok_or_else(short)?;
+            let (taken, others) = rest.split_at_checked(count).ok_or_else(wrong)?;
             rest = others;
             Ok(taken)
         };
@@ -80,7 +80,10 @@ impl Status {
                 .collect(),
             writing: take(self.writing.len())?.to_vec(),
         };
-        Ok(merged)
+        match rest.is_empty() {
+            true => Ok(merged),
+            false => Err(wrong()),
+        }
     }
 
     /// Whether memory ran out on some rank: the step is dropped on all of them.
@@ -198,6 +201,8 @@ mod tests {
         assert_eq!(twice.used(false), [false, true, true]);
         assert!(status.merge(&Tensor::from_slice(&[1.0])).is_err());
         assert!(status.merge(&Tensor::from_slice(&[1.0; 8])).is_err());
+        let too_long = [status.values(), vec![0.0]].concat();
+        assert!(status.merge(&Tensor::from_slice(&too_long)).is_err());
     }
 
     #[test]

@@ -151,7 +151,7 @@ fn least_time(machine: &Machine, asked: &Asked) -> Option<f64> {
         for recompute in 0..=machine.segments {
             let prediction = machine.prediction(&asked.cut(partition.micro_batch(), recompute));
             let fits = prediction.peak <= asked.budget;
-            let time = relative_time((&plain, &whole), (&prediction, &partition));
+            let time = relative_time((&plain, &whole), (&prediction, &partition), machine.segments);
             if fits && least.is_none_or(|least| time < least) {
                 least = Some(time);
             }
