@@ -69,6 +69,8 @@ pub enum TrainError {
     Task(#[from] TaskError),
     #[error(transparent)]
     Kernel(#[from] ShimError),
+    #[error("parameter {name}: {source}")]
+    Moved { name: String, source: ShimError },
     #[error(
         "the gradient of {name} was added to after its reduction had begun: the model runs backward more than once per \
          micro-batch; set reduce.overlap = false"
@@ -100,6 +102,14 @@ impl TrainError {
         move |source| Self::Checkpoint { step, source }
     }
 
+    /// A parameter could not be moved into its block, or out of it.
+    pub(crate) fn moved(name: &str) -> impl Fn(ShimError) -> Self + Copy {
+        move |source| Self::Moved {
+            name: name.to_owned(),
+            source,
+        }
+    }
+
     /// Whether it is a checkpoint that a disk did not take, on this rank or another.
     pub(crate) fn is_of_disk(&self) -> bool {
         let Self::Checkpoint { source, .. } = self else {
@@ -119,7 +129,7 @@ impl OutOfMemory for TrainError {
             Self::Torch(error) => error.is_out_of_memory(),
             Self::Model(error) => error.is_out_of_memory(),
             Self::Task(error) => error.is_out_of_memory(),
-            Self::Kernel(error) => error.is_out_of_memory(),
+            Self::Kernel(error) | Self::Moved { source: error, .. } => error.is_out_of_memory(),
             Self::Collective(error) => error.is_out_of_memory(),
             Self::Checkpoint { source, .. } => source.is_out_of_memory(),
             _ => false,

@@ -67,7 +67,7 @@ impl Gpt {
         let mut root = registry.root();
         root.tie("lm_head.weight", "transformer.wte.weight");
         let mut scope = root.sub("transformer");
-        let tokens = Embedding::new(&mut scope.sub("wte"), vocabulary, width, options.init)?;
+        let tokens = Embedding::with_head(&mut scope.sub("wte"), vocabulary, width, options.init)?;
         let positions = Embedding::new(&mut scope.sub("wpe"), context, width, options.init)?;
         let mut stack = scope.sub("h");
         let blocks = (0..depth).map(|index| stack.sub(index).segment(|scope| Block::new(scope, &options)));

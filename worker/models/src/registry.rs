@@ -26,7 +26,7 @@ pub struct Entry {
     name: String,
     tensor: Tensor,
     role: Role,
-    shadow: Shadow,
+    shadow: Option<Shadow>,
 }
 
 impl Entry {
@@ -45,9 +45,9 @@ impl Entry {
         self.role
     }
 
-    /// Where its values in autocast's dtype go, which the layer computes with then.
-    pub fn shadow(&self) -> &Shadow {
-        &self.shadow
+    /// Where its values in autocast's dtype go, which the layer computes with then; none where it does not: see [`Scope::weight`].
+    pub fn shadow(&self) -> Option<&Shadow> {
+        self.shadow.as_ref()
     }
 
     /// The number of elements.
@@ -163,7 +163,7 @@ impl Registry {
             name,
             tensor: tensor.shallow_clone(),
             role,
-            shadow: Shadow::default(),
+            shadow: None,
         });
         Ok(())
     }
@@ -249,8 +249,10 @@ impl Scope<'_> {
     /// As [`Scope::parameter`], for a layer that computes products with it.
     pub fn weight(&mut self, name: &str, init: &Tensor) -> Result<Weight, ModelError> {
         let leaf = self.parameter(name, init)?;
-        let shadow = self.registry.entries.last().map(|entry| entry.shadow.clone());
-        let shadow = shadow.unwrap_or_default();
+        let shadow = Shadow::default();
+        if let Some(entry) = self.registry.entries.last_mut() {
+            entry.shadow = Some(shadow.clone());
+        }
         Ok(Weight { leaf, shadow })
     }
 

@@ -158,11 +158,13 @@ pub(super) fn evaluate(
     stop: &StopFlag,
     followers: &mut Followers<'_>,
 ) -> Result<Option<EvalRecord>> {
-    // An evaluation has the memory for itself.
+    // An evaluation has the memory for itself; and a task that asks for gradients in it would find what the last step began with.
     training.stepper.executor.forget();
+    training.replica.model.shadow(None)?;
     training.replica.model.swap_average()?;
     let record = evaluate_live(training, stop, followers);
     training.replica.model.swap_average()?;
+    training.replica.shadow()?;
     record
 }
 

@@ -92,7 +92,7 @@ impl Model {
     /// Products in autocast take their weights from a copy of them in this dtype from now on, or cast them by themselves.
     pub(crate) fn shadow(&mut self, kind: Option<Kind>) -> Result<(), TchError> {
         let parameters = self.registry.parameters();
-        let places = parameters.map(|entry| (entry.name(), entry.shadow()));
+        let places = parameters.filter_map(|entry| Some((entry.name(), entry.shadow()?)));
         self.table.shadow(kind, places)
     }
 

@@ -12,7 +12,7 @@ use super::layout::{Block, Bucket, Layout, Part, Row, Slot, narrow};
 use super::table::{Flat, Parameter, Table, row};
 use crate::collectives::{Collective, Ranks};
 use crate::out_of_memory::patiently;
-use crate::train_error::Result;
+use crate::train_error::{Result, TrainError};
 
 /// A layout that is left: where its rows were, and which of its blocks a new one has too.
 struct Old {
@@ -53,8 +53,9 @@ impl Table {
     /// Frees what the next phase does not need: gradients, and the columns that are not kept. Until [`Table::enter`] the table can
     /// only be asked for its data and these columns.
     pub(crate) fn leave(&mut self, keep: Keep) -> Result<()> {
-        for leaf in self.leaves() {
-            tensor::clear_grad(leaf)?;
+        self.unshadow();
+        for (leaf, name) in self.leaves().iter().zip(self.names()) {
+            tensor::clear_grad(leaf).map_err(TrainError::moved(name))?;
         }
         self.grad.clear();
         self.columns.retain(|column| column.spec.role.stays(keep));
@@ -77,7 +78,7 @@ impl Table {
             if !self.rows.iter().any(|row| row.name == old.name) {
                 let mut own = leaf.f_empty_like()?;
                 tch::no_grad(|| own.f_copy_(leaf))?;
-                tensor::set_data(leaf, &own)?;
+                tensor::set_data(leaf, &own).map_err(TrainError::moved(&old.name))?;
             }
         }
         let old_names = old_rows.iter().map(|row| row.name.as_str());
@@ -108,8 +109,9 @@ impl Table {
     }
 
     /// `same_rows` says that only their order is new: then memory of the group is used again. What takes memory is tried again where
-    /// it is refused, as the other ranks wait for this one in what follows.
+    /// it is refused, as the other ranks wait for this one in what follows. A shadow is gone afterwards: [`Table::shadow`] makes one.
     fn lay_out(&mut self, layout: Layout, same_rows: bool, ranks: &Ranks) -> Result<()> {
+        self.unshadow();
         let device = self.device();
         let data = patiently(device, || self.new_data(&layout))?;
         let old = Old::new(std::mem::replace(&mut self.layout, layout), self.shard);

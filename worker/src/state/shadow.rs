@@ -1,46 +1,74 @@
-//! A copy of the trained rows in autocast's dtype, for products: cast once in a step in place of once in every micro-step, and always at
+//! A copy of trained rows in autocast's dtype, for products: cast once in a step in place of once in every micro-step, and always at
 //! the same place, as graphs need it. docs/decisions/0082-shadow-column.md
+
+use std::collections::HashMap;
 
 use tch::{Kind, TchError, Tensor};
 
 use super::column::{ColumnSpec, Role};
+use super::layout::{Part, narrow};
 use super::table::Table;
 use crate::models::Shadow;
 
 impl Table {
-    /// Has a shadow of this dtype, or none. The places of the layers' shadows, `(name, place)`, get what is theirs of it.
+    /// Has a shadow of this dtype, or none, of the trained rows whose layers have a place for it: `(name, place)`.
     pub(crate) fn shadow<'a>(
         &mut self,
         kind: Option<Kind>,
         places: impl Iterator<Item = (&'a str, &'a Shadow)>,
     ) -> Result<(), TchError> {
-        let wanted = kind.map(Role::Shadow);
-        self.columns
-            .retain(|column| column.spec.role.lasts() || Some(column.spec.role) == wanted);
-        if let (Some(role), true) = (wanted, self.columns.iter().all(|column| column.spec.role.lasts())) {
-            self.add(ColumnSpec { name: "shadow", role })?;
-        }
-        let held = self.shadow_held();
-        for (name, place) in places {
-            let slot = |(block, values): (usize, &Tensor)| {
-                let slots = &self.layout.blocks[block].slots;
-                Some((
-                    slots.iter().find(|slot| slot.name == name)?,
-                    values.shallow_clone(),
-                ))
-            };
-            let found = held.iter().enumerate().find_map(slot);
-            place.set(found.map(|(slot, values)| slot.view(&values)).transpose()?);
+        self.unshadow();
+        let Some(kind) = kind else { return Ok(()) };
+        let numbers: HashMap<&str, usize> = self.names().zip(0..).collect();
+        let place = |(name, place): (&str, &Shadow)| Some((*numbers.get(name)?, place.clone()));
+        self.shadows = places.filter_map(place).collect();
+        let role = Role::Shadow(kind);
+        self.add(ColumnSpec { name: "shadow", role })?;
+        let places: HashMap<usize, &Shadow> = self.shadows.iter().map(|(row, place)| (*row, place)).collect();
+        for (part, held) in self.shadowed().iter().zip(self.shadow_held()) {
+            for slot in &self.layout.blocks[part.block].slots {
+                if let (Some(range), Some(place)) = (part.of(slot), places.get(&slot.row)) {
+                    place.set(Some(slot.shaped(&part.within(held, &range)?)?));
+                }
+            }
         }
         Ok(())
     }
 
-    pub(crate) fn refresh(&self) -> Result<(), TchError> {
-        let mut pairs = self.shadow_held().iter().zip(self.data());
-        tch::no_grad(|| pairs.try_for_each(|(held, data)| held.shallow_clone().f_copy_(data)))
+    /// The layers take the rows themselves, and the shadow's memory is free.
+    pub(super) fn unshadow(&mut self) {
+        self.shadows.drain(..).for_each(|(_, place)| place.set(None));
+        self.columns.retain(|column| column.spec.role.lasts());
     }
 
-    /// By trained block.
+    pub(crate) fn refresh(&self) -> Result<(), TchError> {
+        let parts = self.shadowed();
+        let mut pairs = parts.iter().zip(self.shadow_held());
+        tch::no_grad(|| {
+            pairs.try_for_each(|(part, held)| {
+                let data = narrow(&self.data[part.block].flat, &part.range)?;
+                held.shallow_clone().f_copy_(&data)
+            })
+        })
+    }
+
+    /// The rows that have a shadow; those that follow each other are one part.
+    pub(super) fn shadowed(&self) -> Vec<Part> {
+        let mut is_shadowed = vec![false; self.rows.len()];
+        for (row, _) in &self.shadows {
+            is_shadowed[*row] = true;
+        }
+        let mut parts: Vec<Part> = Vec::new();
+        for (block, of) in self.layout.blocks.iter().enumerate() {
+            for slots in of.slots.chunk_by(|a, b| is_shadowed[a.row] == is_shadowed[b.row]) {
+                let range = slots[0].offset..slots[slots.len() - 1].range().end;
+                parts.extend(is_shadowed[slots[0].row].then_some(Part { block, range }));
+            }
+        }
+        parts
+    }
+
+    /// By part.
     fn shadow_held(&self) -> &[Tensor] {
         let shadow = self.columns.iter().find(|column| !column.spec.role.lasts());
         shadow.map_or(&[], |column| &column.held)
@@ -55,13 +83,18 @@ mod tests {
 
     use super::*;
     use crate::collectives::Ranks;
-    use crate::models::{Conv2d, ConvOptions, Gpt, GptConfig, Registry};
+    use crate::models::{Conv2d, ConvOptions, Gpt, GptConfig, Registry, Role as RegistryRole};
     use crate::state::{Keep, bytes};
 
     /// Numbers between -1 and 1.
     fn wave(shape: &[i64], number: usize) -> Tensor {
         let at = Tensor::arange(shape.iter().product::<i64>(), (Kind::Float, Device::Cpu));
         (at * 0.7 + number as f64).sin().view(shape)
+    }
+
+    fn places(registry: &Registry) -> impl Iterator<Item = (&str, &Shadow)> {
+        let parameters = registry.parameters();
+        parameters.filter_map(|entry| Some((entry.name(), entry.shadow()?)))
     }
 
     /// Losses of three steps of two micro-batches, and the parameters after them.
@@ -73,14 +106,7 @@ mod tests {
             ..ConvOptions::kernel(3)
         };
         let conv = Conv2d::new(&mut registry.root().sub("conv"), (2, 4), options).unwrap();
-        let config = GptConfig {
-            vocabulary: 11,
-            context: 8,
-            width: 12,
-            depth: 2,
-            heads: 3,
-        };
-        let model = Gpt::new(config, &mut registry).unwrap();
+        let model = Gpt::new(config(), &mut registry).unwrap();
         // Other tests draw from the same generator.
         for (number, entry) in registry.parameters().enumerate() {
             let values = wave(&entry.tensor().size(), number) * 0.2;
@@ -88,7 +114,7 @@ mod tests {
         }
         let rows = registry.parameters().map(|entry| (entry.name(), entry.tensor()));
         let mut table = Table::of(rows).unwrap();
-        let places = || registry.parameters().map(|entry| (entry.name(), entry.shadow()));
+        let places = || places(&registry);
         table.shadow(kind, places()).unwrap();
         let mut losses = Vec::new();
         for step in 0..3 {
@@ -137,17 +163,65 @@ mod tests {
         let places = || std::iter::once(("row", &place));
         table.shadow(Some(Kind::BFloat16), places()).unwrap();
         let held = table.shadow_held()[0].shallow_clone();
-        assert_eq!(bytes(&held) * 2, table.bytes(|_| true));
         assert_eq!(
-            Vec::<f32>::try_from(held.narrow(0, 0, 2).to_kind(Kind::Float)).unwrap(),
+            Vec::<f32>::try_from(held.to_kind(Kind::Float)).unwrap(),
             [1.0, 0.333_984_38]
         );
         assert_eq!(table.columns().count(), 0);
+        assert!(place.is_set());
         let keep = Keep {
             moments: true,
             average: true,
         };
         table.leave(keep).unwrap();
+        // Nobody holds the memory any more when the next phase takes its own.
+        assert!(table.shadow_held().is_empty() && !place.is_set());
+    }
+
+    fn config() -> GptConfig {
+        GptConfig {
+            vocabulary: 11,
+            context: 8,
+            width: 12,
+            depth: 2,
+            heads: 3,
+        }
+    }
+
+    #[test]
+    fn only_what_products_take_has_a_shadow() {
+        let mut registry = Registry::new(Device::Cpu);
+        let _model = Gpt::new(config(), &mut registry).unwrap();
+        // As the parameters of a TorchScript module.
+        let adopted = Tensor::ones([64], (Kind::Float, Device::Cpu));
+        let mut root = registry.root();
+        root.adopt("adopted", &adopted, RegistryRole::Parameter).unwrap();
+        let rows = registry.parameters().map(|entry| (entry.name(), entry.tensor()));
+        let mut table = Table::of(rows).unwrap();
+        table.shadow(Some(Kind::BFloat16), places(&registry)).unwrap();
+        let (mut elements, mut rows) = (0, 0);
+        for entry in registry.parameters() {
+            let is_product = !["adopted", "wpe", "ln_"]
+                .iter()
+                .any(|name| entry.name().contains(name));
+            assert_eq!(
+                entry.shadow().is_some_and(Shadow::is_set),
+                is_product,
+                "{}",
+                entry.name()
+            );
+            if is_product {
+                (elements, rows) = (elements + entry.elements() as u64, rows + 1);
+            }
+        }
+        let held: u64 = table.shadow_held().iter().map(bytes).sum();
+        assert!(
+            (2 * elements..2 * (elements + 16 * rows)).contains(&held),
+            "{held}"
+        );
+
+        let mut table = Table::of([("adopted", &adopted)]).unwrap();
+        table.shadow(Some(Kind::BFloat16), places(&registry)).unwrap();
         assert!(table.shadow_held().is_empty());
     }
 }

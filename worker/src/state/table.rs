@@ -11,8 +11,9 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::column::{ColumnSpec, Role};
 use super::layout::{Block, Bucket, Group, Layout, LayoutOptions, Part, Row, Slot, narrow};
 use crate::collectives::CollectiveError;
+use crate::models::Shadow;
 use crate::out_of_memory::patiently;
-use crate::train_error::Result;
+use crate::train_error::{Result, TrainError};
 
 /// A tensor of the model on its way into a table.
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +68,8 @@ pub struct Table {
     /// By trained block.
     pub(super) grad: Vec<Flat>,
     pub(super) columns: Vec<Column>,
+    /// Trained rows that have a shadow, and where their layers find it.
+    pub(super) shadows: Vec<(usize, Shadow)>,
 }
 
 impl Table {
@@ -84,6 +87,7 @@ impl Table {
             data: Vec::new(),
             grad: Vec::new(),
             columns: Vec::new(),
+            shadows: Vec::new(),
         };
         table.enter(parameters, &crate::collectives::Ranks::single())?;
         Ok(table)
@@ -112,9 +116,10 @@ impl Table {
 
     /// What this rank holds of columns of this role.
     pub fn parts(&self, role: Role) -> Vec<Part> {
-        match role.is_sharded() {
-            true => self.layout.shard(self.shard),
-            false => self.layout.whole(|group| role.has(group)).collect(),
+        match role {
+            Role::Moment => self.layout.shard(self.shard),
+            Role::Average => self.layout.whole(|group| role.has(group)).collect(),
+            Role::Shadow(_) => self.shadowed(),
         }
     }
 
@@ -127,9 +132,10 @@ impl Table {
     pub(super) fn point(&self, block: usize) -> Result<()> {
         for slot in &self.layout.blocks[block].slots {
             let leaf = &self.leaves[slot.row];
-            tensor::set_data(leaf, &slot.view(&self.data[block].flat)?)?;
+            let moved = TrainError::moved(&slot.name);
+            tensor::set_data(leaf, &slot.view(&self.data[block].flat)?).map_err(moved)?;
             if let Some(grad) = self.grad.get(block) {
-                tensor::set_grad(leaf, &slot.view(&grad.flat)?)?;
+                tensor::set_grad(leaf, &slot.view(&grad.flat)?).map_err(moved)?;
             }
         }
         Ok(())

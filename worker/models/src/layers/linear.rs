@@ -6,7 +6,7 @@ use tch::Tensor;
 use super::super::error::ModelError;
 use super::super::registry::Scope;
 use super::init::Init;
-use super::weight::Weight;
+use super::weight::{Shadow, Weight};
 
 /// A fully connected layer with bias.
 #[derive(Debug)]
@@ -49,10 +49,17 @@ impl Embedding {
 
     /// Registers `weight`, `rows` x `width`.
     pub fn new(scope: &mut Scope<'_>, rows: i64, width: i64, init: Init) -> Result<Self, ModelError> {
-        let weight = init.weight(&[rows, width])?;
-        Ok(Self {
-            weight: scope.weight("weight", &weight)?,
-        })
+        let weight = Weight {
+            leaf: scope.parameter("weight", &init.weight(&[rows, width])?)?,
+            shadow: Shadow::default(),
+        };
+        Ok(Self { weight })
+    }
+
+    /// As [`Embedding::new`], for a table that a head shares: it is taken in products too.
+    pub fn with_head(scope: &mut Scope<'_>, rows: i64, width: i64, init: Init) -> Result<Self, ModelError> {
+        let weight = scope.weight("weight", &init.weight(&[rows, width])?)?;
+        Ok(Self { weight })
     }
 
     /// Row numbers of any shape, int64, to that shape x width.

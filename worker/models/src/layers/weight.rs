@@ -18,6 +18,11 @@ impl Shadow {
         *self.lock() = values;
     }
 
+    /// Whether values are in place.
+    pub fn is_set(&self) -> bool {
+        self.lock().is_some()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
