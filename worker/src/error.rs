@@ -72,6 +72,8 @@ pub enum WorkerError {
     Task(#[from] TaskError),
     #[error(transparent)]
     Plan(#[from] PlanError),
+    #[error("checkpoints cannot be written: {0}")]
+    Checkpoints(#[source] CheckpointError),
     #[error("cannot resume: {0}")]
     Resume(#[source] CheckpointError),
     #[error(
@@ -142,6 +144,7 @@ impl WorkerError {
             ) => ExitStatus::Usage,
             Self::Rendezvous(_) => ExitStatus::Rendezvous,
             Self::Train(_)
+            | Self::Checkpoints(_)
             | Self::Device(DeviceError::Failed { .. })
             | Self::Opening(_)
             | Self::Write { .. }
@@ -160,7 +163,9 @@ impl WorkerError {
             Self::Model(error) => error.is_out_of_memory(),
             Self::Task(error) => error.is_out_of_memory(),
             Self::Device(error) => error.is_out_of_memory(),
-            Self::Resume(error) | Self::Evaluate(error) => error.is_out_of_memory(),
+            Self::Resume(error) | Self::Evaluate(error) | Self::Checkpoints(error) => {
+                error.is_out_of_memory()
+            }
             Self::Rendezvous(RendezvousError::Group(error)) => error.is_out_of_memory(),
             _ => false,
         }

@@ -181,12 +181,12 @@ fn followers<'a>(
     )));
     if let Some(place) = memory_copies(recipe, env) {
         let copies =
-            MemoryCopies::new(&place, ranks, host.device, cores).map_err(TrainError::unwritten(done))?;
+            MemoryCopies::new(&place, ranks, host.device, cores).map_err(WorkerError::Checkpoints)?;
         list.push(Box::new(Copies::new(copies, heartbeat.clone(), done)));
     }
     list.push(Box::new(host.stop.clone()));
     let checkpoints =
-        Checkpoints::new(run_dir, ranks, host.device, cores).map_err(TrainError::unwritten(done))?;
+        Checkpoints::new(run_dir, ranks, host.device, cores).map_err(WorkerError::Checkpoints)?;
     let origin = Origin {
         run_dir,
         from_memory: opening.from_memory,
