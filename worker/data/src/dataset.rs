@@ -209,7 +209,7 @@ pub trait Dataset: Send + Sync {
 
     /// Writes one sample: every value of every column. With `random`, which is given in training, all random choices
     /// (augmentation) are drawn from that generator and from nothing else; in evaluation it is `None`.
-    /// On an error `out` holds nothing of use.
+    /// The columns keep their lengths. On an error `out` holds nothing of use.
     /// Panics if `index` is not below [`Dataset::len`], or `out` are not the columns of the fields.
     fn load(
         &self,
