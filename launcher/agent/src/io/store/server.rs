@@ -226,6 +226,11 @@ impl<T: Fn(Refusal)> Server<T> {
             done += length;
         }
         inbox.drain(..done);
+        Ok(self.keep(client, inbox)?)
+    }
+
+    /// Keeps what has come of a request that is not whole.
+    fn keep(&mut self, client: Client, inbox: Vec<u8>) -> Result<(), Refusal> {
         let is_large = inbox.len() > SMALL;
         // The memory of an empty one is given back.
         if let Some(connection) = self.connections.get_mut(&client)
@@ -234,7 +239,7 @@ impl<T: Fn(Refusal)> Server<T> {
             connection.inbox = inbox;
         }
         match is_large && self.under_way() > UNDER_WAY {
-            true => Err(Some(Refusal::Full)),
+            true => Err(Refusal::Full),
             false => Ok(()),
         }
     }

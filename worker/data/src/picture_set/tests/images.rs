@@ -125,7 +125,6 @@ fn train_folder(side: u32) -> (tempfile::TempDir, ImageIndex) {
 
 #[test]
 fn the_cache_changes_nothing_but_the_work() {
-    let (_root, index) = train_folder(40);
     for augment in [
         Augment::None,
         Augment::Flip,
@@ -133,6 +132,7 @@ fn the_cache_changes_nothing_but_the_work() {
         Augment::ResizedCropFlip,
     ] {
         for resize in [Resize::Crop, Resize::Stretch] {
+            let (root, index) = train_folder(40);
             let with = |bytes: u64| ImageOptions {
                 augment,
                 resize,
@@ -155,6 +155,11 @@ fn the_cache_changes_nothing_but_the_work() {
                         );
                     }
                 }
+            }
+            drop(root);
+            for sample in 0..3 {
+                assert!(image(&sets[0], sample, None).is_err());
+                image(&sets[2], sample, None).unwrap();
             }
             let [none, some, all] = sets.map(|set| set.options.cache.used());
             assert_eq!(none, 0);
