@@ -150,6 +150,9 @@ pub(crate) fn time_out(mut group: Group, shared: bool) -> Result<(), Failure> {
 /// The last rank's address space has no room for a tensor: nobody gets one, and everything goes on.
 pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
     let g = group.as_ref();
+    // The group's threads are there then: one that only starts takes address space too, 64 MiB of it for its heap.
+    g.all_reduce(&filled(g, true, 1000)?, ReduceOp::Sum)?.wait()?;
+    let numel = 1 << 25;
     let before = getrlimit(Resource::As);
     if is_last(g) {
         let status = std::fs::read_to_string("/proc/self/status")?;
@@ -158,7 +161,8 @@ pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
             .and_then(|line| line.split_whitespace().nth(1))
             .ok_or("no VmSize")?
             .parse()?;
-        let limit = Some((kib << 10) + (64 << 20));
+        // A tensor takes its bytes once for every rank: half of that.
+        let limit = Some((kib << 10) + (numel * 4 * g.size() / 2) as u64);
         setrlimit(
             Resource::As,
             Rlimit {
@@ -167,7 +171,7 @@ pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
             },
         )?;
     }
-    let refused = g.allocate(1 << 25, Kind::Float)?;
+    let refused = g.allocate(numel, Kind::Float)?;
     if is_last(g) {
         setrlimit(Resource::As, before)?;
     }
