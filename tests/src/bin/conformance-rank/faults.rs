@@ -19,8 +19,8 @@ use crate::{Failure, Group, device};
 /// What a process gets that writes beyond its limit of file sizes; the same on all Linux but MIPS.
 const SIGXFSZ: i32 = 25;
 
-/// How long survivors may take to notice; on a busy machine more than what they need.
-const NOTICED: Duration = Duration::from_secs(3);
+/// How long survivors may take to notice: much longer than they need on a busy machine, much shorter than the groups' time-out.
+const NOTICED: Duration = Duration::from_secs(30);
 
 /// A tensor of this rank's values, in shared memory if asked for. All ranks ask together.
 fn filled(g: &dyn ProcessGroup, shared: bool, size: i64) -> Result<Tensor, Failure> {
