@@ -338,7 +338,7 @@ mod tests {
         let (mut changes, mut lasts) = (tensor(1.0), tensor(2.0));
         let source =
             |name: &str, tensor: &Tensor| Source::whole(name.into(), tensor.shallow_clone()).unwrap();
-        let mut sources = vec![source("changes", &changes), source("lasts", &lasts)];
+        let mut sources = [source("changes", &changes), source("lasts", &lasts)];
         sources[1].lasts = true;
         let sources = || vec![("file", sources.iter().map(copy_of).collect())];
 
