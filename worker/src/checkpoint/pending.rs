@@ -235,7 +235,11 @@ impl Checkpoints {
                     self.copier.keep(memory);
                 }
                 let own = wrote.as_ref().ok().map(|wrote| &wrote.digests[..]);
-                let digests = exchange(&self.ranks, &pending.files, own);
+                let digests = match exchange(&self.ranks, &pending.files, own) {
+                    // The other ranks have not heard of this one's own error: what they wait for is over.
+                    Err(error @ CheckpointError::Collective(_)) => return Err(error),
+                    digests => digests,
+                };
                 let wrote = wrote?;
                 pending.record.write_ms = ms(wrote.took);
                 let digests = digests?;

@@ -164,8 +164,9 @@ pub(super) fn evaluate(
     training.replica.model.swap_average()?;
     let record = evaluate_live(training, stop, followers);
     training.replica.model.swap_average()?;
+    let record = record?;
     training.replica.shadow()?;
-    record
+    Ok(record)
 }
 
 fn evaluate_live(

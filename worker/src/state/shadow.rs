@@ -9,6 +9,7 @@ use super::column::{ColumnSpec, Role};
 use super::layout::{Part, narrow};
 use super::table::Table;
 use crate::models::Shadow;
+use crate::out_of_memory::patiently;
 
 impl Table {
     /// Has a shadow of this dtype, or none, of the trained rows whose layers have a place for it: `(name, place)`.
@@ -23,7 +24,9 @@ impl Table {
         let place = |(name, place): (&str, &Shadow)| Some((*numbers.get(name)?, place.clone()));
         self.shadows = places.filter_map(place).collect();
         let role = Role::Shadow(kind);
-        self.add(ColumnSpec { name: "shadow", role })?;
+        // The other ranks wait for this one: a refusal that passes is no reason to fail.
+        let device = self.device();
+        patiently(device, || self.add(ColumnSpec { name: "shadow", role }))?;
         let places: HashMap<usize, &Shadow> = self.shadows.iter().map(|(row, place)| (*row, place)).collect();
         for (part, held) in self.shadowed().iter().zip(self.shadow_held()) {
             for slot in &self.layout.blocks[part.block].slots {

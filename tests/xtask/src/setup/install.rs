@@ -157,7 +157,7 @@ fn missing(folder: &Path, wanted: &[Pin]) -> Vec<Pin> {
     let stamp = fs::read_to_string(folder.join(STAMP)).ok();
     let is_there = |pin: &Pin| {
         let is_entered = |stamp: &String| stamp.lines().any(|line| line == pin.line);
-        let right = pin.name != "torch" || libtorch::is_right(&folder.join("torch"));
+        let right = pin.name != "torch" && stamp.is_some() || libtorch::is_right(&folder.join("torch"));
         // A crash may have left a file empty.
         let whole = fs::metadata(folder.join(&pin.key_file)).is_ok_and(|file| file.len() > 0);
         stamp.as_ref().is_none_or(is_entered) && right && whole

@@ -53,10 +53,20 @@ fn missing(folder: &Path) -> Option<&'static str> {
 /// headers, which name a release that is not out yet as if it were.
 fn version(folder: &Path) -> Option<String> {
     let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
-    let published = read("build-version").and_then(|text| Some(text.trim().split('+').next()?.to_owned()));
+    let published = read("build-version").or_else(|| python_version(&read("version.py")?));
+    let published = published.and_then(|text| Some(text.trim().split('+').next()?.to_owned()));
     let headers = ["headeronly/version.h", "csrc/api/include/torch/version.h"];
     let header = |file| header_version(&read(&format!("include/torch/{file}"))?);
+    let published = published.filter(|version| !version.is_empty());
     published.or_else(|| headers.into_iter().find_map(header))
+}
+
+/// From a line such as `__version__ = '2.11.0+cu130'`.
+fn python_version(text: &str) -> Option<String> {
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix("__version__ = "))?;
+    Some(value.trim_matches(['\'', '"']).to_owned())
 }
 
 /// From lines such as `#define TORCH_VERSION_MINOR 11`.

@@ -55,6 +55,13 @@ fn a_fresh_machine_gets_the_cpu_set_and_nothing_else_and_a_second_set_up_needs_n
     fs::remove_file(machine.libtorch().join("dtrain-setup.txt")).unwrap();
     machine.run(&["setup", "--cpu"], &[]).ok();
     assert!(stamp(&machine).starts_with("torch==2.11.0 ") && !machine.staging().exists());
+    // One without a stamp and with another libtorch has nothing that can be used.
+    let machine = set_up();
+    fs::remove_file(machine.libtorch().join("dtrain-setup.txt")).unwrap();
+    let version = "torch/include/torch/headeronly/version.h";
+    fs::write(machine.libtorch().join(version), header("10")).unwrap();
+    machine.run(&["setup", "--cpu"], &[]).ok();
+    assert_eq!(machine.fetched(), CPU);
 }
 
 #[test]
