@@ -1,6 +1,6 @@
 //! Which of several failed workers is the cause.
 
-use super::kind::Cause;
+use super::kind::{Cause, Kind};
 use crate::local::SAME_MOMENT;
 use std::time::Duration;
 
@@ -17,23 +17,37 @@ pub struct Suspect {
 }
 
 /// The place in `suspects` of the one to blame. `first` is the place of the one that was seen first; it yields if it
-/// only lost a peer, and another one failed at about the same time of a cause of its own.
+/// only lost a peer, and another one failed at about the same time of a cause of its own, or because it had waited too long:
+/// that one's end is how the others lose it.
 pub fn to_blame(first: usize, suspects: &[Suspect]) -> usize {
-    let of = |suspect: &Suspect| suspect.cause.as_ref().map(|cause| cause.peer_lost);
-    let Some(seen_first) = suspects.get(first).filter(|suspect| of(suspect) == Some(true)) else {
+    let seen_first = suspects.get(first).and_then(|it| Some((it.at, distance(it)?)));
+    let Some((at, lost)) = seen_first else {
         return first;
     };
-    let own = suspects
+    let near = suspects
         .iter()
         .enumerate()
-        .filter(|(_, suspect)| of(suspect) == Some(false) && suspect.at.abs_diff(seen_first.at) <= TOGETHER);
-    own.min_by_key(|(_, suspect)| (suspect.at, suspect.rank))
-        .map_or(first, |(place, _)| place)
+        .filter(|(_, it)| it.at.abs_diff(at) <= TOGETHER);
+    let nearer = near.filter_map(|(place, it)| {
+        let own = distance(it).filter(|own| *own < lost)?;
+        Some((own, it.at, it.rank, place))
+    });
+    nearer.min().map_or(first, |(.., place)| place)
+}
+
+/// How far what a worker says is from the cause: it is its own, it waited for another one in vain, it lost another one.
+/// None where nothing is known.
+fn distance(suspect: &Suspect) -> Option<u8> {
+    let cause = suspect.cause.as_ref()?;
+    Some(match (cause.peer_lost, cause.kind) {
+        (false, _) => 0,
+        (true, Kind::CollectiveTimeout) => 1,
+        (true, _) => 2,
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Kind;
     use super::*;
     use proptest::prelude::*;
 
@@ -75,6 +89,22 @@ mod tests {
             assert_eq!(to_blame(0, &suspects), expected, "{suspects:?}");
         }
         assert_eq!(to_blame(3, &[]), 3);
+    }
+
+    #[test]
+    fn who_lost_a_peer_yields_to_one_that_waited_in_vain_and_both_to_a_cause_of_its_own() {
+        let waited = |rank, ms| {
+            let mut suspect = suspect(rank, ms, Some(true));
+            suspect.cause.as_mut().expect("it is known").kind = Kind::CollectiveTimeout;
+            suspect
+        };
+        let lost = suspect(2, 500, Some(true));
+        let own = suspect(3, 700, Some(false));
+        assert_eq!(to_blame(0, &[lost.clone(), waited(0, 600)]), 1);
+        assert_eq!(to_blame(0, &[waited(0, 500), lost.clone()]), 0);
+        assert_eq!(to_blame(0, &[waited(0, 500), waited(2, 510)]), 0);
+        assert_eq!(to_blame(0, &[lost, waited(0, 600), own.clone()]), 2);
+        assert_eq!(to_blame(0, &[waited(0, 500), own]), 1);
     }
 
     proptest! {
